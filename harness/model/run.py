@@ -1,0 +1,152 @@
+"""A run: the verdicts and findings of one invocation. Field names are those of summary.json."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from harness.model.case import Case, Origin
+
+Verdict = Literal["PASS", "FAIL", "UNVERIFIED", "NOT OFFERED"]
+RunVerdict = Literal["PASS", "FAIL", "INCOMPLETE"]
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run took place."""
+
+    attnproof: str
+    python: str
+    torch: str
+    numpy: str
+    triton: str | None
+    numba: str | None
+    platform: str
+    cpu: str
+    cpus: int
+    gpu: str | None
+    """Name of the GPU, None without one."""
+    commit: str | None
+    """Commit of the working tree, with "+" behind it when there are uncommitted changes."""
+
+
+class OracleCount(msgspec.Struct):
+    """What one oracle did on one operation and candidate."""
+
+    checks: int = 0
+    failed: int = 0
+    reason: str = ""
+    """Why it made no check, "" if it made some."""
+
+
+class OperationResult(msgspec.Struct, kw_only=True):
+    """The verdict on one operation of one candidate."""
+
+    name: str
+    section: str
+    """Section of SPEC.md, such as "3"."""
+    candidate: str
+    device: str
+    """"cpu", "interpreter" or "cuda"."""
+    verdict: Verdict
+    reason: str = ""
+    """Why the verdict is UNVERIFIED or NOT OFFERED."""
+    cases: int = 0
+    checks: int = 0
+    failed: int = 0
+    """Cases that failed."""
+    origins: dict[str, int] = {}
+    """Cases by origin."""
+    oracles: dict[str, OracleCount] = {}
+    seconds: float = 0.0
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """One output field as both sides gave it: nested lists and scalars."""
+
+    field: str
+    expected: Any
+    got: Any
+    expected_type: str
+    """Such as "int32 [3, 2] cpu" or "int"."""
+    got_type: str
+    equal: bool
+
+
+class Finding(msgspec.Struct, kw_only=True):
+    """One root cause, with the smallest case that shows it."""
+
+    id: str
+    """Hash of operation, candidate, oracle and field: the same bug keeps its id."""
+    operation: str
+    candidate: str
+    device: str
+    oracle: str
+    field: str
+    """The first wrong field, with the index of its first wrong element."""
+    diagnosis: str
+    """What went wrong in words of the domain."""
+    message: str
+    """One sentence: what, where, expected and got."""
+    expected: str
+    got: str
+    case: Case
+    case_id: str
+    case_path: str
+    origin: Origin
+    source: str
+    requests: int
+    tokens: int
+    requests_before: int
+    """Requests of the case that first failed, before shrinking."""
+    tokens_before: int
+    failed_cases: int
+    """Cases of this run that failed in the same way."""
+    command: str
+    """The `attnproof replay` line that shows it."""
+    outputs: list[Difference] = []
+    """All output fields of the shrunk case, the first wrong one and its neighbours."""
+    log: str = ""
+    """Traceback or captured output of the candidate."""
+
+
+class Counts(msgspec.Struct, kw_only=True):
+    """Sums over the run."""
+
+    cases: int
+    checks: int
+    failed: int
+    """Operation and candidate pairs that failed."""
+    unverified: int
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """Everything one invocation of `attnproof verify` found out."""
+
+    verdict: RunVerdict
+    reason: str = ""
+    """Why the run is INCOMPLETE."""
+    seed: int
+    started: str
+    """ISO 8601, UTC."""
+    seconds: float
+    command: str
+    environment: Environment
+    settings: dict[str, Any]
+    """Examples, seconds, traces, jobs and so on, as resolved."""
+    operations: list[OperationResult]
+    findings: list[Finding]
+    notes: list[str] = []
+    """What this run did not look at, and why."""
+
+    @property
+    def counts(self) -> Counts:
+        """Sums over the operations."""
+        return Counts(
+            cases=sum(result.cases for result in self.operations),
+            checks=sum(result.checks for result in self.operations),
+            failed=sum(result.verdict == "FAIL" for result in self.operations),
+            unverified=sum(
+                result.verdict == "UNVERIFIED" for result in self.operations
+            ),
+        )

@@ -1,0 +1,333 @@
+"""Checks of input that both packages run before anything is written (SPEC.md rule 0.6).
+
+They look at shapes, dtypes, devices, scalars and CPU tensors only: no device
+tensor is read, so none of them synchronises. `validate` reads everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from .errors import MetadataError
+from .metadata import CommonAttentionMetadata, InputBatch, SchedulerOutput
+
+_INT32, _INT64 = torch.int32, torch.int64
+
+
+def check_int(operation: str, field: str, value: object, minimum: int) -> None:
+    """Require a Python integer of at least `minimum` (TypeError, MetadataError)."""
+    if type(value) is not int:
+        raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected int")
+    if value < minimum:
+        raise MetadataError(operation, field, value, f"at least {minimum}")
+
+
+def check_tensor(operation: str, field: str, value: object, ndim: int) -> torch.Tensor:
+    """Require an integer tensor (int32 or int64) of `ndim` dimensions."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"{operation}: {field} is {type(value).__name__}, expected torch.Tensor"
+        )
+    if value.ndim != ndim:
+        raise MetadataError(
+            operation, field, f"of shape {tuple(value.shape)}", f"{ndim}-D"
+        )
+    if value.dtype is not _INT32 and value.dtype is not _INT64:
+        raise MetadataError(
+            operation, field, f"of dtype {value.dtype}", "int32 or int64"
+        )
+    return value
+
+
+def check_length(operation: str, field: str, tensor: torch.Tensor, length: int) -> None:
+    """Require `length` rows."""
+    if tensor.shape[0] != length:
+        raise MetadataError(
+            operation, field, f"of length {tensor.shape[0]}", f"length {length}"
+        )
+
+
+def check_cpu(operation: str, field: str, tensor: torch.Tensor) -> None:
+    """Require a CPU tensor."""
+    if not tensor.is_cpu:
+        raise MetadataError(operation, field, f"on {tensor.device}", "on the CPU")
+
+
+def check_offsets(operation: str, field: str, offsets: torch.Tensor) -> None:
+    """Require offsets on the CPU that start at 0 and never decrease."""
+    values = offsets.tolist()
+    if not values or values[0] != 0:
+        given = f"{values[0]} at index 0" if values else "empty"
+        raise MetadataError(operation, field, given, "0 at index 0")
+    for index in range(1, len(values)):
+        if values[index] < values[index - 1]:
+            given = f"{values[index - 1]}, {values[index]} at index {index - 1}"
+            raise MetadataError(operation, field, given, "non-decreasing offsets")
+
+
+def check_common_metadata(operation: str, metadata: CommonAttentionMetadata) -> None:
+    """Shapes, dtypes, devices and scalars of a batch; no values are read."""
+    md = metadata
+    if not isinstance(md, CommonAttentionMetadata):
+        given = type(md).__name__
+        raise TypeError(
+            f"{operation}: metadata is {given}, expected CommonAttentionMetadata"
+        )
+    rows = md.num_reqs
+    check_int(operation, "num_reqs", rows, 0)
+    check_int(operation, "num_actual_tokens", md.num_actual_tokens, 0)
+    check_int(operation, "max_query_len", md.max_query_len, 0)
+    check_int(operation, "max_seq_len", md.max_seq_len, 0)
+    for field, ndim, length in (
+        ("query_start_loc", 1, rows + 1),
+        ("query_start_loc_cpu", 1, rows + 1),
+        ("seq_lens", 1, rows),
+        ("seq_lens_cpu", 1, rows),
+        ("num_computed_tokens_cpu", 1, rows),
+        ("block_table_tensor", 2, rows),
+    ):
+        tensor = check_tensor(operation, field, getattr(md, field), ndim)
+        check_length(operation, field, tensor, length)
+        if field.endswith("_cpu"):
+            check_cpu(operation, field, tensor)
+    check_slots(operation, md)
+    device = md.query_start_loc.device
+    for field in ("seq_lens", "block_table_tensor", "slot_mapping"):
+        if getattr(md, field).device != device:
+            raise MetadataError(
+                operation, field, f"on {getattr(md, field).device}", f"on {device}"
+            )
+
+
+def check_slots(operation: str, metadata: CommonAttentionMetadata) -> None:
+    """Shape and dtype of the slot mapping."""
+    slots = check_tensor(operation, "slot_mapping", metadata.slot_mapping, 1)
+    if slots.dtype is not _INT64:
+        raise MetadataError(
+            operation, "slot_mapping", f"of dtype {slots.dtype}", "int64"
+        )
+    if slots.shape[0] < metadata.num_actual_tokens:
+        expected = f"at least num_actual_tokens = {metadata.num_actual_tokens}"
+        raise MetadataError(
+            operation, "slot_mapping", f"of length {slots.shape[0]}", expected
+        )
+
+
+def scheduled_tokens(
+    operation: str, input_batch: InputBatch, scheduler_output: SchedulerOutput
+) -> list[int]:
+    """Scheduled tokens of each row (MetadataError for a request that is not scheduled)."""
+    scheduled = scheduler_output.num_scheduled_tokens
+    for req_id in input_batch.req_ids:
+        if req_id not in scheduled:
+            expected = f"an entry for request {req_id!r}"
+            raise MetadataError(operation, "num_scheduled_tokens", "missing", expected)
+    return [scheduled[req_id] for req_id in input_batch.req_ids]
+
+
+def check_slice(
+    operation: str, field: str, value: slice, length: int
+) -> tuple[int, int]:
+    """Start and stop of a non-empty slice with step 1 that lies within `length`."""
+    if not isinstance(value, slice):
+        raise TypeError(
+            f"{operation}: {field} is {type(value).__name__}, expected slice"
+        )
+    start, stop = value.start, value.stop
+    if type(start) is not int or type(stop) is not int:
+        raise TypeError(
+            f"{operation}: {field} is {value}, expected a slice of two ints"
+        )
+    if value.step not in (None, 1) or not 0 <= start < stop <= length:
+        expected = f"a non-empty slice within 0 to {length}, step 1"
+        raise MetadataError(
+            operation, field, f"{start}:{stop}:{value.step or 1}", expected
+        )
+    return start, stop
+
+
+def check_logits(operation: str, metadata: CommonAttentionMetadata) -> None:
+    """Require both logits fields or neither, and a count within the indices."""
+    indices, count = metadata.logits_indices_padded, metadata.num_logits_indices
+    if indices is None and count is None:
+        return
+    if indices is None or count is None:
+        missing = "logits_indices_padded" if indices is None else "num_logits_indices"
+        raise MetadataError(operation, missing, None, "both logits fields or neither")
+    check_tensor(operation, "logits_indices_padded", indices, 1)
+    check_int(operation, "num_logits_indices", count, 0)
+    if count > indices.shape[0]:
+        raise MetadataError(
+            operation, "num_logits_indices", count, f"at most {indices.shape[0]}"
+        )
+
+
+def check_rows(operation: str, metadata: CommonAttentionMetadata) -> None:
+    """Require one entry a request in the optional per-request fields."""
+    for field in ("encoder_seq_lens", "dcp_local_seq_lens"):
+        rows = getattr(metadata, field)
+        if rows is not None and rows.shape != (metadata.num_reqs,):
+            given = f"of shape {tuple(rows.shape)}"
+            raise MetadataError(
+                operation, field, given, f"shape ({metadata.num_reqs},)"
+            )
+
+
+def check_span(
+    operation: str, offsets: list[int], r0: int, r1: int, t0: int, t1: int
+) -> None:
+    """Require tokens [t0, t1) to be those of requests [r0, r1), the ends cut at will.
+
+    `offsets` are the batch's query_start_loc. Tokens at or beyond the last offset are
+    graph padding: they belong to the last request that has tokens and to the padded
+    rows behind it.
+    """
+    total = offsets[-1]
+    if not (offsets[r0] <= t0 < offsets[r0 + 1] or t0 >= total == offsets[r0 + 1]):
+        expected = (
+            f"a start in [{offsets[r0]}, {offsets[r0 + 1]}), the tokens of request {r0}"
+        )
+        raise MetadataError(operation, "token_slice", f"{t0}:{t1}", expected)
+    if not (offsets[r1 - 1] < t1 <= offsets[r1] or t1 >= total == offsets[r1]):
+        last = r1 - 1
+        expected = (
+            f"a stop in ({offsets[last]}, {offsets[r1]}], the tokens of request {last}"
+        )
+        raise MetadataError(operation, "token_slice", f"{t0}:{t1}", expected)
+
+
+def check_local_attention(
+    attn_chunk_size: int, metadata: CommonAttentionMetadata, block_size: int
+) -> None:
+    """Everything `make_local_attention_virtual_batches` requires (SPEC.md section 4)."""
+    operation = "make_local_attention_virtual_batches"
+    check_int(operation, "block_size", block_size, 1)
+    check_int(operation, "attn_chunk_size", attn_chunk_size, 1)
+    if attn_chunk_size % block_size:
+        expected = f"a multiple of block_size = {block_size}"
+        raise MetadataError(operation, "attn_chunk_size", attn_chunk_size, expected)
+    check_common_metadata(operation, metadata)
+    check_offsets(operation, "query_start_loc_cpu", metadata.query_start_loc_cpu)
+    check_logits(operation, metadata)
+    check_rows(operation, metadata)
+    if metadata.num_reqs and not metadata.block_table_tensor.shape[1]:
+        raise MetadataError(
+            operation, "block_table_tensor", "0 columns wide", "at least 1 column"
+        )
+    if metadata.dcp_local_seq_lens is not None:
+        raise MetadataError(
+            operation, "dcp_local_seq_lens", "set", "None: no chunk's share is known"
+        )
+
+
+def check_slot_mapping(
+    query_start_loc: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    block_table: torch.Tensor,
+    block_size: int,
+    num_padded_tokens: int | None,
+    start_idx: torch.Tensor | None,
+    out: torch.Tensor | None,
+) -> None:
+    """Everything `build_slot_mapping` requires (SPEC.md section 5); device tensors are not read."""
+    operation = "build_slot_mapping"
+    check_int(operation, "block_size", block_size, 1)
+    check_tensor(operation, "query_start_loc", query_start_loc, 1)
+    rows = query_start_loc.shape[0] - 1
+    if rows < 0:
+        raise MetadataError(
+            operation, "query_start_loc", "empty", "at least one offset"
+        )
+    device = query_start_loc.device
+    for field, tensor, ndim in (
+        ("num_computed_tokens", num_computed_tokens, 1),
+        ("block_table", block_table, 2),
+        ("start_idx", start_idx, 1),
+    ):
+        if tensor is not None:
+            check_length(
+                operation, field, check_tensor(operation, field, tensor, ndim), rows
+            )
+            check_device(operation, field, tensor, device)
+    if num_padded_tokens is not None:
+        check_int(operation, "num_padded_tokens", num_padded_tokens, 0)
+    if out is not None:
+        check_tensor(operation, "out", out, 1)
+        check_device(operation, "out", out, device)
+        if out.dtype is not _INT64:
+            raise MetadataError(operation, "out", f"of dtype {out.dtype}", "int64")
+        if num_padded_tokens is not None and out.shape[0] < num_padded_tokens:
+            expected = f"at least num_padded_tokens = {num_padded_tokens}"
+            raise MetadataError(operation, "out", f"of length {out.shape[0]}", expected)
+    if query_start_loc.is_cpu:
+        _check_slot_values(query_start_loc, num_computed_tokens, num_padded_tokens, out)
+
+
+def check_device(
+    operation: str, field: str, tensor: torch.Tensor, device: torch.device
+) -> None:
+    """Require `tensor` on `device`."""
+    if tensor.device != device:
+        raise MetadataError(operation, field, f"on {tensor.device}", f"on {device}")
+
+
+def _check_slot_values(
+    query_start_loc: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    num_padded_tokens: int | None,
+    out: torch.Tensor | None,
+) -> None:
+    operation = "build_slot_mapping"
+    check_offsets(operation, "query_start_loc", query_start_loc)
+    if num_computed_tokens.numel() and int(num_computed_tokens.min()) < 0:
+        given = f"{int(num_computed_tokens.min())} at its least"
+        raise MetadataError(
+            operation, "num_computed_tokens", given, "no negative length"
+        )
+    tokens = int(query_start_loc[-1])
+    if num_padded_tokens is not None and num_padded_tokens < tokens:
+        raise MetadataError(
+            operation, "num_padded_tokens", num_padded_tokens, f"at least {tokens}"
+        )
+    if out is not None and out.shape[0] < tokens:
+        raise MetadataError(
+            operation, "out", f"of length {out.shape[0]}", f"at least {tokens}"
+        )
+
+
+def check_block_row(
+    operation: str,
+    block_tables: Mapping[int, Sequence[int]] | None,
+    seq_id: int,
+    range_start: int,
+    range_end: int,
+    block_size: int,
+) -> Sequence[int]:
+    """The block table of `seq_id`, long enough for positions [range_start, range_end)."""
+    if block_tables is None or seq_id not in block_tables:
+        given = "None" if block_tables is None else f"without sequence {seq_id}"
+        raise MetadataError(
+            operation, "block_tables", given, f"a table for sequence {seq_id}"
+        )
+    check_range(operation, block_tables[seq_id], range_start, range_end, block_size)
+    return block_tables[seq_id]
+
+
+def check_range(
+    operation: str,
+    block_table: Sequence[int],
+    range_start: int,
+    range_end: int,
+    block_size: int,
+) -> None:
+    """Require a block for each position of [range_start, range_end)."""
+    check_int(operation, "range_start", range_start, 0)
+    check_int(operation, "block_size", block_size, 1)
+    needed = -(-range_end // block_size)
+    if range_start < range_end and needed > len(block_table):
+        expected = f"at least {needed} for positions up to {range_end - 1}"
+        raise MetadataError(
+            operation, "block_table", f"{len(block_table)} blocks", expected
+        )

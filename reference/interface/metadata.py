@@ -1,0 +1,133 @@
+"""The batch as attention backends see it (SPEC.md section 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+
+@dataclass
+class CommonAttentionMetadata:
+    """Integer metadata of one batch of R requests, T tokens, W block-table columns.
+
+    Lengths and offsets count tokens; int32 unless the caller chose int64. A padded
+    batch has trailing rows with no query and no sequence, and trailing tokens with
+    slot -1. `reference.validate` checks the invariants. SPEC.md section 1.
+    """
+
+    query_start_loc: torch.Tensor
+    """(R+1,) offset of each request's first query token, then the end of the last."""
+    query_start_loc_cpu: torch.Tensor
+    """(R+1,) its mirror on the CPU."""
+    seq_lens: torch.Tensor
+    """(R,) computed plus query tokens of each request."""
+    seq_lens_cpu: torch.Tensor
+    """(R,) its mirror on the CPU."""
+    num_computed_tokens_cpu: torch.Tensor
+    """(R,) tokens whose keys and values are already cached, on the CPU."""
+    num_reqs: int
+    num_actual_tokens: int
+    max_query_len: int
+    """At least the longest query."""
+    max_seq_len: int
+    """At least the longest sequence."""
+    block_table_tensor: torch.Tensor
+    """(R, W) int32 block ids; columns behind a sequence's last block are stale."""
+    slot_mapping: torch.Tensor
+    """(>= num_actual_tokens,) int64 cache slot of each token, -1 for none."""
+    causal: bool = True
+    logits_indices_padded: torch.Tensor | None = None
+    """Token indices whose logits are sampled; the first num_logits_indices count."""
+    num_logits_indices: int | None = None
+    encoder_seq_lens: np.ndarray | None = None
+    """(R,) encoder tokens of each request."""
+    dcp_local_seq_lens: torch.Tensor | None = None
+    """(R,) this rank's share of each sequence under decode context parallelism."""
+
+
+@dataclass
+class UBatchSlice:
+    """One micro-batch: which requests and which tokens it holds (SPEC.md section 3)."""
+
+    request_slice: slice
+    token_slice: slice
+
+    def is_empty(self) -> bool:
+        """True if either slice holds nothing."""
+        return (
+            self.request_slice.start >= self.request_slice.stop
+            or self.token_slice.start >= self.token_slice.stop
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the slice."""
+        return int(self.token_slice.stop - self.token_slice.start)
+
+
+@dataclass
+class PerLayerParameters:
+    """Attention hyperparameters of one layer; the last two fields do not count in equality."""
+
+    window_left: int
+    logits_soft_cap: float | None
+    sm_scale: float
+    has_sinks: bool = False
+    has_same_window_lefts: bool | None = None
+    has_same_all_params: bool | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PerLayerParameters):
+            return NotImplemented
+        return self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash(self._compared())
+
+    def _compared(self) -> tuple[int, float | None, float, bool]:
+        return (self.window_left, self.logits_soft_cap, self.sm_scale, self.has_sinks)
+
+
+class MLADims(NamedTuple):
+    """Dimensions of multi-head latent attention, in elements."""
+
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+
+@runtime_checkable
+class KVSharingFastPrefillMetadata(Protocol):
+    """Metadata that says which tokens' logits are needed (SPEC.md section 6)."""
+
+    logits_indices_padded: torch.Tensor | None
+    num_logits_indices: int | None
+
+
+@runtime_checkable
+class InputBatch(Protocol):
+    """What `reorder_batch_to_split_decodes_and_prefills` reads of the engine's batch."""
+
+    @property
+    def req_ids(self) -> list[Any]:
+        """Request ids in row order."""
+        ...
+
+    def swap_states(self, i: int, j: int) -> None:
+        """Exchange rows i and j."""
+        ...
+
+
+@runtime_checkable
+class SchedulerOutput(Protocol):
+    """What `reorder_batch_to_split_decodes_and_prefills` reads of the schedule."""
+
+    @property
+    def num_scheduled_tokens(self) -> dict[Any, int]:
+        """Query tokens of each request in this step."""
+        ...

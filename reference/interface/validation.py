@@ -1,0 +1,96 @@
+"""`validate`: every invariant of a batch, read from all of its tensors (SPEC.md section 1)."""
+
+from __future__ import annotations
+
+import torch
+
+from .checks import check_common_metadata, check_int, check_offsets
+from .errors import MetadataError
+from .metadata import CommonAttentionMetadata
+
+_NAME = "validate"
+
+
+def validate(metadata: CommonAttentionMetadata, block_size: int | None = None) -> None:
+    """Raise `MetadataError` unless every invariant of SPEC.md section 1 holds.
+
+    Reads device tensors and so synchronises; meant for tests and debugging.
+    With `block_size` (tokens per block) the width of the block table is checked too.
+    Wrong types raise `TypeError`.
+    """
+    check_common_metadata(_NAME, metadata)
+    _check_mirrors(metadata)
+    _check_lengths(metadata)
+    _check_slots(metadata)
+    _check_optional(metadata)
+    if block_size is not None:
+        check_int(_NAME, "block_size", block_size, 1)
+        _check_width(metadata, block_size)
+
+
+def _check_mirrors(md: CommonAttentionMetadata) -> None:
+    for field in ("query_start_loc", "seq_lens"):
+        device, mirror = getattr(md, field), getattr(md, f"{field}_cpu")
+        if device.dtype != mirror.dtype or not torch.equal(device.cpu(), mirror):
+            raise MetadataError(
+                _NAME, f"{field}_cpu", mirror.tolist(), f"{device.tolist()}"
+            )
+
+
+def _check_lengths(md: CommonAttentionMetadata) -> None:
+    check_offsets(_NAME, "query_start_loc_cpu", md.query_start_loc_cpu)
+    offsets = md.query_start_loc_cpu.tolist()
+    seq_lens = md.seq_lens_cpu.tolist()
+    computed = md.num_computed_tokens_cpu.tolist()
+    query_lens = [end - start for start, end in zip(offsets, offsets[1:], strict=False)]
+    if offsets[-1] > md.num_actual_tokens:
+        expected = f"at least query_start_loc's end {offsets[-1]}"
+        raise MetadataError(_NAME, "num_actual_tokens", md.num_actual_tokens, expected)
+    for row, (q, s, c) in enumerate(zip(query_lens, seq_lens, computed, strict=True)):
+        if c < 0 or c != s - q:
+            expected = f"seq_len - query_len = {s - q}, not negative"
+            raise MetadataError(_NAME, f"num_computed_tokens_cpu[{row}]", c, expected)
+    for field, longest in (
+        ("max_query_len", max(query_lens, default=0)),
+        ("max_seq_len", max(seq_lens, default=0)),
+    ):
+        if getattr(md, field) < longest:
+            raise MetadataError(_NAME, field, getattr(md, field), f"at least {longest}")
+
+
+def _check_slots(md: CommonAttentionMetadata) -> None:
+    seen: dict[int, int] = {}
+    for token, slot in enumerate(md.slot_mapping[: md.num_actual_tokens].tolist()):
+        if slot < -1:
+            raise MetadataError(_NAME, f"slot_mapping[{token}]", slot, "-1 or a slot")
+        if slot >= 0 and slot in seen:
+            expected = f"a slot of its own (token {seen[slot]} has this one)"
+            raise MetadataError(_NAME, f"slot_mapping[{token}]", slot, expected)
+        seen[slot] = token
+
+
+def _check_optional(md: CommonAttentionMetadata) -> None:
+    indices, count = md.logits_indices_padded, md.num_logits_indices
+    if (indices is None) != (count is None):
+        missing = "logits_indices_padded" if indices is None else "num_logits_indices"
+        raise MetadataError(_NAME, missing, None, "both logits fields or neither")
+    if indices is not None and count is not None and not 0 <= count <= len(indices):
+        raise MetadataError(_NAME, "num_logits_indices", count, f"0 to {len(indices)}")
+    for field in ("encoder_seq_lens", "dcp_local_seq_lens"):
+        rows = getattr(md, field)
+        if rows is not None and len(rows) != md.num_reqs:
+            raise MetadataError(
+                _NAME, field, f"of length {len(rows)}", f"length {md.num_reqs}"
+            )
+
+
+def _check_width(md: CommonAttentionMetadata, block_size: int) -> None:
+    width = md.block_table_tensor.shape[1]
+    for row, seq_len in enumerate(md.seq_lens_cpu.tolist()):
+        if width * block_size < seq_len:
+            expected = (
+                f"enough for {seq_len} tokens of row {row} in blocks of {block_size}"
+            )
+            raise MetadataError(
+                _NAME, "block_table_tensor", f"{width} columns wide", expected
+            )

@@ -1,0 +1,80 @@
+"""Virtual batches for chunked local attention (SPEC.md section 4)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from .interface import CommonAttentionMetadata
+from .interface.checks import check_local_attention
+
+
+def make_local_attention_virtual_batches(
+    attn_chunk_size: int,
+    common_attn_metadata: CommonAttentionMetadata,
+    block_size: int = 0,
+) -> CommonAttentionMetadata:
+    """Turn each request into one virtual request per chunk that its query touches.
+
+    Causal attention over the result is attention over the batch with the mask
+    `j <= i and i // C == j // C`, C being `attn_chunk_size` in tokens. Offsets,
+    lengths and ids keep their dtypes; the block table becomes (V, C / block_size).
+    MetadataError unless C is a positive multiple of `block_size`, and for
+    `dcp_local_seq_lens`, which cannot be derived here. SPEC.md section 4.
+    """
+    md = common_attn_metadata
+    check_local_attention(attn_chunk_size, md, block_size)
+    chunk, columns = attn_chunk_size, attn_chunk_size // block_size
+    last_column = md.block_table_tensor.shape[1] - 1
+    offsets, seq_lens = md.query_start_loc_cpu.tolist(), md.seq_lens_cpu.tolist()
+    block_table = md.block_table_tensor.cpu()
+
+    starts, lengths, computed, rows, owners = [0], [], [], [], []
+    for r in range(md.num_reqs):
+        query_len = offsets[r + 1] - offsets[r]
+        first_position = seq_lens[r] - query_len
+        for k in _chunks(first_position, seq_lens[r], chunk):
+            begin, end = k * chunk, min(seq_lens[r], (k + 1) * chunk)
+            virtual_query_len = min(query_len, end - max(first_position, begin))
+            starts.append(starts[-1] + virtual_query_len)
+            lengths.append(end - begin)
+            computed.append(end - begin - virtual_query_len)
+            first_column = begin // block_size
+            picked = [min(first_column + i, last_column) for i in range(columns)]
+            rows.append(block_table[r, picked])
+            owners.append(r)
+
+    table = torch.stack(rows) if rows else block_table.new_empty((0, columns))
+    query_lens = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+    encoder = md.encoder_seq_lens
+    return CommonAttentionMetadata(
+        query_start_loc=_like(md.query_start_loc, starts),
+        query_start_loc_cpu=_like(md.query_start_loc_cpu, starts),
+        seq_lens=_like(md.seq_lens, lengths),
+        seq_lens_cpu=_like(md.seq_lens_cpu, lengths),
+        num_computed_tokens_cpu=_like(md.num_computed_tokens_cpu, computed),
+        num_reqs=len(lengths),
+        num_actual_tokens=md.num_actual_tokens,
+        max_query_len=max(query_lens, default=0),
+        max_seq_len=max(lengths, default=0),
+        block_table_tensor=table.to(md.block_table_tensor.device),
+        slot_mapping=md.slot_mapping,
+        causal=True,
+        logits_indices_padded=md.logits_indices_padded,
+        num_logits_indices=md.num_logits_indices,
+        encoder_seq_lens=None
+        if encoder is None
+        else encoder[np.array(owners, dtype=np.intp)],
+    )
+
+
+def _chunks(first_position: int, seq_len: int, chunk: int) -> range:
+    """Chunks that positions [first_position, seq_len) touch; the last chunk if there are none."""
+    if first_position < seq_len:
+        return range(first_position // chunk, (seq_len - 1) // chunk + 1)
+    last = max(0, -(-seq_len // chunk) - 1)
+    return range(last, last + 1)
+
+
+def _like(tensor: torch.Tensor, values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=tensor.dtype, device=tensor.device)

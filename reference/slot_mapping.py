@@ -1,0 +1,154 @@
+"""Where each token's key and value go in the cache (SPEC.md section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from .interface import PAD_SLOT_ID
+from .interface.checks import (
+    check_block_row,
+    check_int,
+    check_range,
+    check_slot_mapping,
+)
+
+
+def compute_slot_mapping_start_idx(
+    is_prompt: bool, query_len: int, context_len: int, sliding_window: int | None
+) -> int:
+    """First position, in tokens, that keeps its slot: a windowed prompt needs only its tail.
+
+    MetadataError for negative lengths and a window below 1. SPEC.md section 5.
+    """
+    operation = "compute_slot_mapping_start_idx"
+    check_int(operation, "query_len", query_len, 0)
+    check_int(operation, "context_len", context_len, 0)
+    if sliding_window is None:
+        return 0
+    check_int(operation, "sliding_window", sliding_window, 1)
+    return max(0, query_len - sliding_window) if is_prompt else 0
+
+
+def compute_slot_mapping(
+    is_profile_run: bool,
+    slot_mapping: list[int],
+    seq_id: int,
+    seq_len: int,
+    context_len: int,
+    start_idx: int,
+    block_size: int,
+    block_tables: Mapping[int, Sequence[int]] | None,
+) -> None:
+    """Append the slots of one sequence's query tokens to the list `slot_mapping`.
+
+    Positions [context_len, seq_len) get `block * block_size + offset`, those before
+    `start_idx` get -1; a profile run gets `seq_len` times -1. Appended values are
+    Python ints. MetadataError, with the list as it was, for a position beyond the
+    sequence's blocks and for negative lengths. SPEC.md section 5.
+    """
+    operation = "compute_slot_mapping"
+    check_int(operation, "seq_len", seq_len, 0)
+    if is_profile_run:
+        slot_mapping.extend([PAD_SLOT_ID] * seq_len)
+        return
+    check_int(operation, "context_len", context_len, 0)
+    check_int(operation, "start_idx", start_idx, 0)
+    check_int(operation, "block_size", block_size, 1)
+    first = max(start_idx, context_len)
+    block_table = check_block_row(
+        operation, block_tables, seq_id, first, seq_len, block_size
+    )
+    slot_mapping.extend([PAD_SLOT_ID] * max(0, start_idx - context_len))
+    _compute_slot_mapping_python(slot_mapping, block_table, first, seq_len, block_size)
+
+
+def _compute_slot_mapping_python(
+    slot_mapping: list[int],
+    block_table: Sequence[int],
+    range_start: int,
+    range_end: int,
+    block_size: int,
+) -> None:
+    """Append the slots of positions [range_start, range_end), token by token."""
+    operation = "_compute_slot_mapping_python"
+    check_range(operation, block_table, range_start, range_end, block_size)
+    for position in range(range_start, range_end):
+        block = int(block_table[position // block_size])
+        slot_mapping.append(block * block_size + position % block_size)
+
+
+def _compute_slot_mapping_numpy(
+    slot_mapping: list[int],
+    block_table: Sequence[int],
+    range_start: int,
+    range_end: int,
+    block_size: int,
+) -> None:
+    """Append the slots of positions [range_start, range_end), all at once."""
+    operation = "_compute_slot_mapping_numpy"
+    check_range(operation, block_table, range_start, range_end, block_size)
+    positions = np.arange(range_start, range_end, dtype=np.int64)
+    blocks = np.asarray(block_table, dtype=np.int64)[positions // block_size]
+    slot_mapping.extend((blocks * block_size + positions % block_size).tolist())
+
+
+def build_slot_mapping(
+    query_start_loc: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    block_table: torch.Tensor,
+    block_size: int,
+    *,
+    num_padded_tokens: int | None = None,
+    start_idx: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Cache slots of all query tokens of a batch, int64, on the inputs' device.
+
+    `query_start_loc` (R+1,), `num_computed_tokens` (R,), `start_idx` (R,) and
+    `block_table` (R, W) are int32 or int64 on one device; `block_size` is in tokens.
+    Token i of request r lies at position `num_computed_tokens[r] + i`; its slot is
+    -1 before `start_idx[r]` and beyond column W. The result has `num_padded_tokens`
+    entries (default: as many as tokens), -1 behind the last token. With `out` the
+    result is written there, its whole tail becomes -1, and its first
+    `num_padded_tokens` entries (default: all) are returned.
+    MetadataError for mismatched shapes, dtypes, devices. SPEC.md section 5.
+    """
+    check_slot_mapping(
+        query_start_loc,
+        num_computed_tokens,
+        block_table,
+        block_size,
+        num_padded_tokens,
+        start_idx,
+        out,
+    )
+    offsets, table = query_start_loc.tolist(), block_table.tolist()
+    computed, width = num_computed_tokens.tolist(), block_table.shape[1]
+    first_kept = [0] * len(computed) if start_idx is None else start_idx.tolist()
+
+    slots = []
+    for r in range(len(computed)):
+        for i in range(offsets[r + 1] - offsets[r]):
+            position = computed[r] + i
+            column = position // block_size
+            if position < first_kept[r] or column >= width:
+                slots.append(PAD_SLOT_ID)
+            else:
+                slots.append(table[r][column] * block_size + position % block_size)
+
+    if out is None:
+        length = len(slots) if num_padded_tokens is None else num_padded_tokens
+        out = torch.empty(length, dtype=torch.int64, device=query_start_loc.device)
+    out.fill_(PAD_SLOT_ID)
+    out[: len(slots)] = torch.tensor(slots, dtype=torch.int64)
+    return out if num_padded_tokens is None else out[:num_padded_tokens]
+
+
+def is_block_tables_empty(
+    block_tables: Mapping[int, Sequence[int] | None] | None,
+) -> bool:
+    """True for None and for a dict whose values are all None. SPEC.md section 5."""
+    return block_tables is None or all(table is None for table in block_tables.values())

@@ -1,0 +1,123 @@
+"""Micro-batch (ubatch) slicing (SPEC.md section 3)."""
+
+from __future__ import annotations
+
+import torch
+
+from .interface import CommonAttentionMetadata, MetadataError, UBatchSlice
+from .interface.checks import (
+    check_common_metadata,
+    check_logits,
+    check_offsets,
+    check_rows,
+    check_slice,
+    check_span,
+    check_tensor,
+)
+
+
+def slice_query_start_locs(
+    query_start_loc: torch.Tensor, request_slice: slice
+) -> torch.Tensor:
+    """Offsets of the requests in `request_slice`, rebased to 0.
+
+    `query_start_loc` is (R+1,) int32 or int64; the result is a new tensor of its
+    dtype and device with one entry more than requests. MetadataError for a slice
+    that is empty or out of range. SPEC.md section 3.
+    """
+    operation = "slice_query_start_locs"
+    check_tensor(operation, "query_start_loc", query_start_loc, 1)
+    num_reqs = query_start_loc.shape[0] - 1
+    start, stop = check_slice(operation, "request_slice", request_slice, num_reqs)
+    return query_start_loc[start : stop + 1] - query_start_loc[start]
+
+
+def _make_metadata_with_slice(
+    ubatch_slice: UBatchSlice, attn_metadata: CommonAttentionMetadata
+) -> CommonAttentionMetadata:
+    """The part of a batch that lies in `ubatch_slice`, as a batch of its own.
+
+    A request that is cut at its front counts the tokens of the earlier micro-batch as
+    computed; one that is cut at its back loses its tail. MetadataError for an empty
+    slice, for tokens that are not those of the requests, and for
+    `dcp_local_seq_lens` on a request that loses its tail. SPEC.md section 3.
+    """
+    operation = "_make_metadata_with_slice"
+    md = attn_metadata
+    _check(operation, md)
+    r0, r1 = check_slice(
+        operation, "request_slice", ubatch_slice.request_slice, md.num_reqs
+    )
+    t0, t1 = check_slice(
+        operation, "token_slice", ubatch_slice.token_slice, md.num_actual_tokens
+    )
+    offsets = md.query_start_loc_cpu.tolist()
+    check_span(operation, offsets, r0, r1, t0, t1)
+    if md.dcp_local_seq_lens is not None and offsets[r1] > t1:
+        expected = "None, or no request cut at its back"
+        raise MetadataError(operation, "dcp_local_seq_lens", "set", expected)
+
+    starts = [min(max(offset, t0), t1) - t0 for offset in offsets[r0 : r1 + 1]]
+    seq_lens, computed = [], []
+    for r in range(r0, r1):
+        lost_tail = max(0, offsets[r + 1] - t1)
+        lost_head = max(0, min(t0, offsets[r + 1]) - offsets[r])
+        seq_lens.append(int(md.seq_lens_cpu[r]) - lost_tail)
+        computed.append(int(md.num_computed_tokens_cpu[r]) + lost_head)
+    longest = max(end - start for start, end in zip(starts, starts[1:], strict=False))
+
+    logits_indices, num_logits = _logits_in_slice(md, t0, t1)
+    return CommonAttentionMetadata(
+        query_start_loc=_like(md.query_start_loc, starts),
+        query_start_loc_cpu=_like(md.query_start_loc_cpu, starts),
+        seq_lens=_like(md.seq_lens, seq_lens),
+        seq_lens_cpu=_like(md.seq_lens_cpu, seq_lens),
+        num_computed_tokens_cpu=_like(md.num_computed_tokens_cpu, computed),
+        num_reqs=r1 - r0,
+        num_actual_tokens=t1 - t0,
+        max_query_len=longest or md.max_query_len,
+        max_seq_len=max(seq_lens),
+        block_table_tensor=md.block_table_tensor[r0:r1],
+        slot_mapping=md.slot_mapping[t0:t1],
+        causal=md.causal,
+        logits_indices_padded=logits_indices,
+        num_logits_indices=num_logits,
+        encoder_seq_lens=None
+        if md.encoder_seq_lens is None
+        else md.encoder_seq_lens[r0:r1],
+        dcp_local_seq_lens=None
+        if md.dcp_local_seq_lens is None
+        else md.dcp_local_seq_lens[r0:r1],
+    )
+
+
+def split_attn_metadata(
+    ubatch_slices: list[UBatchSlice], common_attn_metadata: CommonAttentionMetadata
+) -> list[CommonAttentionMetadata]:
+    """One child batch a slice, in order; see `_make_metadata_with_slice`. SPEC.md section 3."""
+    return [
+        _make_metadata_with_slice(ubatch, common_attn_metadata)
+        for ubatch in ubatch_slices
+    ]
+
+
+def _check(operation: str, md: CommonAttentionMetadata) -> None:
+    check_common_metadata(operation, md)
+    check_offsets(operation, "query_start_loc_cpu", md.query_start_loc_cpu)
+    check_logits(operation, md)
+    check_rows(operation, md)
+
+
+def _logits_in_slice(
+    md: CommonAttentionMetadata, t0: int, t1: int
+) -> tuple[torch.Tensor | None, int | None]:
+    """The sampled tokens in [t0, t1), rebased; entries behind num_logits_indices are stale."""
+    if md.logits_indices_padded is None:
+        return None, None
+    indices = md.logits_indices_padded[: md.num_logits_indices].tolist()
+    inside = [index - t0 for index in indices if t0 <= index < t1]
+    return _like(md.logits_indices_padded, inside), len(inside)
+
+
+def _like(tensor: torch.Tensor, values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=tensor.dtype, device=tensor.device)
