@@ -32,9 +32,7 @@ def split_decodes_and_prefills(
     num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
     if num_reqs == 0:
         return (0, 0, 0, 0)
-    if md.max_query_len <= decode_threshold and (
-        not require_uniform or decode_threshold == 1
-    ):
+    if md.max_query_len <= decode_threshold and (not require_uniform or decode_threshold == 1):
         return (num_reqs, 0, num_tokens, 0)
 
     offsets = md.query_start_loc_cpu.tolist()

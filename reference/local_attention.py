@@ -62,9 +62,7 @@ def make_local_attention_virtual_batches(
         causal=True,
         logits_indices_padded=md.logits_indices_padded,
         num_logits_indices=md.num_logits_indices,
-        encoder_seq_lens=None
-        if encoder is None
-        else encoder[np.array(owners, dtype=np.intp)],
+        encoder_seq_lens=None if encoder is None else encoder[np.array(owners, dtype=np.intp)],
     )
 
 

@@ -58,9 +58,7 @@ def compute_slot_mapping(
     check_int(operation, "start_idx", start_idx, 0)
     check_int(operation, "block_size", block_size, 1)
     first = max(start_idx, context_len)
-    block_table = check_block_row(
-        operation, block_tables, seq_id, first, seq_len, block_size
-    )
+    block_table = check_block_row(operation, block_tables, seq_id, first, seq_len, block_size)
     slot_mapping.extend([PAD_SLOT_ID] * max(0, start_idx - context_len))
     _compute_slot_mapping_python(slot_mapping, block_table, first, seq_len, block_size)
 

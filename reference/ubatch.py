@@ -16,9 +16,7 @@ from .interface.checks import (
 )
 
 
-def slice_query_start_locs(
-    query_start_loc: torch.Tensor, request_slice: slice
-) -> torch.Tensor:
+def slice_query_start_locs(query_start_loc: torch.Tensor, request_slice: slice) -> torch.Tensor:
     """Offsets of the requests in `request_slice`, rebased to 0.
 
     `query_start_loc` is (R+1,) int32 or int64; the result is a new tensor of its
@@ -45,12 +43,8 @@ def _make_metadata_with_slice(
     operation = "_make_metadata_with_slice"
     md = attn_metadata
     _check(operation, md)
-    r0, r1 = check_slice(
-        operation, "request_slice", ubatch_slice.request_slice, md.num_reqs
-    )
-    t0, t1 = check_slice(
-        operation, "token_slice", ubatch_slice.token_slice, md.num_actual_tokens
-    )
+    r0, r1 = check_slice(operation, "request_slice", ubatch_slice.request_slice, md.num_reqs)
+    t0, t1 = check_slice(operation, "token_slice", ubatch_slice.token_slice, md.num_actual_tokens)
     offsets = md.query_start_loc_cpu.tolist()
     check_span(operation, offsets, r0, r1, t0, t1)
     if md.dcp_local_seq_lens is not None and offsets[r1] > t1:
@@ -82,12 +76,8 @@ def _make_metadata_with_slice(
         causal=md.causal,
         logits_indices_padded=logits_indices,
         num_logits_indices=num_logits,
-        encoder_seq_lens=None
-        if md.encoder_seq_lens is None
-        else md.encoder_seq_lens[r0:r1],
-        dcp_local_seq_lens=None
-        if md.dcp_local_seq_lens is None
-        else md.dcp_local_seq_lens[r0:r1],
+        encoder_seq_lens=None if md.encoder_seq_lens is None else md.encoder_seq_lens[r0:r1],
+        dcp_local_seq_lens=None if md.dcp_local_seq_lens is None else md.dcp_local_seq_lens[r0:r1],
     )
 
 
@@ -95,10 +85,7 @@ def split_attn_metadata(
     ubatch_slices: list[UBatchSlice], common_attn_metadata: CommonAttentionMetadata
 ) -> list[CommonAttentionMetadata]:
     """One child batch a slice, in order; see `_make_metadata_with_slice`. SPEC.md section 3."""
-    return [
-        _make_metadata_with_slice(ubatch, common_attn_metadata)
-        for ubatch in ubatch_slices
-    ]
+    return [_make_metadata_with_slice(ubatch, common_attn_metadata) for ubatch in ubatch_slices]
 
 
 def _check(operation: str, md: CommonAttentionMetadata) -> None:

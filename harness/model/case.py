@@ -11,9 +11,7 @@ import msgspec
 Origin = Literal["fuzz", "boundary", "trace", "corpus", "recorded"]
 
 
-class Batch(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
-):
+class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A consistent batch, said in numbers: tensors are made from it (`harness.cases.tensors`).
 
     Requests are given in row order. `blocks[r]` holds exactly the live block ids of

@@ -146,7 +146,5 @@ class Run(msgspec.Struct, kw_only=True):
             cases=sum(result.cases for result in self.operations),
             checks=sum(result.checks for result in self.operations),
             failed=sum(result.verdict == "FAIL" for result in self.operations),
-            unverified=sum(
-                result.verdict == "UNVERIFIED" for result in self.operations
-            ),
+            unverified=sum(result.verdict == "UNVERIFIED" for result in self.operations),
         )

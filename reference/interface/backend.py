@@ -108,9 +108,7 @@ class AttentionMetadata:
     def asdict_zerocopy(self, skip_fields: set[str] | None = None) -> dict[str, Any]:
         """Field name to value, the values themselves and not copies."""
         skip = skip_fields or set()
-        return {
-            f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip
-        }
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
 
 
 class AttentionState(ABC):
@@ -213,13 +211,9 @@ class AttentionMetadataBuilder(ABC, Generic[M]):
     ) -> M:
         """Metadata of the batch; `fast_build` favours building over running."""
 
-    def build_for_cudagraph_capture(
-        self, common_attn_metadata: CommonAttentionMetadata
-    ) -> M:
+    def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> M:
         """Metadata to capture a graph with."""
-        return self.build(
-            common_prefix_len=0, common_attn_metadata=common_attn_metadata
-        )
+        return self.build(common_prefix_len=0, common_attn_metadata=common_attn_metadata)
 
     def build_for_drafting(
         self, common_attn_metadata: CommonAttentionMetadata, draft_index: int

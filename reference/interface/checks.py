@@ -27,26 +27,18 @@ def check_int(operation: str, field: str, value: object, minimum: int) -> None:
 def check_tensor(operation: str, field: str, value: object, ndim: int) -> torch.Tensor:
     """Require an integer tensor (int32 or int64) of `ndim` dimensions."""
     if not isinstance(value, torch.Tensor):
-        raise TypeError(
-            f"{operation}: {field} is {type(value).__name__}, expected torch.Tensor"
-        )
+        raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected torch.Tensor")
     if value.ndim != ndim:
-        raise MetadataError(
-            operation, field, f"of shape {tuple(value.shape)}", f"{ndim}-D"
-        )
+        raise MetadataError(operation, field, f"of shape {tuple(value.shape)}", f"{ndim}-D")
     if value.dtype is not _INT32 and value.dtype is not _INT64:
-        raise MetadataError(
-            operation, field, f"of dtype {value.dtype}", "int32 or int64"
-        )
+        raise MetadataError(operation, field, f"of dtype {value.dtype}", "int32 or int64")
     return value
 
 
 def check_length(operation: str, field: str, tensor: torch.Tensor, length: int) -> None:
     """Require `length` rows."""
     if tensor.shape[0] != length:
-        raise MetadataError(
-            operation, field, f"of length {tensor.shape[0]}", f"length {length}"
-        )
+        raise MetadataError(operation, field, f"of length {tensor.shape[0]}", f"length {length}")
 
 
 def check_cpu(operation: str, field: str, tensor: torch.Tensor) -> None:
@@ -72,9 +64,7 @@ def check_common_metadata(operation: str, metadata: CommonAttentionMetadata) -> 
     md = metadata
     if not isinstance(md, CommonAttentionMetadata):
         given = type(md).__name__
-        raise TypeError(
-            f"{operation}: metadata is {given}, expected CommonAttentionMetadata"
-        )
+        raise TypeError(f"{operation}: metadata is {given}, expected CommonAttentionMetadata")
     rows = md.num_reqs
     check_int(operation, "num_reqs", rows, 0)
     check_int(operation, "num_actual_tokens", md.num_actual_tokens, 0)
@@ -96,23 +86,17 @@ def check_common_metadata(operation: str, metadata: CommonAttentionMetadata) -> 
     device = md.query_start_loc.device
     for field in ("seq_lens", "block_table_tensor", "slot_mapping"):
         if getattr(md, field).device != device:
-            raise MetadataError(
-                operation, field, f"on {getattr(md, field).device}", f"on {device}"
-            )
+            raise MetadataError(operation, field, f"on {getattr(md, field).device}", f"on {device}")
 
 
 def check_slots(operation: str, metadata: CommonAttentionMetadata) -> None:
     """Shape and dtype of the slot mapping."""
     slots = check_tensor(operation, "slot_mapping", metadata.slot_mapping, 1)
     if slots.dtype is not _INT64:
-        raise MetadataError(
-            operation, "slot_mapping", f"of dtype {slots.dtype}", "int64"
-        )
+        raise MetadataError(operation, "slot_mapping", f"of dtype {slots.dtype}", "int64")
     if slots.shape[0] < metadata.num_actual_tokens:
         expected = f"at least num_actual_tokens = {metadata.num_actual_tokens}"
-        raise MetadataError(
-            operation, "slot_mapping", f"of length {slots.shape[0]}", expected
-        )
+        raise MetadataError(operation, "slot_mapping", f"of length {slots.shape[0]}", expected)
 
 
 def scheduled_tokens(
@@ -127,24 +111,16 @@ def scheduled_tokens(
     return [scheduled[req_id] for req_id in input_batch.req_ids]
 
 
-def check_slice(
-    operation: str, field: str, value: slice, length: int
-) -> tuple[int, int]:
+def check_slice(operation: str, field: str, value: slice, length: int) -> tuple[int, int]:
     """Start and stop of a non-empty slice with step 1 that lies within `length`."""
     if not isinstance(value, slice):
-        raise TypeError(
-            f"{operation}: {field} is {type(value).__name__}, expected slice"
-        )
+        raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected slice")
     start, stop = value.start, value.stop
     if type(start) is not int or type(stop) is not int:
-        raise TypeError(
-            f"{operation}: {field} is {value}, expected a slice of two ints"
-        )
+        raise TypeError(f"{operation}: {field} is {value}, expected a slice of two ints")
     if value.step not in (None, 1) or not 0 <= start < stop <= length:
         expected = f"a non-empty slice within 0 to {length}, step 1"
-        raise MetadataError(
-            operation, field, f"{start}:{stop}:{value.step or 1}", expected
-        )
+        raise MetadataError(operation, field, f"{start}:{stop}:{value.step or 1}", expected)
     return start, stop
 
 
@@ -159,9 +135,7 @@ def check_logits(operation: str, metadata: CommonAttentionMetadata) -> None:
     check_tensor(operation, "logits_indices_padded", indices, 1)
     check_int(operation, "num_logits_indices", count, 0)
     if count > indices.shape[0]:
-        raise MetadataError(
-            operation, "num_logits_indices", count, f"at most {indices.shape[0]}"
-        )
+        raise MetadataError(operation, "num_logits_indices", count, f"at most {indices.shape[0]}")
 
 
 def check_rows(operation: str, metadata: CommonAttentionMetadata) -> None:
@@ -170,14 +144,10 @@ def check_rows(operation: str, metadata: CommonAttentionMetadata) -> None:
         rows = getattr(metadata, field)
         if rows is not None and rows.shape != (metadata.num_reqs,):
             given = f"of shape {tuple(rows.shape)}"
-            raise MetadataError(
-                operation, field, given, f"shape ({metadata.num_reqs},)"
-            )
+            raise MetadataError(operation, field, given, f"shape ({metadata.num_reqs},)")
 
 
-def check_span(
-    operation: str, offsets: list[int], r0: int, r1: int, t0: int, t1: int
-) -> None:
+def check_span(operation: str, offsets: list[int], r0: int, r1: int, t0: int, t1: int) -> None:
     """Require tokens [t0, t1) to be those of requests [r0, r1), the ends cut at will.
 
     `offsets` are the batch's query_start_loc. Tokens at or beyond the last offset are
@@ -186,15 +156,11 @@ def check_span(
     """
     total = offsets[-1]
     if not (offsets[r0] <= t0 < offsets[r0 + 1] or t0 >= total == offsets[r0 + 1]):
-        expected = (
-            f"a start in [{offsets[r0]}, {offsets[r0 + 1]}), the tokens of request {r0}"
-        )
+        expected = f"a start in [{offsets[r0]}, {offsets[r0 + 1]}), the tokens of request {r0}"
         raise MetadataError(operation, "token_slice", f"{t0}:{t1}", expected)
     if not (offsets[r1 - 1] < t1 <= offsets[r1] or t1 >= total == offsets[r1]):
         last = r1 - 1
-        expected = (
-            f"a stop in ({offsets[last]}, {offsets[r1]}], the tokens of request {last}"
-        )
+        expected = f"a stop in ({offsets[last]}, {offsets[r1]}], the tokens of request {last}"
         raise MetadataError(operation, "token_slice", f"{t0}:{t1}", expected)
 
 
@@ -213,9 +179,7 @@ def check_local_attention(
     check_logits(operation, metadata)
     check_rows(operation, metadata)
     if metadata.num_reqs and not metadata.block_table_tensor.shape[1]:
-        raise MetadataError(
-            operation, "block_table_tensor", "0 columns wide", "at least 1 column"
-        )
+        raise MetadataError(operation, "block_table_tensor", "0 columns wide", "at least 1 column")
     if metadata.dcp_local_seq_lens is not None:
         raise MetadataError(
             operation, "dcp_local_seq_lens", "set", "None: no chunk's share is known"
@@ -237,9 +201,7 @@ def check_slot_mapping(
     check_tensor(operation, "query_start_loc", query_start_loc, 1)
     rows = query_start_loc.shape[0] - 1
     if rows < 0:
-        raise MetadataError(
-            operation, "query_start_loc", "empty", "at least one offset"
-        )
+        raise MetadataError(operation, "query_start_loc", "empty", "at least one offset")
     device = query_start_loc.device
     for field, tensor, ndim in (
         ("num_computed_tokens", num_computed_tokens, 1),
@@ -247,9 +209,7 @@ def check_slot_mapping(
         ("start_idx", start_idx, 1),
     ):
         if tensor is not None:
-            check_length(
-                operation, field, check_tensor(operation, field, tensor, ndim), rows
-            )
+            check_length(operation, field, check_tensor(operation, field, tensor, ndim), rows)
             check_device(operation, field, tensor, device)
     if num_padded_tokens is not None:
         check_int(operation, "num_padded_tokens", num_padded_tokens, 0)
@@ -265,9 +225,7 @@ def check_slot_mapping(
         _check_slot_values(query_start_loc, num_computed_tokens, num_padded_tokens, out)
 
 
-def check_device(
-    operation: str, field: str, tensor: torch.Tensor, device: torch.device
-) -> None:
+def check_device(operation: str, field: str, tensor: torch.Tensor, device: torch.device) -> None:
     """Require `tensor` on `device`."""
     if tensor.device != device:
         raise MetadataError(operation, field, f"on {tensor.device}", f"on {device}")
@@ -283,18 +241,12 @@ def _check_slot_values(
     check_offsets(operation, "query_start_loc", query_start_loc)
     if num_computed_tokens.numel() and int(num_computed_tokens.min()) < 0:
         given = f"{int(num_computed_tokens.min())} at its least"
-        raise MetadataError(
-            operation, "num_computed_tokens", given, "no negative length"
-        )
+        raise MetadataError(operation, "num_computed_tokens", given, "no negative length")
     tokens = int(query_start_loc[-1])
     if num_padded_tokens is not None and num_padded_tokens < tokens:
-        raise MetadataError(
-            operation, "num_padded_tokens", num_padded_tokens, f"at least {tokens}"
-        )
+        raise MetadataError(operation, "num_padded_tokens", num_padded_tokens, f"at least {tokens}")
     if out is not None and out.shape[0] < tokens:
-        raise MetadataError(
-            operation, "out", f"of length {out.shape[0]}", f"at least {tokens}"
-        )
+        raise MetadataError(operation, "out", f"of length {out.shape[0]}", f"at least {tokens}")
 
 
 def check_block_row(
@@ -308,9 +260,7 @@ def check_block_row(
     """The block table of `seq_id`, long enough for positions [range_start, range_end)."""
     if block_tables is None or seq_id not in block_tables:
         given = "None" if block_tables is None else f"without sequence {seq_id}"
-        raise MetadataError(
-            operation, "block_tables", given, f"a table for sequence {seq_id}"
-        )
+        raise MetadataError(operation, "block_tables", given, f"a table for sequence {seq_id}")
     check_range(operation, block_tables[seq_id], range_start, range_end, block_size)
     return block_tables[seq_id]
 
@@ -328,6 +278,4 @@ def check_range(
     needed = -(-range_end // block_size)
     if range_start < range_end and needed > len(block_table):
         expected = f"at least {needed} for positions up to {range_end - 1}"
-        raise MetadataError(
-            operation, "block_table", f"{len(block_table)} blocks", expected
-        )
+        raise MetadataError(operation, "block_table", f"{len(block_table)} blocks", expected)

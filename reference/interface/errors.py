@@ -10,9 +10,7 @@ class MetadataError(ValueError):
     `expected` what would have been accepted; all four are strings.
     """
 
-    def __init__(
-        self, operation: str, field: str, given: object, expected: str
-    ) -> None:
+    def __init__(self, operation: str, field: str, given: object, expected: str) -> None:
         super().__init__(operation, field, given, expected)
         self.operation = operation
         self.field = field
@@ -20,6 +18,4 @@ class MetadataError(ValueError):
         self.expected = expected
 
     def __str__(self) -> str:
-        return (
-            f"{self.operation}: {self.field} is {self.given}, expected {self.expected}"
-        )
+        return f"{self.operation}: {self.field} is {self.given}, expected {self.expected}"

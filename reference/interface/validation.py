@@ -32,9 +32,7 @@ def _check_mirrors(md: CommonAttentionMetadata) -> None:
     for field in ("query_start_loc", "seq_lens"):
         device, mirror = getattr(md, field), getattr(md, f"{field}_cpu")
         if device.dtype != mirror.dtype or not torch.equal(device.cpu(), mirror):
-            raise MetadataError(
-                _NAME, f"{field}_cpu", mirror.tolist(), f"{device.tolist()}"
-            )
+            raise MetadataError(_NAME, f"{field}_cpu", mirror.tolist(), f"{device.tolist()}")
 
 
 def _check_lengths(md: CommonAttentionMetadata) -> None:
@@ -79,18 +77,12 @@ def _check_optional(md: CommonAttentionMetadata) -> None:
     for field in ("encoder_seq_lens", "dcp_local_seq_lens"):
         rows = getattr(md, field)
         if rows is not None and len(rows) != md.num_reqs:
-            raise MetadataError(
-                _NAME, field, f"of length {len(rows)}", f"length {md.num_reqs}"
-            )
+            raise MetadataError(_NAME, field, f"of length {len(rows)}", f"length {md.num_reqs}")
 
 
 def _check_width(md: CommonAttentionMetadata, block_size: int) -> None:
     width = md.block_table_tensor.shape[1]
     for row, seq_len in enumerate(md.seq_lens_cpu.tolist()):
         if width * block_size < seq_len:
-            expected = (
-                f"enough for {seq_len} tokens of row {row} in blocks of {block_size}"
-            )
-            raise MetadataError(
-                _NAME, "block_table_tensor", f"{width} columns wide", expected
-            )
+            expected = f"enough for {seq_len} tokens of row {row} in blocks of {block_size}"
+            raise MetadataError(_NAME, "block_table_tensor", f"{width} columns wide", expected)
