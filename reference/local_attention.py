@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 
@@ -45,7 +47,7 @@ def make_local_attention_virtual_batches(
             owners.append(r)
 
     table = torch.stack(rows) if rows else block_table.new_empty((0, columns))
-    query_lens = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+    query_lens = [end - start for start, end in pairwise(starts)]
     encoder = md.encoder_seq_lens
     return CommonAttentionMetadata(
         query_start_loc=_like(md.query_start_loc, starts),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from .interface import CommonAttentionMetadata, MetadataError, UBatchSlice
@@ -58,7 +60,7 @@ def _make_metadata_with_slice(
         lost_head = max(0, min(t0, offsets[r + 1]) - offsets[r])
         seq_lens.append(int(md.seq_lens_cpu[r]) - lost_tail)
         computed.append(int(md.num_computed_tokens_cpu[r]) + lost_head)
-    longest = max(end - start for start, end in zip(starts, starts[1:], strict=False))
+    longest = max(end - start for start, end in pairwise(starts))
 
     logits_indices, num_logits = _logits_in_slice(md, t0, t1)
     return CommonAttentionMetadata(

@@ -1,0 +1,1 @@
+"""Where cases come from: strategies, boundaries, traces; and how they become tensors."""

@@ -1,4 +1,4 @@
-"""Abstract classes of an attention backend, both builder generations (SPEC.md section 1, appendix A)."""
+"""Abstract classes of an attention backend (SPEC.md section 1, signatures in appendix A)."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ class MLAAttentionImpl(AttentionImpl[M], Generic[M]):
     """Multi-head latent attention: keys and values come compressed."""
 
     @abstractmethod
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         layer: AttentionLayer,
         hidden_states_or_cq: torch.Tensor,

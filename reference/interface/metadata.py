@@ -57,7 +57,7 @@ class UBatchSlice:
 
     def is_empty(self) -> bool:
         """True if either slice holds nothing."""
-        return (
+        return bool(
             self.request_slice.start >= self.request_slice.stop
             or self.token_slice.start >= self.token_slice.stop
         )

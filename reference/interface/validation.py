@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from .checks import check_common_metadata, check_int, check_offsets
@@ -40,7 +42,7 @@ def _check_lengths(md: CommonAttentionMetadata) -> None:
     offsets = md.query_start_loc_cpu.tolist()
     seq_lens = md.seq_lens_cpu.tolist()
     computed = md.num_computed_tokens_cpu.tolist()
-    query_lens = [end - start for start, end in zip(offsets, offsets[1:], strict=False)]
+    query_lens = [end - start for start, end in pairwise(offsets)]
     if offsets[-1] > md.num_actual_tokens:
         expected = f"at least query_start_loc's end {offsets[-1]}"
         raise MetadataError(_NAME, "num_actual_tokens", md.num_actual_tokens, expected)
