@@ -87,6 +87,7 @@ def split_attn_metadata(
     ubatch_slices: list[UBatchSlice], common_attn_metadata: CommonAttentionMetadata
 ) -> list[CommonAttentionMetadata]:
     """One child batch a slice, in order; see `_make_metadata_with_slice`. SPEC.md section 3."""
+    _check("split_attn_metadata", common_attn_metadata)
     return [_make_metadata_with_slice(ubatch, common_attn_metadata) for ubatch in ubatch_slices]
 
 

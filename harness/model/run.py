@@ -71,6 +71,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Such as "int32 [3, 2] cpu" or "int"."""
     got_type: str
     equal: bool
+    wrong: list[list[int]] | None = None
+    """Indices of the wrong elements, None for every one that differs (none is a don't-care)."""
 
 
 class Finding(msgspec.Struct, kw_only=True):

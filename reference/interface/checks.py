@@ -147,6 +147,16 @@ def check_rows(operation: str, metadata: CommonAttentionMetadata) -> None:
             raise MetadataError(operation, field, given, f"shape ({metadata.num_reqs},)")
 
 
+def check_sequences(operation: str, metadata: CommonAttentionMetadata) -> None:
+    """Require sequences no shorter than their queries, by the CPU mirrors."""
+    offsets, seq_lens = metadata.query_start_loc_cpu.tolist(), metadata.seq_lens_cpu.tolist()
+    for row, seq_len in enumerate(seq_lens):
+        query_len = offsets[row + 1] - offsets[row]
+        if seq_len < query_len:
+            expected = f"at least the query length {query_len}"
+            raise MetadataError(operation, f"seq_lens_cpu[{row}]", seq_len, expected)
+
+
 def check_span(operation: str, offsets: list[int], r0: int, r1: int, t0: int, t1: int) -> None:
     """Require tokens [t0, t1) to be those of requests [r0, r1), the ends cut at will.
 
@@ -176,6 +186,7 @@ def check_local_attention(
         raise MetadataError(operation, "attn_chunk_size", attn_chunk_size, expected)
     check_common_metadata(operation, metadata)
     check_offsets(operation, "query_start_loc_cpu", metadata.query_start_loc_cpu)
+    check_sequences(operation, metadata)
     check_logits(operation, metadata)
     check_rows(operation, metadata)
     if metadata.num_reqs and not metadata.block_table_tensor.shape[1]:

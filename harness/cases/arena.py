@@ -1,0 +1,148 @@
+"""The memory that a call's tensors lie in: guard words around each, one snapshot of all.
+
+Every input of a call is a view into one buffer per dtype and device. What is not an
+input is garbage of a known pattern, so one comparison with the snapshot shows both
+a modified input and a write beside it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+GUARD_WORDS = 8
+STALE_PATTERNS = (0x5A5A5A5B, -0x21524111)
+"""Two fillings for whatever is stale: far out of range, one positive, one negative."""
+
+
+class Piece(NamedTuple):
+    """One tensor to lay out."""
+
+    name: str
+    values: np.ndarray
+    on_cpu: bool
+    """Whether it stays on the CPU whatever the device of the call."""
+    strides: tuple[int, ...]
+    """In elements; larger than the shape asks for leaves stale words between."""
+
+
+class Intrusion(NamedTuple):
+    """A word that changed though nobody should have written it."""
+
+    name: str
+    """The input, or the nearest one."""
+    index: int
+    """Word offset from the start of that input; negative before it."""
+    inside: bool
+    """True if the word is an element of the input, False if it is a guard word."""
+
+
+class _Segment(NamedTuple):
+    name: str
+    offset: int
+    extent: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class Arena:
+    """All tensors of one call; `tensors` has them by name."""
+
+    def __init__(self, pieces: list[Piece], stale: int, device: str = "cpu") -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._buffers: list[torch.Tensor] = []
+        self._snapshots: list[torch.Tensor] = []
+        self._segments: list[list[_Segment]] = []
+        groups: dict[tuple[str, bool], list[Piece]] = {}
+        for piece in pieces:
+            on_cpu = piece.on_cpu or device == "cpu"
+            groups.setdefault((piece.values.dtype.str, on_cpu), []).append(piece)
+        for (_, on_cpu), members in groups.items():
+            self._lay_out(members, stale, "cpu" if on_cpu else device)
+
+    def _lay_out(self, pieces: list[Piece], stale: int, device: str) -> None:
+        segments, offset = [], GUARD_WORDS
+        for piece in pieces:
+            shape = piece.values.shape
+            extent = sum((n - 1) * s for n, s in zip(shape, piece.strides, strict=True)) + 1
+            extent = extent if piece.values.size else 0
+            segments.append(_Segment(piece.name, offset, extent, shape, piece.strides))
+            offset += extent + GUARD_WORDS
+        buffer = np.full(offset, stale, dtype=pieces[0].values.dtype)
+        word = buffer.itemsize
+        for piece, segment in zip(pieces, segments, strict=True):
+            view = np.ndarray(
+                segment.shape,
+                buffer.dtype,
+                buffer,
+                segment.offset * word,
+                tuple(s * word for s in segment.strides),
+            )
+            view[...] = piece.values
+        memory = torch.from_numpy(buffer)
+        memory = memory if device == "cpu" else memory.to(device)
+        for segment in segments:
+            self.tensors[segment.name] = memory.as_strided(
+                segment.shape, segment.strides, segment.offset
+            )
+        self._buffers.append(memory)
+        self._snapshots.append(memory.clone())
+        self._segments.append(segments)
+
+    def intrusions(self, written: frozenset[str] = frozenset()) -> list[Intrusion]:
+        """The first change in each buffer; the elements of the inputs in `written` may change."""
+        found = []
+        for buffer, snapshot, segments in zip(
+            self._buffers, self._snapshots, self._segments, strict=True
+        ):
+            if torch.equal(buffer, snapshot):
+                continue
+            for index in (buffer != snapshot).nonzero().flatten().tolist():
+                intrusion = _locate(index, segments)
+                if not (intrusion.inside and intrusion.name in written):
+                    found.append(intrusion)
+                    break
+        return found
+
+    def owner(self, tensor: torch.Tensor) -> str | None:
+        """Name of the input whose memory `tensor` overlaps, None for memory of its own."""
+        start = tensor.data_ptr()
+        stop = start + tensor.element_size() * _extent(tensor)
+        if start == stop:
+            return None
+        for buffer, segments in zip(self._buffers, self._segments, strict=True):
+            base, word = buffer.data_ptr(), buffer.element_size()
+            if buffer.device != tensor.device or stop <= base or start >= base + buffer.nbytes:
+                continue
+            for segment in segments:
+                first = base + segment.offset * word
+                if start < first + segment.extent * word and stop > first:
+                    return segment.name
+        return None
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    if not tensor.numel():
+        return 0
+    return sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+
+
+def _locate(index: int, segments: list[_Segment]) -> Intrusion:
+    nearest = segments[0]
+    for segment in segments:
+        if segment.offset - GUARD_WORDS // 2 <= index:
+            nearest = segment
+    word = index - nearest.offset
+    return Intrusion(nearest.name, word, _is_element(word, nearest))
+
+
+def _is_element(word: int, segment: _Segment) -> bool:
+    if not 0 <= word < segment.extent:
+        return False
+    for size, stride in zip(segment.shape, segment.strides, strict=True):
+        quotient, word = divmod(word, stride)
+        if quotient >= size:
+            return False
+    return word == 0

@@ -1,0 +1,148 @@
+"""From the numbers of a `Batch` to the tensors of a `CommonAttentionMetadata`.
+
+Everything that SPEC.md rule 0.4 calls stale is filled with a pattern that the caller
+chooses: block-table columns behind a sequence, spare rows and slots, spare logits
+indices. A correct operation gives the same result whatever the pattern.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from harness.cases.arena import STALE_PATTERNS, Arena, Piece
+from harness.model.case import Batch
+from reference.interface import CommonAttentionMetadata
+
+_MIRRORED = ("query_start_loc", "seq_lens")
+
+
+class Numbers:
+    """The arrays of a batch, stale places marked; made once, laid out once per pattern."""
+
+    def __init__(self, batch: Batch) -> None:
+        lengths = np.dtype(batch.dtype)
+        padding = [0] * batch.padded_requests
+        query_lens = np.array([*batch.query_lens, *padding], dtype=np.int64)
+        computed = np.array([*batch.computed_lens, *padding], dtype=np.int64)
+        offsets = np.zeros(len(query_lens) + 1, dtype=np.int64)
+        np.cumsum(query_lens, out=offsets[1:])
+        self.batch = batch
+        self.query_start_loc = offsets.astype(lengths)
+        self.seq_lens = (computed + query_lens).astype(lengths)
+        self.num_computed_tokens = computed.astype(lengths)
+        self.num_reqs = len(query_lens)
+        self.num_actual_tokens = int(offsets[-1]) + batch.padded_tokens
+        self.max_query_len = int(query_lens.max(initial=0)) + batch.query_slack
+        self.max_seq_len = int(self.seq_lens.max(initial=0)) + batch.seq_slack
+        self.block_table, self.stale_blocks = _block_table(batch, self.num_reqs)
+        self.slot_mapping = _slots(batch, self.num_actual_tokens)
+
+    def block_table_with(self, stale: int) -> np.ndarray:
+        """(R, W) int32 block table with `stale` in every stale place."""
+        table = self.block_table.copy()
+        table[self.stale_blocks] = stale
+        return table
+
+    def pieces(self, stale: int) -> list[Piece]:
+        """Every tensor of the metadata, to be laid out in an arena."""
+        batch = self.batch
+        step = 2 if batch.strided else 1
+        slots = np.concatenate([self.slot_mapping, np.full(batch.spare_slots, stale)])
+        arrays = {
+            "query_start_loc": self.query_start_loc,
+            "seq_lens": self.seq_lens,
+            "num_computed_tokens": self.num_computed_tokens,
+        }
+        pieces = [
+            Piece(f"{name}_cpu", values, on_cpu=True, strides=(step,))
+            for name, values in arrays.items()
+        ]
+        pieces += [Piece(name, arrays[name], on_cpu=False, strides=(step,)) for name in _MIRRORED]
+        pieces.append(Piece("slot_mapping", slots.astype(np.int64), False, (step,)))
+        pieces.append(table_piece("block_table_tensor", self.block_table_with(stale), step))
+        if batch.logits_indices is not None:
+            indices = [*batch.logits_indices, *[stale] * batch.logits_padding]
+            pieces.append(
+                Piece("logits_indices_padded", np.array(indices, dtype=np.int32), False, (step,))
+            )
+        for name, on_cpu in (("encoder_seq_lens", True), ("dcp_local_seq_lens", False)):
+            rows = getattr(batch, name)
+            if rows is not None:
+                pieces.append(Piece(name, np.array(rows, dtype=np.int32), on_cpu, (step,)))
+        return pieces
+
+
+def table_piece(name: str, table: np.ndarray, step: int) -> Piece:
+    """A block table whose rows are longer in memory than it is wide, as engines have them."""
+    return Piece(name, table, on_cpu=False, strides=(step * table.shape[1] + 3, step))
+
+
+def _block_table(batch: Batch, num_reqs: int) -> tuple[np.ndarray, np.ndarray]:
+    width = max(map(len, batch.blocks), default=0) + batch.spare_columns
+    if num_reqs and not width:
+        width = 1
+    table = np.zeros((num_reqs, width), dtype=np.int32)
+    stale = np.ones((num_reqs, width), dtype=np.bool_)
+    for row, blocks in enumerate(batch.blocks):
+        table[row, : len(blocks)] = blocks
+        stale[row, : len(blocks)] = False
+    return table, stale
+
+
+def _slots(batch: Batch, num_actual_tokens: int) -> np.ndarray:
+    slots = np.full(num_actual_tokens, -1, dtype=np.int64)
+    token = 0
+    for blocks, computed, query_len in zip(
+        batch.blocks, batch.computed_lens, batch.query_lens, strict=True
+    ):
+        if query_len:
+            positions = np.arange(computed, computed + query_len)
+            ids = np.array(blocks, dtype=np.int64)[positions // batch.block_size]
+            slots[token : token + query_len] = ids * batch.block_size + positions % batch.block_size
+            token += query_len
+    return slots
+
+
+@lru_cache(maxsize=4)
+def numbers(batch: Batch) -> Numbers:
+    """The arrays of `batch`, cached because each case is laid out several times."""
+    return Numbers(batch)
+
+
+def lay_out(
+    batch: Batch,
+    pattern: int = 0,
+    device: str = "cpu",
+    extra: list[Piece] | None = None,
+) -> tuple[CommonAttentionMetadata, Arena]:
+    """The batch as metadata on `device`, its stale places filled with pattern 0 or 1.
+
+    `extra` pieces are laid out in the same arena.
+    """
+    made = numbers(batch)
+    arena = Arena(made.pieces(STALE_PATTERNS[pattern]) + (extra or []), STALE_PATTERNS[pattern], device)
+    tensors: dict[str, Any] = dict(arena.tensors)
+    encoder = tensors.get("encoder_seq_lens")
+    indices = batch.logits_indices
+    metadata = CommonAttentionMetadata(
+        query_start_loc=tensors["query_start_loc"],
+        query_start_loc_cpu=tensors["query_start_loc_cpu"],
+        seq_lens=tensors["seq_lens"],
+        seq_lens_cpu=tensors["seq_lens_cpu"],
+        num_computed_tokens_cpu=tensors["num_computed_tokens_cpu"],
+        num_reqs=made.num_reqs,
+        num_actual_tokens=made.num_actual_tokens,
+        max_query_len=made.max_query_len,
+        max_seq_len=made.max_seq_len,
+        block_table_tensor=tensors["block_table_tensor"],
+        slot_mapping=tensors["slot_mapping"],
+        causal=batch.causal,
+        logits_indices_padded=tensors.get("logits_indices_padded"),
+        num_logits_indices=None if indices is None else len(indices),
+        encoder_seq_lens=None if encoder is None else encoder.numpy(),
+        dcp_local_seq_lens=tensors.get("dcp_local_seq_lens"),
+    )
+    return metadata, arena

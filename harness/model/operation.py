@@ -1,0 +1,94 @@
+"""An operation: everything the harness knows about one utility of SPEC.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.model.case import Batch, Case
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from harness.cases.arena import Arena
+
+Outputs = dict[str, Any]
+"""Output fields by name: tensors, arrays, lists, scalars, None."""
+
+
+class Missing:
+    """Stands for a field that an output should have and does not."""
+
+    def __repr__(self) -> str:
+        return "missing"
+
+
+MISSING = Missing()
+
+
+@dataclass
+class Call:
+    """One call of an operation: its arguments, and the memory they lie in."""
+
+    args: list[Any]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    arena: Arena | None = None
+    plain: dict[str, Any] = field(default_factory=dict)
+    """Python objects among the arguments that must not change."""
+    written: frozenset[str] = frozenset()
+    """Inputs of the arena that the operation is asked to write."""
+    plain_written: dict[str, Any] = field(default_factory=dict)
+    """Python objects that the operation is asked to write, and that an error leaves alone."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What invariants and outputs need to know about the input."""
+
+
+class Breach(NamedTuple):
+    """A broken invariant: which field, and what should have held."""
+
+    field: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A way to spoil good input, and the error it must get (SPEC.md rule 0.6)."""
+
+    field: str
+    """The field that the error names."""
+    spoil: Callable[[Call], None]
+    """Changes the call in place."""
+    error: type[Exception]
+    applies: Callable[[Case], bool] = lambda _: True
+    """Whether a case can be spoilt in this way."""
+    cpu_only: bool = False
+    """Whether it can only be seen where reading the input needs no synchronisation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One utility: how to make its inputs, call it, read its outputs and judge them."""
+
+    name: str
+    section: str
+    """Section of SPEC.md."""
+    summary: str
+    """What it is for, in one line."""
+    cases: Callable[[], SearchStrategy[Case]]
+    """Well-formed cases for Hypothesis."""
+    boundaries: Callable[[], Iterable[tuple[str, Case]]]
+    """Named cases that are always run."""
+    from_batch: Callable[[Batch], Iterable[Case]]
+    """The cases of a batch that an engine ran."""
+    prepare: Callable[[Case, int, str], Call]
+    """Case, stale pattern (0 or 1) and device to a fresh call."""
+    outputs: Callable[[Call, Any], Outputs]
+    """The call and its result to output fields."""
+    invariants: Callable[[Call, Outputs], Iterable[Breach]] = lambda _call, _outputs: ()
+    """What must hold of the outputs whatever the reference says."""
+    shares: frozenset[str] = frozenset()
+    """Output fields that may be views of an input."""
+    faults: dict[str, Fault] = field(default_factory=dict)
+    kernels: bool = False
+    """Whether it has a device path of its own; otherwise it only reads the CPU."""

@@ -1,0 +1,211 @@
+"""Operations of SPEC.md section 2: splitting a batch into decodes and prefills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from harness.cases.batches import batches, make_batch
+from harness.model.case import Batch, Case
+from harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from harness.operations.common import (
+
+    metadata_faults,
+    prepare_with_metadata,
+
+    wrong_type,
+    wrong_value,
+)
+from reference.interface import MetadataError
+
+SPLIT = "split_decodes_and_prefills"
+REORDER = "reorder_batch_to_split_decodes_and_prefills"
+_COUNTS = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens")
+
+
+def _split_case(batch: Batch, threshold: int, uniform: bool) -> Case:
+    return Case(SPLIT, batch, {"decode_threshold": threshold, "require_uniform": uniform})
+
+
+@st.composite
+def _split_cases(draw: st.DrawFn) -> Case:
+    batch = draw(batches(max_requests=8))
+    threshold = draw(st.sampled_from((1, 2, 3, 5, 8)))
+    return _split_case(batch, threshold, draw(st.booleans()))
+
+
+def _split_boundaries() -> Iterator[tuple[str, Case]]:
+    def decodes(query_lens: list[int], **fields: Any) -> Batch:
+        return make_batch(query_lens, [3] * len(query_lens), 4, **fields)
+
+    mixed = decodes([1, 1, 2, 5, 1])
+    for threshold in (1, 2, 5):
+        for uniform in (False, True):
+            yield (
+                f"SPEC example, threshold {threshold}, uniform {uniform}",
+                _split_case(mixed, threshold, uniform),
+            )
+    padded = decodes([2, 2, 2], padded_requests=1, padded_tokens=2)
+    yield "uniform with a padded row (K9)", _split_case(padded, 2, True)
+    yield "padded rows, no padded tokens (K11)", _split_case(decodes([1], padded_requests=1), 1, True)
+    yield "no requests", _split_case(decodes([]), 1, False)
+    yield "no requests, uniform", _split_case(decodes([]), 2, True)
+    yield "only padded rows", _split_case(decodes([], padded_requests=2, padded_tokens=2), 2, True)
+    yield "zero-length row between decodes", _split_case(decodes([2, 0, 2]), 2, True)
+    yield "decode behind a prefill", _split_case(decodes([1, 9, 1]), 1, False)
+    yield "bound above the threshold", _split_case(decodes([1, 1], query_slack=3), 2, False)
+    yield "first request above the threshold", _split_case(decodes([3, 2, 2]), 2, True)
+    yield "one row of many tokens", _split_case(decodes([9000]), 1, False)
+
+
+def _split_steps(batch: Batch) -> Iterator[Case]:
+    threshold = 1 + batch.num_tokens % 3
+    yield _split_case(batch, threshold, bool(batch.num_requests % 2))
+
+
+def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    metadata = call.facts["metadata"]
+    counts = [outputs[name] for name in _COUNTS]
+    if not all(type(count) is int for count in counts):
+        return
+    if counts[0] + counts[1] != metadata.num_reqs:
+        yield Breach("num_prefills", "requests do not add up to num_reqs")
+    if metadata.num_reqs and counts[2] + counts[3] != metadata.num_actual_tokens:
+        yield Breach("num_prefill_tokens", "tokens do not add up to num_actual_tokens")
+    if min(counts) < 0:
+        yield Breach(_COUNTS[counts.index(min(counts))], "is negative")
+
+
+def _prepare_split(case: Case, pattern: int, device: str) -> Call:
+    params = case.params
+    others = [params["decode_threshold"], params["require_uniform"]]
+    return prepare_with_metadata(0)(case, pattern, device, others)
+
+
+def _split_outputs(_call: Call, result: Any) -> Outputs:
+    return dict(zip(_COUNTS, result, strict=True))
+
+
+split_decodes_and_prefills = Operation(
+    name=SPLIT,
+    section="2",
+    summary="counts the leading decodes and the prefills behind them",
+    cases=_split_cases,
+    boundaries=_split_boundaries,
+    from_batch=_split_steps,
+    prepare=_prepare_split,
+    outputs=_split_outputs,
+    invariants=_split_invariants,
+    faults={
+        **metadata_faults(0),
+        "threshold of 0": wrong_value(1, "decode_threshold", 0),
+        "threshold of another type": wrong_type(1, "decode_threshold"),
+        "metadata of another type": wrong_type(0, "metadata"),
+    },
+)
+
+
+class _Engine:
+    """An input batch that keeps rows of state, and sees reads that come too late."""
+
+    def __init__(self, query_lens: list[int]) -> None:
+        self.rows = [f"request-{row}" for row in range(len(query_lens))]
+        self.state = dict(zip(self.rows, query_lens, strict=True))
+        self.swaps: list[tuple[int, int]] = []
+        self.read_after_swap = False
+
+    @property
+    def req_ids(self) -> list[str]:
+        """Request ids in row order."""
+        self.read_after_swap |= bool(self.swaps)
+        return self.rows
+
+    def swap_states(self, i: int, j: int) -> None:
+        """Exchange rows i and j."""
+        self.swaps.append((i, j))
+        self.rows[i], self.rows[j] = self.rows[j], self.rows[i]
+
+
+def _reorder_case(query_lens: list[int], threshold: int) -> Case:
+    return Case(REORDER, None, {"query_lens": query_lens, "decode_threshold": threshold})
+
+
+def _reorder_cases() -> st.SearchStrategy[Case]:
+    query_lens = st.lists(st.sampled_from((1, 2, 3, 0, 5, 40)), max_size=10)
+    return st.builds(_reorder_case, query_lens, st.sampled_from((1, 2, 3, 8)))
+
+
+def _reorder_boundaries() -> Iterator[tuple[str, Case]]:
+    yield "no requests", _reorder_case([], 1)
+    yield "in order already", _reorder_case([1, 1, 7, 9], 1)
+    yield "exactly reversed", _reorder_case([9, 7, 1, 1], 1)
+    yield "alternating", _reorder_case([5, 1] * 6, 1)
+    yield "all decodes", _reorder_case([1] * 5, 1)
+    yield "all prefills", _reorder_case([4] * 5, 1)
+    yield "at the threshold", _reorder_case([3, 2, 4, 2, 3], 3)
+    yield "many requests", _reorder_case([(7 * row) % 5 for row in range(300)], 2)
+
+
+def _reorder_steps(batch: Batch) -> Iterator[Case]:
+    turned = batch.query_lens[batch.num_tokens % max(1, batch.num_requests) :]
+    rest = batch.query_lens[: batch.num_requests - len(turned)]
+    yield _reorder_case([*turned, *rest], 1 + batch.num_tokens % 2)
+
+
+def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
+    engine = _Engine(case.params["query_lens"])
+    scheduled = SimpleNamespace(num_scheduled_tokens=dict(engine.state))
+    return Call(
+        [engine, scheduled, case.params["decode_threshold"]],
+        plain={"num_scheduled_tokens": scheduled.num_scheduled_tokens},
+        facts={"engine": engine},
+    )
+
+
+def _reorder_outputs(call: Call, result: Any) -> Outputs:
+    engine = call.facts["engine"]
+    return {"moved": result, "req_ids": list(engine.rows), "num_swaps": len(engine.swaps)}
+
+
+def _reorder_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    engine, threshold = call.facts["engine"], call.args[2]
+    decode = [engine.state[req_id] <= threshold for req_id in outputs["req_ids"]]
+    if decode != sorted(decode, reverse=True):
+        yield Breach("req_ids", "a decode stands behind a prefill")
+    if engine.read_after_swap:
+        yield Breach("req_ids", "was read after the first swap")
+    if sorted(outputs["req_ids"]) != sorted(engine.state):
+        yield Breach("req_ids", "a request was lost or doubled")
+
+
+def _unschedule(call: Call) -> None:
+    call.args[1] = SimpleNamespace(num_scheduled_tokens={})
+    call.plain = {}
+
+
+reorder_batch_to_split_decodes_and_prefills = Operation(
+    name=REORDER,
+    section="2",
+    summary="moves the decodes to the front with the fewest swaps",
+    cases=_reorder_cases,
+    boundaries=_reorder_boundaries,
+    from_batch=_reorder_steps,
+    prepare=_prepare_reorder,
+    outputs=_reorder_outputs,
+    invariants=_reorder_invariants,
+    faults={
+        "threshold of 0": wrong_value(2, "decode_threshold", 0),
+        "threshold of another type": wrong_type(2, "decode_threshold"),
+        "request that is not scheduled": Fault(
+            field="num_scheduled_tokens",
+            spoil=_unschedule,
+            error=MetadataError,
+            applies=lambda case: bool(case.params["query_lens"]),
+        ),
+    },
+)
+
+OPERATIONS = (split_decodes_and_prefills, reorder_batch_to_split_decodes_and_prefills)

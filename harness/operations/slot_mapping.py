@@ -1,0 +1,242 @@
+"""Operations of SPEC.md section 5, the batch form: `build_slot_mapping`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from harness.cases.arena import STALE_PATTERNS, Arena, Piece
+from harness.cases.batches import HIGHEST_BLOCK, batches, make_batch
+from harness.cases.tensors import numbers, table_piece
+from harness.model.case import Batch, Case
+from harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from harness.operations.common import (
+    batch_of,
+    returned,
+    token_positions,
+    wrong_type,
+    wrong_value,
+)
+from reference.interface import MetadataError
+
+NAME = "build_slot_mapping"
+
+
+def _case(
+    batch: Batch,
+    *,
+    padded: int | None = None,
+    out: int | None = None,
+    start_idx: list[int] | None = None,
+    columns: int | None = None,
+) -> Case:
+    """`padded` and `out` count entries beyond the tokens; `columns` cuts the block table."""
+    params: dict[str, Any] = {"num_padded": padded, "out_spare": out}
+    if start_idx is not None:
+        params["start_idx"] = start_idx
+    if columns is not None:
+        params["columns"] = columns
+    return Case(NAME, batch, params)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    batch = draw(batches())
+    rows = batch.num_requests + batch.padded_requests
+    padded, out = draw(st.sampled_from(((None, None), (0, None), (3, None), (None, 4), (2, 5))))
+    start_idx = columns = None
+    extra = draw(st.integers(0, 5))
+    if extra == 1:
+        start_idx = draw(st.lists(st.integers(0, 30), min_size=rows, max_size=rows))
+    elif extra == 2:
+        columns = draw(st.integers(0, 2))
+    return _case(batch, padded=padded, out=out, start_idx=start_idx, columns=columns)
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    mixed = make_batch([1, 5, 0, 3], [7, 0, 4, 9], 4, spare_columns=2, order="descending")
+    yield "mixed batch", _case(mixed)
+    yield "padded length", _case(mixed, padded=4)
+    yield "buffer with a stale tail (K17)", _case(mixed, out=6)
+    yield "padded length in a longer buffer", _case(mixed, padded=2, out=6)
+    yield "window", _case(mixed, start_idx=[0, 3, 0, 11])
+    yield "sequence longer than its row's columns (K14)", _case(mixed, columns=1)
+    yield "table without columns", _case(mixed, columns=0)
+    yield "shorter request in a longer row (K18)", _case(
+        make_batch([1, 1], [0, 30], 4, spare_columns=3)
+    )
+    yield "no requests", _case(make_batch([], [], 4))
+    yield "no requests, padded", _case(make_batch([], [], 4), padded=3)
+    yield "only padded rows", _case(make_batch([], [], 4, padded_requests=3), padded=3)
+    for block_size in (1, 16, 256):
+        highest = make_batch([3, 2], [block_size - 1, 0], block_size, first=HIGHEST_BLOCK - 4)
+        yield f"highest block ids, block size {block_size} (K15)", _case(highest)
+    yield "more tokens than a kernel tile (K19)", _case(make_batch([9000], [3], 16))
+    yield "many short requests over several tiles", _case(
+        make_batch([(5 * row) % 4 for row in range(4000)], [row % 7 for row in range(4000)], 4)
+    )
+    yield "strided int64", _case(
+        make_batch([4, 3], [1, 6], 4, strided=True, dtype="int64"), out=3, start_idx=[2, 0]
+    )
+    yield "shared prefix blocks", _case(make_batch([2, 2], [8, 8], 4, shared=True))
+
+
+def _steps(batch: Batch) -> Iterator[Case]:
+    yield _case(batch, padded=None, out=batch.num_tokens % 7)
+
+
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    batch, params = batch_of(case), case.params
+    made, stale = numbers(batch), STALE_PATTERNS[pattern]
+    step = 2 if batch.strided else 1
+    tokens = int(made.query_start_loc[-1])
+    table = made.block_table_with(stale)[:, : params.get("columns")]
+    pieces = [
+        Piece("query_start_loc", made.query_start_loc, False, (step,)),
+        Piece("num_computed_tokens", made.num_computed_tokens, False, (step,)),
+        table_piece("block_table", table, step),
+    ]
+    if params.get("start_idx") is not None:
+        first_kept = np.array(params["start_idx"], dtype=made.seq_lens.dtype)
+        pieces.append(Piece("start_idx", first_kept, False, (step,)))
+    out_spare = params["out_spare"]
+    if out_spare is not None:
+        buffer = np.full(tokens + out_spare, stale, dtype=np.int64)
+        pieces.append(Piece("out", buffer, False, (step,)))
+    arena = Arena(pieces, stale, device)
+    padded = params["num_padded"]
+    return Call(
+        [
+            *(arena.tensors[n] for n in ("query_start_loc", "num_computed_tokens", "block_table")),
+            batch.block_size,
+        ],
+        {
+            "num_padded_tokens": None if padded is None else tokens + padded,
+            "start_idx": arena.tensors.get("start_idx"),
+            "out": arena.tensors.get("out"),
+        },
+        arena=arena,
+        written=frozenset({"out"}),
+        facts={"batch": batch, "params": params, "tokens": tokens},
+    )
+
+
+def _outputs(call: Call, result: Any) -> Outputs:
+    return {"result": result, "out": call.kwargs["out"]}
+
+
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    result, batch = outputs["result"], call.facts["batch"]
+    if not isinstance(result, torch.Tensor) or result.ndim != 1:
+        return
+    slots, tokens = result.cpu().numpy(), call.facts["tokens"]
+    if len(slots) < tokens:
+        yield Breach("result", "has fewer entries than there are tokens")
+        return
+    if (slots[tokens:] != -1).any():
+        yield Breach("result", "gives a slot to an entry behind the last token")
+    made = numbers(batch)
+    live = slots[:tokens] >= 0
+    positions = token_positions(made.query_start_loc, made.num_computed_tokens)
+    if (slots[:tokens][live] % batch.block_size != positions[live] % batch.block_size).any():
+        yield Breach("result", "puts a token at another offset of its block")
+    kept = slots[:tokens][live]
+    if not batch_shares_blocks(batch) and len(np.unique(kept)) != len(kept):
+        yield Breach("result", "gives two tokens the same slot")
+    owners = np.repeat(np.arange(made.num_reqs), np.diff(made.query_start_loc))[live]
+    owned = {(row, block) for row, blocks in enumerate(batch.blocks) for block in blocks}
+    written = zip(owners.tolist(), (kept // batch.block_size).tolist(), strict=True)
+    if any(pair not in owned for pair in written):
+        yield Breach("result", "writes into a block that its request does not own")
+
+
+def batch_shares_blocks(batch: Batch) -> bool:
+    """Whether two requests have a block in common."""
+    blocks = [block for row in batch.blocks for block in row]
+    return len(set(blocks)) != len(blocks)
+
+
+def _out(call: Call) -> torch.Tensor:
+    return call.args[0].new_zeros(call.facts["tokens"] + 3, dtype=torch.int64)
+
+
+def _kwarg(field: str, make: Any, error: type[Exception] = MetadataError) -> Fault:
+    def spoil(call: Call) -> None:
+        call.kwargs[field] = make(call)
+
+    return Fault(field=field, spoil=spoil, error=error)
+
+
+def _needs_tokens(case: Case) -> bool:
+    return case.num_tokens > 0
+
+
+def _drop_row(position: int, field: str) -> Fault:
+    def spoil(call: Call) -> None:
+        call.args[position] = call.args[position][:-1]
+
+    return Fault(field=field, spoil=spoil, error=MetadataError, applies=_needs_tokens)
+
+
+def _on_cpu(change: Any, position: int, field: str) -> Fault:
+    """Values are only read where that needs no synchronisation: on the CPU."""
+
+    def spoil(call: Call) -> None:
+        call.args[position] = change(call.args[position])
+
+    return Fault(
+        field=field, spoil=spoil, error=MetadataError, applies=_needs_tokens, cpu_only=True
+    )
+
+
+build_slot_mapping = Operation(
+    name=NAME,
+    section="5",
+    summary="the cache slot of every token of a batch",
+    cases=_cases,
+    boundaries=_boundaries,
+    from_batch=_steps,
+    prepare=_prepare,
+    outputs=_outputs,
+    invariants=_invariants,
+    shares=frozenset({"result", "out"}),
+    kernels=True,
+    faults={
+        "block size of 0": wrong_value(3, "block_size", 0),
+        "block size of another type": wrong_type(3, "block_size"),
+        "offsets of another type": wrong_type(0, "query_start_loc"),
+        "no offsets": wrong_value(0, "query_start_loc", torch.zeros(0, dtype=torch.int32)),
+        "one row of computed tokens missing": _drop_row(1, "num_computed_tokens"),
+        "one row of blocks missing": _drop_row(2, "block_table"),
+        "float block table": _on_cpu(lambda table: table.float(), 2, "block_table"),
+        "offsets that fall": _on_cpu(
+            lambda offsets: torch.cat([offsets[:-1], -1 - offsets[:1]]), 0, "query_start_loc"
+        ),
+        "negative computed tokens": _on_cpu(lambda c: -1 - c, 1, "num_computed_tokens"),
+        "padded length below the tokens": Fault(
+            field="num_padded_tokens",
+            spoil=lambda call: call.kwargs.update(num_padded_tokens=0),
+            error=MetadataError,
+            applies=_needs_tokens,
+            cpu_only=True,
+        ),
+        "negative padded length": _kwarg("num_padded_tokens", lambda _: -1),
+        "int32 buffer": _kwarg("out", lambda call: _out(call).int()),
+        "2-D buffer": _kwarg("out", lambda call: _out(call)[None]),
+        "buffer of another type": _kwarg("out", lambda _: [0] * 4, TypeError),
+        "short buffer": Fault(
+            field="out",
+            spoil=lambda call: call.kwargs.update(out=_out(call)[:0]),
+            error=MetadataError,
+            applies=_needs_tokens,
+            cpu_only=True,
+        ),
+        "window of another batch": _kwarg("start_idx", lambda call: call.args[0]),
+    },
+)
+
+OPERATIONS = (build_slot_mapping,)

@@ -1,0 +1,362 @@
+"""Operations of SPEC.md section 3: micro-batch (ubatch) slicing."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from harness.cases.arena import STALE_PATTERNS, Arena, Piece
+from harness.cases.batches import batches, make_batch
+from harness.cases.tensors import numbers
+from harness.model.case import Batch, Case
+from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from harness.operations.common import (
+    batch_of,
+    metadata_faults,
+    metadata_outputs,
+    mirror_breaches,
+    prepare_with_metadata,
+    returned,
+    token_positions,
+    wrong_type,
+    wrong_value,
+)
+from reference.interface import MetadataError, UBatchSlice
+
+LOCS, MAKE, SPLIT = "slice_query_start_locs", "_make_metadata_with_slice", "split_attn_metadata"
+Span = list[int]
+"""[r0, r1, t0, t1]: requests [r0, r1) and tokens [t0, t1)."""
+_VIEWS = ("block_table_tensor", "slot_mapping", "encoder_seq_lens", "dcp_local_seq_lens")
+
+
+def spans_at(batch: Batch, cuts: list[int]) -> list[Span]:
+    """The slices that cutting the tokens at `cuts` gives; those of no token are left out.
+
+    The last slice takes the padded rows and tokens behind the last request.
+    """
+    offsets = [0, *accumulate(batch.query_lens)]
+    rows = batch.num_requests + batch.padded_requests
+    tokens = batch.num_tokens + batch.padded_tokens
+    bounds = sorted({0, tokens, *(cut for cut in cuts if 0 < cut < batch.num_tokens)})
+    spans = []
+    for t0, t1 in pairwise(bounds):
+        r0 = bisect_right(offsets, t0, hi=batch.num_requests) - 1
+        r1 = rows if t1 == tokens else bisect_right(offsets, t1 - 1, hi=batch.num_requests)
+        spans.append([max(0, r0), r1, t0, t1])
+    return spans
+
+
+def _ubatch(span: Span) -> UBatchSlice:
+    return UBatchSlice(slice(span[0], span[1]), slice(span[2], span[3]))
+
+
+def _sliceable(batch: Batch, cut: bool) -> Batch:
+    """The batch with at least one token, without the share of a rank if a request may be cut."""
+    changes: dict[str, Any] = {}
+    if not batch.num_tokens + batch.padded_tokens:
+        changes["padded_tokens"] = 1
+    if cut:
+        changes["dcp_local_seq_lens"] = None
+    return msgspec.structs.replace(batch, **changes)
+
+
+def _locs_case(batch: Batch, start: int, stop: int) -> Case:
+    return Case(LOCS, batch, {"start": start, "stop": stop})
+
+
+@st.composite
+def _locs_cases(draw: st.DrawFn) -> Case:
+    batch = draw(batches(min_requests=1))
+    start = draw(st.integers(0, batch.num_requests - 1))
+    return _locs_case(batch, start, draw(st.integers(start + 1, batch.num_requests)))
+
+
+def _locs_boundaries() -> Iterator[tuple[str, Case]]:
+    batch = make_batch([3, 1, 0, 9], [0, 5, 2, 7], 4)
+    yield "all requests", _locs_case(batch, 0, 4)
+    yield "first request", _locs_case(batch, 0, 1)
+    yield "last request", _locs_case(batch, 3, 4)
+    yield "zero-length request", _locs_case(batch, 2, 3)
+    yield "strided int64", _locs_case(msgspec.structs.replace(batch, dtype="int64", strided=True), 1, 4)
+
+
+def _locs_steps(batch: Batch) -> Iterator[Case]:
+    if batch.num_requests:
+        yield _locs_case(batch, batch.num_requests // 3, batch.num_requests)
+
+
+def _prepare_locs(case: Case, pattern: int, device: str) -> Call:
+    batch = batch_of(case)
+    offsets = numbers(batch).query_start_loc
+    step = (2 if batch.strided else 1,)
+    arena = Arena([Piece("query_start_loc", offsets, False, step)], STALE_PATTERNS[pattern], device)
+    request_slice = slice(case.params["start"], case.params["stop"])
+    return Call([arena.tensors["query_start_loc"], request_slice], arena=arena)
+
+
+def _locs_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    result = outputs["result"]
+    if isinstance(result, torch.Tensor) and result.numel() and int(result[0]) != 0:
+        yield Breach("result", "does not start at 0")
+
+
+slice_query_start_locs = Operation(
+    name=LOCS,
+    section="3",
+    summary="offsets of some of the requests, rebased to 0",
+    cases=_locs_cases,
+    boundaries=_locs_boundaries,
+    from_batch=_locs_steps,
+    prepare=_prepare_locs,
+    outputs=returned,
+    invariants=_locs_invariants,
+    kernels=True,
+    faults={
+        "empty slice": wrong_value(1, "request_slice", slice(0, 0)),
+        "slice beyond the requests": wrong_value(1, "request_slice", slice(0, 10_000)),
+        "slice with a step": wrong_value(
+            1, "request_slice", slice(0, 2, 2), lambda case: case.num_requests > 1
+        ),
+        "slice of another type": wrong_type(1, "request_slice"),
+        "offsets of another type": wrong_type(0, "query_start_loc"),
+    },
+)
+
+
+def _make_case(batch: Batch, span: Span) -> Case:
+    return Case(MAKE, batch, {"span": span})
+
+
+def _split_case(batch: Batch, cuts: list[int]) -> Case:
+    return Case(SPLIT, batch, {"spans": spans_at(batch, cuts)})
+
+
+@st.composite
+def _cut_batches(draw: st.DrawFn) -> tuple[Batch, list[int]]:
+    batch = draw(batches(min_requests=1, extras=True))
+    ends = list(accumulate(batch.query_lens))
+    cuts = draw(st.lists(st.integers(1, max(1, batch.num_tokens - 1)), max_size=3))
+    return _sliceable(batch, cut=not set(cuts) <= set(ends)), cuts
+
+
+@st.composite
+def _make_cases(draw: st.DrawFn) -> Case:
+    batch, cuts = draw(_cut_batches())
+    return _make_case(batch, draw(st.sampled_from(spans_at(batch, cuts))))
+
+
+def _split_cases() -> st.SearchStrategy[Case]:
+    return st.builds(lambda pair: _split_case(*pair), _cut_batches())
+
+
+def _shapes() -> Iterator[tuple[str, Batch, list[int]]]:
+    """Batches and cuts that both ubatch operations must get right."""
+    spec = make_batch([8, 8, 8], [24, 12, 0], 4)
+    yield "cut at both ends (K3)", spec, [4, 12]
+    yield "starts inside a request (K1)", spec, [12]
+    yield "cut between requests", spec, [8, 16]
+    yield "two cuts inside one request", make_batch([20], [7], 4), [5, 11]
+    yield "one token a slice", make_batch([2, 3], [4, 0], 2), [1, 2, 3, 4]
+    yield "no cut", spec, []
+    yield "all optional fields (K2)", make_batch(
+        [3, 2, 4],
+        [5, 0, 1],
+        4,
+        causal=False,
+        logits_indices=(2, 4, 8),
+        logits_padding=2,
+        encoder_seq_lens=(7, 8, 9),
+        dcp_local_seq_lens=(4, 1, 3),
+    ), [3, 5]
+    yield "no sampled token in a slice", make_batch(
+        [4, 4], [0, 0], 4, logits_indices=(7,)
+    ), [4]
+    yield "padded rows and tokens", make_batch(
+        [1, 1, 1], [3, 9, 2], 4, padded_requests=2, padded_tokens=5
+    ), [2]
+    yield "padded rows, no padded tokens", make_batch([2, 2], [3, 1], 4, padded_requests=2), [2]
+    yield "dummy run", make_batch([], [], 4, padded_requests=3, padded_tokens=3), []
+    yield "idle rows with a history", make_batch([0, 3, 0, 2], [4, 1, 6, 0], 4), [1, 3]
+    yield "strided int64", make_batch([5, 6], [2, 0], 2, strided=True, dtype="int64"), [3, 8]
+    yield "more requests than a kernel tile", make_batch([1] * 1500, [2] * 1500, 4), [700, 1100]
+
+
+def _make_boundaries() -> Iterator[tuple[str, Case]]:
+    for name, batch, cuts in _shapes():
+        spans = spans_at(batch, cuts)
+        for span in spans[:2] + spans[2:][-1:]:
+            yield f"{name}, slice {span}", _make_case(batch, span)
+
+
+def _split_boundaries() -> Iterator[tuple[str, Case]]:
+    for name, batch, cuts in _shapes():
+        yield name, _split_case(batch, cuts)
+    yield "no slices", Case(SPLIT, make_batch([1], [0], 4), {"spans": []})
+
+
+def _make_steps(batch: Batch) -> Iterator[Case]:
+    if batch.num_tokens:
+        spans = spans_at(batch, [batch.num_tokens // 3, batch.num_tokens // 2])
+        yield _make_case(batch, spans[len(spans) // 2])
+
+
+def _split_steps(batch: Batch) -> Iterator[Case]:
+    if batch.num_tokens:
+        yield _split_case(batch, [batch.num_tokens // 2])
+
+
+def _prepare_make(case: Case, pattern: int, device: str) -> Call:
+    span = case.params["span"]
+    return _with_parent(prepare_with_metadata(1)(case, pattern, device, [_ubatch(span)]), [span])
+
+
+def _prepare_split(case: Case, pattern: int, device: str) -> Call:
+    spans = case.params["spans"]
+    slices = [_ubatch(span) for span in spans]
+    return _with_parent(prepare_with_metadata(1)(case, pattern, device, [slices]), spans)
+
+
+def _with_parent(call: Call, spans: list[Span]) -> Call:
+    call.facts["spans"] = spans
+    return call
+
+
+def _child_breaches(call: Call, outputs: Outputs, prefix: str, span: Span) -> Iterator[Breach]:
+    breaches = list(mirror_breaches(outputs, prefix))
+    yield from breaches
+    if breaches or outputs.get(f"{prefix}query_start_loc_cpu", MISSING) is MISSING:
+        return
+    parent = numbers(call.facts["batch"])
+    t0 = span[2]
+    try:
+        offsets = outputs[f"{prefix}query_start_loc_cpu"].numpy()
+        computed = outputs[f"{prefix}num_computed_tokens_cpu"].numpy()
+        positions = token_positions(offsets, computed)
+    except (AttributeError, ValueError):
+        return
+    whole = token_positions(parent.query_start_loc, parent.num_computed_tokens)
+    if not np.array_equal(positions, whole[t0 : t0 + len(positions)]):
+        yield Breach(f"{prefix}num_computed_tokens_cpu", "moves tokens to other positions")
+
+
+def _make_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    yield from _child_breaches(call, outputs, "", call.facts["spans"][0])
+
+
+def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    spans = call.facts["spans"]
+    for index, span in enumerate(spans):
+        yield from _child_breaches(call, outputs, f"[{index}].", span)
+    slots = [outputs[f"[{index}].slot_mapping"] for index in range(len(spans))]
+    if slots and all(isinstance(piece, torch.Tensor) for piece in slots):
+        metadata = call.facts["metadata"]
+        whole = metadata.slot_mapping[: metadata.num_actual_tokens]
+        if not torch.equal(torch.cat(slots), whole):
+            yield Breach("[].slot_mapping", "of all slices is not that of the batch")
+
+
+def _split_outputs(call: Call, result: Any) -> Outputs:
+    outputs: Outputs = {"num_children": len(result)}
+    for index in range(len(call.facts["spans"])):
+        child = result[index] if index < len(result) else None
+        outputs |= metadata_outputs(child, f"[{index}].")
+    return outputs
+
+
+def _first_slice(call: Call) -> UBatchSlice:
+    slices = call.args[0]
+    return slices[0] if isinstance(slices, list) else slices
+
+
+def _respan(field: str, **change: slice) -> Fault:
+    """The first slice with its requests or tokens replaced."""
+
+    def spoil(call: Call) -> None:
+        spoilt = replace(_first_slice(call), **change)
+        call.args[0] = [spoilt] if isinstance(call.args[0], list) else spoilt
+
+    return Fault(field=field, spoil=spoil, error=MetadataError, applies=_has_slice)
+
+
+def _has_slice(case: Case) -> bool:
+    return case.num_tokens > 0 and case.params.get("spans") != []
+
+
+def _shift_tokens(call: Call) -> None:
+    """Tokens of the batch's first request under the name of its last."""
+    rows = call.facts["metadata"].num_reqs
+    spoilt = UBatchSlice(slice(rows - 1, rows), slice(0, 1))
+    call.args[0] = [spoilt] if isinstance(call.args[0], list) else spoilt
+
+
+def _share_of_cut_request(call: Call) -> None:
+    metadata = call.args[1]
+    shares = torch.ones(metadata.num_reqs, dtype=torch.int32, device=metadata.seq_lens.device)
+    call.args[1] = replace(metadata, dcp_local_seq_lens=shares)
+    spoilt = UBatchSlice(slice(0, 1), slice(0, 1))
+    call.args[0] = [spoilt] if isinstance(call.args[0], list) else spoilt
+
+
+_FAULTS = {
+    **metadata_faults(1, logits=True),
+    "no requests (K4)": _respan("request_slice", request_slice=slice(0, 0)),
+    "no tokens (K4)": _respan("token_slice", token_slice=slice(0, 0)),
+    "requests out of range": _respan("request_slice", request_slice=slice(0, 10_000)),
+    "tokens out of range": _respan("token_slice", token_slice=slice(0, 10**6)),
+    "negative start": _respan("token_slice", token_slice=slice(-2, -1)),
+    "tokens of another request": Fault(
+        field="token_slice",
+        spoil=_shift_tokens,
+        error=MetadataError,
+        applies=lambda case: (
+            _has_slice(case) and case.num_requests > 1 and batch_of(case).query_lens[0] > 0
+        ),
+    ),
+    "share of a request that loses its tail": Fault(
+        field="dcp_local_seq_lens",
+        spoil=_share_of_cut_request,
+        error=MetadataError,
+        applies=lambda case: _has_slice(case) and batch_of(case).query_lens[0] > 1,
+    ),
+    "metadata of another type": wrong_type(1, "metadata"),
+}
+
+_make_metadata_with_slice = Operation(
+    name=MAKE,
+    section="3",
+    summary="the part of a batch in one slice, as a batch of its own",
+    cases=_make_cases,
+    boundaries=_make_boundaries,
+    from_batch=_make_steps,
+    prepare=_prepare_make,
+    outputs=lambda _call, result: metadata_outputs(result),
+    invariants=_make_invariants,
+    shares=frozenset(_VIEWS),
+    faults=_FAULTS,
+    kernels=True,
+)
+
+split_attn_metadata = Operation(
+    name=SPLIT,
+    section="3",
+    summary="one child batch for each slice",
+    cases=_split_cases,
+    boundaries=_split_boundaries,
+    from_batch=_split_steps,
+    prepare=_prepare_split,
+    outputs=_split_outputs,
+    invariants=_split_invariants,
+    shares=frozenset(f"[].{name}" for name in _VIEWS),
+    faults=_FAULTS,
+    kernels=True,
+)
+
+OPERATIONS = (slice_query_start_locs, _make_metadata_with_slice, split_attn_metadata)

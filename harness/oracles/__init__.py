@@ -1,0 +1,51 @@
+"""The oracles, one file each: a rule that judges a candidate on a case.
+
+`judge` runs them in the order of `harness.model.verdict.ORACLES`.
+"""
+
+from __future__ import annotations
+
+from harness.model.verdict import ORACLES, Failure, Verdict
+from harness.oracles import (
+    determinism,
+    equality,
+    errors,
+    invariants,
+    padding,
+    purity,
+    red_zones,
+)
+from harness.oracles.trial import Trial, digest
+
+_FOR_RESULTS = (equality, invariants, purity, padding, red_zones, determinism)
+CONTRACTS = {
+    module.NAME: (module.__doc__ or "").strip().splitlines()[0]
+    for module in (*_FOR_RESULTS, errors)
+} | {"process": "The candidate lives: no crash, hang, runaway memory or output to stdout."}
+"""What each oracle demands, in a sentence."""
+
+
+def judge(trial: Trial) -> Verdict:
+    """The verdict of all oracles on one case."""
+    counts = dict.fromkeys(ORACLES, 0)
+    counts[errors.NAME] = errors.checks(trial)
+    failures = list(errors.judge(trial))
+    if trial.case.fault or failures:
+        return Verdict(tuple(failures), tuple(counts.values()))
+    if trial.first.malformed:
+        return Verdict((_malformed(trial),), tuple(counts.values()))
+    for oracle in _FOR_RESULTS:
+        failures.extend(oracle.judge(trial))
+        counts[oracle.NAME] = oracle.checks(trial)
+    return Verdict(tuple(failures), tuple(counts.values()), digest(trial.first.outputs))
+
+
+def _malformed(trial: Trial) -> Failure:
+    return Failure(
+        oracle=equality.NAME,
+        field="result",
+        diagnosis="result of another type",
+        message=f"the result cannot be read: {trial.first.malformed}",
+        expected=f"what SPEC.md section {trial.operation.section} returns",
+        got=trial.first.malformed,
+    )

@@ -1,0 +1,204 @@
+"""What went wrong, in words of the domain: from the shape of the difference to its likely cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness.cases.arena import STALE_PATTERNS
+from harness.model.case import Case
+from harness.model.operation import MISSING
+
+_OFFSETS = ("query_start_loc", "query_start_loc_cpu")
+_IDS = ("block_table_tensor",)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a diagnosis may know about the case."""
+
+    operation: str
+    case: Case
+    facts: dict[str, Any]
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block, 0 where the case has none."""
+        if self.case.batch is not None:
+            return self.case.batch.block_size
+        return int(self.facts.get("block_size", 0))
+
+
+def diagnose(context: Context, name: str, expected: Any, got: Any) -> str:
+    """The most specific description that fits every wrong element of the field."""
+    field = name.rsplit(".", 1)[-1]
+    kind = _kind(expected, got)
+    if kind:
+        return kind
+    right, wrong = _array(expected), _array(got)
+    if right is None or wrong is None:
+        return f"{field} is wrong"
+    if isinstance(expected, torch.Tensor) and expected.dtype != got.dtype:
+        narrower = got.dtype.itemsize < expected.dtype.itemsize
+        return "narrowed dtype" if narrower else "another dtype"
+    if isinstance(expected, torch.Tensor) and expected.device != got.device:
+        return "on another device"
+    if right.shape != wrong.shape:
+        return _shape(right, wrong)
+    return _values(context, field, right.astype(np.int64), wrong.astype(np.int64))
+
+
+def _kind(expected: Any, got: Any) -> str:
+    """A difference of types, "" if there is none."""
+    if got is MISSING or (got is None and expected is not None):
+        return "lost field"
+    if expected is None:
+        return "field that should not be set"
+    if isinstance(expected, torch.Tensor) and not isinstance(got, torch.Tensor):
+        return f"{type(got).__name__} where a tensor was expected"
+    if type(expected) in (int, bool) and type(got) is not type(expected):
+        return f"{type(got).__module__}.{type(got).__name__} where a Python {type(expected).__name__} was expected"
+    if isinstance(expected, bool):
+        return "the opposite answer"
+    return ""
+
+
+def _array(value: Any) -> np.ndarray | None:
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, int):
+        return np.array([value])
+    if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
+        return np.array(value)
+    return None
+
+
+def _shape(right: np.ndarray, wrong: np.ndarray) -> str:
+    if right.ndim == wrong.ndim and right.shape[1:] == wrong.shape[1:]:
+        more = len(wrong) - len(right)
+        return f"{abs(more)} {'too many' if more > 0 else 'too few'} entries"
+    return "another shape"
+
+
+def _values(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    where = right != wrong
+    a, b = right[where], wrong[where]
+    difference = b - a
+    for fits in (_stale, _wrapped, _zero_length, _repeated_tile, _rebased, _progress):
+        text = fits(context, field, right, wrong)
+        if text:
+            return text
+    if field in _IDS:
+        return _block_ids(context, right, wrong)
+    if "slot" in context.operation or field == "slot_mapping":
+        return _slots(context, a, b)
+    if right.size > 1 and np.array_equal(np.sort(right, axis=None), np.sort(wrong, axis=None)):
+        return "wrong order"
+    if (np.abs(difference) == 1).all():
+        unit = "request" if field in ("num_decodes", "num_prefills", "num_reqs") else "token"
+        return f"off by one {unit}"
+    if context.block_size > 1 and (np.abs(difference) == context.block_size).all():
+        return "off by one block"
+    return f"{field} {'too large' if (difference > 0).all() else 'too small' if (difference < 0).all() else 'wrong'}"
+
+
+def _stale(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    bad = wrong[right != wrong]
+    near = [np.abs(bad - pattern) <= 1 for pattern in STALE_PATTERNS]
+    return "stale entry read" if np.logical_or(*near).any() else ""
+
+
+def _wrapped(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    where = right != wrong
+    if np.abs(right[where]).max() < 2**31:
+        return ""
+    narrow = right[where].astype(np.int32).astype(np.int64)
+    return "32-bit overflow" if (wrong[where] == narrow).all() else ""
+
+
+def _zero_length(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    """Rows that hold no token are the only wrong ones."""
+    batch = context.case.batch
+    if batch is None:
+        return ""
+    if field in ("num_decodes", "num_prefills") and batch.padded_requests:
+        if abs(int(wrong[0] - right[0])) == batch.padded_requests:
+            return "zero-length (padded) rows miscounted"
+    metadata = context.facts.get("metadata")
+    rows = np.flatnonzero((right != wrong).reshape(len(right), -1).any(axis=1))
+    if field == "seq_lens" and metadata is not None and (right[rows] == 0).all():
+        return "zero-length row taken for a real one"
+    return ""
+
+
+def _repeated_tile(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    """From some power of two on, the values of the first tile come again."""
+    if right.ndim != 1 or len(right) < 64:
+        return ""
+    first = int(np.flatnonzero(right != wrong)[0])
+    tile = 1 << (first.bit_length() - 1) if first else 0
+    if tile < 16:
+        return ""
+    tail = wrong[tile : 2 * tile]
+    return "repeats the values of an earlier tile" if np.array_equal(tail, wrong[: len(tail)]) else ""
+
+
+def _rebased(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    """Offsets that still count from where the parent batch starts."""
+    if field not in _OFFSETS and context.operation != "slice_query_start_locs":
+        return ""
+    span = context.case.params.get("span")
+    starts = {wrong.flat[0] - right.flat[0]}
+    spans = context.case.params.get("spans", [])
+    starts |= {part[2] for part in ([span] if span else spans)}
+    difference = (wrong - right)[right != wrong]
+    return "not rebased" if set(difference.tolist()) <= starts - {0} else ""
+
+
+def _progress(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    if field != "num_computed_tokens_cpu":
+        return ""
+    behind = (wrong < right)[right != wrong].all()
+    return "computed tokens of a continued request not advanced" if behind else ""
+
+
+def _block_ids(context: Context, right: np.ndarray, wrong: np.ndarray) -> str:
+    batch = context.case.batch
+    if batch is None or right.ndim != 2:
+        return "wrong block"
+    row, column = (int(i) for i in np.argwhere(right != wrong)[0])
+    owned = [set(blocks) for blocks in batch.blocks]
+    mine = next((blocks for blocks in owned if int(right[row, column]) in blocks), set())
+    value = int(wrong[row, column])
+    if value in mine:
+        return "off by one block" if abs(value - int(right[row, column])) == 1 else "wrong block of the same request"
+    if any(value in blocks for blocks in owned):
+        return "another request's block"
+    return "a block that no request owns"
+
+
+def _slots(context: Context, right: np.ndarray, wrong: np.ndarray) -> str:
+    size = context.block_size
+    if (right == -1).all():
+        return "a slot for an entry that must have none"
+    if (wrong == -1).all():
+        return "token without its slot"
+    if (right == -1).any() or not size:
+        return "wrong slot"
+    if context.case.batch is not None and not (wrong // size == right // size).any():
+        owners = {block: row for row, blocks in enumerate(context.case.batch.blocks) for block in blocks}
+        mine, theirs = owners.get(int(right[0]) // size), owners.get(int(wrong[0]) // size)
+        if mine is not None and theirs is not None and mine != theirs:
+            return "another request's block"
+    if (np.abs(wrong - right) == size).all():
+        return "off by one block"
+    if (np.abs(wrong - right) == 1).all():
+        return "off by one token"
+    if (wrong % size == right % size).all():
+        return "wrong block"
+    return "wrong slot"

@@ -1,0 +1,125 @@
+"""Oracle 1, equality: every output element is exactly the reference's (SPEC.md rule 0.7).
+
+Bug classes: wrong values of any kind (K1, K3, K9, K14, K15, K19), fields dropped by a
+rebuilt dataclass (K2), lists where tensors were expected (K10), numpy scalars (E1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness.model.operation import MISSING, Outputs
+from harness.model.verdict import Failure
+from harness.oracles.diagnosis import Context, diagnose
+from harness.oracles.trial import Trial, field_root
+
+NAME = "equality"
+
+
+def judge(trial: Trial) -> Iterator[Failure]:
+    """One failure for each field of the first call that is not the reference's."""
+    yield from differences(trial, trial.expected, trial.first.outputs, NAME)
+
+
+def checks(trial: Trial) -> int:
+    """Fields compared."""
+    return len(trial.first.outputs)
+
+
+def differences(trial: Trial, expected: Outputs, got: Outputs, oracle: str) -> Iterator[Failure]:
+    """Compare field by field, in the order of the operation's outputs."""
+    context: Context | None = None
+    for name, right in expected.items():
+        value = got.get(name, MISSING)
+        if same(right, value):
+            continue
+        context = context or Context(trial.operation.name, trial.case, trial.first.call.facts)
+        index = first_difference(right, value)
+        yield Failure(
+            oracle=oracle,
+            field=field_root(name),
+            diagnosis=diagnose(context, name, right, value),
+            message=f"{name}{_bracket(index)} is {element(value, index)}, "
+            f"expected {element(right, index)}",
+            expected=brief(right),
+            got=brief(value),
+            where=name + _bracket(index),
+        )
+
+
+def same(expected: Any, got: Any) -> bool:
+    """Equal type, dtype, shape, device and values; integers never pass through floats."""
+    if isinstance(expected, torch.Tensor):
+        return (
+            isinstance(got, torch.Tensor)
+            and expected.dtype == got.dtype
+            and expected.device == got.device
+            and expected.shape == got.shape
+            and torch.equal(expected, got)
+        )
+    if isinstance(expected, np.ndarray):
+        return (
+            isinstance(got, np.ndarray)
+            and expected.dtype == got.dtype
+            and np.array_equal(expected, got)
+        )
+    return type(expected) is type(got) and bool(expected == got)
+
+
+def as_array(value: Any) -> np.ndarray | None:
+    """Tensor, array or list of ints as an array; None for anything else."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, list) and all(isinstance(item, int) for item in value):
+        return np.array(value, dtype=np.int64)
+    return None
+
+
+def first_difference(expected: Any, got: Any) -> tuple[int, ...] | None:
+    """Index of the first wrong element, None when the two cannot be laid side by side."""
+    right, wrong = as_array(expected), as_array(got)
+    if right is None or wrong is None or right.ndim != wrong.ndim:
+        return None
+    common = tuple(slice(0, min(a, b)) for a, b in zip(right.shape, wrong.shape, strict=True))
+    unequal = np.argwhere(right[common] != wrong[common])
+    return tuple(int(i) for i in unequal[0]) if len(unequal) else None
+
+
+def element(value: Any, index: tuple[int, ...] | None) -> str:
+    """The element at `index`, or the whole value in brief."""
+    array = as_array(value)
+    if index is None or array is None:
+        return brief(value)
+    return str(array[index])
+
+
+def brief(value: Any) -> str:
+    """The value on one line, at most 200 characters, with its type where that is not plain."""
+    array = as_array(value)
+    if array is None:
+        return repr(value)[:200]
+    text = " ".join(np.array2string(array, threshold=24, edgeitems=6).split())[:200]
+    kind = type_name(value)
+    return text if kind.startswith("list") else f"{text} ({kind})"
+
+
+def type_name(value: Any) -> str:
+    """Such as "int32 [3, 2] cpu", "list of 5" or "int"."""
+    if isinstance(value, torch.Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return f"{dtype} {list(value.shape)} {value.device}"
+    if isinstance(value, np.ndarray):
+        return f"numpy {value.dtype} {list(value.shape)}"
+    if isinstance(value, list):
+        return f"list of {len(value)}"
+    return "missing" if value is MISSING else type(value).__name__
+
+
+def _bracket(index: tuple[int, ...] | None) -> str:
+    return "" if index is None else str(list(index))

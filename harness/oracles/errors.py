@@ -1,0 +1,66 @@
+"""Oracle 9, errors: malformed input gets the documented error and nothing is written (rule 0.6).
+
+Bug classes: an empty slice that reaches an assertion (K4), an assertion where flags
+were wanted (K23), a table too narrow that ends in a device assert (K5, K6, K14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.model.operation import Fault
+from harness.model.verdict import Failure
+from harness.oracles.purity import modified_inputs
+from harness.oracles.trial import Attempt, Trial
+from reference.interface import MetadataError
+
+NAME = "errors"
+
+
+def judge(trial: Trial) -> Iterator[Failure]:
+    """For spoilt input: the error, its field, and inputs as they were. For good input: no error."""
+    made = trial.first
+    if not trial.case.fault:
+        if made.error is not None:
+            yield raised(made)
+        return
+    fault = trial.operation.faults[trial.case.fault]
+    yield from _documented(trial.case.fault, fault, made)
+    yield from modified_inputs(made, NAME, after_error=made.error is not None)
+
+
+def checks(_trial: Trial) -> int:
+    """One call."""
+    return 1
+
+
+def raised(made: Attempt) -> Failure:
+    """The failure of a candidate that raises on good input."""
+    kind = type(made.error).__name__
+    return Failure(
+        oracle=NAME,
+        field="",
+        diagnosis=f"raises {kind} on good input",
+        message=f"{kind}: {str(made.error)[:300]}",
+        expected="a result",
+        got=kind,
+        log=made.log,
+    )
+
+
+def _documented(name: str, fault: Fault, made: Attempt) -> Iterator[Failure]:
+    # A candidate of its own need not know our class, but MetadataError is a ValueError.
+    accepted = ValueError if fault.error is MetadataError else fault.error
+    if made.error is None:
+        yield _failure("accepts malformed input", f"{name}: no error, expected {fault.error.__name__}")
+    elif not isinstance(made.error, accepted):
+        kind = type(made.error).__name__
+        text = f"{name}: {kind} ({str(made.error)[:200]}), expected {fault.error.__name__}"
+        yield _failure("wrong error for malformed input", text, made.log)
+    elif isinstance(made.error, MetadataError) and fault.field not in made.error.field:
+        text = f"{name}: the error names {made.error.field}, expected {fault.field}"
+        yield _failure("error names the wrong field", text)
+
+
+def _failure(diagnosis: str, message: str, log: str = "") -> Failure:
+    return Failure(oracle=NAME, field=diagnosis, diagnosis=diagnosis, message=message, log=log)

@@ -1,0 +1,75 @@
+"""Guard words around everything a candidate allocates through torch on the CPU or a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+GUARD_ELEMENTS = 8
+_GUARD_BYTE, _FILL_BYTE = 0xA5, 0x5C
+_aten = torch.ops.aten
+_UNFILLED = {
+    _aten.empty.memory_format,
+    _aten.empty_like.default,
+    _aten.new_empty.default,
+    _aten.empty_strided.default,
+    _aten.new_empty_strided.default,
+}
+_FILLED = {
+    _aten.zeros.default,
+    _aten.zeros_like.default,
+    _aten.new_zeros.default,
+    _aten.ones.default,
+    _aten.ones_like.default,
+    _aten.new_ones.default,
+    _aten.full.default,
+    _aten.full_like.default,
+    _aten.new_full.default,
+}
+
+
+class GuardedAllocations(TorchDispatchMode):
+    """While active, new tensors lie between guard words and unfilled ones hold garbage.
+
+    A kernel that writes beyond its output changes a guard word; one that leaves part
+    of its output unwritten returns garbage and not the zeros it found by luck.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._allocated: list[tuple[torch.Tensor, int, int]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator; move what it allocated between guard words."""
+        result = func(*args, **(kwargs or {}))
+        if func in _UNFILLED:
+            return self._guard(result, keep=False)
+        if func in _FILLED:
+            return self._guard(result, keep=True)
+        return result
+
+    def _guard(self, tensor: torch.Tensor, keep: bool) -> torch.Tensor:
+        if not tensor.numel() or not tensor.is_contiguous() or tensor.dtype == torch.bool:
+            return tensor
+        width, size = GUARD_ELEMENTS * tensor.element_size(), tensor.nbytes
+        memory = torch.empty(size + 2 * width, dtype=torch.uint8, device=tensor.device)
+        memory.fill_(_GUARD_BYTE)
+        inner = memory[width : width + size].view(tensor.dtype).view(tensor.shape)
+        if keep:
+            inner.copy_(tensor)
+        else:
+            memory[width : width + size] = _FILL_BYTE
+        self._allocated.append((memory, width, size))
+        return inner
+
+    def broken(self) -> int:
+        """How many allocations had a guard word overwritten."""
+        return sum(
+            bool((memory[:width] != _GUARD_BYTE).any())
+            or bool((memory[width + size :] != _GUARD_BYTE).any())
+            for memory, width, size in self._allocated
+        )

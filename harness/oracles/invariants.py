@@ -1,0 +1,31 @@
+"""Oracle 2, invariants: what must hold whatever the reference says.
+
+Bug classes: a mistake that reference and candidate share; tokens lost or doubled
+(K12), `c != s - q` (K1), a block of another request (K14, K18), mirrors that differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.model.verdict import Failure
+from harness.oracles.trial import Trial, field_root
+
+NAME = "invariants"
+
+
+def judge(trial: Trial) -> Iterator[Failure]:
+    """One failure for each broken invariant of the operation."""
+    for breach in trial.operation.invariants(trial.first.call, trial.first.outputs):
+        yield Failure(
+            oracle=NAME,
+            field=field_root(breach.field),
+            diagnosis=breach.text,
+            message=f"{breach.field} {breach.text}",
+            where=breach.field,
+        )
+
+
+def checks(_trial: Trial) -> int:
+    """One judgement of all the operation's invariants."""
+    return 1

@@ -1,0 +1,77 @@
+"""Oracle 3, purity: no input is modified, no output shares memory that it must not (rule 0.3).
+
+Bug classes: rows that are views of each other (K12), a setter on the caller's own
+object (E10), metadata that changes when a later step reuses a buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from harness.model.verdict import Failure
+from harness.oracles.trial import Attempt, Trial, field_root
+
+NAME = "purity"
+
+
+def judge(trial: Trial) -> Iterator[Failure]:
+    """Inputs that changed, and outputs that lie in the memory of an input."""
+    yield from modified_inputs(trial.first, NAME)
+    arena, outputs = trial.first.call.arena, trial.first.outputs
+    if arena is None:
+        return
+    for name, value in outputs.items():
+        if isinstance(value, torch.Tensor) and field_root(name) not in trial.operation.shares:
+            owner = arena.owner(value)
+            if owner is not None:
+                yield _failure(name, "shares memory with an input", f"lies in the memory of {owner}")
+    yield from _shared_between_children(outputs, trial.operation.shares)
+
+
+def checks(trial: Trial) -> int:
+    """Inputs and outputs looked at."""
+    return 1 + len(trial.first.outputs)
+
+
+def modified_inputs(
+    made: Attempt, oracle: str, *, after_error: bool = False
+) -> Iterator[Failure]:
+    """Tensors and Python objects that are not as they were; an error leaves buffers alone too."""
+    call = made.call
+    written = frozenset() if after_error else call.written
+    for intrusion in call.arena.intrusions(written) if call.arena else ():
+        if intrusion.inside:
+            where = f"{intrusion.name} (word {intrusion.index})"
+            yield _failure(intrusion.name, "input modified", f"was modified at {where}", oracle)
+    objects = call.plain | call.plain_written if after_error else call.plain
+    for name, now in objects.items():
+        before = made.plain_before[name]
+        if now != before:
+            text = f"was {before!r} and is now {now!r}"
+            yield _failure(name, "input modified", text[:300], oracle)
+
+
+def _shared_between_children(outputs: dict[str, Any], shares: frozenset[str]) -> Iterator[Failure]:
+    ranges = []
+    for name, value in outputs.items():
+        own = isinstance(value, torch.Tensor) and field_root(name) not in shares
+        if own and value.numel() and name.startswith("["):
+            start = value.data_ptr()
+            ranges.append((start, start + value.nbytes, name))
+    ranges.sort()
+    for (_, stop, one), (start, _, other) in zip(ranges, ranges[1:], strict=False):
+        if start < stop and one[: one.index("]")] != other[: other.index("]")]:
+            yield _failure(one, "shares memory with a sibling", f"lies in the memory of {other}")
+
+
+def _failure(name: str, diagnosis: str, text: str, oracle: str = NAME) -> Failure:
+    return Failure(
+        oracle=oracle,
+        field=field_root(name),
+        diagnosis=diagnosis,
+        message=f"{name} {text}",
+        where=name,
+    )

@@ -1,0 +1,43 @@
+"""Oracle 5, red zones: nothing is written beside an input, a buffer or an output.
+
+Bug classes: a kernel tile without a mask, a page column beyond the row (K5), slot -1
+as an index (K16); the answer is often right all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.model.verdict import Failure
+from harness.oracles.trial import Trial
+
+NAME = "red zones"
+
+
+def judge(trial: Trial) -> Iterator[Failure]:
+    """Guard words around inputs, `out=` buffers and the candidate's own allocations."""
+    for made in (trial.first, trial.poisoned):
+        call = made.call
+        for intrusion in call.arena.intrusions(call.written) if call.arena else ():
+            if not intrusion.inside:
+                yield Failure(
+                    oracle=NAME,
+                    field=intrusion.name,
+                    diagnosis="stray write",
+                    message=f"a word beside {intrusion.name} was overwritten "
+                    f"({intrusion.index} words from its start)",
+                    where=intrusion.name,
+                )
+    if trial.poisoned.stray_writes:
+        yield Failure(
+            oracle=NAME,
+            field="",
+            diagnosis="stray write",
+            message=f"guard words of {trial.poisoned.stray_writes} of the candidate's own "
+            "allocations were overwritten",
+        )
+
+
+def checks(trial: Trial) -> int:
+    """Two calls looked at, where there is memory to guard."""
+    return 2 if trial.first.call.arena else 0

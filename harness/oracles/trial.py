@@ -1,0 +1,147 @@
+"""One case tried on one candidate: what was called, what came back, what it printed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness.model.case import Case
+from harness.model.operation import Call, Operation, Outputs
+from harness.oracles.guards import GuardedAllocations
+
+Function = Callable[..., Any]
+
+
+@dataclass
+class Attempt:
+    """One call of a function and everything that can be seen of it."""
+
+    call: Call
+    plain_before: dict[str, Any]
+    outputs: Outputs = field(default_factory=dict)
+    error: BaseException | None = None
+    """What the function raised."""
+    malformed: str = ""
+    """Why the result could not be read as the operation's outputs."""
+    log: str = ""
+    stray_writes: int = 0
+    """Allocations of the function whose guard words changed."""
+
+
+def attempt(operation: Operation, function: Function, call: Call, *, guarded: bool = False) -> Attempt:
+    """Call the function once; whatever it raises is recorded, not raised."""
+    made = Attempt(call, deepcopy(call.plain | call.plain_written))
+    guards = GuardedAllocations() if guarded else None
+    try:
+        if guards is None:
+            result = function(*call.args, **call.kwargs)
+        else:
+            with guards:
+                result = function(*call.args, **call.kwargs)
+            made.stray_writes = guards.broken()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a candidate may raise anything, SystemExit too
+        made.error = error
+        made.log = "".join(traceback.format_exception(error)[-12:])
+        return made
+    try:
+        made.outputs = operation.outputs(call, result)
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        made.malformed = f"{type(result).__name__} ({error})"
+    return made
+
+
+@dataclass
+class Trial:
+    """Everything the oracles look at; each call is made when the first oracle needs it."""
+
+    operation: Operation
+    case: Case
+    function: Function
+    reference: Function
+    device: str
+
+    def prepare(self, pattern: int) -> Call:
+        """A fresh call, its stale places filled with `pattern`."""
+        call = self.operation.prepare(self.case, pattern, self.device)
+        if self.case.fault:
+            self.operation.faults[self.case.fault].spoil(call)
+        return call
+
+    @cached_property
+    def first(self) -> Attempt:
+        """The candidate's first call."""
+        return attempt(self.operation, self.function, self.prepare(0))
+
+    @cached_property
+    def expected(self) -> Outputs:
+        """The reference's outputs for the same input."""
+        return self._expect(0)
+
+    @cached_property
+    def again(self) -> Attempt:
+        """The candidate's second call, on equal input."""
+        return attempt(self.operation, self.function, self.prepare(0))
+
+    @cached_property
+    def poisoned(self) -> Attempt:
+        """The candidate on the other stale pattern, its own allocations guarded and poisoned."""
+        return attempt(self.operation, self.function, self.prepare(1), guarded=True)
+
+    @cached_property
+    def expected_poisoned(self) -> Outputs:
+        """The reference's outputs for the other stale pattern."""
+        return self._expect(1)
+
+    def _expect(self, pattern: int) -> Outputs:
+        call = self.prepare(pattern)
+        return self.operation.outputs(call, self.reference(*call.args, **call.kwargs))
+
+
+def field_root(name: str) -> str:
+    """The field without the index of its child: `[1].seq_lens` is `[].seq_lens`."""
+    return f"[]{name[name.index(']') + 1 :]}" if name.startswith("[") else name
+
+
+def digest(outputs: Outputs) -> str:
+    """Hash of all outputs: values, shapes and types."""
+    state = hashlib.blake2b(digest_size=8)
+    for name, value in outputs.items():
+        state.update(name.encode())
+        if isinstance(value, torch.Tensor):
+            state.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            state.update(value.detach().cpu().contiguous().numpy().tobytes())
+        elif isinstance(value, np.ndarray):
+            state.update(f"{value.dtype}{value.shape}".encode())
+            state.update(np.ascontiguousarray(value).tobytes())
+        else:
+            state.update(f"{type(value).__name__}{value!r}".encode())
+    return state.hexdigest()
+
+
+class PrintWatch:
+    """Sees whether anything was written to standard output, by whatever means."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def take(self) -> str:
+        """What was printed since the last call, at most 2,000 characters."""
+        sys.stdout.flush()
+        size = os.fstat(1).st_size
+        if size == self._seen:
+            return ""
+        text = os.pread(1, min(size - self._seen, 2000), self._seen)
+        self._seen = size
+        return text.decode(errors="replace")
