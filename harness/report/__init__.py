@@ -1,0 +1,6 @@
+"""What people and machines read of a run: index.html, summary.json, summary.md, junit.xml."""
+
+from .summary import write_summary
+from .write import write_report
+
+__all__ = ["write_report", "write_summary"]

@@ -1,0 +1,74 @@
+"""junit.xml: one test case for each operation of each candidate, for CI systems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import junitparser
+
+from harness.model.run import Finding, OperationResult, Run
+
+from .wording import clean, many, middle_out, shorten
+
+_MESSAGE = 1_000
+_LOG = 4_000
+
+
+def junit_bytes(run: Run) -> bytes:
+    """The run as JUnit XML: a suite a candidate, a failure a finding, a skip for no verdict."""
+    findings: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in run.findings:
+        key = (finding.candidate, finding.device, finding.operation)
+        findings.setdefault(key, []).append(finding)
+    suites: dict[tuple[str, str], Any] = {}
+    for result in run.operations:
+        where = (result.candidate, result.device)
+        suite = suites.get(where) or suites.setdefault(where, _suite(run, *where))
+        suite.add_testcase(_testcase(result, findings.get((*where, result.name), [])))
+    document = junitparser.JUnitXml("attnproof")
+    for suite in suites.values():
+        document.add_testsuite(suite)
+    document.update_statistics()
+    # Two lines of XML are the same to a parser; one element a line is readable in a diff.
+    text: bytes = document.tostring()
+    return text.replace(b"><", b">\n<") + b"\n"
+
+
+def _suite(run: Run, candidate: str, device: str) -> Any:
+    suite = junitparser.TestSuite(clean(f"{candidate} ({device})"))
+    suite.timestamp = clean(run.started)
+    suite.add_property("verdict", run.verdict)
+    suite.add_property("seed", str(run.seed))
+    if run.reason:
+        suite.add_property("reason", clean(run.reason))
+    return suite
+
+
+def _testcase(result: OperationResult, findings: list[Finding]) -> Any:
+    where = clean(f"attnproof.{result.candidate}.{result.device}")
+    case = junitparser.TestCase(clean(result.name), classname=where, time=round(result.seconds, 3))
+    if result.verdict == "FAIL":
+        case.result = [_failure(finding) for finding in findings] or [
+            junitparser.Failure(f"{many(result.failed, 'case')} failed", "FAIL")
+        ]
+    elif result.verdict != "PASS":
+        reason = result.reason or "no reason was given"
+        case.result = [junitparser.Skipped(clean(f"{result.verdict}: {reason}"))]
+    return case
+
+
+def _failure(finding: Finding) -> Any:
+    failure = junitparser.Failure(clean(shorten(finding.message, _MESSAGE)), clean(finding.oracle))
+    lines = [
+        f"{finding.diagnosis} ({finding.oracle} oracle, finding {finding.id})",
+        f"field:    {finding.field}",
+        f"expected: {shorten(finding.expected, _MESSAGE)}",
+        f"got:      {shorten(finding.got, _MESSAGE)}",
+        f"input:    {many(finding.requests, 'request')}, {many(finding.tokens, 'token')}"
+        f" ({finding.case_path})",
+        f"replay:   {finding.command}",
+    ]
+    if finding.log:
+        lines += ["", middle_out(finding.log, _LOG)]
+    failure.text = clean("\n".join(lines))
+    return failure

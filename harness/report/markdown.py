@@ -1,0 +1,116 @@
+"""summary.md: the run in one screen, for a CI job summary or a pull-request comment."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from harness.model.run import Finding, Run, Verdict
+
+from .wording import (
+    GLYPHS,
+    STATES,
+    clean,
+    counts_sentence,
+    device_words,
+    listed,
+    many,
+    shorten,
+)
+
+_FINDINGS = 10
+_REASONS = 10
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!@&$])")
+
+
+def markdown_text(run: Run) -> str:
+    """Verdict, one sentence of counts, a table of candidates, findings with their replay line."""
+    parts = [
+        f"## {GLYPHS[run.verdict]} attnproof: {run.verdict}",
+        _escape(counts_sentence(run)),
+    ]
+    if run.reason:
+        parts.append(f"**Incomplete:** {_escape(run.reason)}")
+    if run.operations:
+        parts.append(_candidates(run))
+    parts += [_finding(number, finding) for number, finding in _numbered(run)]
+    if len(run.findings) > _FINDINGS:
+        parts.append(f"{many(len(run.findings) - _FINDINGS, 'more finding')}: see index.html.")
+    if skips := _skips(run):
+        parts.append(skips)
+    environment = run.environment
+    parts.append(
+        f"Commit {_code(environment.commit or 'unknown')}, seed {_code(str(run.seed))}, "
+        f"{_escape(device_words(run))}, Python {_escape(environment.python)}, "
+        f"torch {_escape(environment.torch)}. Details: index.html."
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _numbered(run: Run) -> list[tuple[int, Finding]]:
+    return list(enumerate(run.findings[:_FINDINGS], 1))
+
+
+def _candidates(run: Run) -> str:
+    """One row a candidate and device, one column a state."""
+    rows: dict[tuple[str, str], Counter[Verdict]] = {}
+    for result in run.operations:
+        rows.setdefault((result.candidate, result.device), Counter())[result.verdict] += 1
+    words = ["verified", "failed", "unverified", "not offered"]
+    lines = [
+        "| candidate | device | "
+        + " | ".join(f"{GLYPHS[s]} {w}" for s, w in zip(STATES, words, strict=True))
+        + " |",
+        "|---|---|" + "---:|" * len(STATES),
+    ]
+    for (candidate, device), count in rows.items():
+        cells = " | ".join(f"{count[state]:,}" for state in STATES)
+        lines.append(f"| {_escape(candidate)} | {_escape(device)} | {cells} |")
+    return "\n".join(lines)
+
+
+def _finding(number: int, finding: Finding) -> str:
+    size = f"{many(finding.requests, 'request')}, {many(finding.tokens, 'token')}"
+    return "\n".join(
+        [
+            f"**F{number}. {_escape(shorten(finding.diagnosis, 300))}**  ",
+            f"{_code(finding.operation)} of {_code(finding.candidate)} ({_escape(finding.device)}),"
+            f" {_escape(finding.oracle)} oracle, field {_code(finding.field)}, {size}:"
+            f" expected {_code(shorten(finding.expected, 120))},"
+            f" got {_code(shorten(finding.got, 120))}.",
+            "",
+            _fenced(finding.command),
+        ]
+    )
+
+
+def _skips(run: Run) -> str:
+    """Reasons of what has no verdict though it was asked for, the most frequent first."""
+    reasons: dict[str, list[str]] = {}
+    for result in run.operations:
+        if result.verdict == "UNVERIFIED":
+            name = f"{_code(result.name)} of {_code(result.candidate)}"
+            reasons.setdefault(result.reason or "no reason was given", []).append(name)
+    lines = [f"- {_escape(reason)}: {listed(names, 3)}" for reason, names in reasons.items()]
+    if len(lines) > _REASONS:
+        lines = [*lines[:_REASONS], f"- {many(len(lines) - _REASONS, 'more reason')}"]
+    return "\n".join(["Unverified:", "", *lines]) if lines else ""
+
+
+def _escape(text: str) -> str:
+    """Text on one line that Markdown takes literally."""
+    return _SPECIAL.sub(r"\\\1", " ".join(clean(text).split()))
+
+
+def _code(text: str) -> str:
+    """Inline code; a bar would end a table cell and is not used inside tables."""
+    text = " ".join(clean(text).split())
+    ticks = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{ticks}{pad}{text}{pad}{ticks}" if text else "(empty)"
+
+
+def _fenced(text: str) -> str:
+    text = clean(text)
+    ticks = "`" * max(3, max((len(run) for run in re.findall("`+", text)), default=0) + 1)
+    return f"{ticks}sh\n{text}\n{ticks}"

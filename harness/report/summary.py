@@ -1,0 +1,119 @@
+"""summary.json: the run for machines, described by the committed summary.schema.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from harness.model.run import (
+    Counts,
+    Environment,
+    Finding,
+    OperationResult,
+    Run,
+    RunVerdict,
+    Verdict,
+)
+
+from .files import replace_file
+from .wording import clean_tree
+
+
+class SummaryOperation(msgspec.Struct, kw_only=True):
+    """The verdict on one operation of one candidate."""
+
+    name: str
+    candidate: str
+    device: str
+    verdict: Verdict
+    cases: int
+    checks: int
+    reason: str
+    """Why the verdict is UNVERIFIED or NOT OFFERED, "" otherwise."""
+
+
+class SummaryFinding(msgspec.Struct, kw_only=True):
+    """One root cause."""
+
+    id: str
+    operation: str
+    candidate: str
+    device: str
+    oracle: str
+    field: str
+    diagnosis: str
+    message: str
+    case_id: str
+    case_path: str
+    """Relative to the folder of summary.json."""
+    requests: int
+    tokens: int
+    failed_cases: int
+    expected: str
+    got: str
+    command: str
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """What one invocation of `attnproof verify` found out."""
+
+    schema: Literal["attnproof.summary/1"]
+    verdict: RunVerdict
+    reason: str
+    """Why the run is INCOMPLETE, "" otherwise."""
+    seed: int
+    started: str
+    """ISO 8601, UTC."""
+    seconds: float
+    command: str
+    environment: Environment
+    settings: dict[str, Any]
+    counts: Counts
+    operations: list[SummaryOperation]
+    findings: list[SummaryFinding]
+    notes: list[str]
+    """What this run did not look at, and why."""
+
+
+def summarize(run: Run) -> Summary:
+    """The part of a run that summary.json holds."""
+    return Summary(
+        schema="attnproof.summary/1",
+        verdict=run.verdict,
+        reason=run.reason,
+        seed=run.seed,
+        started=run.started,
+        seconds=run.seconds,
+        command=run.command,
+        environment=run.environment,
+        settings=run.settings,
+        counts=run.counts,
+        operations=[_operation(result) for result in run.operations],
+        findings=[_finding(finding) for finding in run.findings],
+        notes=run.notes,
+    )
+
+
+def summary_bytes(run: Run) -> bytes:
+    """summary.json, indented, ending in a line feed."""
+    tree = clean_tree(msgspec.to_builtins(summarize(run), enc_hook=str))
+    return msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n"
+
+
+def write_summary(run: Run, path: Path) -> None:
+    """Write summary.json to `path`, replacing it in one step."""
+    replace_file(path, summary_bytes(run))
+
+
+def _operation(result: OperationResult) -> SummaryOperation:
+    return SummaryOperation(
+        **{name: getattr(result, name) for name in SummaryOperation.__struct_fields__}
+    )
+
+
+def _finding(finding: Finding) -> SummaryFinding:
+    return SummaryFinding(
+        **{name: getattr(finding, name) for name in SummaryFinding.__struct_fields__}
+    )
