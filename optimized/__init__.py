@@ -1,0 +1,44 @@
+"""The operations of SPEC.md made fast: numba loops on the host, Triton kernels on a device.
+
+The public names are those of `reference`; results are equal element by element. Where
+the tensors lie decides who computes them (`optimized.dispatch`). Neither numba nor
+Triton is imported before the first call that needs it.
+"""
+
+from reference.interface import *  # noqa: F403
+from reference.interface import __all__ as _interface
+
+from .batch_split import (
+    reorder_batch_to_split_decodes_and_prefills,
+    split_decodes_and_prefills,
+)
+from .local_attention import make_local_attention_virtual_batches
+from .slot_mapping import (
+    _compute_slot_mapping_numpy,
+    _compute_slot_mapping_python,
+    build_slot_mapping,
+    compute_slot_mapping,
+    compute_slot_mapping_start_idx,
+    is_block_tables_empty,
+)
+from .ubatch import (
+    _make_metadata_with_slice,
+    slice_query_start_locs,
+    split_attn_metadata,
+)
+
+__all__ = [  # noqa: PLE0604
+    *_interface,
+    "_compute_slot_mapping_numpy",
+    "_compute_slot_mapping_python",
+    "_make_metadata_with_slice",
+    "build_slot_mapping",
+    "compute_slot_mapping",
+    "compute_slot_mapping_start_idx",
+    "is_block_tables_empty",
+    "make_local_attention_virtual_batches",
+    "reorder_batch_to_split_decodes_and_prefills",
+    "slice_query_start_locs",
+    "split_attn_metadata",
+    "split_decodes_and_prefills",
+]

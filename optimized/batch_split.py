@@ -1,0 +1,89 @@
+"""Splitting a batch into decodes and prefills (SPEC.md section 2); both read CPU mirrors only."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any
+
+from reference.interface import CommonAttentionMetadata, InputBatch, SchedulerOutput
+from reference.interface.checks import (
+    check_common_metadata,
+    check_int,
+    check_offsets,
+    scheduled_tokens,
+)
+
+from .host.arrays import array
+from .host.batch_split import leading_decodes
+
+
+def split_decodes_and_prefills(
+    common_attn_metadata: CommonAttentionMetadata,
+    decode_threshold: int = 1,
+    require_uniform: bool = False,
+) -> tuple[int, int, int, int]:
+    """Count the leading decodes and what follows them, in one pass over the CPU offsets.
+
+    Returns (num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens), four
+    Python ints. A decode has at most `decode_threshold` query tokens; with
+    `require_uniform` the decodes all have as many as the first request. Never reads a
+    device tensor. MetadataError as in `reference`. SPEC.md section 2.
+    """
+    operation = "split_decodes_and_prefills"
+    md = common_attn_metadata
+    check_common_metadata(operation, md)
+    check_int(operation, "decode_threshold", decode_threshold, 1)
+    offsets = md.query_start_loc_cpu
+    uniform = bool(require_uniform)
+    num_decodes, decode_tokens = leading_decodes(
+        array(offsets, offsets.dtype), decode_threshold, uniform
+    )
+    if num_decodes < 0:
+        check_offsets(operation, "query_start_loc_cpu", offsets)
+    num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
+    if num_reqs == 0:
+        return (0, 0, 0, 0)
+    all_short = md.max_query_len <= decode_threshold and (not uniform or decode_threshold == 1)
+    if all_short or num_decodes == num_reqs:
+        return (num_reqs, 0, num_tokens, 0)
+    return (num_decodes, num_reqs - num_decodes, decode_tokens, num_tokens - decode_tokens)
+
+
+def reorder_batch_to_split_decodes_and_prefills(
+    input_batch: InputBatch,
+    scheduler_output: SchedulerOutput,
+    decode_threshold: int = 1,
+) -> bool:
+    """Move the decodes to the front with as few `swap_states` calls as possible.
+
+    A decode has at most `decode_threshold` scheduled tokens. Returns True if a row
+    moved. MetadataError for a threshold below 1 and for a request that is not
+    scheduled, both before the first swap. SPEC.md section 2.
+    """
+    operation = "reorder_batch_to_split_decodes_and_prefills"
+    check_int(operation, "decode_threshold", decode_threshold, 1)
+    tokens = _scheduled(operation, input_batch, scheduler_output)
+    prefills = [row for row, count in enumerate(tokens) if count > decode_threshold]
+    num_decodes = len(tokens) - len(prefills)
+    misplaced = prefills[: bisect_left(prefills, num_decodes)]
+    if not misplaced:
+        return False
+    behind = range(len(tokens) - 1, num_decodes - 1, -1)
+    decodes = [row for row in behind if tokens[row] <= decode_threshold]
+    for prefill, decode in zip(misplaced, decodes, strict=True):
+        input_batch.swap_states(prefill, decode)
+    return True
+
+
+def _scheduled(
+    operation: str, input_batch: InputBatch, scheduler_output: SchedulerOutput
+) -> Sequence[Any]:
+    """Scheduled tokens of each row; a plain dict is read in one sweep."""
+    scheduled = scheduler_output.num_scheduled_tokens
+    if type(scheduled) is dict:
+        try:
+            return list(map(scheduled.__getitem__, input_batch.req_ids))
+        except KeyError:
+            pass  # the shared check names the request
+    return scheduled_tokens(operation, input_batch, scheduler_output)

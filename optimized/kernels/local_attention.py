@@ -1,0 +1,77 @@
+"""Device tensors of the virtual batch of chunked local attention."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+_TILE = 1024
+"""Table elements per program."""
+
+
+@triton.jit(do_not_specialize=["num_virtual", "width"])
+def _gather_virtual_kernel(
+    packed,
+    table,
+    table_row_stride,
+    table_column_stride,
+    width,
+    starts,
+    lengths,
+    virtual_table,
+    num_virtual,
+    columns,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Program (i, j): a (ROWS, COLUMNS) tile of the virtual block table.
+
+    `packed` holds, of V virtual requests: V + 1 offsets, V lengths, V requests, V chunk
+    numbers. The programs of column tile 0 also write the tile's offsets and lengths.
+    Columns beyond the table's width repeat its last one. Bound by memory: each block id
+    is read and written once, neighbouring columns by neighbouring threads.
+    """
+    v = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    in_batch = v < num_virtual
+    if tl.program_id(1) == 0:
+        start = tl.load(packed + v, mask=v <= num_virtual)
+        tl.store(starts + v, start, mask=v <= num_virtual)
+        length = tl.load(packed + num_virtual + 1 + v, mask=in_batch)
+        tl.store(lengths + v, length, mask=in_batch)
+    request = tl.load(packed + 2 * num_virtual + 1 + v, mask=in_batch, other=0).to(tl.int64)
+    chunk = tl.load(packed + 3 * num_virtual + 1 + v, mask=in_batch, other=0).to(tl.int64)
+    i = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    column = tl.minimum((chunk * columns)[:, None] + i[None, :], width - 1)
+    source = (request * table_row_stride)[:, None] + column * table_column_stride
+    mask = in_batch[:, None] & (i < columns)[None, :]
+    block = tl.load(table + source, mask=mask)
+    tl.store(virtual_table + v.to(tl.int64)[:, None] * columns + i[None, :], block, mask=mask)
+
+
+def gather_virtual(
+    packed: torch.Tensor,
+    table: torch.Tensor,
+    starts: torch.Tensor,
+    lengths: torch.Tensor,
+    virtual_table: torch.Tensor,
+) -> None:
+    """Fill `starts` (V+1), `lengths` (V) and `virtual_table` (V, columns) from `packed` (4V+1)."""
+    num_virtual, columns = virtual_table.shape
+    tile_columns = min(triton.next_power_of_2(columns), _TILE)
+    tile_rows = _TILE // tile_columns
+    grid = (triton.cdiv(num_virtual + 1, tile_rows), triton.cdiv(columns, tile_columns))
+    _gather_virtual_kernel[grid](
+        packed,
+        table,
+        *table.stride(),
+        table.shape[1],
+        starts,
+        lengths,
+        virtual_table,
+        num_virtual,
+        columns,
+        ROWS=tile_rows,
+        COLUMNS=tile_columns,
+    )

@@ -1,0 +1,99 @@
+"""Cache slots of all query tokens of a batch."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+_BLOCK = 512
+"""Tokens per program."""
+
+
+@triton.jit(do_not_specialize=["num_reqs", "first_step", "width", "num_slots"])
+def _slot_mapping_kernel(
+    query_start_loc,
+    query_start_loc_stride,
+    num_computed,
+    num_computed_stride,
+    table,
+    table_row_stride,
+    table_column_stride,
+    start_idx,
+    start_idx_stride,
+    out,
+    out_stride,
+    num_reqs,
+    first_step,
+    width,
+    num_slots,
+    block_size,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Program b: entries [b * BLOCK, (b + 1) * BLOCK) of the slot mapping.
+
+    A token's request is the last one that does not start behind it, found by bisection:
+    `first_step` is the largest power of two within the R requests. Bound by the latency
+    of those log2(R) loads, which the tokens of a tile mostly share in the cache, then by
+    the 8 bytes written per token.
+    """
+    token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    request = tl.zeros([BLOCK], tl.int64)
+    step = first_step
+    while step > 0:
+        later = request + step
+        exists = later <= num_reqs
+        begin = tl.load(query_start_loc + later * query_start_loc_stride, mask=exists, other=0)
+        request = tl.where(exists & (begin <= token), later, request)
+        step = step // 2
+
+    in_batch = (request < num_reqs) & (token < num_slots)
+    begin = tl.load(query_start_loc + request * query_start_loc_stride, mask=in_batch, other=0)
+    computed = tl.load(num_computed + request * num_computed_stride, mask=in_batch, other=0)
+    position = computed + (token - begin)
+    column = position // block_size
+    kept = in_batch & (position >= 0) & (column < width)
+    if MASKED:
+        first_kept = tl.load(start_idx + request * start_idx_stride, mask=in_batch, other=0)
+        kept = kept & (position >= first_kept)
+    entry = table + request * table_row_stride + column * table_column_stride
+    block = tl.load(entry, mask=kept, other=0).to(tl.int64)
+    slot = block * block_size + (position - column * block_size)
+    tl.store(out + token * out_stride, tl.where(kept, slot, -1), mask=token < num_slots)
+
+
+def write_slots(
+    query_start_loc: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    block_table: torch.Tensor,
+    block_size: int,
+    start_idx: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:
+    """Fill the whole of `out` (int64, any stride) by one launch; nothing is read back."""
+    num_reqs, width = block_table.shape
+    num_slots = out.shape[0]
+    if num_slots == 0:
+        return
+    first_kept = num_computed_tokens if start_idx is None else start_idx
+    _slot_mapping_kernel[(triton.cdiv(num_slots, _BLOCK),)](
+        query_start_loc,
+        query_start_loc.stride(0),
+        num_computed_tokens,
+        num_computed_tokens.stride(0),
+        block_table,
+        *block_table.stride(),
+        first_kept,
+        first_kept.stride(0),
+        out,
+        out.stride(0),
+        num_reqs,
+        1 << num_reqs.bit_length() >> 1,
+        width,
+        num_slots,
+        block_size,
+        MASKED=start_idx is not None,
+        BLOCK=_BLOCK,
+    )

@@ -1,0 +1,200 @@
+"""Where each token's key and value go in the cache (SPEC.md section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+
+from reference.interface import PAD_SLOT_ID
+from reference.interface.checks import (
+    check_block_row,
+    check_int,
+    check_range,
+    check_slot_mapping,
+)
+
+from .dispatch import on_device
+from .host.arrays import array, common_dtype, flat_table
+from .host.slot_mapping import fill_slots
+
+_SMALL_BLOCK: Final = 8
+"""Tokens per block below which numpy beats one `range` per block."""
+_SHORT_RANGE: Final = 64
+"""Tokens up to which one `range` per block wins at any block size."""
+
+
+def compute_slot_mapping_start_idx(
+    is_prompt: bool, query_len: int, context_len: int, sliding_window: int | None
+) -> int:
+    """First position, in tokens, that keeps its slot: a windowed prompt needs only its tail.
+
+    MetadataError for negative lengths and a window below 1. SPEC.md section 5.
+    """
+    operation = "compute_slot_mapping_start_idx"
+    check_int(operation, "query_len", query_len, 0)
+    check_int(operation, "context_len", context_len, 0)
+    if sliding_window is None:
+        return 0
+    check_int(operation, "sliding_window", sliding_window, 1)
+    return max(0, query_len - sliding_window) if is_prompt else 0
+
+
+def compute_slot_mapping(
+    is_profile_run: bool,
+    slot_mapping: list[int],
+    seq_id: int,
+    seq_len: int,
+    context_len: int,
+    start_idx: int,
+    block_size: int,
+    block_tables: Mapping[int, Sequence[int]] | None,
+) -> None:
+    """Append the slots of one sequence's query tokens to the list `slot_mapping`.
+
+    Positions [context_len, seq_len) get `block * block_size + offset`, those before
+    `start_idx` get -1; a profile run gets `seq_len` times -1. Appended values are
+    Python ints. Errors as in `reference`, with the list as it was. SPEC.md section 5.
+    """
+    operation = "compute_slot_mapping"
+    check_int(operation, "seq_len", seq_len, 0)
+    if is_profile_run:
+        slot_mapping.extend([PAD_SLOT_ID] * seq_len)
+        return
+    check_int(operation, "context_len", context_len, 0)
+    check_int(operation, "start_idx", start_idx, 0)
+    check_int(operation, "block_size", block_size, 1)
+    first = max(start_idx, context_len)
+    blocks = check_block_row(operation, block_tables, seq_id, first, seq_len, block_size)
+    if start_idx > context_len:
+        slot_mapping.extend([PAD_SLOT_ID] * (start_idx - context_len))
+    by_block = block_size >= _SMALL_BLOCK or seq_len - first <= _SHORT_RANGE
+    (_extend_by_block if by_block else _extend_at_once)(
+        slot_mapping, blocks, first, seq_len, block_size
+    )
+
+
+def _compute_slot_mapping_python(
+    slot_mapping: list[int],
+    block_table: Sequence[int],
+    range_start: int,
+    range_end: int,
+    block_size: int,
+) -> None:
+    """Append the slots of positions [range_start, range_end), block by block."""
+    operation = "_compute_slot_mapping_python"
+    check_range(operation, block_table, range_start, range_end, block_size)
+    _extend_by_block(slot_mapping, block_table, range_start, range_end, block_size)
+
+
+def _compute_slot_mapping_numpy(
+    slot_mapping: list[int],
+    block_table: Sequence[int],
+    range_start: int,
+    range_end: int,
+    block_size: int,
+) -> None:
+    """Append the slots of positions [range_start, range_end), all at once."""
+    operation = "_compute_slot_mapping_numpy"
+    check_range(operation, block_table, range_start, range_end, block_size)
+    _extend_at_once(slot_mapping, block_table, range_start, range_end, block_size)
+
+
+def _extend_by_block(
+    slots: list[int], blocks: Sequence[int], first: int, end: int, block_size: int
+) -> None:
+    """One `range` per block: consecutive slots."""
+    position = first
+    while position < end:
+        column, offset = divmod(position, block_size)
+        run = min(block_size - offset, end - position)
+        slot = int(blocks[column]) * block_size + offset
+        slots.extend(range(slot, slot + run))
+        position += run
+
+
+def _extend_at_once(
+    slots: list[int], blocks: Sequence[int], first: int, end: int, block_size: int
+) -> None:
+    """All slots of the blocks that are touched, then the part asked for."""
+    if first >= end:
+        return
+    column = first // block_size
+    touched = np.asarray(blocks[column : (end - 1) // block_size + 1], dtype=np.int64)
+    table = touched[:, None] * block_size + np.arange(block_size)
+    skipped = column * block_size
+    slots.extend(table.reshape(-1)[first - skipped : end - skipped].tolist())
+
+
+def build_slot_mapping(
+    query_start_loc: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    block_table: torch.Tensor,
+    block_size: int,
+    *,
+    num_padded_tokens: int | None = None,
+    start_idx: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Cache slots of all query tokens of a batch, int64, on the inputs' device.
+
+    `query_start_loc` (R+1,), `num_computed_tokens` (R,), `start_idx` (R,) and
+    `block_table` (R, W) are int32 or int64; `block_size` is in tokens. -1 before
+    `start_idx`, beyond column W, behind the last token and in the whole tail of `out`.
+    Result, length and errors as in `reference`. On a device: one kernel, and a sync
+    only if neither `num_padded_tokens` nor `out` gives the length. SPEC.md section 5.
+    """
+    check_slot_mapping(
+        query_start_loc,
+        num_computed_tokens,
+        block_table,
+        block_size,
+        num_padded_tokens,
+        start_idx,
+        out,
+    )
+    if out is None:
+        length = num_padded_tokens
+        if length is None:
+            length = int(query_start_loc[-1])
+        out = torch.empty(length, dtype=torch.int64, device=query_start_loc.device)
+    if on_device(query_start_loc):
+        from .kernels.slot_mapping import write_slots  # noqa: PLC0415
+
+        write_slots(query_start_loc, num_computed_tokens, block_table, block_size, start_idx, out)
+    else:
+        _fill_on_host(query_start_loc, num_computed_tokens, block_table, block_size, start_idx, out)
+    return out if num_padded_tokens is None else out[:num_padded_tokens]
+
+
+def _fill_on_host(
+    query_start_loc: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    block_table: torch.Tensor,
+    block_size: int,
+    start_idx: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:
+    first_kept = num_computed_tokens if start_idx is None else start_idx
+    dtype = common_dtype(query_start_loc, num_computed_tokens, first_kept)
+    contiguous = out if out.is_contiguous() else torch.empty(out.shape[0], dtype=out.dtype)
+    fill_slots(
+        array(query_start_loc, dtype),
+        array(num_computed_tokens, dtype),
+        array(first_kept, dtype),
+        *flat_table(block_table),
+        block_table.shape[1],
+        block_size,
+        contiguous.numpy(),
+    )
+    if contiguous is not out:
+        out.copy_(contiguous)
+
+
+def is_block_tables_empty(
+    block_tables: Mapping[int, Sequence[int] | None] | None,
+) -> bool:
+    """True for None and for a dict whose values are all None. SPEC.md section 5."""
+    return block_tables is None or all(table is None for table in block_tables.values())
