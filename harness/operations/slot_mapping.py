@@ -101,7 +101,8 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         table_piece("block_table", table, step),
     ]
     if params.get("start_idx") is not None:
-        first_kept = np.array(params["start_idx"], dtype=made.seq_lens.dtype)
+        rows = made.num_reqs
+        first_kept = np.array([*params["start_idx"], *[0] * rows][:rows], dtype=made.seq_lens.dtype)
         pieces.append(Piece("start_idx", first_kept, False, (step,)))
     out_spare = params["out_spare"]
     if out_spare is not None:

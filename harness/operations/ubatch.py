@@ -68,6 +68,15 @@ def _sliceable(batch: Batch, cut: bool) -> Batch:
     return msgspec.structs.replace(batch, **changes)
 
 
+def spans_of(case: Case) -> list[Span]:
+    """The slices of a case: all of its cuts give, or the one that it picks."""
+    batch = batch_of(case)
+    spans = spans_at(batch, case.params["cuts"]) if case.params["cuts"] is not None else []
+    if case.operation == MAKE:
+        return [spans[min(case.params["index"], len(spans) - 1)]]
+    return spans
+
+
 def _locs_case(batch: Batch, start: int, stop: int) -> Case:
     return Case(LOCS, batch, {"start": start, "stop": stop})
 
@@ -98,7 +107,8 @@ def _prepare_locs(case: Case, pattern: int, device: str) -> Call:
     offsets = numbers(batch).query_start_loc
     step = (2 if batch.strided else 1,)
     arena = Arena([Piece("query_start_loc", offsets, False, step)], STALE_PATTERNS[pattern], device)
-    request_slice = slice(case.params["start"], case.params["stop"])
+    stop = min(case.params["stop"], batch.num_requests)
+    request_slice = slice(min(case.params["start"], stop - 1), stop)
     return Call([arena.tensors["query_start_loc"], request_slice], arena=arena)
 
 
@@ -131,12 +141,13 @@ slice_query_start_locs = Operation(
 )
 
 
-def _make_case(batch: Batch, span: Span) -> Case:
-    return Case(MAKE, batch, {"span": span})
+def _make_case(batch: Batch, cuts: list[int], index: int) -> Case:
+    return Case(MAKE, batch, {"cuts": cuts, "index": index})
 
 
-def _split_case(batch: Batch, cuts: list[int]) -> Case:
-    return Case(SPLIT, batch, {"spans": spans_at(batch, cuts)})
+def _split_case(batch: Batch, cuts: list[int] | None) -> Case:
+    """The batch cut at `cuts`; None for no slice at all."""
+    return Case(SPLIT, batch, {"cuts": cuts})
 
 
 @st.composite
@@ -150,7 +161,7 @@ def _cut_batches(draw: st.DrawFn) -> tuple[Batch, list[int]]:
 @st.composite
 def _make_cases(draw: st.DrawFn) -> Case:
     batch, cuts = draw(_cut_batches())
-    return _make_case(batch, draw(st.sampled_from(spans_at(batch, cuts))))
+    return _make_case(batch, cuts, draw(st.integers(0, len(cuts))))
 
 
 def _split_cases() -> st.SearchStrategy[Case]:
@@ -191,21 +202,19 @@ def _shapes() -> Iterator[tuple[str, Batch, list[int]]]:
 
 def _make_boundaries() -> Iterator[tuple[str, Case]]:
     for name, batch, cuts in _shapes():
-        spans = spans_at(batch, cuts)
-        for span in spans[:2] + spans[2:][-1:]:
-            yield f"{name}, slice {span}", _make_case(batch, span)
+        for index in sorted({0, 1, len(cuts)} & set(range(len(cuts) + 1))):
+            yield f"{name}, slice {index}", _make_case(batch, cuts, index)
 
 
 def _split_boundaries() -> Iterator[tuple[str, Case]]:
     for name, batch, cuts in _shapes():
         yield name, _split_case(batch, cuts)
-    yield "no slices", Case(SPLIT, make_batch([1], [0], 4), {"spans": []})
+    yield "no slices", _split_case(make_batch([1], [0], 4), None)
 
 
 def _make_steps(batch: Batch) -> Iterator[Case]:
     if batch.num_tokens:
-        spans = spans_at(batch, [batch.num_tokens // 3, batch.num_tokens // 2])
-        yield _make_case(batch, spans[len(spans) // 2])
+        yield _make_case(batch, [batch.num_tokens // 3, batch.num_tokens // 2], 1)
 
 
 def _split_steps(batch: Batch) -> Iterator[Case]:
@@ -214,17 +223,15 @@ def _split_steps(batch: Batch) -> Iterator[Case]:
 
 
 def _prepare_make(case: Case, pattern: int, device: str) -> Call:
-    span = case.params["span"]
-    return _with_parent(prepare_with_metadata(1)(case, pattern, device, [_ubatch(span)]), [span])
+    spans = spans_of(case)
+    call = prepare_with_metadata(1)(case, pattern, device, [_ubatch(spans[0])])
+    call.facts["spans"] = spans
+    return call
 
 
 def _prepare_split(case: Case, pattern: int, device: str) -> Call:
-    spans = case.params["spans"]
-    slices = [_ubatch(span) for span in spans]
-    return _with_parent(prepare_with_metadata(1)(case, pattern, device, [slices]), spans)
-
-
-def _with_parent(call: Call, spans: list[Span]) -> Call:
+    spans = spans_of(case)
+    call = prepare_with_metadata(1)(case, pattern, device, [[_ubatch(span) for span in spans]])
     call.facts["spans"] = spans
     return call
 
@@ -287,7 +294,7 @@ def _respan(field: str, **change: slice) -> Fault:
 
 
 def _has_slice(case: Case) -> bool:
-    return case.num_tokens > 0 and case.params.get("spans") != []
+    return case.num_tokens > 0 and case.params["cuts"] is not None
 
 
 def _shift_tokens(call: Call) -> None:

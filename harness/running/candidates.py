@@ -1,0 +1,122 @@
+"""From what the user names to candidates, and from a candidate to its functions."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.model.candidate import Candidate, Lane
+from harness.model.operation import Operation
+from harness.running.errors import UsageError
+
+GROUP = "attnproof.candidates"
+BUILT_IN = (
+    Candidate("optimized", "optimized"),
+    Candidate("optimized-triton", "optimized", "interpreter", kernels_only=True),
+)
+_REFERENCE = Candidate("reference", "reference")
+
+
+def resolve(names: list[str], device: str) -> list[Candidate]:
+    """The candidates that the user asked for; the built-in ones if none (UsageError).
+
+    `device` is "auto", "cpu", "interpreter" or "cuda". A built-in candidate has a lane
+    of its own, any other one runs on the device's lane, "auto" being the CPU.
+    """
+    if not names:
+        if device == "cuda":
+            return [Candidate("optimized", "optimized", "cuda")]
+        lanes = {"auto": ("cpu", "interpreter")}.get(device, (device,))
+        return [candidate for candidate in BUILT_IN if candidate.lane in lanes]
+    return [_resolve(name, device) for name in dict.fromkeys(names)]
+
+
+def _resolve(name: str, device: str) -> Candidate:
+    lane: Lane = "cpu" if device == "auto" else device  # type: ignore[assignment]
+    for candidate in (*BUILT_IN, _REFERENCE):
+        if candidate.name == name:
+            return Candidate(name, candidate.target, "cuda") if lane == "cuda" else candidate
+    installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+    if name in installed:
+        return Candidate(name, installed[name], lane)
+    path = Path(name)
+    if path.suffix == ".py" or path.is_dir() or os.sep in name:
+        return Candidate(path.stem, str(_checked(path).resolve()), lane)
+    if _find_spec(name) is None:
+        known = ", ".join([*(c.name for c in BUILT_IN), *sorted(installed)])
+        raise UsageError(
+            f"no candidate {name!r}: not built in or installed ({known}), "
+            "not an importable module, not a file"
+        )
+    return Candidate(name, name, lane)
+
+
+def _find_spec(name: str) -> Any:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _checked(path: Path) -> Path:
+    """The path, if it is a Python file or package that compiles."""
+    source = path / "__init__.py" if path.is_dir() else path
+    try:
+        compile(source.read_text(encoding="utf-8"), str(path), "exec")
+    except FileNotFoundError:
+        raise UsageError(f"candidate file {source} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"candidate file {source} cannot be read: {error}") from None
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise UsageError(f"candidate file {source}, line {line}: {error.args[0]}") from None
+    return path
+
+
+def enter_lane(candidate: Candidate) -> None:
+    """Set what must be set in this process before the candidate, and so Triton, is imported."""
+    if candidate.lane == "interpreter":
+        os.environ["TRITON_INTERPRET"] = "1"
+    else:
+        os.environ.pop("TRITON_INTERPRET", None)
+
+
+def load(candidate: Candidate) -> ModuleType:
+    """Import the candidate; whatever its import raises is raised."""
+    path = Path(candidate.target)
+    if not path.is_absolute():
+        return importlib.import_module(candidate.target)
+    sys.path.insert(0, str(path.parent))
+    name, source = path.stem, path
+    if path.is_dir():
+        name, source = path.name, path / "__init__.py"
+    if name in sys.modules or _find_spec(name) is not None and not _is_here(name, path):
+        name = f"candidate_{name}"
+    locations = [str(path)] if path.is_dir() else None
+    spec = importlib.util.spec_from_file_location(
+        name, source, submodule_search_locations=locations
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_here(name: str, path: Path) -> bool:
+    spec = _find_spec(name)
+    return spec is not None and spec.origin is not None and Path(spec.origin).is_relative_to(path)
+
+
+def function_of(module: ModuleType, operation: Operation) -> Callable[..., Any] | None:
+    """The candidate's function for the operation, None if it does not offer one."""
+    function = getattr(module, operation.name, None)
+    return function if callable(function) else None

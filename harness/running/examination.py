@@ -1,0 +1,115 @@
+"""One operation of one candidate under examination: every case goes through here once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from harness.model.candidate import Candidate
+from harness.model.case import Case, Origin, Sourced
+from harness.model.operation import Operation
+from harness.model.verdict import ORACLES, Failure
+from harness.oracles.determinism import FRESH_PROCESS
+from harness.running.ledger import Ledger
+from harness.running.workers import InvalidCaseError, Worker
+
+Root = tuple[str, str]
+_FRESH_CASES = 20
+_REPORT_EVERY = 25
+_MEMORY = 20_000
+"""Verdicts that are remembered so that shrinking does not ask twice."""
+
+
+@dataclass
+class Found:
+    """A root cause: the smallest case so far, and the first one."""
+
+    failure: Failure
+    smallest: Sourced
+    first: Sourced
+
+
+@dataclass
+class Examination:
+    """Asks the worker, counts what it says, remembers what is known to fail."""
+
+    operation: Operation
+    candidate: Candidate
+    worker: Worker
+    ledger: Ledger
+    progressed: Callable[[int], None]
+    """Told the number of cases now and then."""
+    found: dict[Root, Found] = field(default_factory=dict)
+    failed_by_root: dict[Root, int] = field(default_factory=dict)
+    origins: dict[Origin, int] = field(default_factory=dict)
+    failed: int = 0
+    checks: list[int] = field(default_factory=lambda: [0] * len(ORACLES))
+    failures_by_oracle: dict[str, int] = field(default_factory=dict)
+    _verdicts: dict[str, tuple[Failure, ...]] = field(default_factory=dict)
+    _digests: list[tuple[Case, str]] = field(default_factory=list)
+
+    @property
+    def cases(self) -> int:
+        """Distinct cases counted so far."""
+        return sum(self.origins.values())
+
+    def check(self, sourced: Sourced) -> tuple[Failure, ...]:
+        """Judge a case and count it; one that was judged before is not run again."""
+        case = sourced.case
+        if case.id in self._verdicts:
+            return self._verdicts[case.id]
+        failures = self._run(sourced)
+        self.origins[sourced.origin] = self.origins.get(sourced.origin, 0) + 1
+        if self.cases % _REPORT_EVERY == 0:
+            self.progressed(self.cases)
+        if failures:
+            self.failed += 1
+            root = failures[0].root
+            self.failed_by_root[root] = self.failed_by_root.get(root, 0) + 1
+            for oracle in {failure.oracle for failure in failures}:
+                self.failures_by_oracle[oracle] = self.failures_by_oracle.get(oracle, 0) + 1
+        return failures
+
+    def still_fails(self, sourced: Sourced, root: Root) -> Failure | None:
+        """The failure of that root on a smaller case, None if there is none; not counted."""
+        try:
+            failures = self._verdicts.get(sourced.case.id) or self._run(sourced)
+        except InvalidCaseError:
+            return None
+        return failures[0] if failures and failures[0].root == root else None
+
+    def explained(self, failures: tuple[Failure, ...]) -> bool:
+        """Whether one of the failures is a root cause that is known already."""
+        return any(failure.root in self.found for failure in failures)
+
+    def record(self, failure: Failure, smallest: Sourced, first: Sourced) -> None:
+        """Make a root cause known."""
+        self.found.setdefault(failure.root, Found(failure, smallest, first))
+
+    def repeat_in_fresh_process(self) -> None:
+        """Judge some cases again in a new worker: the results must be the same (oracle 6)."""
+        self.worker.restart()
+        for case, digest in self._digests:
+            verdict = self.worker.judge(case)
+            if verdict.digest and verdict.digest != digest:
+                failure = msgspec.structs.replace(FRESH_PROCESS, expected=digest, got=verdict.digest)
+                self.failed_by_root[failure.root] = self.failed_by_root.get(failure.root, 0) + 1
+                self.failures_by_oracle[failure.oracle] = 1
+                self.failed += 1
+                sourced = Sourced(case, "fuzz", "fresh process")
+                self.record(failure, sourced, sourced)
+                return
+
+    def _run(self, sourced: Sourced) -> tuple[Failure, ...]:
+        case = sourced.case
+        self.ledger.announce(sourced)
+        verdict = self.worker.judge(case)
+        self.ledger.settle(case, verdict.failures)
+        self.checks = [a + b for a, b in zip(self.checks, verdict.checks, strict=True)]
+        if len(self._verdicts) < _MEMORY:
+            self._verdicts[case.id] = verdict.failures
+        if verdict.digest and len(self._digests) < _FRESH_CASES:
+            self._digests.append((case, verdict.digest))
+        return verdict.failures

@@ -1,0 +1,123 @@
+"""Hypothesis draws the cases and shrinks what fails; each root cause is shrunk on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import strategies as st
+from hypothesis.errors import FlakyFailure, Unsatisfiable
+
+from harness.model.case import Case, Sourced
+from harness.model.operation import Operation
+from harness.model.verdict import Failure
+from harness.running.examination import Examination, Root
+
+_ROUNDS = 6
+"""Passes over the strategy: each one after the first looks past what is known to fail."""
+_SHRINK_CALLS = 2000
+_SHRINK_DEATHS = 40
+"""Calls and worker deaths that shrinking may cost, per pass."""
+_FAULTY = 8
+"""One case in so many is malformed."""
+
+
+class Discovery(Exception):  # noqa: N818 - it is news, not an error
+    """A case that fails; each root cause gets a subclass, which Hypothesis keeps apart."""
+
+    def __init__(self, failure: Failure, sourced: Sourced) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.sourced = sourced
+
+
+def strategy(operation: Operation) -> st.SearchStrategy[Case]:
+    """Cases of the operation, one in eight of them malformed where it can be."""
+
+    @st.composite
+    def draw_case(draw: st.DrawFn) -> Case:
+        case = draw(operation.cases())
+        if draw(st.integers(0, _FAULTY - 1)) < _FAULTY - 1:
+            return case
+        names = [name for name, fault in operation.faults.items() if fault.applies(case)]
+        if not names:
+            return case
+        return msgspec.structs.replace(case, fault=draw(st.sampled_from(names)))
+
+    return draw_case()
+
+
+def fuzz(examination: Examination, examples: int, run_seed: int) -> None:
+    """Draw `examples` cases; record each root cause with its smallest case."""
+    for round_number in range(_ROUNDS):
+        discoveries = _one_pass(examination, examples, run_seed + round_number)
+        for discovery, first in discoveries:
+            examination.record(discovery.failure, discovery.sourced, first)
+        if not discoveries:
+            return
+
+
+def _one_pass(
+    examination: Examination, examples: int, run_seed: int
+) -> list[tuple[Discovery, Sourced]]:
+    kinds: dict[Root, type[Discovery]] = {}
+    firsts: dict[Root, Sourced] = {}
+    budget = {"calls": _SHRINK_CALLS, "deaths": examination.worker.deaths + _SHRINK_DEATHS}
+
+    def body(case: Case) -> None:
+        sourced = Sourced(case, "fuzz")
+        if firsts:
+            budget["calls"] -= 1
+        failures = examination.check(sourced)
+        if not failures or examination.explained(failures):
+            return
+        root = failures[0].root
+        if root in firsts and _spent(examination, budget) and case != firsts[root].case:
+            return
+        firsts.setdefault(root, sourced)
+        kind = kinds.setdefault(root, type("Discovery", (Discovery,), {}))
+        raise kind(failures[0], sourced)
+
+    return [(news, firsts[news.failure.root]) for news in _explore(body, examination, examples, run_seed)]
+
+
+def _spent(examination: Examination, budget: dict[str, int]) -> bool:
+    return budget["calls"] <= 0 or examination.worker.deaths >= budget["deaths"]
+
+
+def _explore(
+    body: Callable[[Case], None], examination: Examination, examples: int, run_seed: int
+) -> list[Discovery]:
+    test = given(strategy(examination.operation))(body)
+    test = settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=True,
+        verbosity=Verbosity.quiet,
+        print_blob=False,
+    )(test)
+    try:
+        seed(run_seed)(test)()
+    except Discovery as news:
+        return [news]
+    except FlakyFailure as flaky:
+        return _discoveries(flaky)
+    except ExceptionGroup as group:
+        return _discoveries(group)
+    except Unsatisfiable:
+        return []
+    return []
+
+
+def _discoveries(group: BaseExceptionGroup[BaseException]) -> list[Discovery]:
+    found: list[Discovery] = []
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            found.extend(_discoveries(error))
+        elif isinstance(error, Discovery):
+            found.append(error)
+    return found

@@ -1,0 +1,207 @@
+"""A run: the tasks of all operations and candidates, a few at a time, each in its own process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import msgspec
+
+from harness.model.candidate import Candidate
+from harness.model.case import Batch, Sourced
+from harness.model.operation import Operation
+from harness.model.run import OperationResult
+from harness.running.environment import gpu_name
+from harness.running.errors import UsageError
+from harness.running.task import Outcome, Settings, examine
+from harness.running.worker import warm_up
+from harness.running.workers import CandidateUnloadableError, Worker
+
+NO_GPU = "no CUDA device on this machine"
+HOST_ONLY = "reads only CPU mirrors: there is no device path to verify"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run looks at."""
+
+    operations: list[Operation]
+    candidates: list[Candidate]
+    settings: Settings
+    steps: list[tuple[str, Batch]]
+    """Batches of the traces and where each comes from."""
+    corpus: list[Sourced]
+    jobs: int
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Who wants to know how the run goes."""
+
+    started: Callable[[str, str], None]
+    progressed: Callable[[str, str, int], None]
+    ended: Callable[[OperationResult], None]
+    tick: Callable[[], None]
+
+
+@dataclass
+class _Task:
+    operation: Operation
+    candidate: Candidate
+    process: multiprocessing.process.BaseProcess
+    connection: Connection
+
+
+def probe(candidates: list[Candidate], operations: list[Operation], settings: Settings) -> None:
+    """Require that each candidate can be imported and offers something (UsageError)."""
+    by_name = {operation.name: operation for operation in operations}
+    for candidate in candidates:
+        if candidate.lane == "cuda" and gpu_name() is None:
+            continue
+        try:
+            worker = Worker(
+                candidate, by_name, timeout_s=settings.timeout_s, memory_bytes=settings.memory_bytes
+            )
+        except CandidateUnloadableError as error:
+            raise UsageError(str(error)) from None
+        worker.stop()
+        if not worker.offers:
+            raise UsageError(
+                f"candidate {candidate.name} offers none of the operations asked for: "
+                f"define functions such as {operations[0].name}"
+            )
+
+
+def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool]:
+    """Examine every pair; returns the outcomes in order and whether the run was interrupted.
+
+    Ledgers are written to `folder`. Ctrl-C ends the tasks that run; what they found
+    so far is among the outcomes, tasks that had not begun are UNVERIFIED.
+    """
+    warm_up()
+    outcomes: dict[tuple[str, str], Outcome] = {}
+    waiting = []
+    for candidate in plan.candidates:
+        for operation in plan.operations:
+            reason, verdict = _not_run(operation, candidate)
+            if verdict:
+                outcomes[operation.name, candidate.name] = _blank(
+                    operation, candidate, verdict, reason
+                )
+            else:
+                waiting.append((operation, candidate))
+    # The interpreter's kernels take longest: begun first, they do not end alone.
+    waiting.sort(key=lambda pair: pair[1].lane != "interpreter")
+    running: list[_Task] = []
+    interrupted = False
+    try:
+        while waiting or running:
+            while waiting and len(running) < plan.jobs:
+                running.append(_start(*waiting.pop(0), plan, folder))
+                watcher.started(running[-1].operation.name, running[-1].candidate.name)
+            _collect(running, outcomes, watcher)
+    except KeyboardInterrupt:
+        interrupted = True
+        _interrupt(running, outcomes, watcher)
+        for operation, candidate in waiting:
+            outcomes[operation.name, candidate.name] = _blank(
+                operation, candidate, "UNVERIFIED", "interrupted before it began"
+            )
+    order = [(o.name, c.name) for c in plan.candidates for o in plan.operations]
+    return [outcomes[pair] for pair in order], interrupted
+
+
+def _not_run(operation: Operation, candidate: Candidate) -> tuple[str, str]:
+    if candidate.lane == "cuda" and gpu_name() is None:
+        return NO_GPU, "UNVERIFIED"
+    if candidate.kernels_only and not operation.kernels:
+        return HOST_ONLY, "NOT OFFERED"
+    return "", ""
+
+
+def _blank(operation: Operation, candidate: Candidate, verdict: str, reason: str) -> Outcome:
+    result = OperationResult(
+        name=operation.name,
+        section=operation.section,
+        candidate=candidate.name,
+        device=candidate.lane,
+        verdict=verdict,  # type: ignore[arg-type]
+        reason=reason,
+    )
+    return Outcome(result, [])
+
+
+def _start(operation: Operation, candidate: Candidate, plan: Plan, folder: Path) -> _Task:
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    ledger = folder / f"ledger-{candidate.name}-{operation.name}.jsonl".replace(os.sep, "_")
+
+    def drive() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, _raise_interrupt)
+        ours.close()
+        outcome = examine(
+            operation,
+            candidate,
+            plan.settings,
+            plan.steps,
+            plan.corpus,
+            ledger,
+            lambda cases: theirs.send_bytes(b"%d" % cases),
+        )
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        theirs.send_bytes(b"outcome")
+        theirs.send_bytes(msgspec.msgpack.encode(outcome))
+
+    process = multiprocessing.get_context("fork").Process(target=drive)
+    process.start()
+    theirs.close()
+    return _Task(operation, candidate, process, ours)
+
+
+def _raise_interrupt(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _collect(
+    running: list[_Task], outcomes: dict[tuple[str, str], Outcome], watcher: Watcher
+) -> None:
+    """Wait a little for news of the running tasks; ended ones move to the outcomes."""
+    ready = multiprocessing.connection.wait([task.connection for task in running], timeout=0.2)
+    for task in [task for task in running if task.connection in ready]:
+        outcome = _news(task, watcher)
+        if outcome is not None:
+            running.remove(task)
+            task.process.join()
+            task.connection.close()
+            outcomes[task.operation.name, task.candidate.name] = outcome
+            watcher.ended(outcome.result)
+    watcher.tick()
+
+
+def _news(task: _Task, watcher: Watcher) -> Outcome | None:
+    try:
+        data = task.connection.recv_bytes()
+        if data == b"outcome":
+            return msgspec.msgpack.decode(task.connection.recv_bytes(), type=Outcome)
+    except EOFError:
+        task.process.join()
+        reason = f"its process ended with status {task.process.exitcode}"
+        return _blank(task.operation, task.candidate, "UNVERIFIED", reason)
+    watcher.progressed(task.operation.name, task.candidate.name, int(data))
+    return None
+
+
+def _interrupt(
+    running: list[_Task], outcomes: dict[tuple[str, str], Outcome], watcher: Watcher
+) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for task in running:
+        task.process.terminate()
+    while running:
+        _collect(running, outcomes, watcher)

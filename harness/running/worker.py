@@ -1,0 +1,173 @@
+"""The process in which a candidate runs; whatever the candidate does, only this process dies.
+
+The parent sends one frame a case and gets one reply. Standard output and error are
+files that the parent can read when there is no reply.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+import torch
+
+import reference
+from harness.model.candidate import Candidate
+from harness.model.case import Case, decode
+from harness.model.operation import Operation
+from harness.model.verdict import Explanation, Failure, Verdict
+from harness.oracles import judge
+from harness.oracles.equality import as_array, same, type_name
+from harness.oracles.trial import PrintWatch, Trial
+from harness.running.candidates import enter_lane, function_of, load
+
+JUDGE, EXPLAIN = b"J", b"E"
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The candidate is imported; `offers` are the operations it has functions for."""
+
+    offers: tuple[str, ...]
+
+
+class Unloadable(msgspec.Struct, frozen=True, tag=True):
+    """The candidate's import failed."""
+
+    reason: str
+
+
+class Judged(msgspec.Struct, frozen=True, tag=True):
+    """The verdict on one case."""
+
+    verdict: Verdict
+
+
+class Explained(msgspec.Struct, frozen=True, tag=True):
+    """Both sides' outputs for one case."""
+
+    explanation: Explanation
+
+
+class Invalid(msgspec.Struct, frozen=True, tag=True):
+    """The harness itself failed on the case: it makes no sense, or we have a bug."""
+
+    reason: str
+
+
+Reply = Ready | Unloadable | Judged | Explained | Invalid
+PRINTS = Failure(
+    oracle="process",
+    field="",
+    diagnosis="writes to standard output",
+    message="the candidate wrote to standard output",
+)
+
+
+def serve(
+    candidate: Candidate,
+    operations: dict[str, Operation],
+    connection: Connection,
+    memory_bytes: int,
+) -> None:
+    """Answer frames until the parent closes the connection. Never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.enable(file=sys.__stderr__, all_threads=False)
+    enter_lane(candidate)
+    try:
+        module = load(candidate)
+    except BaseException as error:  # an import may raise anything
+        _send(connection, Unloadable(f"{type(error).__name__}: {error}"[:500]))
+        os._exit(0)
+    functions = {name: function_of(module, op) for name, op in operations.items()}
+    _send(connection, Ready(tuple(name for name, function in functions.items() if function)))
+    if candidate.lane != "cuda":
+        _limit_memory(memory_bytes)
+    watch = PrintWatch()
+    watch.take()
+    while True:
+        try:
+            frame = connection.recv_bytes()
+        except EOFError:
+            os._exit(0)
+        case = decode(frame[1:])
+        function = functions[case.operation]
+        assert function is not None
+        trial = _trial(operations[case.operation], case, function, candidate)
+        _send(connection, _answer(frame[:1], trial, watch))
+
+
+def _trial(
+    operation: Operation, case: Case, function: Callable[..., Any], candidate: Candidate
+) -> Trial:
+    return Trial(operation, case, function, getattr(reference, operation.name), candidate.device)
+
+
+def _answer(kind: bytes, trial: Trial, watch: PrintWatch) -> Reply:
+    try:
+        if kind == EXPLAIN:
+            return Explained(explain(trial))
+        verdict = judge(trial)
+    except Exception as error:  # ours: the parent must hear of it, whatever it is
+        return Invalid(f"{type(error).__name__}: {error}")
+    printed = watch.take()
+    if printed:
+        shout = msgspec.structs.replace(PRINTS, got=printed[:200], log=printed)
+        verdict = msgspec.structs.replace(verdict, failures=(*verdict.failures, shout))
+    return Judged(verdict)
+
+
+def explain(trial: Trial) -> Explanation:
+    """All output fields of the first call beside the reference's."""
+    made = trial.first
+    if trial.case.fault:
+        return Explanation([], made.log)
+    outputs = []
+    for name, right in trial.expected.items():
+        got = made.outputs.get(name)
+        outputs.append(
+            {
+                "field": name,
+                "expected": _plain(right),
+                "got": _plain(got),
+                "expected_type": type_name(right),
+                "got_type": type_name(got),
+                "equal": same(right, got),
+            }
+        )
+    return Explanation(outputs, made.log)
+
+
+def _plain(value: Any) -> Any:
+    array = as_array(value)
+    if array is not None:
+        return array.tolist()
+    return value if isinstance(value, bool | int | str | list | None) else repr(value)
+
+
+def _limit_memory(extra_bytes: int) -> None:
+    """Let the process grow by at most `extra_bytes` of address space."""
+    with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + extra_bytes, hard))
+
+
+def _send(connection: Connection, reply: Reply) -> None:
+    connection.send_bytes(msgspec.msgpack.encode(reply))
+
+
+def warm_up() -> None:
+    """Import and run once what every worker needs, before the first one is forked."""
+    from harness.oracles.guards import GuardedAllocations
+
+    torch.set_num_threads(1)
+    with GuardedAllocations():
+        torch.zeros(1) + torch.empty(1)

@@ -1,0 +1,167 @@
+"""The parent's side of a worker: ask, wait no longer than agreed, bury, start another."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from multiprocessing.connection import Connection
+
+import msgspec
+
+from harness.model.candidate import Candidate
+from harness.model.case import Case, encode
+from harness.model.operation import Operation
+from harness.model.verdict import ORACLES, Explanation, Failure, Verdict
+from harness.running.errors import InfrastructureError
+from harness.running.worker import (
+    EXPLAIN,
+    JUDGE,
+    Explained,
+    Invalid,
+    Judged,
+    Ready,
+    Reply,
+    Unloadable,
+    serve,
+)
+
+_IMPORT_SECONDS = 120.0
+_decoder = msgspec.msgpack.Decoder(Reply)
+_NO_CHECKS = (0,) * (len(ORACLES) - 1) + (1,)
+
+
+class CandidateUnloadableError(InfrastructureError):
+    """The candidate's import failed or never ended."""
+
+
+class InvalidCaseError(InfrastructureError):
+    """The harness could not judge a case."""
+
+
+class Worker:
+    """A forked process with one candidate; restarted when the candidate has killed it."""
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        operations: dict[str, Operation],
+        *,
+        timeout_s: float,
+        memory_bytes: int,
+    ) -> None:
+        self.candidate = candidate
+        self.timeout_s = timeout_s
+        self.deaths = 0
+        self.offers: tuple[str, ...] = ()
+        self._operations = operations
+        self._memory_bytes = memory_bytes
+        self._stderr = os.memfd_create("candidate-stderr")
+        self._pid = 0
+        self._connection: Connection | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Fork a fresh process and wait until it has imported the candidate."""
+        ours, theirs = multiprocessing.Pipe()
+        stdout = os.memfd_create("candidate-stdout")
+        os.ftruncate(self._stderr, 0)
+        os.lseek(self._stderr, 0, os.SEEK_SET)
+        pid = os.fork()
+        if not pid:
+            ours.close()
+            os.dup2(stdout, 1)
+            os.dup2(self._stderr, 2)
+            try:
+                serve(self.candidate, self._operations, theirs, self._memory_bytes)
+            finally:
+                os._exit(70)
+        theirs.close()
+        os.close(stdout)
+        self._pid, self._connection = pid, ours
+        reply = self._receive(_IMPORT_SECONDS)
+        if isinstance(reply, Ready):
+            self.offers = reply.offers
+            return
+        reason = reply.reason if isinstance(reply, Unloadable) else self._bury()
+        self.stop()
+        raise CandidateUnloadableError(f"candidate {self.candidate.name} cannot be imported: {reason}")
+
+    def judge(self, case: Case) -> Verdict:
+        """The verdict on a case; a crash or a hang is a verdict too (InvalidCaseError)."""
+        reply = self._ask(JUDGE, case)
+        if isinstance(reply, Judged):
+            return reply.verdict
+        if isinstance(reply, Invalid):
+            raise InvalidCaseError(f"case {case.id} of {case.operation}: {reply.reason}")
+        return Verdict((self._obituary(),), _NO_CHECKS)
+
+    def explain(self, case: Case) -> Explanation:
+        """All outputs of the case, none if the candidate dies."""
+        reply = self._ask(EXPLAIN, case)
+        if isinstance(reply, Explained):
+            return reply.explanation
+        if reply is None:
+            return Explanation([], self._obituary().log)
+        return Explanation([], "")
+
+    def restart(self) -> None:
+        """Go on in a fresh process."""
+        self.stop()
+        self.start()
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing."""
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(self, kind: bytes, case: Case) -> Reply | None:
+        assert self._connection is not None
+        try:
+            self._connection.send_bytes(kind + encode(case))
+        except (BrokenPipeError, ConnectionResetError):
+            return None
+        return self._receive(self.timeout_s)
+
+    def _receive(self, timeout_s: float) -> Reply | None:
+        assert self._connection is not None
+        try:
+            if self._connection.poll(timeout_s):
+                return _decoder.decode(self._connection.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            pass
+        return None
+
+    def _obituary(self) -> Failure:
+        """What killed the process, as a failure; a fresh process is started."""
+        diagnosis = self._bury()
+        log = os.pread(self._stderr, 4000, 0).decode(errors="replace")
+        self.deaths += 1
+        self.start()
+        return Failure(
+            oracle="process",
+            field=diagnosis,
+            diagnosis=diagnosis,
+            message=f"the candidate {diagnosis}",
+            expected="a result",
+            got=diagnosis,
+            log=log,
+        )
+
+    def _bury(self) -> str:
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if not pid and self._connection is not None and self._connection.poll(0.2):
+            pid, status = os.waitpid(self._pid, 0)  # its end of the pipe is closed: it is dying
+        if not pid:
+            self.stop()
+            return f"does not answer within {self.timeout_s:g} s"
+        self._pid = 0
+        self.stop()
+        if os.WIFSIGNALED(status):
+            return f"crashes with {signal.Signals(os.WTERMSIG(status)).name}"
+        return f"ends the process with status {os.WEXITSTATUS(status)}"
