@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from reference.interface import CommonAttentionMetadata
@@ -114,7 +115,7 @@ def _on_host(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtual
     count, dtype = plan.num_virtual, plan.dtype
     mirrors = _Mirrors(count, dtype)
     starts, lengths = torch.empty(count + 1, dtype=dtype), torch.empty(count, dtype=dtype)
-    origin = torch.empty((2, count), dtype=dtype).numpy()
+    origin = np.empty((2, count), plan.offsets.dtype)
     longest = _fill(plan, mirrors, starts.numpy(), lengths.numpy(), origin)
     source = md.block_table_tensor
     table = torch.empty((count, columns), dtype=source.dtype)

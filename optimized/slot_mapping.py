@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -18,12 +18,11 @@ from reference.interface.checks import (
 
 from .dispatch import on_device
 from .host.arrays import array, common_dtype, flat_table
-from .host.slot_mapping import fill_slots
+from .host.slot_mapping import count_tokens, fill_slots
 
-_SMALL_BLOCK: Final = 8
-"""Tokens per block below which numpy beats one `range` per block."""
-_SHORT_RANGE: Final = 64
-"""Tokens up to which one `range` per block wins at any block size."""
+_INTEGERS: Final = frozenset({torch.int32, torch.int64})
+_FEW_BLOCKS: Final = 8
+"""Blocks up to which one `range` per block beats numpy, whose calls cost as much as these."""
 
 
 def compute_slot_mapping_start_idx(
@@ -70,10 +69,9 @@ def compute_slot_mapping(
     blocks = check_block_row(operation, block_tables, seq_id, first, seq_len, block_size)
     if start_idx > context_len:
         slot_mapping.extend([PAD_SLOT_ID] * (start_idx - context_len))
-    by_block = block_size >= _SMALL_BLOCK or seq_len - first <= _SHORT_RANGE
-    (_extend_by_block if by_block else _extend_at_once)(
-        slot_mapping, blocks, first, seq_len, block_size
-    )
+    few = seq_len - first <= _FEW_BLOCKS * block_size
+    extend = _extend_by_block if few else _extend_at_once
+    extend(slot_mapping, blocks, first, seq_len, block_size)
 
 
 def _compute_slot_mapping_python(
@@ -146,7 +144,7 @@ def build_slot_mapping(
     Result, length and errors as in `reference`. On a device: one kernel, and a sync
     only if neither `num_padded_tokens` nor `out` gives the length. SPEC.md section 5.
     """
-    check_slot_mapping(
+    batch = _Batch(
         query_start_loc,
         num_computed_tokens,
         block_table,
@@ -155,42 +153,87 @@ def build_slot_mapping(
         start_idx,
         out,
     )
-    if out is None:
-        length = num_padded_tokens
-        if length is None:
-            length = int(query_start_loc[-1])
-        out = torch.empty(length, dtype=torch.int64, device=query_start_loc.device)
-    if on_device(query_start_loc):
-        from .kernels.slot_mapping import write_slots  # noqa: PLC0415
-
-        write_slots(query_start_loc, num_computed_tokens, block_table, block_size, start_idx, out)
-    else:
-        _fill_on_host(query_start_loc, num_computed_tokens, block_table, block_size, start_idx, out)
-    return out if num_padded_tokens is None else out[:num_padded_tokens]
+    if not _fits(batch) or on_device(query_start_loc):
+        check_slot_mapping(*batch)
+    slots = _on_device(batch) if on_device(query_start_loc) else _on_host(batch)
+    if num_padded_tokens is None or num_padded_tokens == slots.shape[0]:
+        return slots
+    return slots[:num_padded_tokens]
 
 
-def _fill_on_host(
-    query_start_loc: torch.Tensor,
-    num_computed_tokens: torch.Tensor,
-    block_table: torch.Tensor,
-    block_size: int,
-    start_idx: torch.Tensor | None,
-    out: torch.Tensor,
-) -> None:
-    first_kept = num_computed_tokens if start_idx is None else start_idx
-    dtype = common_dtype(query_start_loc, num_computed_tokens, first_kept)
-    contiguous = out if out.is_contiguous() else torch.empty(out.shape[0], dtype=out.dtype)
-    fill_slots(
-        array(query_start_loc, dtype),
-        array(num_computed_tokens, dtype),
-        array(first_kept, dtype),
-        *flat_table(block_table),
-        block_table.shape[1],
-        block_size,
-        contiguous.numpy(),
+class _Batch(NamedTuple):
+    """The arguments of `build_slot_mapping`, in the order of its shared check."""
+
+    query_start_loc: torch.Tensor
+    num_computed: torch.Tensor
+    table: torch.Tensor
+    block_size: int
+    num_padded: int | None
+    start_idx: torch.Tensor | None
+    out: torch.Tensor | None
+
+
+def _fits(batch: _Batch) -> bool:
+    """Whether types, shapes, dtypes and CPU devices are certainly right, found out cheaply.
+
+    Where this says no, the shared check decides and names the field.
+    """
+    starts, computed, table, block_size, num_padded, start_idx, out = batch
+    for tensor in (starts, computed, table, start_idx, out):
+        if type(tensor) is not torch.Tensor:
+            if tensor is not None:
+                return False
+        elif not tensor.is_cpu or tensor.dtype not in _INTEGERS:
+            return False
+    if starts is None or computed is None or table is None or table.ndim != 2:
+        return False
+    rows = table.shape[0]
+    return (
+        type(block_size) is int
+        and block_size > 0
+        and starts.shape == (rows + 1,)
+        and computed.shape == (rows,)
+        and (start_idx is None or start_idx.shape == (rows,))
+        and (out is None or (out.ndim == 1 and out.dtype is torch.int64))
+        and (num_padded is None or (type(num_padded) is int and num_padded >= 0))
     )
-    if contiguous is not out:
-        out.copy_(contiguous)
+
+
+def _on_device(batch: _Batch) -> torch.Tensor:
+    out = batch.out
+    if out is None:
+        length = batch.num_padded
+        if length is None:
+            length = int(batch.query_start_loc[-1])
+        out = torch.empty(length, dtype=torch.int64, device=batch.query_start_loc.device)
+
+    from .kernels.slot_mapping import write_slots  # noqa: PLC0415
+
+    write_slots(*batch[:4], batch.start_idx, out)
+    return out
+
+
+def _on_host(batch: _Batch) -> torch.Tensor:
+    first_kept = batch.num_computed if batch.start_idx is None else batch.start_idx
+    dtype = common_dtype(batch.query_start_loc, batch.num_computed, first_kept)
+    starts, computed = array(batch.query_start_loc, dtype), array(batch.num_computed, dtype)
+    tokens, out = count_tokens(starts, computed), batch.out
+    length = tokens if batch.num_padded is None else batch.num_padded
+    if tokens < 0 or length < tokens or (out is not None and out.shape[0] < max(length, tokens)):
+        check_slot_mapping(*batch)
+    if out is None:
+        out = torch.empty(length, dtype=torch.int64)
+    filled = out if out.is_contiguous() else torch.empty(out.shape[0], dtype=torch.int64)
+    fill_slots(
+        starts,
+        computed,
+        computed if batch.start_idx is None else array(first_kept, dtype),
+        *flat_table(batch.table),
+        batch.table.shape[1],
+        batch.block_size,
+        filled.numpy(),
+    )
+    return out if filled is out else out.copy_(filled)
 
 
 def is_block_tables_empty(
