@@ -6,31 +6,20 @@ out is counted and said.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from harness.model.case import Batch
-from harness.model.run import Difference
 
-from .difference_view import first_wrong
+from .focus import NO_MARKS, Focus, Marks
 from .wording import many
 
 Kind = Literal["computed", "query", "unused"]
 
 MAX_ROWS = 12
 """Rows drawn of a batch."""
-MAX_CELLS = 64
+MAX_CELLS = 36
 """Tokens drawn of a row before its middle is left out."""
-
-
-class Focus(NamedTuple):
-    """Where in the batch the first difference lies: a row, and a token of it if known."""
-
-    row: int
-    token: int | None
-    """Index into the batch's query tokens."""
 
 
 class RequestRow(NamedTuple):
@@ -46,6 +35,8 @@ class RequestRow(NamedTuple):
     stale_columns: int
     sampled: frozenset[int]
     """Positions whose logits are sampled."""
+    marks: frozenset[int]
+    """Positions at which a slice or a chunk starts."""
     note: str
     focused: bool
     focus_position: int | None
@@ -83,9 +74,11 @@ class BatchView(NamedTuple):
     padded_tokens: int
     spare_slots: int
     logits_padding: int
+    mark: str
+    """What the rows' marks mean."""
 
 
-def view_batch(batch: Batch, focus: Focus | None = None) -> BatchView:
+def view_batch(batch: Batch, focus: Focus | None = None, marks: Marks = NO_MARKS) -> BatchView:
     """Choose what to draw of `batch`, around `focus` when it has too many rows."""
     columns = max((len(blocks) for blocks in batch.blocks), default=0) + batch.spare_columns
     starts = [0, *accumulate(batch.query_lens)]
@@ -95,8 +88,8 @@ def view_batch(batch: Batch, focus: Focus | None = None) -> BatchView:
         first = min(max(0, middle - MAX_ROWS // 2), last - MAX_ROWS)
         last = first + MAX_ROWS
     return BatchView(
-        facts=batch_facts(batch),
-        rows=tuple(_row(batch, r, starts, columns, focus) for r in range(first, last)),
+        facts=f"{batch_size(batch.num_requests, batch.num_tokens)}, {batch_facts(batch)}",
+        rows=tuple(_row(batch, r, starts, columns, focus, marks) for r in range(first, last)),
         above=_left_out(batch, range(first)),
         below=_left_out(batch, range(last, batch.num_requests)),
         padded_rows=batch.padded_requests,
@@ -104,16 +97,18 @@ def view_batch(batch: Batch, focus: Focus | None = None) -> BatchView:
         padded_tokens=batch.padded_tokens,
         spare_slots=batch.spare_slots,
         logits_padding=batch.logits_padding if batch.logits_indices is not None else 0,
+        mark=marks.meaning,
     )
 
 
+def batch_size(requests: int, tokens: int) -> str:
+    """Such as "3 requests and 24 query tokens"."""
+    return f"{many(requests, 'request')} and {many(tokens, 'query token')}"
+
+
 def batch_facts(batch: Batch) -> str:
-    """The batch in one line."""
-    facts = [
-        f"block size {batch.block_size:,}",
-        many(batch.num_requests, "request"),
-        many(batch.num_tokens, "query token"),
-    ]
+    """What the batch is like, its size apart."""
+    facts = [f"block size {batch.block_size:,}"]
     if batch.padded_requests:
         facts.append(many(batch.padded_requests, "padded row"))
     if batch.padded_tokens:
@@ -130,49 +125,16 @@ def batch_facts(batch: Batch) -> str:
     return ", ".join(facts)
 
 
-def find_focus(batch: Batch, differences: Sequence[Difference]) -> Focus | None:
-    """The row and token that the first wrong element belongs to, None if it can't be told.
-
-    Only fields of the batch itself can be mapped: the parts of a split or the virtual
-    batches of local attention number their rows anew.
-    """
-    wrong = next((difference for difference in differences if not difference.equal), None)
-    place = first_wrong(wrong) if wrong else None
-    if wrong is None or not place or not re.fullmatch(r"\w+", wrong.field):
-        return None
-    length, index = _length(wrong.expected), place[0]
-    starts = [0, *accumulate(batch.query_lens)]
-    rows = batch.num_requests
-    if "slot" in wrong.field and length >= batch.num_tokens > index:
-        row = next(r for r in range(rows) if index < starts[r + 1])
-        return Focus(row, index)
-    if "query_start_loc" in wrong.field and rows < length <= rows + batch.padded_requests + 1:
-        return Focus(min(max(0, index - 1), rows - 1), None) if rows else None
-    by_row = wrong.field.startswith(("seq_lens", "num_computed", "block_table", "encoder_", "dcp_"))
-    if by_row and rows <= length <= rows + batch.padded_requests and index < rows:
-        return Focus(index, None)
-    return None
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, list | tuple) else 0
-
-
-def _row(batch: Batch, r: int, starts: list[int], columns: int, focus: Focus | None) -> RequestRow:
+def _row(
+    batch: Batch, r: int, starts: list[int], columns: int, focus: Focus | None, marks: Marks
+) -> RequestRow:
     query, computed, blocks = batch.query_lens[r], batch.computed_lens[r], batch.blocks[r]
-    token = focus.token if focus and focus.row == r else None
-    position = None if token is None else computed + token - starts[r]
-    sampled = frozenset(
-        computed + index - starts[r]
-        for index in batch.logits_indices or ()
-        if starts[r] <= index < starts[r + 1]
-    )
     capacity = max(len(blocks) * batch.block_size, computed + query)
-    notes = []
-    if batch.encoder_seq_lens is not None:
-        notes.append(f"encoder {batch.encoder_seq_lens[r]:,}")
-    if batch.dcp_local_seq_lens is not None:
-        notes.append(f"dcp-local {batch.dcp_local_seq_lens[r]:,}")
+    # A token's position in its sequence is its index in the batch and this.
+    shift = computed - starts[r]
+    tokens = range(starts[r], starts[r + 1])
+    token = focus.token if focus and focus.row == r else None
+    position = None if token is None else token + shift
     return RequestRow(
         number=r,
         query=query,
@@ -181,21 +143,33 @@ def _row(batch: Batch, r: int, starts: list[int], columns: int, focus: Focus | N
         block_size=batch.block_size,
         first_token=starts[r],
         stale_columns=columns - len(blocks),
-        sampled=sampled,
-        note=", ".join(notes),
+        sampled=frozenset(i + shift for i in batch.logits_indices or () if i in tokens),
+        marks=frozenset(i + shift for i in marks.tokens if i in tokens)
+        | frozenset(range(marks.chunk, computed + query, marks.chunk) if marks.chunk else ()),
+        note=_note(batch, r),
         focused=focus is not None and focus.row == r,
         focus_position=position,
         pieces=_pieces(capacity, computed, computed + query, position),
     )
 
 
+def _note(batch: Batch, r: int) -> str:
+    """What else is known of a row, "" for nothing."""
+    notes = []
+    if batch.encoder_seq_lens is not None:
+        notes.append(f"encoder {batch.encoder_seq_lens[r]:,}")
+    if batch.dcp_local_seq_lens is not None:
+        notes.append(f"dcp-local {batch.dcp_local_seq_lens[r]:,}")
+    return ", ".join(notes)
+
+
 def _pieces(capacity: int, computed: int, length: int, focus: int | None) -> tuple[range, ...]:
     """All positions if they fit, else those around the row's edges and the focus."""
     if capacity <= MAX_CELLS:
         return (range(capacity),) if capacity else ()
-    around = [(0, 3), (computed - 4, computed + 8), (length - 6, length + 2)]
+    around = [(0, 2), (computed - 3, computed + 5), (length - 4, length + 1)]
     if focus is not None:
-        around.append((focus - 4, focus + 5))
+        around.append((focus - 3, focus + 4))
     pieces: list[range] = []
     for low, high in sorted((max(0, low), min(high, capacity)) for low, high in around):
         # A hole of two cells is no shorter than the sign that says so.

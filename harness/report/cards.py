@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 from harness.model.run import Difference, Finding
 
-from .batch_view import batch_facts, find_focus
+from .batch_view import batch_facts, batch_size
 from .difference_picture import difference_picture
 from .difference_view import view_difference
+from .focus import find_focus, find_marks
 from .literal import case_literal, example_line
 from .pictures import batch_picture
-from .wording import many, middle_out, shorten
+from .wording import middle_out, shorten
 
 BUDGET = 3_000_000
 """Bytes of all pictures, literals and logs: the page stays under 5 MB."""
@@ -118,15 +119,13 @@ def _card(number: int, finding: Finding, purse: _Budget) -> Card:
 
 def size_sentence(finding: Finding) -> str:
     """The input's size before and after shrinking."""
-    after = _size(finding.requests, finding.tokens)
-    before = _size(finding.requests_before, finding.tokens_before)
+    if finding.case.batch is None:
+        return "no batch"
+    after = batch_size(finding.requests, finding.tokens)
+    before = batch_size(finding.requests_before, finding.tokens_before)
     if before == after:
         return f"{after}; it was found at this size"
     return f"{after}, shrunk from {before}"
-
-
-def _size(requests: int, tokens: int) -> str:
-    return f"{many(requests, 'request')} and {many(tokens, 'query token')}"
 
 
 def _source(finding: Finding) -> str:
@@ -144,8 +143,10 @@ def _field(difference: Difference, prefix: str) -> FieldPicture:
 
 
 def _batch(finding: Finding, wrong: list[Difference], prefix: str) -> str:
-    batch = finding.case.batch
-    return batch_picture(batch, prefix, find_focus(batch, wrong)) if batch else ""
+    case = finding.case
+    if case.batch is None:
+        return ""
+    return batch_picture(case.batch, prefix, find_focus(case, wrong), find_marks(case))
 
 
 def _params(finding: Finding) -> tuple[tuple[str, str], ...]:

@@ -7,37 +7,28 @@ from harness.model.run import Difference
 from .difference_view import Cell, DifferenceView, Line, index_text, view_difference
 from .svg import CHARACTER, Markup, hatched, picture, rect, text
 
-_COLUMNS = 104
+_COLUMNS = 126
 """Characters across the cells of a line."""
-_LEFT = 84
+_WORDS = 78
 """Width of the words expected and got."""
-_HEIGHT = 24
+_CELL = 24
+"""Height of a cell."""
 
 
 def difference_picture(difference: Difference, prefix: str) -> Markup:
     """One field as SVG; wrong elements are hatched, framed and marked with ≠."""
     view = view_difference(difference, _COLUMNS, separator=3)
-    labels = max((len(line.label) for line in view.lines), default=0)
-    left = _LEFT + (labels + 1) * CHARACTER * bool(labels)
-    cell = _cell_width(view)
-    body, y = [], 2.0
-    if view.above:
-        body.append(text(0, y + 11, f"⋮ {view.above}", "t soft"))
-        y += 22
+    label = max((len(line.label) for line in view.lines), default=0)
+    drawing = _Drawing(view, prefix, (label + 1) * CHARACTER if label else 0.0)
+    drawing.note(view.above)
     for line in view.lines:
-        body.append(_line(line, view, y, left, cell, prefix))
-        y += 2 * _HEIGHT + (16 if not view.scalar else 0) + 14
-    if view.below:
-        body.append(text(0, y + 8, f"⋮ {view.below}", "t soft"))
-        y += 20
+        drawing.line(line)
     if not view.lines:
-        body.append(text(0, y + 11, "both sides are empty; their types differ", "t soft"))
-        y += 22
-    widest = max((len(line.cells) for line in view.lines), default=0)
-    words = max(len(view.above), len(view.below), 42) + 3
-    width = max(left + widest * (cell + 1) + 16, words * CHARACTER)
+        drawing.note("both sides are empty")
+    drawing.note(view.below)
     title = f"{view.field}: expected above, got below"
-    return picture(width, y, title, _describe(view), "".join(body), prefix)
+    body = "".join(drawing.parts)
+    return picture(drawing.width, drawing.y + 4, title, _describe(view), body, prefix)
 
 
 def _describe(view: DifferenceView) -> str:
@@ -51,46 +42,61 @@ def _describe(view: DifferenceView) -> str:
     return f"{view.sentence}. {'; '.join(places)}"
 
 
-def _cell_width(view: DifferenceView) -> float:
-    cells = [cell for line in view.lines for cell in line.cells]
-    longest = max((len(side or "") for cell in cells for side in cell[1:3]), default=1)
-    return max(30.0, longest * CHARACTER + 12)
+class _Drawing:
+    """Lines of cells from top to bottom."""
 
+    def __init__(self, view: DifferenceView, prefix: str, label: float) -> None:
+        sides = [side or "" for line in view.lines for cell in line.cells for side in cell[1:3]]
+        self.view, self.prefix, self.label = view, prefix, label
+        self.cell = max(30.0, max(map(len, sides), default=0) * CHARACTER + 12)
+        self.parts: list[Markup] = []
+        self.y = 2.0
+        self.width = 320.0
+        self.header: tuple[str, ...] = ()
 
-def _line(
-    line: Line, view: DifferenceView, y: float, left: float, cell: float, prefix: str
-) -> Markup:
-    """Indices, expected, got: three rows of text, aligned."""
-    parts = []
-    if not view.scalar:
-        for i, item in enumerate(line.cells):
-            x = left + i * (cell + 1) + cell / 2
-            parts.append(text(x, y + 10, str(item.at[-1]) if item.at else "", "t index"))
-        y += 16
-    if line.label:
-        parts.append(text(0, y + _HEIGHT + 4, line.label, "t strong"))
-    words = left - _LEFT
-    parts.append(text(words, y + 16, "expected", "t soft"))
-    parts.append(text(words, y + _HEIGHT + 17, "got", "t strong" if line.wrong else "t soft"))
-    for i, item in enumerate(line.cells):
-        parts.append(_cell(item, left + i * (cell + 1), y, cell, prefix, item is view.first))
-    return "".join(parts)
+    def note(self, words: str) -> None:
+        """A line of text where lines of cells are left out."""
+        if words:
+            self.parts.append(text(0, self.y + 12, f"⋮ {words}", "t soft"))
+            self.width = max(self.width, (len(words) + 3) * CHARACTER)
+            self.y += 24
+            self.header = ()
 
+    def line(self, line: Line) -> None:
+        """Expected above got; a line without a difference is drawn once, for both."""
+        left = self.label + _WORDS
+        if not self.view.scalar and line.indices != self.header:
+            self._indices(line, left)
+        self.parts.append(text(0, self.y + 16, line.label, "t strong") if line.label else "")
+        words = ("expected", "got") if line.wrong else ("both",)
+        for row, word in enumerate(words):
+            style = "t strong" if word == "got" else "t soft"
+            self.parts.append(text(self.label, self.y + 16 + row * (_CELL + 1), word, style))
+        for i, cell in enumerate(line.cells):
+            self.parts.append(self._cell(cell, left + i * (self.cell + 1), line.wrong))
+        self.width = max(self.width, left + len(line.cells) * (self.cell + 1) + 4)
+        self.y += 2 * _CELL + 18 if line.wrong else _CELL + 4
 
-def _cell(item: Cell, x: float, y: float, width: float, prefix: str, first: bool) -> Markup:
-    """One element: expected above, got below, a ≠ between them when they differ."""
-    middle = x + width / 2
-    low = y + _HEIGHT + 1
-    if item.wrong:
-        above = rect(x, y, width, _HEIGHT, "right")
-        below = hatched(x, low, width, _HEIGHT, "wrong", prefix)
-        below += rect(x, low, width, _HEIGHT, "focus" if first else "frame")
-    else:
-        above = rect(x, y, width, _HEIGHT, "equal")
-        below = rect(x, low, width, _HEIGHT, "equal")
-    above += text(middle, y + 16, "none" if item.expected is None else item.expected, "t middle")
-    style = "t middle halo" if item.wrong else "t middle"
-    below += text(middle, low + 16, "none" if item.got is None else item.got, style)
-    if item.wrong:
-        below += text(middle, low + _HEIGHT + 10, "≠", "t mark middle")
-    return above + below
+    def _indices(self, line: Line, left: float) -> None:
+        self.y += 2
+        for i, index in enumerate(line.indices):
+            x = left + i * (self.cell + 1) + self.cell / 2
+            self.parts.append(text(x, self.y + 10, index, "t index"))
+        self.y += 16
+        self.header = line.indices
+
+    def _cell(self, cell: Cell, x: float, both: bool) -> Markup:
+        """One element; when it is wrong, a ≠ stands below."""
+        middle, y, low = x + self.cell / 2, self.y, self.y + _CELL + 1
+        size = (self.cell, _CELL)
+        above = rect(x, y, *size, "right" if cell.wrong else "equal")
+        above += text(middle, y + 16, cell.expected or "none", "t middle")
+        if not both:
+            return above
+        if not cell.wrong:
+            below = rect(x, low, *size, "equal")
+            return above + below + text(middle, low + 16, cell.got or "none", "t middle")
+        below = hatched(x, low, *size, "wrong", self.prefix)
+        below += rect(x, low, *size, "focus" if cell is self.view.first else "frame")
+        below += text(middle, low + 16, cell.got or "none", "t middle halo")
+        return above + below + text(middle, low + _CELL + 12, "≠", "t mark middle")

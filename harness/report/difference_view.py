@@ -41,6 +41,11 @@ class Line(NamedTuple):
         """Whether any of its elements is wrong."""
         return any(cell.wrong for cell in self.cells)
 
+    @property
+    def indices(self) -> tuple[str, ...]:
+        """Last index of each of its elements."""
+        return tuple(str(cell.at[-1]) if cell.at else "" for cell in self.cells)
+
 
 class DifferenceView(NamedTuple):
     """One wrong field: the lines around its first difference, and what is said of the rest."""
@@ -180,7 +185,7 @@ def _text(value: Any) -> str:
 def _per_line(width: int, cell: int) -> int:
     """Cells in a line: a round number, so that indices are easy to count."""
     fits = max(2, width // cell)
-    return next((round_ for round_ in (32, 16, 8) if round_ <= fits), fits)
+    return next((round_ for round_ in (32, 24, 20, 16, 12, 10, 8) if round_ <= fits), fits)
 
 
 def _left_out(lines: list[Line], where: str) -> str:

@@ -16,7 +16,7 @@ from harness.model.run import Run
 from .appendix import GLOSSARY, environment_rows, settings_rows
 from .cards import build_cards
 from .matrix import build_matrix, skips
-from .wording import clean, counts_sentence, device_words, many, tally
+from .wording import STATE_WORDS, capital, clean, counts_sentence, device_words, many, tally
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _STYLES = ("colours.css", "page.css", "parts.css", "pictures.css", "print.css")
@@ -62,6 +62,8 @@ def _environment() -> jinja2.Environment:
         finalize=_finalize,
     )
     environment.filters["many"] = many
+    environment.filters["capital"] = capital
+    environment.filters["state_word"] = STATE_WORDS.__getitem__
     environment.filters["picture"] = Markup
     return environment
 

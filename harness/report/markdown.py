@@ -9,6 +9,7 @@ from harness.model.run import Finding, Run, Verdict
 
 from .wording import (
     GLYPHS,
+    STATE_WORDS,
     STATES,
     clean,
     counts_sentence,
@@ -56,10 +57,9 @@ def _candidates(run: Run) -> str:
     rows: dict[tuple[str, str], Counter[Verdict]] = {}
     for result in run.operations:
         rows.setdefault((result.candidate, result.device), Counter())[result.verdict] += 1
-    words = ["verified", "failed", "unverified", "not offered"]
     lines = [
         "| candidate | device | "
-        + " | ".join(f"{GLYPHS[s]} {w}" for s, w in zip(STATES, words, strict=True))
+        + " | ".join(f"{GLYPHS[state]} {STATE_WORDS[state]}" for state in STATES)
         + " |",
         "|---|---|" + "---:|" * len(STATES),
     ]

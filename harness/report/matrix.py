@@ -124,7 +124,7 @@ def _cell(result: OperationResult, oracle: str, links: Links) -> MatrixCell:
     found = links.get(((result.name, result.candidate, result.device), oracle), ())
     count = result.oracles.get(oracle)
     if found or (count and count.failed):
-        words = f"{count.failed:,} of {count.checks:,}" if count else "failed"
+        words = f"{count.failed:,} of {count.checks:,}" if count and count.failed else "failed"
         return MatrixCell("FAIL", GLYPHS["FAIL"], words, "", found)
     if count and count.checks:
         return MatrixCell("PASS", GLYPHS["PASS"], f"{count.checks:,}", "")
@@ -133,7 +133,7 @@ def _cell(result: OperationResult, oracle: str, links: Links) -> MatrixCell:
     if count or result.verdict == "UNVERIFIED":
         reason = (count.reason if count else "") or result.reason or "no check was made"
         return MatrixCell("UNVERIFIED", GLYPHS["UNVERIFIED"], "unverified", reason)
-    return MatrixCell("NO CHECK", GLYPHS["NO CHECK"], "not defined", "")
+    return MatrixCell("NO CHECK", GLYPHS["NO CHECK"], "n/a", "")
 
 
 def _total(

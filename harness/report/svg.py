@@ -11,8 +11,8 @@ Markup = str
 
 _HATCHES = (("wrong", 5, 45, 1.6), ("stale", 6, 135, 1.0))
 """Class, distance of the lines, angle in degrees and width of each hatching."""
-CHARACTER = 6.7
-"""Width in px of a character of class "t" (11 px monospace)."""
+CHARACTER = 7.3
+"""Width in px of a character of class "t" (12 px monospace)."""
 
 
 def tag(name: str, content: Markup = "", **attributes: object) -> Markup:

@@ -7,20 +7,39 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from harness.model.case import Batch
+from harness.model.case import Batch, Case
 from harness.model.run import Difference
 
-from .batch_view import BatchView, RequestRow, find_focus, view_batch
+from .batch_view import BatchView, RequestRow, view_batch
 from .difference_view import DifferenceView, Line, view_difference
-from .wording import clean, listed, many
+from .focus import NO_MARKS, Focus, Marks, find_focus, find_marks
+from .wording import clean, listed, many, shorten
 
 _SIGNS = {"computed": "o", "query": "#", "unused": "."}
 _STYLES = {"computed": "cyan", "query": "bold blue", "unused": "dim"}
 
 
-def draw_batch(batch: Batch, differences: Sequence[Difference] = ()) -> RenderableType:
-    """The batch, a line a request; the row of the first of `differences` is marked with >."""
-    view = view_batch(batch, find_focus(batch, differences))
+def draw_case(case: Case, differences: Sequence[Difference] = ()) -> RenderableType:
+    """A case's batch and other arguments; what the first of `differences` hits is marked."""
+    parts: list[RenderableType] = []
+    if case.batch is not None:
+        parts.append(
+            draw_batch(case.batch, focus=find_focus(case, differences), marks=find_marks(case))
+        )
+    parts += [
+        Text.assemble((f"{name} ", "dim"), shorten(clean(repr(value)), 200))
+        for name, value in case.params.items()
+    ]
+    if case.fault:
+        parts.append(Text.assemble(("fault ", "dim"), clean(case.fault)))
+    return Group(*parts)
+
+
+def draw_batch(
+    batch: Batch, *, focus: Focus | None = None, marks: Marks = NO_MARKS
+) -> RenderableType:
+    """The batch, a line a request: blocks with their ids, computed and query tokens."""
+    view = view_batch(batch, focus, marks)
     lines = [Text(view.facts, style="bold")]
     if view.above:
         lines.append(Text(f"  ... {view.above}", style="dim"))
@@ -29,6 +48,8 @@ def draw_batch(batch: Batch, differences: Sequence[Difference] = ()) -> Renderab
         lines.append(Text(f"  ... {view.below}", style="dim"))
     lines += [Text(f"  {line}", style="dim") for line in _padding(view)]
     legend = "  o computed   # query   . unused   17[..] block 17"
+    legend += f"   | {view.mark}" if view.mark else ""
+    legend += "   > first difference" if any(row.focused for row in view.rows) else ""
     return Group(*lines, Text(legend, style="dim"))
 
 
@@ -38,7 +59,7 @@ def draw_difference(differences: Iterable[Difference], width: int = 96) -> Rende
     parts: list[Text] = []
     for difference in differences:
         if not difference.equal:
-            parts += _field(view_difference(difference, width - 12))
+            parts += _field(view_difference(difference, width - 16))
     equal = [clean(difference.field) for difference in differences if difference.equal]
     if equal:
         parts.append(Text(f"equal: {listed(equal)}", style="dim"))
@@ -46,13 +67,13 @@ def draw_difference(differences: Iterable[Difference], width: int = 96) -> Rende
 
 
 def _request(row: RequestRow, view: BatchView) -> Text:
-    """`> r3  q 2 c 5 s 7   17[oooo] 3[o##.]  2 stale`."""
+    """`> r3  q 2 c 5 s 7   17[oooo] 3[o##.]  2 stale columns`."""
     digits = len(str(max(r.number for r in view.rows)))
     size = f"q {row.query} c {row.computed} s {row.length}"
     widest = max(len(f"q {r.query} c {r.computed} s {r.length}") for r in view.rows)
-    line = Text("> " if row.focused else "  ", style="bold red")
+    line = Text("> " if row.focused else "  ", style="bold red", overflow="fold")
     line.append(f"r{row.number:<{digits}}  ", style="bold")
-    line.append(f"{size:<{widest}}  ", style="dim")
+    line.append(f"{size:<{widest}}  ", style="not bold dim")
     last = 0
     for piece in row.pieces:
         if piece.start > last:
@@ -61,14 +82,11 @@ def _request(row: RequestRow, view: BatchView) -> Text:
         last = piece.stop
     if last < row.capacity:
         line.append(f" ..{row.capacity - last:,}.. ", style="dim")
-    if not row.length:
-        line.append("no tokens ", style="dim")
-    elif not row.query:
-        line.append("no query ", style="dim")
+    notes = ["no tokens"] if not row.length else ["no query"] if not row.query else []
     if row.stale_columns:
-        line.append(f" {many(row.stale_columns, 'stale column')}", style="yellow")
-    if row.note:
-        line.append(f"  {row.note}", style="dim")
+        notes.append(many(row.stale_columns, "stale column"))
+    line.append(f" {', '.join([*notes, row.note] if row.note else notes)}", style="yellow")
+    line.rstrip()
     return line
 
 
@@ -81,8 +99,10 @@ def _blocks(line: Text, row: RequestRow, piece: range) -> None:
             block = position // row.block_size
             name = row.blocks[block] if block < len(row.blocks) else "none"
             line.append(f"{name}[", style="dim")
-        kind = row.kind(position)
+        if position in row.marks:
+            line.append("|", style="bold magenta")
         focused = position == row.focus_position
+        kind = row.kind(position)
         line.append(_SIGNS[kind], style="bold reverse red" if focused else _STYLES[kind])
     line.append("] ", style="dim")
 
@@ -91,7 +111,8 @@ def _padding(view: BatchView) -> list[str]:
     lines = []
     if view.padded_rows:
         columns = many(view.columns, "stale column")
-        lines.append(f"{many(view.padded_rows, 'padded row')}: q 0 s 0, {columns} each")
+        each = " each" if view.padded_rows > 1 else ""
+        lines.append(f"{many(view.padded_rows, 'padded row')}: q 0 s 0, {columns}{each}")
     if view.padded_tokens:
         lines.append(f"{many(view.padded_tokens, 'padding token')} with slot -1")
     if view.spare_slots:
@@ -106,34 +127,40 @@ def _field(view: DifferenceView) -> list[Text]:
     parts = [Text.assemble((view.field, "bold"), f"  {types}"), Text(f"  {view.sentence}")]
     if view.above:
         parts.append(Text(f"  ... {view.above}", style="dim"))
+    header: tuple[str, ...] = ()
     for line in view.lines:
-        parts += _line(line, view)
+        parts += _line(line, view, header)
+        header = line.indices
     if view.below:
         parts.append(Text(f"  ... {view.below}", style="dim"))
     return parts
 
 
-def _line(line: Line, view: DifferenceView) -> list[Text]:
-    """Indices, expected, got and marks, one under the other."""
+def _line(line: Line, view: DifferenceView, header: tuple[str, ...]) -> list[Text]:
+    """Indices unless they are `header` again, expected, got and marks, one under the other."""
     label = max(len(item.label) for item in view.lines)
-    sides = [
-        (str(cell.at[-1]) if cell.at else "", cell.expected or "-", cell.got or "-", cell)
-        for cell in line.cells
-    ]
-    width = max(len(text) for side in sides for text in side[:3])
-    index = Text(f"  {'':{label}} {'':8}", style="dim")
-    expected = Text(f"  {line.label:{label}} {'expected':8}")
-    got = Text(f"  {'':{label}} {'got':8}")
-    marks = Text(f"  {'':{label}} {'':8}", style="bold red")
-    for position, right, wrong, cell in sides:
-        index.append(f"  {position:>{width}}")
-        expected.append(f"  {right:>{width}}", style="green" if cell.wrong else "")
-        got.append(f"  {wrong:>{width}}", style="bold red" if cell.wrong else "")
-        marks.append(f"  {'^' * len(wrong) if cell.wrong else '':>{width}}")
-    lines = [expected, got] if view.scalar else [index, expected, got]
-    if line.wrong:
-        if any(cell is view.first for cell in line.cells) and view.wrong > 1:
-            marks.append("  first difference")
-        marks.rstrip()
-        lines.append(marks)
-    return lines
+    width = max(
+        len(text or "-")
+        for item in view.lines
+        for cell, index in zip(item.cells, item.indices, strict=True)
+        for text in (index, cell.expected, cell.got)
+    )
+
+    def row(name: str, word: str, texts: Iterable[str | None], style: str) -> Text:
+        out = Text(f"  {name:{label}} {word:8}")
+        for cell, text in zip(line.cells, texts, strict=True):
+            shown = "-" if text is None else text
+            out.append(f"  {shown:>{width}}", style=style if cell.wrong or style == "dim" else "")
+        out.rstrip()
+        return out
+
+    lines = []
+    if not view.scalar and line.indices != header:
+        lines.append(row("", "", line.indices, "dim"))
+    expected = [cell.expected for cell in line.cells]
+    if not line.wrong:
+        return [*lines, row(line.label, "both", expected, "")]
+    lines.append(row(line.label, "expected", expected, "green"))
+    lines.append(row("", "got", [cell.got for cell in line.cells], "bold red"))
+    marks = ["^" * len(cell.got or "-") if cell.wrong else "" for cell in line.cells]
+    return [*lines, row("", "", marks, "bold red")]

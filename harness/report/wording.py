@@ -10,6 +10,12 @@ from typing import Any
 from harness.model.run import Run, Verdict
 
 STATES: tuple[Verdict, ...] = ("PASS", "FAIL", "UNVERIFIED", "NOT OFFERED")
+STATE_WORDS: dict[str, str] = {
+    "PASS": "verified",
+    "FAIL": "failed",
+    "UNVERIFIED": "unverified",
+    "NOT OFFERED": "not offered",
+}
 GLYPHS = {
     "PASS": "✓",
     "FAIL": "✗",
@@ -63,6 +69,11 @@ def many(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def capital(text: str) -> str:
+    """`text` with a capital first letter, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def listed(items: Sequence[str], limit: int = 0) -> str:
     """Items as an English list; beyond `limit` (0 for none) only their number."""
     if limit and len(items) > limit:
@@ -103,10 +114,7 @@ def counts_sentence(run: Run) -> str:
     if states["PASS"] == pairs:
         which = f"The only {noun} is" if pairs == 1 else f"All {pairs:,} {noun} are"
         return f"{which} verified: {work}."
-    words = {"PASS": "verified", "FAIL": "failed", "UNVERIFIED": "unverified"}
-    parts = [
-        f"{count:,} {words.get(state, 'not offered')}" for state, count in states.items() if count
-    ]
+    parts = [f"{count:,} {STATE_WORDS[state]}" for state, count in states.items() if count]
     return f"Of {pairs:,} {noun}, {listed(parts)}; {work}."
 
 

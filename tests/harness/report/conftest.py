@@ -1,0 +1,232 @@
+"""Runs made by hand: the report is judged on them without running any candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.model.case import Batch, Case
+from harness.model.run import (
+    Difference,
+    Environment,
+    Finding,
+    OperationResult,
+    OracleCount,
+    Run,
+)
+
+ORACLES = {
+    "equality": "Every output element is exactly the reference's.",
+    "invariants": "What must hold without a reference holds.",
+    "purity": "No input is modified.",
+    "padding": "No result depends on stale memory.",
+}
+ENVIRONMENT = Environment(
+    attnproof="0.1.0",
+    python="3.11.7",
+    torch="2.13.0",
+    numpy="2.3.0",
+    triton="3.7.0",
+    numba="0.62.0",
+    platform="Linux x86_64",
+    cpu="Example CPU",
+    cpus=16,
+    gpu=None,
+    commit="0123abc+",
+)
+MIXED = Batch(
+    block_size=4,
+    query_lens=(1, 6, 0, 3),
+    computed_lens=(9, 2, 5, 0),
+    blocks=((17, 3, 8), (4, 21), (9, 30), (12,)),
+    padded_requests=2,
+    padded_tokens=4,
+    spare_columns=2,
+    spare_slots=3,
+    logits_indices=(0, 6, 9),
+    logits_padding=1,
+)
+
+
+def difference(field: str, expected: Any, got: Any, kind: str = "int32 [4] cpu") -> Difference:
+    return Difference(
+        field=field,
+        expected=expected,
+        got=got,
+        expected_type=kind,
+        got_type=kind,
+        equal=expected == got,
+    )
+
+
+def finding(number: int = 1, **changes: Any) -> Finding:
+    case = changes.pop("case", Case("build_slot_mapping", MIXED, {"block_size": 4}))
+    fields: dict[str, Any] = {
+        "id": f"{number:012x}",
+        "operation": case.operation,
+        "candidate": "optimized",
+        "device": "cpu",
+        "oracle": "equality",
+        "field": "slot_mapping[3]",
+        "diagnosis": "off by one block",
+        "message": "slot_mapping[3] is 88, expected 84",
+        "expected": "84",
+        "got": "88",
+        "case": case,
+        "case_id": case.id,
+        "case_path": f"cases/{case.id}.json",
+        "origin": "fuzz",
+        "source": "",
+        "requests": case.num_requests,
+        "tokens": case.num_tokens,
+        "requests_before": 37,
+        "tokens_before": 4201,
+        "failed_cases": 12,
+        "command": f"attnproof replay reports/latest/cases/{case.id}.json --candidate optimized",
+        "outputs": [
+            difference(
+                "slot_mapping",
+                [33, 18, 19, 84, 85, 86, 87, 48, 49, 50, -1, -1, -1, -1],
+                [33, 18, 19, 88, 89, 90, 91, 48, 49, 50, -1, -1, -1, -1],
+                "int64 [14] cpu",
+            ),
+            difference("num_reqs", 4, 4, "int"),
+        ],
+    }
+    return Finding(**(fields | changes))
+
+
+def result(name: str, verdict: str = "PASS", **changes: Any) -> OperationResult:
+    checked = verdict in ("PASS", "FAIL")
+    fields: dict[str, Any] = {
+        "name": name,
+        "section": "5",
+        "candidate": "optimized",
+        "device": "cpu",
+        "verdict": verdict,
+        "cases": 400 * checked,
+        "checks": 1600 * checked,
+        "failed": 12 * (verdict == "FAIL"),
+        "oracles": {oracle: OracleCount(checks=400) for oracle in ORACLES} if checked else {},
+        "seconds": 1.25,
+    }
+    if verdict == "FAIL":
+        fields["oracles"]["equality"] = OracleCount(checks=400, failed=12)
+    return OperationResult(**(fields | changes))
+
+
+def run(verdict: str, operations: list[OperationResult], **changes: Any) -> Run:
+    fields: dict[str, Any] = {
+        "verdict": verdict,
+        "seed": 20240917,
+        "started": "2025-01-02T03:04:05Z",
+        "seconds": 61.7,
+        "command": "attnproof verify --seconds 60",
+        "environment": ENVIRONMENT,
+        "settings": {"examples": 400, "jobs": 4, "traces": ["a.csv", "b.jsonl"]},
+        "operations": operations,
+        "findings": [],
+        "notes": ["CUDA: this machine has no GPU."],
+    }
+    return Run(**(fields | changes))
+
+
+@pytest.fixture
+def oracles() -> dict[str, str]:
+    return dict(ORACLES)
+
+
+@pytest.fixture
+def make_finding() -> Callable[..., Finding]:
+    return finding
+
+
+@pytest.fixture
+def make_difference() -> Callable[..., Difference]:
+    return difference
+
+
+@pytest.fixture
+def make_result() -> Callable[..., OperationResult]:
+    return result
+
+
+@pytest.fixture
+def make_run() -> Callable[..., Run]:
+    return run
+
+
+@pytest.fixture
+def mixed() -> Batch:
+    return MIXED
+
+
+@pytest.fixture
+def passing() -> Run:
+    return run("PASS", [result("build_slot_mapping"), result("split_attn_metadata", section="3")])
+
+
+@pytest.fixture
+def failing() -> Run:
+    hostile = "<b>bold</b> </script><script>alert(1)</script> & \"quotes\" 'single' \x1b[31mred\x00"
+    unmarked = Case("split_attn_metadata", MIXED, {"spans": [[0, 2, 0, 3], [1, 6, 3, 14]]})
+    findings = [
+        finding(1),
+        finding(
+            2,
+            case=unmarked,
+            field="[1].block_table_tensor[0, 1]",
+            diagnosis="stale entry read",
+            outputs=[
+                difference(
+                    "[1].block_table_tensor",
+                    [[4, 21, 7], [9, 30, 7], [12, 7, 7]],
+                    [[4, 99, 7], [9, 30, 7], [12, 7, 7]],
+                    "int32 [3, 3] cpu",
+                ),
+                difference("[1].max_seq_len", 8, 9, "int"),
+            ],
+        ),
+        finding(
+            3,
+            oracle="process",
+            field="",
+            diagnosis=f"crash {hostile}",
+            message=hostile,
+            expected="",
+            got=hostile,
+            outputs=[],
+            log=f"Traceback (most recent call last):\n  {hostile}\nRuntimeError: {hostile}",
+        ),
+    ]
+    operations = [
+        result("build_slot_mapping", "FAIL"),
+        result("split_attn_metadata", "FAIL", section="3"),
+        result("is_block_tables_empty"),
+        result("build_slot_mapping", "NOT OFFERED", candidate="vllm", reason="no such function"),
+        result("get_mla_dims", "UNVERIFIED", section="7", reason="no <reference> yet"),
+    ]
+    return run("FAIL", operations, findings=findings)
+
+
+@pytest.fixture
+def incomplete() -> Run:
+    operations = [
+        result("build_slot_mapping"),
+        result("split_attn_metadata", "UNVERIFIED", section="3", reason="time ran out"),
+        result(
+            "is_block_tables_empty",
+            oracles={
+                "equality": OracleCount(checks=9),
+                "padding": OracleCount(reason="takes no tensors"),
+            },
+        ),
+    ]
+    return run("INCOMPLETE", operations, reason="time ran out before 1 operation was checked")
+
+
+@pytest.fixture
+def empty() -> Run:
+    return run("INCOMPLETE", [], reason="no operation was selected", notes=[], settings={})
