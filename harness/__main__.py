@@ -1,0 +1,5 @@
+"""`python -m harness` is `attnproof`."""
+
+from harness.cli import main
+
+main()

@@ -1,0 +1,155 @@
+"""The command line: one short function a verb. Imports nothing heavy before a verb runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from harness import __version__
+
+app = typer.Typer(
+    name="attnproof",
+    help="Prove that attention-metadata backends compute what they should.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_CANDIDATE = "built-in name, installed name, dotted module, file.py or package folder; repeatable"
+_DEVICE = "auto, cpu, interpreter (CPU tensors, Triton interpreted) or cuda"
+_OUT = "folder of the report"
+_TIMEOUT = "seconds that a candidate may take over one case"
+
+Candidates = Annotated[list[str] | None, typer.Option("--candidate", help=_CANDIDATE)]
+Device = Annotated[str, typer.Option(help=_DEVICE)]
+Out = Annotated[Path, typer.Option(help=_OUT)]
+Timeout = Annotated[float, typer.Option(help=_TIMEOUT)]
+
+
+@app.command()
+def verify(
+    ops: Annotated[str, typer.Option(help="operations, separated by commas (default: all)")] = "",
+    candidate: Candidates = None,
+    device: Device = "auto",
+    examples: Annotated[int, typer.Option(help="cases drawn for each operation")] = 200,
+    steps: Annotated[int, typer.Option(help="steps taken from the traces, 0 for none")] = 200,
+    seconds: Annotated[float, typer.Option(help="more fuzzing for each operation")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="default: another one each time")] = None,
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option(help="file of requests; repeatable (default: a built-in sampler)"),
+    ] = None,
+    corpus: Annotated[Path | None, typer.Option(help="folder of saved cases to run too")] = None,
+    out: Out = Path("reports/latest"),
+    jobs: Annotated[int, typer.Option(help="operations at a time (default: one a core)")] = 0,
+    timeout: Timeout = 20.0,
+    memory: Annotated[float, typer.Option(help="GiB that a candidate may allocate")] = 4.0,
+    remember: Annotated[
+        bool, typer.Option(help="keep failing cases in .attnproof/ and try them again")
+    ] = True,
+) -> NoReturn:
+    """Verify candidates against the reference, and write the report.
+
+    Exit codes: 0 verified, 1 mismatch, 2 usage, 3 incomplete, 5 infrastructure.
+    """
+    from harness.verbs.verify import Options
+    from harness.verbs.verify import verify as run
+
+    options = Options(
+        ops=ops,
+        candidates=candidate or [],
+        device=device,
+        examples=examples,
+        steps=steps,
+        seconds=seconds,
+        seed=seed,
+        traces=trace or [],
+        corpus=corpus,
+        out=out,
+        jobs=jobs,
+        timeout_s=timeout,
+        memory_gib=memory,
+        remember=remember,
+        command=" ".join(["attnproof", *sys.argv[1:]]),
+    )
+    _leave(run(options))
+
+
+@app.command()
+def replay(
+    case: Annotated[str, typer.Argument(help="file of a case, or the id of one of the last run")],
+    candidate: Candidates = None,
+    device: Device = "auto",
+    out: Out = Path("reports/latest"),
+    timeout: Timeout = 20.0,
+) -> NoReturn:
+    """Run one case again: the batch drawn, expected beside got.
+
+    Exit codes: 0 it passes, 1 it fails, 2 usage, 3 not offered or no such device.
+    """
+    from harness.verbs.replay import replay as run
+
+    _leave(run(case, candidate or [], device, out, timeout))
+
+
+@app.command(name="list")
+def list_() -> NoReturn:
+    """Show the operations, their sections of SPEC.md, and the oracles."""
+    from harness.verbs.listing import show_operations
+
+    show_operations()
+    _leave(0)
+
+
+@app.command()
+def doctor() -> NoReturn:
+    """Check this machine: exit code 0 if `verify` can run on it, 5 if not."""
+    from harness.verbs.doctor import examine_machine
+
+    _leave(examine_machine())
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"attnproof {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="show the version")
+    ] = False,
+) -> None:
+    """Options of all verbs."""
+
+
+def _leave(code: int) -> NoReturn:
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Run the command line; an expected error is one line on stderr."""
+    from harness.running.errors import INCOMPLETE, AttnproofError
+
+    try:
+        app()
+    except AttnproofError as error:
+        print(f"attnproof: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("attnproof: interrupted before anything was verified", file=sys.stderr)
+        sys.exit(INCOMPLETE)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

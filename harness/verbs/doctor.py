@@ -1,0 +1,97 @@
+"""`attnproof doctor`: whether this machine can run what attnproof needs, and what it will leave out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from harness.running.environment import describe, gpu_name, package_version
+from harness.running.errors import INFRASTRUCTURE, VERIFIED
+
+_MARKS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
+
+
+def examine_machine() -> int:
+    """Print one line a check; 0 if `verify` can run, 5 if not."""
+    bad = False
+    for state, text in _checks():
+        print(f"{_MARKS[state]} {text}")
+        bad |= state == "bad"
+    print("verify cannot run here" if bad else "verify can run here")
+    return INFRASTRUCTURE if bad else VERIFIED
+
+
+def _checks() -> Iterator[tuple[str, str]]:
+    environment = describe()
+    version = sys.version_info[:2]
+    yield (
+        "ok" if (3, 11) <= version <= (3, 12) else "note",
+        f"Python {environment.python} (attnproof is tested on 3.11 and 3.12)",
+    )
+    for name in ("torch", "numpy", "numba", "triton", "hypothesis", "msgspec", "typer", "rich"):
+        installed = package_version(name)
+        yield ("ok", f"{name} {installed}") if installed else ("bad", f"{name} is not installed")
+    for name, use in (("jinja2", "index.html"), ("junitparser", "junit.xml")):
+        if find_spec(name) is None:
+            yield "note", f"{name} is not installed: {use} will not be written"
+    yield "ok", f"{environment.cpus} CPU cores ({environment.cpu})"
+    yield _attempt("a worker answers", _worker_answers)
+    yield _attempt("numba compiles and caches", _numba_compiles)
+    yield _attempt("Triton's interpreter runs a kernel", _interpreter_runs)
+    yield _attempt("the current folder can be written", _folder_writable)
+    gpu = gpu_name()
+    yield ("ok", f"GPU: {gpu}") if gpu else ("note", "no CUDA device: compiled kernels stay unverified")
+
+
+def _attempt(what: str, check: Callable[[], str]) -> tuple[str, str]:
+    problem = check()
+    return ("bad", f"{what}: no, {problem}") if problem else ("ok", what)
+
+
+def _round_trip(candidate_name: str, operation_name: str) -> str:
+    """Judge one boundary case of one operation; "" or what went wrong."""
+    from harness.operations import ALL
+    from harness.running.candidates import resolve
+    from harness.running.errors import AttnproofError
+    from harness.running.worker import warm_up
+    from harness.running.workers import Worker
+
+    warm_up()
+    operation = ALL[operation_name]
+    _, case = next(iter(operation.boundaries()))
+    try:
+        worker = Worker(
+            resolve([candidate_name], "auto")[0],
+            {operation.name: operation},
+            timeout_s=120,
+            memory_bytes=4 << 30,
+        )
+        failures = worker.judge(case).failures
+        worker.stop()
+    except AttnproofError as error:
+        return str(error)
+    return failures[0].message if failures else ""
+
+
+def _worker_answers() -> str:
+    return _round_trip("reference", "split_decodes_and_prefills")
+
+
+def _numba_compiles() -> str:
+    return _round_trip("optimized", "build_slot_mapping")
+
+
+def _interpreter_runs() -> str:
+    return _round_trip("optimized-triton", "build_slot_mapping")
+
+
+def _folder_writable() -> str:
+    try:
+        with tempfile.TemporaryFile(dir=Path.cwd()):
+            return ""
+    except OSError as error:
+        return os.strerror(error.errno or 0)

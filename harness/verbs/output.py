@@ -1,0 +1,88 @@
+"""The folder that a run writes: nothing in it is replaced before the run has ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from harness.cases.corpus import CaseFile, write_case
+from harness.model.candidate import Candidate
+from harness.model.run import Run
+from harness.oracles import CONTRACTS
+from harness.report import write_report
+from harness.running.errors import InfrastructureError, UsageError
+
+_OURS = ("results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "cases")
+
+
+class Output:
+    """`--out`: a scratch folder inside it while the run lasts, its files at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.scratch = Path(tempfile.mkdtemp(prefix=".running-", dir=folder))
+        except OSError as error:
+            raise UsageError(
+                f"--out {folder} cannot be written: {error.strerror}; name another folder"
+            ) from None
+
+    def finish(self, run: Run, candidates: list[Candidate]) -> Path:
+        """Write everything and put it in place; returns the folder it is in.
+
+        An interrupted run does not replace an earlier one: it goes to `incomplete/`.
+        """
+        interrupted = bool(run.settings.get("interrupted"))
+        place = self.folder
+        if interrupted and (self.folder / "summary.json").exists():
+            place = self.folder / "incomplete"
+        try:
+            self._write(run, candidates)
+            place.mkdir(exist_ok=True)
+            for name in _OURS:
+                _replace(self.scratch / name, place / name)
+        except OSError as error:
+            raise InfrastructureError(
+                f"the report could not be written to {place}: {error.strerror}; "
+                f"what there is lies in {self.scratch}"
+            ) from None
+        self.discard()
+        return place
+
+    def discard(self) -> None:
+        """Remove the scratch folder."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _write(self, run: Run, candidates: list[Candidate]) -> None:
+        targets = {candidate.name: candidate.target for candidate in candidates}
+        cases = self.scratch / "cases"
+        cases.mkdir()
+        for finding in run.findings:
+            saved = CaseFile(
+                case=finding.case,
+                origin=finding.origin,
+                source=finding.source,
+                candidate=finding.candidate,
+                target=targets[finding.candidate],
+                diagnosis=finding.diagnosis,
+            )
+            write_case(cases / f"{finding.case_id}.json", saved)
+        with (self.scratch / "results.jsonl").open("wb") as results:
+            for ledger in sorted(self.scratch.glob("ledger-*.jsonl")):
+                with ledger.open("rb") as lines:
+                    shutil.copyfileobj(lines, results)
+        run.notes.extend(write_report(run, self.scratch, oracles=CONTRACTS))
+
+
+def _replace(new: Path, old: Path) -> None:
+    """Put `new` in the place of `old`; a folder is moved aside first."""
+    if old.is_dir():
+        aside = new.with_name(f"{old.name}.old")
+        os.replace(old, aside)  # noqa: PTH105
+    if new.exists():
+        os.replace(new, old)  # noqa: PTH105
+    else:
+        old.unlink(missing_ok=True)

@@ -1,0 +1,67 @@
+"""How a run shows that it goes on: bars on a terminal, one line an operation otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from harness.model.run import OperationResult
+from harness.running.session import Watcher
+
+
+@contextmanager
+def shown(total: int, expected_cases: int) -> Iterator[Watcher]:
+    """A watcher for a run of `total` tasks of about `expected_cases` cases each."""
+    if sys.stderr.isatty():
+        with _bars(total, expected_cases) as watcher:
+            yield watcher
+    else:
+        yield Watcher(
+            started=lambda _operation, _candidate: None,
+            progressed=lambda _operation, _candidate, _cases: None,
+            ended=lambda result: print(line(result), flush=True),
+            tick=lambda: None,
+        )
+
+
+def line(result: OperationResult) -> str:
+    """The verdict on one operation and candidate in one line."""
+    head = f"{result.verdict:<11} {result.name} [{result.candidate}]"
+    if result.verdict in ("NOT OFFERED", "UNVERIFIED"):
+        return f"{head} {result.reason}"
+    failed = f", {result.failed} failed" if result.failed else ""
+    rate = result.cases / result.seconds if result.seconds else 0
+    return (
+        f"{head} {result.cases} cases{failed}, {result.checks} checks, "
+        f"{result.seconds:.1f} s ({rate:.0f} cases/s)"
+    )
+
+
+@contextmanager
+def _bars(total: int, expected_cases: int) -> Iterator[Watcher]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    # No refresh thread: the run forks, and a fork copies a lock that a thread may hold.
+    with Progress(
+        *columns, console=Console(stderr=True), auto_refresh=False, transient=True
+    ) as progress:
+        whole = progress.add_task("operations", total=total)
+        tasks = {}
+
+        def started(operation: str, candidate: str) -> None:
+            label = f"  {operation} [dim]{candidate}[/dim]"
+            tasks[operation, candidate] = progress.add_task(label, total=expected_cases)
+
+        def progressed(operation: str, candidate: str, cases: int) -> None:
+            progress.update(tasks[operation, candidate], completed=cases)
+
+        def ended(result: OperationResult) -> None:
+            progress.remove_task(tasks.pop((result.name, result.candidate)))
+            progress.advance(whole)
+            if result.verdict != "PASS":
+                progress.console.print(line(result), markup=False, highlight=False)
+
+        yield Watcher(started, progressed, ended, progress.refresh)

@@ -1,0 +1,144 @@
+"""`attnproof replay`: one saved case again, drawn, expected beside got."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from harness.cases.corpus import CaseFile, CorpusError, read_case
+from harness.model.candidate import Candidate
+from harness.model.case import Case, Sourced
+from harness.model.run import Difference
+from harness.model.verdict import Failure
+from harness.operations import ALL
+from harness.report.literal import case_literal
+from harness.report.terminal import draw_case, draw_difference
+from harness.running.candidates import resolve
+from harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
+from harness.running.examination import Examination
+from harness.running.ledger import Ledger
+from harness.running.session import HOST_ONLY, NO_GPU, gpu_name
+from harness.running.worker import warm_up
+from harness.running.workers import CandidateUnloadableError, InvalidCaseError, Worker
+
+
+def replay(
+    name: str, candidate_names: list[str], device: str, out: Path, timeout_s: float
+) -> int:
+    """Run the case on each candidate and print what happens; the exit code (UsageError)."""
+    saved = find_case(name, out)
+    if saved.case.operation not in ALL:
+        raise UsageError(f"case {name}: no operation {saved.case.operation!r}")
+    names = candidate_names or _remembered(saved)
+    warm_up()
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"case {saved.case.id} of {saved.case.operation}", style="bold")
+    console.print(case_literal(saved.case), markup=False)
+    codes = [
+        _replay_on(candidate, saved.case, console, timeout_s)
+        for candidate in resolve(names, device)
+    ]
+    return max(codes, key=[VERIFIED, INCOMPLETE, MISMATCH].index)
+
+
+def find_case(name: str, out: Path) -> CaseFile:
+    """The case in a file, or under an id in the run in `out` (UsageError)."""
+    path = Path(name)
+    try:
+        if path.suffix == ".json" or path.exists():
+            return read_case(path)
+        saved = out / "cases" / f"{name}.json"
+        if saved.exists():
+            return read_case(saved)
+    except CorpusError as error:
+        raise UsageError(str(error)) from None
+    ledger = out / "results.jsonl"
+    case = _in_ledger(name, ledger) if ledger.exists() else None
+    if case is None:
+        raise UsageError(f"no case {name!r}: not a file, and not a case of the run in {out}")
+    return CaseFile(case=case)
+
+
+def _in_ledger(case_id: str, ledger: Path) -> Case | None:
+    batches = {}
+    wanted = f'"id":"{case_id}"'.encode()
+    with ledger.open("rb") as lines:
+        for line in lines:
+            if line.startswith(b'{"event":"batch"'):
+                record = msgspec.json.decode(line)
+                batches[record["batch_id"]] = record["batch"]
+            elif wanted in line and line.startswith(b'{"event":"case"'):
+                fields = msgspec.json.decode(line)["case"]
+                if "batch_id" in fields:
+                    fields["batch"] = batches[fields.pop("batch_id")]
+                return msgspec.convert(fields, Case)
+    return None
+
+
+def _remembered(saved: CaseFile) -> list[str]:
+    """The candidate that the case was saved for, if it can still be named."""
+    target = Path(saved.target)
+    if target.is_absolute():
+        return [str(target)] if target.exists() else []
+    return [saved.candidate] if saved.candidate else []
+
+
+def _replay_on(candidate: Candidate, case: Case, console: Console, timeout_s: float) -> int:
+    operation = ALL[case.operation]
+    label = f"{operation.name} [{candidate.name}]"
+    reason = ""
+    if candidate.lane == "cuda" and gpu_name() is None:
+        reason = NO_GPU
+    elif candidate.kernels_only and not operation.kernels:
+        reason = HOST_ONLY
+    if reason:
+        console.print(f"UNVERIFIED {label} {reason}", markup=False)
+        return INCOMPLETE
+    try:
+        worker = Worker(
+            candidate, {operation.name: operation}, timeout_s=timeout_s, memory_bytes=4 << 30
+        )
+    except CandidateUnloadableError as error:
+        raise UsageError(str(error)) from None
+    try:
+        if operation.name not in worker.offers:
+            console.print(f"UNVERIFIED {label} the candidate has no such function", markup=False)
+            return INCOMPLETE
+        return _judge(worker, case, console, label)
+    except InvalidCaseError as error:
+        raise UsageError(f"the case cannot be run: {error}") from None
+    finally:
+        worker.stop()
+
+
+def _judge(worker: Worker, case: Case, console: Console, label: str) -> int:
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as ledger_file:
+        ledger = Ledger(Path(ledger_file.name), case.operation, worker.candidate.name)
+        examination = Examination(
+            ALL[case.operation], worker.candidate, worker, ledger, lambda _cases: None
+        )
+        failures = examination.check(Sourced(case, "corpus"))
+        ledger.close()
+    explanation = worker.explain(case)
+    differences = [msgspec.convert(output, Difference) for output in explanation.outputs]
+    wrong = [difference for difference in differences if not difference.equal]
+    console.print(draw_case(case, wrong))
+    if not failures:
+        console.print(f"PASS {label}", style="green", markup=False)
+        return VERIFIED
+    if wrong:
+        console.print(draw_difference(wrong))
+    for failure in failures:
+        console.print(_sentence(failure), markup=False)
+    log = failures[0].log or explanation.log
+    if log:
+        console.print(log.rstrip(), markup=False, style="dim")
+    console.print(f"FAIL {label}: {failures[0].diagnosis}", style="bold red", markup=False)
+    return MISMATCH
+
+
+def _sentence(failure: Failure) -> str:
+    return f"{failure.oracle}: {failure.diagnosis}: {failure.message}"

@@ -1,0 +1,65 @@
+"""From words on the command line to operations, batches and cases."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from harness.cases.corpus import CorpusError, read_corpus
+from harness.cases.sampler import batches_from_sampler
+from harness.cases.steps_from_trace import batches_from_trace
+from harness.cases.traces import TraceError
+from harness.model.case import Batch, Sourced
+from harness.model.operation import Operation
+from harness.operations import ALL
+from harness.running.errors import UsageError
+
+
+def pick_operations(names: str) -> list[Operation]:
+    """The operations named in a comma-separated list, all of them for "" (UsageError)."""
+    if not names:
+        return list(ALL.values())
+    picked = []
+    for name in dict.fromkeys(part.strip() for part in names.split(",")):
+        if name not in ALL:
+            near = get_close_matches(name, ALL, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]}?" if near else "`attnproof list` shows all of them"
+            raise UsageError(f"no operation {name!r}: {hint}")
+        picked.append(ALL[name])
+    return picked
+
+
+def pick_steps(
+    traces: list[Path], count: int, seed: int
+) -> tuple[list[tuple[str, Batch]], list[str]]:
+    """`count` batches of the traces, or of sampled requests without one; a note on each source."""
+    if not count:
+        return [], ["no trace steps were asked for"]
+    if not traces:
+        sampled = batches_from_sampler(count, seed)
+        return [(item.source, item.batch) for item in sampled.batches], [sampled.summary]
+    steps, notes = [], []
+    for index, path in enumerate(traces):
+        share = count // len(traces) + (index < count % len(traces))
+        try:
+            chosen = batches_from_trace(path, share, seed)
+        except TraceError as error:
+            raise UsageError(str(error)) from None
+        steps += [(item.source, item.batch) for item in chosen.batches]
+        notes.append(chosen.summary)
+    return steps, notes
+
+
+def pick_corpus(folder: Path | None) -> list[Sourced]:
+    """The cases under a folder, none without one (UsageError)."""
+    if folder is None:
+        return []
+    try:
+        cases = read_corpus(folder)
+    except CorpusError as error:
+        raise UsageError(str(error)) from None
+    for sourced in cases:
+        if sourced.case.operation not in ALL:
+            name = sourced.case.operation
+            raise UsageError(f"case file {folder / sourced.source}: no operation {name!r}")
+    return cases

@@ -1,0 +1,188 @@
+"""`attnproof verify`: examine, report, and say in the exit code whether to merge."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.model.candidate import Candidate
+from harness.model.operation import Operation
+from harness.model.run import Finding, OperationResult, Run, RunVerdict
+from harness.running.candidates import BUILT_IN, resolve
+from harness.running.environment import describe, gpu_name
+from harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
+from harness.running.session import Plan, probe, run
+from harness.running.task import Outcome, Settings
+from harness.verbs.output import Output
+from harness.verbs.progress import shown
+from harness.verbs.selection import pick_corpus, pick_operations, pick_steps
+
+_EXIT_CODES: dict[RunVerdict, int] = {
+    "PASS": VERIFIED,
+    "FAIL": MISMATCH,
+    "INCOMPLETE": INCOMPLETE,
+}
+_DEVICES = ("auto", "cpu", "interpreter", "cuda")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command line of `verify`, unresolved."""
+
+    ops: str = ""
+    candidates: list[str] = field(default_factory=list)
+    device: str = "auto"
+    examples: int = 200
+    steps: int = 200
+    seconds: float = 0.0
+    seed: int | None = None
+    traces: list[Path] = field(default_factory=list)
+    corpus: Path | None = None
+    out: Path = Path("reports/latest")
+    jobs: int = 0
+    timeout_s: float = 20.0
+    memory_gib: float = 4.0
+    remember: bool = True
+    command: str = "attnproof verify"
+
+
+def verify(options: Options) -> int:
+    """Run, write the report, print the verdict; the exit code (UsageError before the run)."""
+    _check(options)
+    seed = secrets.randbelow(2**31) if options.seed is None else options.seed
+    operations = pick_operations(options.ops)
+    candidates = resolve(options.candidates, options.device)
+    if options.device == "auto" and not options.candidates and gpu_name() is not None:
+        candidates.append(Candidate("optimized-cuda", "optimized", "cuda"))
+    settings = Settings(
+        examples=options.examples,
+        seconds=options.seconds,
+        seed=seed,
+        timeout_s=options.timeout_s,
+        memory_bytes=int(options.memory_gib * 2**30),
+        examples_db=".attnproof/examples" if options.remember else "",
+    )
+    corpus = pick_corpus(options.corpus)
+    steps, notes = pick_steps(options.traces, options.steps, seed)
+    probe([c for c in candidates if c not in BUILT_IN], operations, settings)
+    output = Output(options.out)
+    jobs = options.jobs or min(8, len(os.sched_getaffinity(0)))
+    plan = Plan(operations, candidates, settings, steps, corpus, jobs)
+    started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
+    with shown(len(operations) * len(candidates), options.examples + len(steps)) as watcher:
+        outcomes, interrupted = run(plan, output.scratch, watcher)
+    record = _record(plan, outcomes, options, interrupted)
+    record.started = started.isoformat(timespec="seconds")
+    record.seconds = round(time.monotonic() - clock, 1)
+    record.notes[:0] = [*notes, *_not_looked_at(candidates)]
+    place = output.finish(record, candidates)
+    print(_last_words(record, place))
+    return _EXIT_CODES[record.verdict]
+
+
+def _check(options: Options) -> None:
+    for name in ("examples", "steps", "jobs", "seconds", "timeout_s", "memory_gib"):
+        value = getattr(options, name)
+        if value < 0:
+            flag = name.removesuffix("_s").removesuffix("_gib")
+            raise UsageError(f"--{flag} is {value}, expected a number of at least 0")
+    if options.seed is not None and options.seed < 0:
+        raise UsageError(f"--seed is {options.seed}, expected a number of at least 0")
+    if not options.timeout_s or not options.memory_gib:
+        raise UsageError("--timeout and --memory must be above 0")
+    if options.examples < 1:
+        raise UsageError("--examples is 0, expected at least 1")
+    if options.device not in _DEVICES:
+        raise UsageError(f"--device is {options.device!r}, expected one of {', '.join(_DEVICES)}")
+
+
+def _record(plan: Plan, outcomes: list[Outcome], options: Options, interrupted: bool) -> Run:
+    results = [outcome.result for outcome in outcomes]
+    findings = [finding for outcome in outcomes for finding in outcome.findings]
+    for finding in findings:
+        _address(finding, plan.candidates, options.out)
+    verdict, reason = _verdict(results, interrupted)
+    return Run(
+        verdict=verdict,
+        reason=reason,
+        seed=plan.settings.seed,
+        started="",
+        seconds=0.0,
+        command=options.command,
+        environment=describe(),
+        settings={
+            "examples": plan.settings.examples,
+            "trace steps": len(plan.steps),
+            "traces": [path.name for path in options.traces],
+            "seconds": plan.settings.seconds,
+            "timeout per case (s)": plan.settings.timeout_s,
+            "corpus cases": len(plan.corpus),
+            "jobs": plan.jobs,
+            "interrupted": interrupted,
+        },
+        operations=results,
+        findings=findings,
+        notes=[],
+    )
+
+
+def _address(finding: Finding, candidates: list[Candidate], out: Path) -> None:
+    """Fill in the command that shows the finding again."""
+    candidate = next(c for c in candidates if c.name == finding.candidate)
+    own = candidate.target in ("optimized", "reference")
+    name = candidate.name if own and candidate.lane != "cuda" else _named(candidate)
+    device = "" if candidate.lane == "cpu" or candidate in BUILT_IN else f" --device {candidate.lane}"
+    path = out / finding.case_path
+    finding.command = f"attnproof replay {path} --candidate {name}{device}"
+
+
+def _named(candidate: Candidate) -> str:
+    path = Path(candidate.target)
+    return os.path.relpath(path) if path.is_absolute() else candidate.target
+
+
+def _verdict(results: list[OperationResult], interrupted: bool) -> tuple[RunVerdict, str]:
+    unverified = [result for result in results if result.verdict == "UNVERIFIED"]
+    reason = ""
+    if interrupted:
+        reason = "interrupted"
+    elif unverified:
+        first = unverified[0]
+        reason = f"{first.name} on {first.candidate}: {first.reason}"
+        if len(unverified) > 1:
+            reason += f", and {len(unverified) - 1} more"
+    elif not any(result.verdict in ("PASS", "FAIL") for result in results):
+        reason = "no candidate offers any of the operations"
+    if any(result.verdict == "FAIL" for result in results):
+        return "FAIL", reason
+    return ("INCOMPLETE", reason) if reason else ("PASS", "")
+
+
+def _not_looked_at(candidates: list[Candidate]) -> list[str]:
+    if any(candidate.lane == "cuda" for candidate in candidates):
+        return []
+    return [
+        "compiled kernels on a GPU: this run called every candidate on CPU tensors only, "
+        "Triton kernels through the interpreter"
+    ]
+
+
+def _last_words(record: Run, place: Path) -> str:
+    counts = record.counts
+    lines = [
+        f"{finding.operation} [{finding.candidate}]: {finding.diagnosis}\n"
+        f"    {finding.message}\n    {finding.command}"
+        for finding in record.findings
+    ]
+    why = f" ({record.reason})" if record.reason else ""
+    lines.append(
+        f"{record.verdict}{why}: {counts.cases:,} cases, {counts.checks:,} checks, "
+        f"{len(record.findings)} findings, {counts.unverified} unverified, seed {record.seed}, "
+        f"{record.seconds:.0f} s"
+    )
+    lines.append(f"report: {place / 'index.html'}")
+    return "\n".join(lines)
