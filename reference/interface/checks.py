@@ -219,9 +219,10 @@ def check_slot_mapping(
         ("block_table", block_table, 2),
         ("start_idx", start_idx, 1),
     ):
-        if tensor is not None:
-            check_length(operation, field, check_tensor(operation, field, tensor, ndim), rows)
-            check_device(operation, field, tensor, device)
+        if field != "start_idx" or tensor is not None:
+            checked = check_tensor(operation, field, tensor, ndim)
+            check_length(operation, field, checked, rows)
+            check_device(operation, field, checked, device)
     if num_padded_tokens is not None:
         check_int(operation, "num_padded_tokens", num_padded_tokens, 0)
     if out is not None:
