@@ -23,7 +23,7 @@ from .host.arrays import Array, array, as_dtype, common_dtype
 from .host.batch_split import decreases
 from .host.ubatch import slice_rows, spans_match
 
-_OPERATION = "_make_metadata_with_slice"
+_SLICE = "_make_metadata_with_slice"
 Bounds = tuple[int, int, int, int]
 """Requests [r0, r1) and tokens [t0, t1) of one slice."""
 
@@ -56,7 +56,7 @@ def _make_metadata_with_slice(
     lengths are views of the parent's. On a device: one kernel, no copy, and no sync
     unless the parent carries logits indices. SPEC.md section 3.
     """
-    return split_attn_metadata([ubatch_slice], attn_metadata)[0]
+    return _children("_make_metadata_with_slice", [ubatch_slice], attn_metadata)[0]
 
 
 def split_attn_metadata(
@@ -67,12 +67,16 @@ def split_attn_metadata(
     On a device: one kernel for all children, whose offsets and lengths are disjoint
     parts of two buffers, and one small asynchronous copy. SPEC.md section 3.
     """
-    if not ubatch_slices:
-        return []
-    md = common_attn_metadata
-    rows = _checked_rows(md)
+    return _children("split_attn_metadata", ubatch_slices, common_attn_metadata)
+
+
+def _children(
+    operation: str, ubatch_slices: list[UBatchSlice], md: CommonAttentionMetadata
+) -> list[CommonAttentionMetadata]:
+    """`operation` is what errors about the batch name; those about a slice name the other."""
+    rows = _checked_rows(operation, md)
     bounds = [_checked_bounds(ubatch, md, rows.offsets) for ubatch in ubatch_slices]
-    if not on_device(md.query_start_loc):
+    if not bounds or not on_device(md.query_start_loc):
         return [_child(md, rows, b, None) for b in bounds]
 
     from .kernels.ubatch import slice_rows_on_device  # noqa: PLC0415
@@ -91,26 +95,26 @@ class _Rows:
     computed: Array
 
 
-def _checked_rows(md: CommonAttentionMetadata) -> _Rows:
-    check_common_metadata(_OPERATION, md)
+def _checked_rows(operation: str, md: CommonAttentionMetadata) -> _Rows:
+    check_common_metadata(operation, md)
     mirrors = (md.query_start_loc_cpu, md.seq_lens_cpu, md.num_computed_tokens_cpu)
     dtype = common_dtype(md.query_start_loc, md.seq_lens, *mirrors)
     rows = _Rows(dtype, *(array(mirror, dtype) for mirror in mirrors))
     if decreases(rows.offsets):
-        check_offsets(_OPERATION, "query_start_loc_cpu", md.query_start_loc_cpu)
-    check_logits(_OPERATION, md)
-    check_rows(_OPERATION, md)
+        check_offsets(operation, "query_start_loc_cpu", md.query_start_loc_cpu)
+    check_logits(operation, md)
+    check_rows(operation, md)
     return rows
 
 
 def _checked_bounds(ubatch: UBatchSlice, md: CommonAttentionMetadata, offsets: Array) -> Bounds:
-    r0, r1 = check_slice(_OPERATION, "request_slice", ubatch.request_slice, md.num_reqs)
-    t0, t1 = check_slice(_OPERATION, "token_slice", ubatch.token_slice, md.num_actual_tokens)
+    r0, r1 = check_slice(_SLICE, "request_slice", ubatch.request_slice, md.num_reqs)
+    t0, t1 = check_slice(_SLICE, "token_slice", ubatch.token_slice, md.num_actual_tokens)
     if not spans_match(offsets, r0, r1, t0, t1):
-        check_span(_OPERATION, offsets.tolist(), r0, r1, t0, t1)
+        check_span(_SLICE, offsets.tolist(), r0, r1, t0, t1)
     if md.dcp_local_seq_lens is not None and offsets[r1] > t1:
         expected = "None, or no request cut at its back"
-        raise MetadataError(_OPERATION, "dcp_local_seq_lens", "set", expected)
+        raise MetadataError(_SLICE, "dcp_local_seq_lens", "set", expected)
     return r0, r1, t0, t1
 
 

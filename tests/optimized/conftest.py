@@ -1,0 +1,124 @@
+"""Helpers of every test here: build batches, call both packages, compare exactly.
+
+The lane follows the environment: `TRITON_INTERPRET=1 pytest tests/optimized` runs the
+kernels on CPU tensors, without it the host loops run. `test_lanes.py` runs the former.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import optimized
+import reference
+from reference import CommonAttentionMetadata
+
+Build = Callable[..., CommonAttentionMetadata]
+
+
+@pytest.fixture(scope="session")
+def build() -> Build:
+    """Batches from query and sequence lengths, with shuffled block ids and real slots."""
+    return _build
+
+
+@pytest.fixture(scope="session")
+def agree() -> Callable[..., Any]:
+    """Call an operation in both packages; results or errors must be identical, inputs unmoved."""
+    return _agree
+
+
+def _build(
+    query_lens: list[int],
+    seq_lens: list[int],
+    block_size: int = 2,
+    *,
+    dtype: torch.dtype = torch.int32,
+    width: int | None = None,
+    first_block: int = 0,
+    strided: bool = False,
+    device: str = "cpu",
+    **fields_: Any,
+) -> CommonAttentionMetadata:
+    rows = len(query_lens)
+    if width is None:
+        width = max([1, *(-(-s // block_size) for s in seq_lens)])
+    offsets = torch.tensor([0, *np.cumsum(query_lens)], dtype=dtype)
+    lengths = torch.tensor(seq_lens, dtype=dtype)
+    computed = lengths - torch.tensor(query_lens, dtype=dtype)
+    generator = torch.Generator().manual_seed(rows * 1009 + width)
+    ids = first_block + torch.randperm(rows * width, generator=generator)
+    table = ids.reshape(rows, width).to(torch.int32)
+    slots = reference.build_slot_mapping(offsets, computed.clamp(min=0), table, block_size)
+    place = (lambda t: _strided(t).to(device)) if strided else (lambda t: t.to(device))
+    common: dict[str, Any] = {
+        "query_start_loc": place(offsets.clone()),
+        "query_start_loc_cpu": _strided(offsets) if strided else offsets,
+        "seq_lens": place(lengths.clone()),
+        "seq_lens_cpu": _strided(lengths) if strided else lengths,
+        "num_computed_tokens_cpu": _strided(computed) if strided else computed,
+        "num_reqs": rows,
+        "num_actual_tokens": int(offsets[-1]),
+        "max_query_len": max(query_lens, default=0),
+        "max_seq_len": max(seq_lens, default=0),
+        "block_table_tensor": place(table),
+        "slot_mapping": place(slots),
+    }
+    return CommonAttentionMetadata(**common | fields_)
+
+
+def _strided(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values, every second element of a larger buffer in each dimension."""
+    buffer = torch.full([2 * n + 1 for n in tensor.shape], 77, dtype=tensor.dtype)
+    view = buffer[tuple(slice(1, 2 * n + 1, 2) for n in tensor.shape)]
+    view.copy_(tensor)
+    return view
+
+
+def _agree(name: str, *args: Any, **kwargs: Any) -> Any:
+    expected = _outcome(getattr(reference, name), *args, **kwargs)
+    before = copy.deepcopy((args, kwargs))
+    got = _outcome(getattr(optimized, name), *args, **kwargs)
+    _same(got, expected, name)
+    _same((args, kwargs), before, f"{name}: inputs after the call")
+    return got
+
+
+def _outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except (ValueError, TypeError) as error:
+        return error
+
+
+def _same(got: Any, expected: Any, where: str) -> None:
+    """Same type, and equal: dtype, device, shape and every element of tensors and arrays."""
+    assert type(got) is type(expected), f"{where}: expected {expected!r}, got {got!r}"
+    if isinstance(expected, torch.Tensor):
+        assert got.dtype == expected.dtype, f"{where}: {got.dtype}, not {expected.dtype}"
+        assert got.device == expected.device, f"{where}: on {got.device}"
+        assert torch.equal(got, expected), f"{where}: expected {expected}, got {got}"
+    elif isinstance(expected, np.ndarray):
+        assert got.dtype == expected.dtype, where
+        np.testing.assert_array_equal(got, expected, err_msg=where)
+    elif is_dataclass(expected):
+        for field in fields(expected):
+            _same(getattr(got, field.name), getattr(expected, field.name), f"{where}.{field.name}")
+    elif isinstance(expected, (list, tuple)):
+        assert len(got) == len(expected), where
+        for index, pair in enumerate(zip(got, expected, strict=True)):
+            _same(*pair, f"{where}[{index}]")
+    elif isinstance(expected, dict):
+        assert list(got) == list(expected), where
+        for key, value in expected.items():
+            _same(got[key], value, f"{where}[{key!r}]")
+    elif isinstance(expected, BaseException):
+        assert str(got) == str(expected), f"{where}: expected {expected}, got {got}"
+    else:
+        assert got == expected, f"{where}: expected {expected!r}, got {got!r}"
