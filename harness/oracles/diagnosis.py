@@ -152,10 +152,8 @@ def _rebased(context: Context, field: str, right: np.ndarray, wrong: np.ndarray)
     """Offsets that still count from where the parent batch starts."""
     if field not in _OFFSETS and context.operation != "slice_query_start_locs":
         return ""
-    span = context.case.params.get("span")
-    starts = {wrong.flat[0] - right.flat[0]}
-    spans = context.case.params.get("spans", [])
-    starts |= {part[2] for part in ([span] if span else spans)}
+    starts = {int(wrong.flat[0] - right.flat[0])}
+    starts |= {span[2] for span in context.facts.get("spans", [])}
     difference = (wrong - right)[right != wrong]
     return "not rebased" if set(difference.tolist()) <= starts - {0} else ""
 

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 GUARD_ELEMENTS = 8
 _GUARD_BYTE, _FILL_BYTE = 0xA5, 0x5C
-_aten = torch.ops.aten
 _UNFILLED = {
-    _aten.empty.memory_format,
-    _aten.empty_like.default,
-    _aten.new_empty.default,
-    _aten.empty_strided.default,
-    _aten.new_empty_strided.default,
+    torch.empty,
+    torch.empty_like,
+    torch.empty_strided,
+    torch.Tensor.new_empty,
+    torch.Tensor.new_empty_strided,
 }
 _FILLED = {
-    _aten.zeros.default,
-    _aten.zeros_like.default,
-    _aten.new_zeros.default,
-    _aten.ones.default,
-    _aten.ones_like.default,
-    _aten.new_ones.default,
-    _aten.full.default,
-    _aten.full_like.default,
-    _aten.new_full.default,
+    torch.zeros,
+    torch.zeros_like,
+    torch.ones,
+    torch.ones_like,
+    torch.full,
+    torch.full_like,
+    torch.Tensor.new_zeros,
+    torch.Tensor.new_ones,
+    torch.Tensor.new_full,
 }
 
 
-class GuardedAllocations(TorchDispatchMode):
+class GuardedAllocations(TorchFunctionMode):
     """While active, new tensors lie between guard words and unfilled ones hold garbage.
 
     A kernel that writes beyond its output changes a guard word; one that leaves part
@@ -41,12 +41,17 @@ class GuardedAllocations(TorchDispatchMode):
         super().__init__()
         self._allocated: list[tuple[torch.Tensor, int, int]] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,  # noqa: ARG002
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run the operator; move what it allocated between guard words."""
-        result = func(*args, **(kwargs or {}))
-        if func in _UNFILLED:
+        """Run the function; move what it allocated between guard words."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in _UNFILLED and not kwargs.get("pin_memory"):
             return self._guard(result, keep=False)
         if func in _FILLED:
             return self._guard(result, keep=True)
