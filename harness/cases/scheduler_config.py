@@ -13,18 +13,18 @@ VLLM_CAPTURE_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     """Duration of a step in seconds, linear in what it computes.
 
-    The defaults were fitted to a measured run of Llama-3.1-8B (bf16) on an RTX 4090 by
-    `harness.cases.scheduler_validation`; docs/scheduler.md says how well they do.
+    The defaults are those of Llama-3.1-8B (bf16) on an RTX 4090, where a measured run of vLLM
+    checks them (`harness.cases.scheduler_validation`, docs/scheduler.md).
     """
 
-    fixed_s: float = 0.0185
+    fixed_s: float = 0.016
     """Of every step: the weights are read once whatever the batch."""
-    prefill_token_s: float = 75e-6
-    """For each query token of a request with more than one (or than 1 + draft) of them."""
-    decode_request_s: float = 50e-6
-    """For each decoding request."""
+    prefill_token_s: float = 90e-6
+    """For each query token of a row that is not decoding."""
+    decode_request_s: float = 106e-6
+    """For each decoding row, its drafts included."""
     kv_token_s: float = 0.13e-6
-    """For each token of context that some request attends to."""
+    """For each token of context, counted for every row that attends to it."""
 
     def seconds(self, prefill_tokens: int, decode_requests: int, kv_tokens: int) -> float:
         """Duration of one step."""
