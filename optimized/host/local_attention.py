@@ -80,12 +80,14 @@ def gather_blocks(
         first = min(origin[1, v] * columns, width)
         inside = min(columns, width - first)
         begin = row + first * column_stride
+        kept, beyond = out[v, :inside], out[v, inside:]
         if column_stride == 1:
+            source = table[begin : begin + inside]  # indexed from 0, so that the loop vectorises
             for i in range(inside):
-                out[v, i] = table[begin + i]
+                kept[i] = source[i]
         else:
             for i in range(inside):
-                out[v, i] = table[begin + i * column_stride]
+                kept[i] = table[begin + i * column_stride]
         last = table[row + (width - 1) * column_stride]
-        for i in range(inside, columns):
-            out[v, i] = last
+        for i in range(columns - inside):
+            beyond[i] = last

@@ -45,8 +45,9 @@ def fill_slots(
             run = min(block_size - offset, end - i)
             block = table[r * row_stride + column * column_stride]
             slot = block * block_size + offset
+            slots = out[i : i + run]  # indexed from 0, so that the loop vectorises
             for t in range(run):
-                out[i + t] = slot + t
+                slots[t] = slot + t
             i += run
             column += 1
             offset = 0
