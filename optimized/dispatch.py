@@ -8,6 +8,7 @@ Triton's interpreter; without it CPU tensors take the host loops.
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
 import torch
@@ -32,3 +33,10 @@ def upload(staged: torch.Tensor, device: torch.device) -> torch.Tensor:
     The copy is asynchronous: pinned memory is reused by PyTorch only when it is done.
     """
     return staged.to(device, non_blocking=True)
+
+
+def launching_on(device: torch.device) -> AbstractContextManager[None]:
+    """Context in which Triton launches on `device`: it takes the current one, not the tensors'."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)

@@ -2,3 +2,10 @@
 
 Importing a kernel imports Triton, so entry points import them where they launch.
 """
+
+import triton
+
+from ..dispatch import INTERPRETED
+
+if INTERPRETED and isinstance(triton.language.zeros, triton.JITFunction):
+    raise ImportError("TRITON_INTERPRET=1 was set after triton was imported; set it before")

@@ -7,6 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
+from ..dispatch import launching_on
+
 _TILE = 1024
 """Table elements per program."""
 
@@ -62,16 +64,17 @@ def gather_virtual(
     tile_columns = min(triton.next_power_of_2(columns), _TILE)
     tile_rows = _TILE // tile_columns
     grid = (triton.cdiv(num_virtual + 1, tile_rows), triton.cdiv(columns, tile_columns))
-    _gather_virtual_kernel[grid](
-        packed,
-        table,
-        *table.stride(),
-        table.shape[1],
-        starts,
-        lengths,
-        virtual_table,
-        num_virtual,
-        columns,
-        ROWS=tile_rows,
-        COLUMNS=tile_columns,
-    )
+    with launching_on(table.device):
+        _gather_virtual_kernel[grid](
+            packed,
+            table,
+            *table.stride(),
+            table.shape[1],
+            starts,
+            lengths,
+            virtual_table,
+            num_virtual,
+            columns,
+            ROWS=tile_rows,
+            COLUMNS=tile_columns,
+        )

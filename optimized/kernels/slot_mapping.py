@@ -7,6 +7,8 @@ import torch
 import triton
 import triton.language as tl
 
+from ..dispatch import launching_on
+
 _BLOCK = 512
 """Tokens per program."""
 
@@ -78,22 +80,23 @@ def write_slots(
     if num_slots == 0:
         return
     first_kept = num_computed_tokens if start_idx is None else start_idx
-    _slot_mapping_kernel[(triton.cdiv(num_slots, _BLOCK),)](
-        query_start_loc,
-        query_start_loc.stride(0),
-        num_computed_tokens,
-        num_computed_tokens.stride(0),
-        block_table,
-        *block_table.stride(),
-        first_kept,
-        first_kept.stride(0),
-        out,
-        out.stride(0),
-        num_reqs,
-        1 << num_reqs.bit_length() >> 1,
-        width,
-        num_slots,
-        block_size,
-        MASKED=start_idx is not None,
-        BLOCK=_BLOCK,
-    )
+    with launching_on(out.device):
+        _slot_mapping_kernel[(triton.cdiv(num_slots, _BLOCK),)](
+            query_start_loc,
+            query_start_loc.stride(0),
+            num_computed_tokens,
+            num_computed_tokens.stride(0),
+            block_table,
+            *block_table.stride(),
+            first_kept,
+            first_kept.stride(0),
+            out,
+            out.stride(0),
+            num_reqs,
+            1 << num_reqs.bit_length() >> 1,
+            width,
+            num_slots,
+            block_size,
+            MASKED=start_idx is not None,
+            BLOCK=_BLOCK,
+        )

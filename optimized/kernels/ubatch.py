@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..dispatch import staging, upload
+from ..dispatch import launching_on, staging, upload
 
 _BLOCK = 256
 
@@ -71,18 +71,19 @@ def slice_rows_on_device(
     lengths = torch.empty(total, dtype=seq_lens.dtype, device=device)
     slices = starts if len(bounds) == 1 else _table(bounds, before, device)
     grid = (len(counts), triton.cdiv(max(counts) + 1, _BLOCK))
-    _slice_rows_kernel[grid](
-        query_start_loc,
-        query_start_loc.stride(0),
-        seq_lens,
-        seq_lens.stride(0),
-        slices,
-        *bounds[0],
-        starts,
-        lengths,
-        ONE_SLICE=len(bounds) == 1,
-        BLOCK=_BLOCK,
-    )
+    with launching_on(device):
+        _slice_rows_kernel[grid](
+            query_start_loc,
+            query_start_loc.stride(0),
+            seq_lens,
+            seq_lens.stride(0),
+            slices,
+            *bounds[0],
+            starts,
+            lengths,
+            ONE_SLICE=len(bounds) == 1,
+            BLOCK=_BLOCK,
+        )
     rows = enumerate(zip(before, counts, strict=True))
     return [(starts[b + u : b + u + n + 1], lengths[b : b + n]) for u, (b, n) in rows]
 
