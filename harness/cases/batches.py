@@ -8,6 +8,7 @@ tokens, ascending blocks and a plain layout.
 
 from __future__ import annotations
 
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -79,20 +80,30 @@ def make_batch(
     )
 
 
-@st.composite
+# Strategies are made once: Hypothesis validates each new one, which costs more than a draw.
+_BLOCK_SIZE = st.sampled_from(BLOCK_SIZES)
+_KIND = st.sampled_from(_KINDS)
+_LAYOUT = st.sampled_from(_LAYOUTS)
+_ORDER = st.sampled_from(("ascending", "descending", "shuffled", "shared", "high"))
+_WHICH_EXTRAS = st.integers(0, 7)
+
+
+@cache
 def batches(
-    draw: st.DrawFn, *, max_requests: int = 6, min_requests: int = 0, extras: bool = False
-) -> Batch:
-    """A consistent batch; with `extras` the optional fields are drawn too."""
-    block_size = draw(st.sampled_from(BLOCK_SIZES))
-    kind = draw(st.sampled_from(_KINDS))
-    rows = draw(
-        st.lists(_request(kind, block_size), min_size=min_requests, max_size=max_requests)
-    )
+    *, max_requests: int = 6, min_requests: int = 0, extras: bool = False
+) -> st.SearchStrategy[Batch]:
+    """Consistent batches; with `extras` the optional fields are drawn too."""
+    return _batches(max_requests, min_requests, extras)
+
+
+@st.composite
+def _batches(draw: st.DrawFn, max_requests: int, min_requests: int, extras: bool) -> Batch:
+    block_size = draw(_BLOCK_SIZE)
+    rows = draw(_requests(draw(_KIND), block_size, min_requests, max_requests))
     query_lens = [q for q, _ in rows]
     computed = [c for _, c in rows]
-    layout = dict(draw(st.sampled_from(_LAYOUTS)))
-    order = draw(st.sampled_from(("ascending", "descending", "shuffled", "shared", "high")))
+    layout = dict(draw(_LAYOUT))
+    order = draw(_ORDER)
     if order == "high":
         live = sum(-(-(q + c) // block_size) for q, c in rows)
         layout["first"] = HIGHEST_BLOCK - live + 1
@@ -103,8 +114,15 @@ def batches(
     batch_rows = len(rows) + layout.get("padded_requests", 0)
     if extras:
         tokens = sum(query_lens) + layout.get("padded_tokens", 0)
-        layout |= draw(_extras(tokens, query_lens, computed, batch_rows))
+        layout |= _extras(draw, tokens, query_lens, computed, batch_rows)
     return make_batch(query_lens, computed, block_size, **layout)
+
+
+@cache
+def _requests(
+    kind: str, block_size: int, min_size: int, max_size: int
+) -> st.SearchStrategy[list[tuple[int, int]]]:
+    return st.lists(_request(kind, block_size), min_size=min_size, max_size=max_size)
 
 
 def _request(kind: str, block_size: int) -> st.SearchStrategy[tuple[int, int]]:
@@ -125,17 +143,22 @@ def _request(kind: str, block_size: int) -> st.SearchStrategy[tuple[int, int]]:
     return st.tuples(st.sampled_from((1, 1, 2, 5)) | lengths, lengths)
 
 
-@st.composite
+@cache
+def token_sets(tokens: int) -> st.SearchStrategy[set[int]]:
+    """A few of the token indices 0 to `tokens` - 1."""
+    return st.sets(st.integers(0, tokens - 1), max_size=4)
+
+
 def _extras(
     draw: st.DrawFn, tokens: int, query_lens: list[int], computed: list[int], rows: int
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    which = draw(st.integers(0, 7))
+    which = draw(_WHICH_EXTRAS)
     if which & 1:
         fields["causal"] = False
         fields["encoder_seq_lens"] = tuple(3 + 2 * row for row in range(rows))
     if which & 2 and tokens:
-        indices = draw(st.sets(st.integers(0, tokens - 1), max_size=4))
+        indices = draw(token_sets(tokens))
         fields["logits_indices"] = tuple(sorted(indices))
         fields["logits_padding"] = 2
     if which & 4:

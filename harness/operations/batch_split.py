@@ -23,6 +23,8 @@ from reference.interface import MetadataError
 
 SPLIT = "split_decodes_and_prefills"
 REORDER = "reorder_batch_to_split_decodes_and_prefills"
+_THRESHOLD = st.sampled_from((1, 2, 3, 5, 8))
+_UNIFORM = st.booleans()
 _COUNTS = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens")
 
 
@@ -33,8 +35,7 @@ def _split_case(batch: Batch, threshold: int, uniform: bool) -> Case:
 @st.composite
 def _split_cases(draw: st.DrawFn) -> Case:
     batch = draw(batches(max_requests=8))
-    threshold = draw(st.sampled_from((1, 2, 3, 5, 8)))
-    return _split_case(batch, threshold, draw(st.booleans()))
+    return _split_case(batch, draw(_THRESHOLD), draw(_UNIFORM))
 
 
 def _split_boundaries() -> Iterator[tuple[str, Case]]:

@@ -25,6 +25,7 @@ from harness.operations.common import (
 )
 from reference.interface import MetadataError
 
+_BLOCKS_A_CHUNK = st.sampled_from((1, 2, 3, 4, 8))
 NAME = "make_local_attention_virtual_batches"
 
 
@@ -39,7 +40,7 @@ def _derivable(batch: Batch) -> Batch:
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
     batch = draw(batches(max_requests=5, extras=True))
-    return _case(_derivable(batch), batch.block_size * draw(st.sampled_from((1, 2, 3, 4, 8))))
+    return _case(_derivable(batch), batch.block_size * draw(_BLOCKS_A_CHUNK))
 
 
 def _boundaries() -> Iterator[tuple[str, Case]]:

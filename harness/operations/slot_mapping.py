@@ -23,6 +23,8 @@ from harness.operations.common import (
 )
 from reference.interface import MetadataError
 
+_LENGTHS = st.sampled_from(((None, None), (0, None), (3, None), (None, 4), (2, 5)))
+_EXTRA = st.integers(0, 5)
 NAME = "build_slot_mapping"
 
 
@@ -47,9 +49,9 @@ def _case(
 def _cases(draw: st.DrawFn) -> Case:
     batch = draw(batches())
     rows = batch.num_requests + batch.padded_requests
-    padded, out = draw(st.sampled_from(((None, None), (0, None), (3, None), (None, 4), (2, 5))))
+    padded, out = draw(_LENGTHS)
     start_idx = columns = None
-    extra = draw(st.integers(0, 5))
+    extra = draw(_EXTRA)
     if extra == 1:
         start_idx = draw(st.lists(st.integers(0, 30), min_size=rows, max_size=rows))
     elif extra == 2:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -150,11 +151,16 @@ def _split_case(batch: Batch, cuts: list[int] | None) -> Case:
     return Case(SPLIT, batch, {"cuts": cuts})
 
 
+@cache
+def _cuts(last: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(1, last), max_size=3)
+
+
 @st.composite
 def _cut_batches(draw: st.DrawFn) -> tuple[Batch, list[int]]:
     batch = draw(batches(min_requests=1, extras=True))
     ends = list(accumulate(batch.query_lens))
-    cuts = draw(st.lists(st.integers(1, max(1, batch.num_tokens - 1)), max_size=3))
+    cuts = draw(_cuts(max(1, batch.num_tokens - 1)))
     return _sliceable(batch, cut=not set(cuts) <= set(ends)), cuts
 
 

@@ -35,10 +35,12 @@ class Discovery(Exception):  # noqa: N818 - it is news, not an error
 def strategy(operation: Operation) -> st.SearchStrategy[Case]:
     """Cases of the operation, one in eight of them malformed where it can be."""
 
+    good, lot = operation.cases(), st.integers(0, _FAULTY - 1)
+
     @st.composite
     def draw_case(draw: st.DrawFn) -> Case:
-        case = draw(operation.cases())
-        if draw(st.integers(0, _FAULTY - 1)) < _FAULTY - 1:
+        case = draw(good)
+        if draw(lot) < _FAULTY - 1:
             return case
         names = [name for name, fault in operation.faults.items() if fault.applies(case)]
         if not names:

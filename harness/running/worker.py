@@ -165,9 +165,10 @@ def _send(connection: Connection, reply: Reply) -> None:
 
 
 def warm_up() -> None:
-    """Import and run once what every worker needs, before the first one is forked."""
-    from harness.oracles.guards import GuardedAllocations
+    """Import once what every worker needs, before the first one is forked.
+
+    Triton must not be among it: it decides at its import whether it interprets.
+    """
+    import numba  # noqa: F401
 
     torch.set_num_threads(1)
-    with GuardedAllocations():
-        torch.zeros(1) + torch.empty(1)
