@@ -1,0 +1,1 @@
+"""How strong the check itself is: mistakes that it must find."""
