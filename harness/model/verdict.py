@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 ORACLES = (
+    "process",
+    "errors",
+    "determinism",
     "equality",
     "invariants",
     "purity",
     "padding",
     "red zones",
-    "determinism",
-    "errors",
-    "process",
 )
 """Names of the oracles in the order in which they judge; the first failure leads."""
 

@@ -17,12 +17,12 @@ from harness.oracles import (
 )
 from harness.oracles.trial import Trial, digest
 
-_FOR_RESULTS = (equality, invariants, purity, padding, red_zones, determinism)
-CONTRACTS = {
-    module.NAME: (module.__doc__ or "").strip().splitlines()[0]
-    for module in (*_FOR_RESULTS, errors)
-} | {"process": "The candidate lives: no crash, hang, runaway memory or output to stdout."}
-"""What each oracle demands, in a sentence."""
+_FOR_RESULTS = (determinism, equality, invariants, purity, padding, red_zones)
+CONTRACTS = {"process": "no crash, no hang, no runaway memory, no output to stdout"} | {
+    module.NAME: (module.__doc__ or "").strip().splitlines()[0].split(": ", 1)[1].rstrip(".")
+    for module in (errors, *_FOR_RESULTS)
+}
+"""What each oracle demands, in a clause, in the order in which they judge."""
 
 
 def judge(trial: Trial) -> Verdict:

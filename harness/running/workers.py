@@ -28,7 +28,7 @@ from harness.running.worker import (
 
 _IMPORT_SECONDS = 120.0
 _decoder = msgspec.msgpack.Decoder(Reply)
-_NO_CHECKS = (0,) * (len(ORACLES) - 1) + (1,)
+_NO_CHECKS = tuple(int(name == "process") for name in ORACLES)
 
 
 class CandidateUnloadableError(InfrastructureError):

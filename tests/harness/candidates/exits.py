@@ -1,0 +1,14 @@
+"""Ends the process when there are more than two requests."""
+
+import os
+
+import reference
+
+
+def split_decodes_and_prefills(common_attn_metadata, decode_threshold=1, require_uniform=False):
+    counts = reference.split_decodes_and_prefills(
+        common_attn_metadata, decode_threshold, require_uniform
+    )
+    if common_attn_metadata.num_reqs > 2:
+        os._exit(0)
+    return counts

@@ -1,0 +1,13 @@
+"""Modifies its input, then gives the right answer."""
+
+import reference
+
+
+def build_slot_mapping(
+    query_start_loc, num_computed_tokens, block_table, block_size, **options
+):
+    slots = reference.build_slot_mapping(
+        query_start_loc, num_computed_tokens, block_table, block_size, **options
+    )
+    num_computed_tokens.add_(1)
+    return slots

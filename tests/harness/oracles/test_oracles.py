@@ -1,0 +1,28 @@
+"""Each oracle sees the mistake that it exists for, on a candidate that makes only that one."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("candidate", "operation", "oracle", "diagnosis"),
+    [
+        ("wrong_types", "split_decodes_and_prefills", "equality", "numpy.int64 where a Python int"),
+        ("wrong_types", "slice_query_start_locs", "equality", "list where a tensor"),
+        ("wrong_types", "_make_metadata_with_slice", "equality", "lost field"),
+        ("impure", "build_slot_mapping", "purity", "input modified"),
+        ("shares_memory", "slice_query_start_locs", "purity", "shares memory with an input"),
+        ("uninitialised", "build_slot_mapping", "padding", "depends on stale or uninitialised"),
+        ("reads_stale", "build_slot_mapping", "padding", "depends on stale or uninitialised"),
+        ("stray", "build_slot_mapping", "red zones", "stray write"),
+        ("remembers", "is_block_tables_empty", "determinism", "not deterministic"),
+        ("accepts_anything", "compute_slot_mapping_start_idx", "errors", "accepts malformed"),
+    ],
+)
+def test_oracle_sees_its_bug_class(examine_candidate, candidate, operation, oracle, diagnosis):
+    outcome = examine_candidate(candidate, operation)
+    assert outcome.result.verdict == "FAIL"
+    found = {(finding.oracle, finding.diagnosis) for finding in outcome.findings}
+    assert any(o == oracle and d.startswith(diagnosis) for o, d in found), found
+    assert outcome.result.oracles[oracle].failed > 0

@@ -1,0 +1,92 @@
+"""A candidate that dies, hangs, hoards or prints is a finding with its input; the run goes on."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+SPLIT = "split_decodes_and_prefills"
+
+
+def test_segmentation_fault_is_a_finding_with_its_input(examine_candidate):
+    outcome = examine_candidate("segfaults", SPLIT)
+    [finding] = outcome.findings
+    assert outcome.result.verdict == "FAIL"
+    assert finding.diagnosis == "crashes with SIGSEGV"
+    assert finding.case.batch.query_lens == (7,)
+    assert "Segmentation fault" in finding.log
+    assert "segfaults.py" in finding.log
+
+
+def test_exit_is_a_finding_and_other_cases_are_still_judged(examine_candidate):
+    outcome = examine_candidate("exits", SPLIT)
+    [finding] = outcome.findings
+    assert finding.diagnosis == "ends the process with status 0"
+    rows = finding.case.batch.num_requests + finding.case.batch.padded_requests
+    assert rows == 3
+    assert outcome.result.cases > 60
+    assert outcome.result.failed < outcome.result.cases / 2
+
+
+def test_hang_is_a_finding_after_the_timeout(examine_candidate):
+    outcome = examine_candidate("hangs", SPLIT, examples=10, timeout_s=0.3)
+    [finding] = outcome.findings
+    assert finding.diagnosis == "does not answer within 0.3 s"
+    assert finding.case.params["decode_threshold"] == 5
+    assert finding.requests == 0
+
+
+def test_output_is_a_finding(examine_candidate):
+    outcome = examine_candidate("prints", SPLIT)
+    [finding] = outcome.findings
+    assert finding.diagnosis == "writes to standard output"
+    assert finding.log == "debugging\n" * 3
+    assert finding.case.params["decode_threshold"] == 8
+
+
+def test_runaway_memory_is_a_finding(examine_candidate):
+    outcome = examine_candidate("hoards", SPLIT, examples=20, memory_bytes=1 << 30)
+    [finding] = outcome.findings
+    assert finding.diagnosis == "raises MemoryError on good input"
+    assert finding.case.params["require_uniform"] is True
+
+
+def test_candidate_that_cannot_be_imported_is_unverified(examine_candidate):
+    outcome = examine_candidate("no_such_module_at_all", SPLIT)
+    assert outcome.result.verdict == "UNVERIFIED"
+    assert "ModuleNotFoundError" in outcome.result.reason
+
+
+def test_operation_that_is_not_there_is_not_offered(examine_candidate):
+    outcome = examine_candidate("segfaults", "build_slot_mapping")
+    assert outcome.result.verdict == "NOT OFFERED"
+
+
+def test_every_case_is_in_the_ledger_before_its_verdict(examine_candidate, tmp_path):
+    examine_candidate("segfaults", SPLIT)
+    lines = (tmp_path / "ledger.jsonl").read_bytes().splitlines()
+    events = [msgspec.json.decode(line) for line in lines]
+    announced: list[str] = []
+    for event in events:
+        if event["event"] == "case":
+            announced.append(event["id"])
+        elif event["event"] == "verdict":
+            assert event["id"] == announced[-1]
+    fatal = next(e for e in events if e["event"] == "verdict" and e["failures"])
+    assert fatal["failures"][0][0] == "process"
+
+
+@pytest.mark.parametrize("name", ["two_bugs"])
+def test_root_causes_are_reported_separately(examine_candidate, name):
+    outcome = examine_candidate(name, SPLIT, examples=200)
+    assert {finding.field for finding in outcome.findings} == {
+        "num_decodes",
+        "num_prefill_tokens",
+    }
+
+
+def test_same_seed_same_findings(examine_candidate):
+    outcomes = [examine_candidate("two_bugs", SPLIT, seed=3) for _ in range(2)]
+    for outcome in outcomes:
+        outcome.result.seconds = 0.0
+    assert outcomes[0] == outcomes[1]
