@@ -127,7 +127,8 @@ def shown(text: str | None) -> str:
 def _paired(difference: Difference) -> Iterator[list[Cell]]:
     """Rows of cells: the elements of both sides with the same index side by side."""
     expected, got = difference.expected, difference.got
-    if _depth(expected) != _depth(got):
+    depth = _depth(expected)
+    if depth != _depth(got):
         # Nothing lines up between a number and a table.
         yield [Cell((), _text(expected), _text(got), True)]
         return
@@ -137,7 +138,7 @@ def _paired(difference: Difference) -> Iterator[list[Cell]]:
         ours, theirs = left.get(prefix, []), right.get(prefix, [])
         row = []
         for i in range(max(len(ours), len(theirs))):
-            index = (*prefix, i) if _depth(expected) else ()
+            index = (*prefix, i) if depth else ()
             a, b = ours[i : i + 1], theirs[i : i + 1]
             both = bool(a) and bool(b)
             wrong = not both or (not same(a[0], b[0]) if marked is None else index in marked)

@@ -1,0 +1,216 @@
+"""index.html: one safe, well-formed, accessible file with the facts of the run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+
+from harness.model.case import Batch, Case
+from harness.model.run import OracleCount
+from harness.report.html import render_html
+
+RUNS = ["passing", "failing", "incomplete", "empty"]
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class Page(HTMLParser):
+    """Checks nesting and collects what the tests ask for."""
+
+    def __init__(self, source):
+        super().__init__(convert_charrefs=True)
+        self.open, self.ids, self.links, self.headings = [], [], [], []
+        self.attributes, self.tags, self.data, self.title = [], [], {}, ""
+        self.feed(source)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag, attributes):
+        self.handle_startendtag(tag, attributes)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        found = dict(attributes)
+        assert len(found) == len(attributes), f"an attribute twice in {tag}: {attributes}"
+        self.tags.append((tag, found))
+        self.attributes += attributes
+        if "id" in found:
+            self.ids.append(found["id"])
+        if tag == "a":
+            self.links.append(found["href"])
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> does not close the last open element"
+
+    def handle_data(self, data):
+        inside = self.open[-1] if self.open else ""
+        if self.open == ["html", "head", "title"]:
+            self.title += data
+        self.data[inside] = self.data.get(inside, "") + data
+
+    @property
+    def text(self):
+        shown = [text for tag, text in self.data.items() if tag not in ("style", "script")]
+        return " ".join(" ".join(shown).split())
+
+
+@pytest.fixture(params=RUNS)
+def source(request, oracles):
+    return render_html(request.getfixturevalue(request.param), oracles)
+
+
+def test_is_well_formed_with_ids_and_links_that_resolve(source):
+    page = Page(source)
+    assert len(page.ids) == len(set(page.ids))
+    for link in page.links:
+        assert link.startswith("#"), f"{link} leaves the page"
+        assert link[1:] in page.ids, f"{link} leads nowhere"
+    for name, value in page.attributes:
+        if name in ("aria-labelledby", "aria-describedby"):
+            assert value in page.ids
+        if value and "url(#" in value:
+            assert re.fullmatch(r"url\(#(.+)\)", value)[1] in page.ids
+
+
+def test_headings_descend_one_step_at_a_time(source):
+    headings = Page(source).headings
+    assert headings[0] == 1
+    assert headings.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(headings))
+
+
+def test_fetches_nothing_and_styles_nothing_inline(source):
+    page = Page(source)
+    names = {name for name, _ in page.attributes}
+    assert not names & {"src", "srcset", "style", "background", "action", "xlink:href"}
+    assert not [name for name in names if name.startswith("on")]
+    assert not [tag for tag, _ in page.tags if tag in ("link", "img", "iframe", "object", "base")]
+    assert "@import" not in source
+    assert not re.search(r"url\((?!#)", source)
+    assert "http://" not in source
+    assert "https://" not in source
+
+
+def test_policy_allows_exactly_our_style_and_script(source):
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', source)[1].replace(
+        "&#39;", "'"
+    )
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", source, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_has_landmarks_language_and_table_scopes(source):
+    page = Page(source)
+    tags = [tag for tag, _ in page.tags]
+    assert dict(page.tags)["html"] == {"lang": "en"}
+    assert tags.count("main") == 1
+    assert {"header", "nav", "footer"} <= set(tags)
+    assert tags.count("table") == tags.count("caption")
+    assert all("scope" in found for tag, found in page.tags if tag == "th")
+    for tag, found in page.tags:
+        if tag == "svg" and found.get("aria-hidden") != "true":
+            assert found["role"] == "img"
+            assert {"aria-labelledby", "aria-describedby"} <= set(found)
+
+
+def test_a_pass_says_so(passing, oracles):
+    page = Page(render_html(passing, oracles))
+    assert page.title == "PASS · attnproof"
+    text = page.text
+    assert "All 2 pairs of operation and candidate are verified: 3,200 checks on 800 cases" in text
+    assert "Failures" not in text
+
+
+def test_a_failure_shows_its_cards(failing, oracles):
+    page = Page(render_html(failing, oracles))
+    text = page.text
+    assert page.title == "FAIL, 3 findings · attnproof"
+    for words in (
+        "Of 5 pairs of operation and candidate, 1 verified, 2 failed, 1 unverified and "
+        "1 not offered; 4,800 checks on 1,200 cases in 62 s.",
+        "Off by one block",
+        "12 failed cases",
+        "4 requests and 10 query tokens, shrunk from 37 requests and 4,201 query tokens",
+        "first difference at [3]: expected 84, got 88; 4 of 14 elements wrong",
+        "num_reqs",
+        "with uncommitted changes",
+        "CUDA: this machine has no GPU.",
+        "Every output element is exactly the reference's.",
+    ):
+        assert words in text, words
+    assert "/finding/000000000001" in page.ids
+    assert page.links.count("#/finding/000000000001") == 2
+    code = page.data["code"]
+    assert failing.findings[0].command in code
+    assert "@example(\n    Case(" in code
+
+
+def test_what_candidates_say_is_never_markup(failing, oracles):
+    source = render_html(failing, oracles)
+    page = Page(source)
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert "<b>bold" not in source
+    assert "</script><script>alert(1)</script>" in page.text
+    assert "no <reference> yet" in page.text
+    assert "\x1b" not in source
+    assert "\x00" not in source
+
+
+def test_an_incomplete_run_says_why(incomplete, oracles):
+    text = Page(render_html(incomplete, oracles)).text
+    assert "INCOMPLETE" in text
+    assert "time ran out before 1 operation was checked" in text
+    assert "Incomplete is not a pass" in text
+    assert "takes no tensors" in text
+
+
+def test_an_empty_run_is_no_pass(empty, oracles):
+    text = Page(render_html(empty, oracles)).text
+    assert "No operation was checked; the run took 62 s." in text
+    assert "no operation was selected" in text
+
+
+def test_a_failure_without_findings_points_to_the_matrix(make_run, make_result, oracles):
+    run = make_run("FAIL", [make_result("a", "FAIL")])
+    assert "recorded no finding" in Page(render_html(run, oracles)).text
+
+
+def test_ten_thousand_cases_fit_in_half_a_megabyte(make_run, make_result, make_finding, oracles):
+    many = {f"oracle {i}": OracleCount(checks=10_000) for i in range(10)}
+    operations = [
+        make_result(f"operation_{i}", candidate=candidate, oracles=many, cases=10_000)
+        for i in range(45)
+        for candidate in ("optimized", "optimized triton", "vllm")
+    ]
+    findings = [make_finding(i) for i in range(12)]
+    source = render_html(make_run("FAIL", operations, findings=findings), oracles)
+    assert len(source.encode()) < 500_000
+
+
+def test_a_flood_of_findings_stays_below_five_megabytes(
+    make_run, make_result, make_finding, make_difference, oracles
+):
+    lens = tuple(range(1, 400))
+    blocks = tuple(tuple(range(i, i + -(-length // 4))) for i, length in enumerate(lens))
+    case = Case("x", Batch(4, lens, (0,) * len(lens), blocks))
+    big = list(range(70_000))
+    outputs = [make_difference("slot_mapping", big, [*big[:-1], -1], "int64 [70000] cpu")]
+    huge = make_finding(0, case=case, outputs=outputs, log="x" * 1_000_000)
+    findings = [huge] + [make_finding(i, log="y" * 9_000) for i in range(1, 400)]
+    run = make_run("FAIL", [make_result("x", "FAIL")], findings=findings)
+    source = render_html(run, oracles)
+    assert len(source.encode()) < 5_000_000
+    page = Page(source)
+    assert "Left out to keep this file small" in page.text
+    assert "requests 12 to 398 not drawn" in source

@@ -1,0 +1,91 @@
+"""junit.xml and summary.md: what CI shows."""
+
+from __future__ import annotations
+
+import junitparser
+import pytest
+
+from harness.report.junit import junit_bytes
+from harness.report.markdown import markdown_text
+
+
+def cases(run):
+    document = junitparser.JUnitXml.fromstring(junit_bytes(run))
+    return {(suite.name, case.name): case for suite in document for case in suite}
+
+
+def test_one_test_case_for_each_pair(failing):
+    found = cases(failing)
+    assert len(found) == len(failing.operations)
+    assert found["optimized (cpu)", "is_block_tables_empty"].is_passed
+    failed = found["optimized (cpu)", "build_slot_mapping"]
+    messages = [result.message for result in failed.result]
+    assert messages[0] == "slot_mapping[3] is 88, expected 84"
+    assert "replay:   attnproof replay" in failed.result[0].text
+    assert "off by one block" in failed.result[0].text
+    # The finding that crashed belongs to the same operation.
+    assert len(messages) == 2
+    assert "</script>" in messages[1]
+
+
+def test_no_verdict_is_a_skip_with_its_reason(failing):
+    found = cases(failing)
+    assert found["vllm (cpu)", "build_slot_mapping"].result[0].message == (
+        "NOT OFFERED: no such function"
+    )
+    assert found["optimized (cpu)", "get_mla_dims"].result[0].message == (
+        "UNVERIFIED: no <reference> yet"
+    )
+
+
+def test_a_failure_without_a_finding_still_fails(make_run, make_result):
+    run = make_run("FAIL", [make_result("get_mla_dims", "FAIL")])
+    assert cases(run)["optimized (cpu)", "get_mla_dims"].result[0].message == "12 cases failed"
+
+
+def test_junit_statistics_add_up(failing):
+    document = junitparser.JUnitXml.fromstring(junit_bytes(failing))
+    assert (document.tests, document.failures, document.skipped) == (5, 3, 2)
+
+
+def test_markdown_of_a_pass(passing):
+    text = markdown_text(passing)
+    assert text.startswith("## ✓ attnproof: PASS\n\nAll 2 pairs of operation and candidate are ")
+    assert "| optimized | cpu | 2 | 0 | 0 | 0 |" in text
+    assert "seed `20240917`" in text
+
+
+def test_markdown_of_a_failure_names_the_cause_and_the_replay(failing):
+    text = markdown_text(failing)
+    assert "## ✗ attnproof: FAIL" in text
+    assert "**F1. off by one block**" in text
+    assert f"```sh\n{failing.findings[0].command}\n```" in text
+    assert "\\<script\\>alert(1)" in text
+    assert "- no \\<reference\\> yet: `get_mla_dims` of `optimized`" in text
+
+
+def test_markdown_of_an_incomplete_run_says_why(incomplete):
+    text = markdown_text(incomplete)
+    assert "## ◐ attnproof: INCOMPLETE" in text
+    assert "**Incomplete:** time ran out before 1 operation was checked" in text
+
+
+def test_markdown_of_an_empty_run(empty):
+    assert "No operation was checked" in markdown_text(empty)
+
+
+def test_markdown_stays_short(make_run, make_finding, make_result):
+    findings = [make_finding(i, message="x" * 9_000, expected="9" * 9_000) for i in range(200)]
+    text = markdown_text(make_run("FAIL", [make_result("a", "FAIL")], findings=findings))
+    assert "190 more findings: see index.html." in text
+    assert len(text) < 20_000
+
+
+@pytest.mark.parametrize("text", ["a|b", "`", "``x``", "<img>", "a\nb", "[x](http://y)"])
+def test_markdown_takes_text_literally(text, make_run, make_finding, make_result):
+    run = make_run("FAIL", [make_result("a", "FAIL")], findings=[make_finding(diagnosis=text)])
+    (line,) = [line for line in markdown_text(run).splitlines() if line.startswith("**F1.")]
+    shown = line.removeprefix("**F1. ").removesuffix("**  ")
+    assert shown.replace("\\", "") == text.replace("\n", " ")
+    assert "<img>" not in shown
+    assert "[x]" not in shown

@@ -1,0 +1,88 @@
+"""Literals evaluate back to the case that they were made from."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.model.case import Batch, Case, decode, encode
+from harness.report.literal import IMPORTS, case_literal, example_line
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=12,
+)
+LENS = st.lists(st.integers(0, 9000), max_size=40).map(tuple)
+
+
+@st.composite
+def any_case(draw):
+    lens = draw(LENS)
+    batch = Batch(
+        block_size=draw(st.integers(1, 256)),
+        query_lens=lens,
+        computed_lens=lens,
+        blocks=tuple((i, i + 1) for i in range(len(lens))),
+        strided=draw(st.booleans()),
+        dtype=draw(st.sampled_from(["int32", "int64"])),
+        logits_indices=draw(st.none() | LENS),
+    )
+    params = draw(st.dictionaries(st.text(max_size=8), VALUES, max_size=4))
+    return Case("operation", draw(st.none() | st.just(batch)), params, draw(st.text(max_size=9)))
+
+
+def evaluate(source):
+    names = {}
+    exec(IMPORTS, names)
+    return eval(source, names)
+
+
+@given(any_case())
+def test_literal_evaluates_to_the_case(case):
+    again = evaluate(case_literal(case))
+    assert again == case
+    assert repr(again) == repr(case)
+
+
+@given(any_case())
+def test_example_line_decorates_with_the_case(case):
+    line = example_line(case)
+    assert line.startswith("@example(")
+    names = {"example": lambda case: lambda function: case}
+    exec(f"{IMPORTS}\n{line}\ndef found(): ...", names)
+    assert names["found"] == case
+
+
+def test_small_literal_is_one_line():
+    case = Case("get_mla_dims", None, {"heads": 4})
+    assert case_literal(case) == "Case(operation='get_mla_dims', params={'heads': 4})"
+    assert example_line(case) == f"@example({case_literal(case)})"
+
+
+def test_literal_omits_defaults_and_breaks_lines(mixed):
+    literal = case_literal(Case("build_slot_mapping", mixed))
+    assert "strided" not in literal
+    assert "    query_lens=(1, 6, 0, 3),\n" in literal
+    assert max(map(len, literal.splitlines())) <= 88
+
+
+def test_long_tuples_are_packed():
+    batch = Batch(16, (1,) * 2000, (0,) * 2000, ((3,),) * 2000)
+    literal = case_literal(Case("x", batch))
+    assert literal.count("\n") < 2300
+    assert evaluate(literal).batch == batch
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf])
+def test_floats_without_a_literal(number):
+    case = Case("x", None, {"scale": number})
+    assert evaluate(case_literal(case)) == case
+
+
+def test_literal_of_a_decoded_case_is_the_same(mixed):
+    case = Case("split_attn_metadata", mixed, {"spans": [[0, 1, 0, 1]]})
+    assert case_literal(decode(encode(case))) == case_literal(case)

@@ -1,0 +1,75 @@
+"""The matrix: every pair in exactly one state, nothing without a verdict forgotten."""
+
+from __future__ import annotations
+
+from harness.model.run import OracleCount
+from harness.report.matrix import build_matrix, skips
+
+
+def cells(matrix, operation, candidate="optimized"):
+    (row,) = [
+        row
+        for group in matrix.groups
+        if group.name == operation
+        for row in group.rows
+        if row.candidate == candidate
+    ]
+    return dict(zip(matrix.oracles, row.cells, strict=False))
+
+
+def test_failed_cells_link_to_their_findings(failing, oracles):
+    matrix = build_matrix(failing, oracles)
+    assert matrix.oracles == (*oracles, "process")
+    cell = cells(matrix, "build_slot_mapping")["equality"]
+    assert (cell.state, cell.words) == ("FAIL", "12 of 400")
+    assert [(link.label, link.href) for link in cell.links] == [("F1", "#/finding/000000000001")]
+    # An oracle that counted nothing but has a finding has failed.
+    crash = cells(matrix, "build_slot_mapping")["process"]
+    assert (crash.state, crash.words, crash.links[0].label) == ("FAIL", "failed", "F3")
+
+
+def test_states_are_summed(failing, oracles):
+    totals = {total.state: total for total in build_matrix(failing, oracles).totals}
+    assert {state: total.pairs for state, total in totals.items()} == {
+        "PASS": 1,
+        "FAIL": 2,
+        "UNVERIFIED": 1,
+        "NOT OFFERED": 1,
+    }
+    assert totals["NOT OFFERED"].by_oracle == (1, 1, 1, 1, 1)
+    assert totals["FAIL"].by_oracle == (2, 0, 0, 0, 1)
+
+
+def test_an_oracle_without_checks_is_unverified_not_passed(incomplete, oracles):
+    matrix = build_matrix(incomplete, oracles)
+    padding = cells(matrix, "is_block_tables_empty")["padding"]
+    assert (padding.state, padding.reason) == ("UNVERIFIED", "takes no tensors")
+    assert cells(matrix, "is_block_tables_empty")["purity"].state == "NO CHECK"
+
+
+def test_a_pair_without_a_verdict_shows_its_reason_once(incomplete, oracles):
+    (group,) = [
+        g for g in build_matrix(incomplete, oracles).groups if g.name == "split_attn_metadata"
+    ]
+    assert group.rows[0].cells == ()
+    assert group.rows[0].reason == "time ran out"
+
+
+def test_skips_are_grouped_by_reason(incomplete, oracles):
+    found = {skip.reason: skip.what for skip in skips(build_matrix(incomplete, oracles))}
+    assert found == {
+        "takes no tensors": ("is_block_tables_empty · optimized (cpu): padding",),
+        "time ran out": ("split_attn_metadata · optimized (cpu)",),
+    }
+
+
+def test_zero_checks_never_pass(make_run, make_result, oracles):
+    run = make_run("PASS", [make_result("a", oracles={"equality": OracleCount()})])
+    cell = cells(build_matrix(run, oracles), "a")["equality"]
+    assert (cell.state, cell.reason) == ("UNVERIFIED", "no check was made")
+
+
+def test_an_empty_run_has_an_empty_matrix(empty, oracles):
+    matrix = build_matrix(empty, oracles)
+    assert matrix.groups == ()
+    assert [total.pairs for total in matrix.totals] == [0, 0, 0, 0]

@@ -1,0 +1,184 @@
+"""SVG and terminal pictures: well-formed, told in words, never by colour alone."""
+
+from __future__ import annotations
+
+from io import StringIO
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from harness.model.case import Batch, Case
+from harness.model.run import Difference
+from harness.report.difference_picture import difference_picture
+from harness.report.focus import Focus
+from harness.report.pictures import batch_picture
+from harness.report.terminal import draw_batch, draw_case, draw_difference
+
+
+def parse(svg):
+    root = ElementTree.fromstring(svg)
+    assert root.get("role") == "img"
+    named = {element.get("id"): element.text for element in root}
+    assert named[root.get("aria-labelledby")]
+    assert named[root.get("aria-describedby")]
+    return root
+
+
+def words(root):
+    return [element.text for element in root.iter("text")]
+
+
+def shown(renderable, width=100):
+    out = StringIO()
+    Console(file=out, width=width, color_system=None).print(renderable)
+    return out.getvalue()
+
+
+def test_batch_picture_shows_every_kind_of_cell(mixed):
+    root = parse(batch_picture(mixed, "f1", Focus(1, 3)))
+    classes = [element.get("class") for element in root.iter("rect")]
+    assert classes.count("query") == 10 + 2  # and two in the legend
+    assert classes.count("computed") == 16 + 1
+    assert classes.count("focus") == 1 + 1
+    found = words(root)
+    for text in (
+        "request 1",
+        "q 6 · c 2 · s 8",
+        "block 21",
+        "no query",
+        "2 stale",
+        "2 padded rows",
+        "5 stale columns each",
+        "4 padding tokens, slot -1",
+        "3 stale slots",
+        "1 stale logits index",
+        "stale: must not be read",
+        "first difference",
+        "▶",
+    ):
+        assert text in found, text
+    description = root.find("desc").text
+    assert "Request 1: 2 computed tokens, 6 query tokens, blocks 4 and 21, the first" in description
+
+
+def test_batch_picture_stays_small():
+    lens = tuple(range(5000, 5300))
+    blocks = tuple(tuple(range(length // 16 + 1)) for length in lens)
+    svg = batch_picture(Batch(16, lens, (0,) * 300, blocks), "f1", Focus(200, None))
+    assert len(svg) < 60_000
+    assert "requests 0 to 193 not drawn (194 rows, " in svg
+    parse(svg)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Batch(4, (), (), ()),
+        Batch(4, (), (), (), padded_requests=2),
+        Batch(1, (3,), (0,), ((2**31 - 1, 5, 6),)),
+        Batch(4, (0,), (0,), ((),)),
+        Batch(4, (2,), (3,), ((1,),)),  # malformed on purpose: a block short
+    ],
+)
+def test_unusual_batches_are_drawn(batch):
+    parse(batch_picture(batch, "f1"))
+    assert shown(draw_batch(batch))
+
+
+def test_difference_picture_marks_and_labels_what_is_wrong(make_difference):
+    difference = make_difference("slot_mapping", [1, 2, 3], [1, 9, 8])
+    root = parse(difference_picture(difference, "f1"))
+    assert words(root).count("≠") == 2
+    assert {"expected", "got", "2", "9", "3", "8"} <= set(words(root))
+    fills = [element.get("fill") for element in root.iter("rect")]
+    assert fills.count("url(#f1-wrong)") == 2
+    classes = [element.get("class") for element in root.iter("rect")]
+    assert (classes.count("focus"), classes.count("frame")) == (1, 1)
+    assert "[1]: expected 2, got 9; [2]: expected 3, got 8" in root.find("desc").text
+
+
+def test_equal_lines_are_drawn_once(make_difference):
+    difference = make_difference("x", [[1, 2], [3, 4]], [[1, 2], [3, 9]])
+    assert words(parse(difference_picture(difference, "f"))).count("both") == 1
+
+
+def test_strings_are_escaped(make_difference):
+    svg = difference_picture(make_difference("<f>", "</svg><script>", "&amp;"), "f1")
+    assert "<script>" not in svg
+    parse(svg)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=6),
+    max_leaves=30,
+)
+
+
+@given(VALUES, VALUES)
+def test_any_two_values_are_drawn(expected, got):
+    difference = Difference(
+        field="x", expected=expected, got=got, expected_type="a", got_type="b", equal=False
+    )
+    parse(difference_picture(difference, "f1"))
+    assert shown(draw_difference([difference]))
+
+
+def test_terminal_draws_the_case(mixed, make_difference):
+    case = Case("build_slot_mapping", mixed, {"block_size": 4}, "short table")
+    right = list(range(10))
+    text = shown(
+        draw_case(case, [make_difference("slot_mapping", right, [*right[:7], 0, 0, 0])]), width=120
+    )
+    assert text == (
+        "4 requests and 10 query tokens, block size 4, 2 padded rows, 4 padding tokens, int32 "
+        "offsets and lengths\n"
+        "  r0  q 1 c 9 s 10  17[oooo] 3[oooo] 8[o#..]  2 stale columns\n"
+        "  r1  q 6 c 2 s 8   4[oo##] 21[####]  3 stale columns\n"
+        "  r2  q 0 c 5 s 5   9[oooo] 30[o...]  no query, 3 stale columns\n"
+        "> r3  q 3 c 0 s 3   12[###.]  4 stale columns\n"
+        "  2 padded rows: q 0 s 0, 5 stale columns each\n"
+        "  4 padding tokens with slot -1\n"
+        "  3 stale slots behind the tokens\n"
+        "  o computed   # query   . unused   17[..] block 17   > first difference\n"
+        "block_size 4\n"
+        "fault short table\n"
+    )
+
+
+def test_terminal_draws_differences_side_by_side(make_difference):
+    text = shown(
+        draw_difference(
+            [
+                make_difference("slot_mapping", [196, 197, 198], [196, 12, 198], "int64 [3] cpu"),
+                make_difference("num_reqs", 3, 3, "int"),
+                make_difference("max_query_len", 8, 9, "int"),
+            ]
+        )
+    )
+    assert text == (
+        "slot_mapping  int64 [3] cpu\n"
+        "  first difference at [1]: expected 197, got 12; 1 of 3 elements wrong\n"
+        "               0    1    2\n"
+        "   expected  196  197  198\n"
+        "   got       196   12  198\n"
+        "                   ^^\n"
+        "max_query_len  int\n"
+        "  first difference: expected 8, got 9\n"
+        "   expected  8\n"
+        "   got       9\n"
+        "             ^\n"
+        "equal: num_reqs\n"
+    )
+
+
+def test_terminal_is_plain_ascii(mixed, make_difference):
+    case = Case("split_attn_metadata", mixed, {"spans": [[0, 2, 0, 3], [1, 6, 3, 14]]})
+    text = shown(draw_case(case))
+    assert "r1  q 6 c 2 s 8   4[oo##] 21[|####]" in text
+    assert "| a slice starts or ends" in text
+    assert text.isascii()
+    assert shown(draw_difference([make_difference("x", [1], [2])])).isascii()

@@ -1,0 +1,72 @@
+"""summary.json says what the run says, and the committed schema describes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from harness.report import write_summary
+from harness.report.schema import SCHEMA_PATH, schema_bytes
+from harness.report.summary import summary_bytes
+
+
+def test_committed_schema_is_up_to_date():
+    assert SCHEMA_PATH.read_bytes() == schema_bytes(), "run python -m harness.report.schema"
+
+
+@pytest.mark.parametrize("name", ["passing", "failing", "incomplete", "empty"])
+def test_summary_validates(name, request):
+    summary = json.loads(summary_bytes(request.getfixturevalue(name)))
+    schema = json.loads(SCHEMA_PATH.read_bytes())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(summary, schema, cls=jsonschema.Draft202012Validator)
+
+
+def test_summary_holds_what_the_design_promises(failing, tmp_path):
+    write_summary(failing, tmp_path / "summary.json")
+    summary = json.loads((tmp_path / "summary.json").read_bytes())
+    assert summary["schema"] == "attnproof.summary/1"
+    assert summary["verdict"] == "FAIL"
+    assert summary["seed"] == 20240917
+    assert summary["counts"] == {"cases": 1200, "checks": 4800, "failed": 2, "unverified": 1}
+    assert summary["environment"]["torch"] == "2.13.0"
+    operation, finding = summary["operations"][3], summary["findings"][0]
+    assert operation == {
+        "name": "build_slot_mapping",
+        "candidate": "vllm",
+        "device": "cpu",
+        "verdict": "NOT OFFERED",
+        "cases": 0,
+        "checks": 0,
+        "reason": "no such function",
+    }
+    assert finding["field"] == "slot_mapping[3]"
+    assert (finding["requests"], finding["tokens"]) == (4, 10)
+    assert finding["case_path"] == f"cases/{finding['case_id']}.json"
+    assert "log" not in finding
+
+
+def test_summary_survives_what_candidates_print(make_run, make_finding, make_result):
+    hostile = make_finding(got="\ud800 \x00 \x1b[1m")
+    run = make_run("FAIL", [make_result("build_slot_mapping", "FAIL")], findings=[hostile])
+    run.settings["out"] = Path("reports/latest")
+    summary = json.loads(summary_bytes(run))
+    assert summary["findings"][0]["got"] == "\\ud800 \N{REPLACEMENT CHARACTER} "
+    assert summary["settings"]["out"] == "reports/latest"
+
+
+def test_a_broken_write_leaves_the_old_file(passing, tmp_path, monkeypatch):
+    path = tmp_path / "summary.json"
+    path.write_text("old")
+
+    def fail(self, target):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_summary(passing, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]
+    assert path.read_text() == "old"

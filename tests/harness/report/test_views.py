@@ -1,0 +1,172 @@
+"""What is chosen to be drawn: around the first difference, the rest counted."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.model.case import Batch, Case
+from harness.model.run import Difference
+from harness.report.batch_view import MAX_CELLS, MAX_ROWS, view_batch
+from harness.report.difference_view import MAX_LINES, same, view_difference
+from harness.report.focus import Focus, find_focus, find_marks
+
+
+def kinds(row):
+    return "".join(row.kind(p)[0] for piece in row.pieces for p in piece)
+
+
+def test_a_small_batch_is_drawn_whole(mixed):
+    view = view_batch(mixed)
+    assert [kinds(row) for row in view.rows] == [
+        "c" * 9 + "q" + "uu",
+        "cc" + "q" * 6,
+        "c" * 5 + "uuu",
+        "qqqu",
+    ]
+    assert [row.stale_columns for row in view.rows] == [2, 3, 3, 4]
+    assert (view.padded_rows, view.padded_tokens, view.spare_slots) == (2, 4, 3)
+    assert [sorted(row.sampled) for row in view.rows] == [[9], [7], [], [2]]
+    assert (view.above, view.below) == ("", "")
+
+
+def test_a_batch_without_requests_can_be_viewed():
+    view = view_batch(Batch(4, (), (), (), padded_requests=3))
+    assert view.rows == ()
+    assert view.facts.startswith("0 requests and 0 query tokens, block size 4, 3 padded rows")
+
+
+def test_many_rows_are_cut_around_the_focus():
+    batch = Batch(4, (2,) * 100, (0,) * 100, tuple((i,) for i in range(100)))
+    view = view_batch(batch, Focus(50, 101))
+    assert [row.number for row in view.rows] == list(range(44, 44 + MAX_ROWS))
+    assert view.above == "requests 0 to 43 not drawn (44 rows, 88 query tokens)"
+    assert view.below == "requests 56 to 99 not drawn (44 rows, 88 query tokens)"
+    (focused,) = [row for row in view.rows if row.focused]
+    assert (focused.number, focused.focus_position) == (50, 1)
+    assert [row.number for row in view_batch(batch, Focus(99, None)).rows][-1] == 99
+
+
+@given(st.integers(1, 300), st.integers(0, 5000), st.integers(0, 5000), st.data())
+def test_long_rows_keep_their_edges_and_the_focus(block_size, computed, query, data):
+    count = -(-(computed + query) // block_size)
+    batch = Batch(block_size, (query,), (computed,), (tuple(range(count)),))
+    token = data.draw(st.integers(0, query - 1)) if query else None
+    (row,) = view_batch(batch, Focus(0, token)).rows
+    drawn = [p for piece in row.pieces for p in piece]
+    assert drawn == sorted(set(drawn))
+    assert len(drawn) <= MAX_CELLS
+    assert all(0 <= p < row.capacity for p in drawn)
+    if row.length:
+        assert {0, row.length - 1} <= set(drawn)
+    if query:
+        assert {computed, computed + token} <= set(drawn)
+
+
+def test_marks_are_slices_or_chunks(mixed):
+    slices = Case("split_attn_metadata", mixed, {"spans": [[0, 2, 0, 3], [1, 6, 3, 14]]})
+    rows = view_batch(mixed, None, find_marks(slices)).rows
+    assert [sorted(row.marks) for row in rows] == [[], [4], [], []]
+    chunks = Case("make_local_attention_virtual_batches", mixed, {"attn_chunk_size": 4})
+    rows = view_batch(mixed, None, find_marks(chunks)).rows
+    assert [sorted(row.marks) for row in rows] == [[4, 8], [4], [4], []]
+    assert not find_marks(Case("x", mixed, {"span": "nonsense"})).meaning
+
+
+@pytest.mark.parametrize(
+    ("operation", "field", "expected", "got", "focus"),
+    [
+        ("x", "slot_mapping", list(range(10)), [*range(7), 0, 0, 0], Focus(3, 7)),
+        ("build_slot_mapping", "result", list(range(14)), [9, *range(1, 14)], Focus(0, 0)),
+        ("x", "seq_lens", [1, 2, 3, 4], [1, 2, 4, 4], Focus(2, None)),
+        ("x", "query_start_loc", [0, 1, 7, 7, 10], [0, 1, 8, 7, 10], Focus(1, None)),
+        ("x", "slot_mapping", list(range(14)), [*range(13), 0], None),
+        ("x", "seq_lens", [1, 2], [1, 3], None),
+        ("x", "[1].seq_lens", [1, 2, 3, 4], [1, 2, 4, 4], None),
+        ("x", "num_reqs", 4, 5, None),
+    ],
+)
+def test_the_first_difference_is_found_in_the_batch(
+    operation, field, expected, got, focus, mixed, make_difference
+):
+    case = Case(operation, mixed)
+    assert find_focus(case, [make_difference(field, expected, got)]) == focus
+
+
+def test_a_vector_is_cut_into_lines_around_the_first_difference(make_difference):
+    right = list(range(1000))
+    wrong = [*right[:500], -7, *right[501:]]
+    view = view_difference(make_difference("slot_mapping", right, wrong), 40)
+    assert (view.total, view.wrong, view.first.at) == (1000, 1, (500,))
+    assert view.above == "480 elements before, all equal"
+    assert view.sentence == (
+        "first difference at [500]: expected 500, got -7; 1 of 1,000 elements wrong"
+    )
+    assert len(view.lines) <= MAX_LINES
+    assert any(line.wrong for line in view.lines)
+
+
+def test_a_matrix_keeps_its_rows(make_difference):
+    difference = make_difference("block_table_tensor", [[1, 2], [3, 4]], [[1, 2], [3, 9]])
+    view = view_difference(difference, 80)
+    assert [line.label for line in view.lines] == ["[0]", "[1]"]
+    assert [line.wrong for line in view.lines] == [False, True]
+    assert view.first.at == (1, 1)
+
+
+def test_missing_and_extra_elements_are_wrong(make_difference):
+    view = view_difference(make_difference("x", [1, 2], [1, 2, 3]), 80)
+    assert view.first == ((2,), None, "3", True)
+    view = view_difference(make_difference("x", [[1], [2]], [[1]]), 80)
+    assert view.first == ((1, 0), "2", None, True)
+
+
+def test_values_of_different_depth_are_one_cell(make_difference):
+    view = view_difference(make_difference("x", [1, 2], None, "list of 2"), 80)
+    assert (view.scalar, view.total, view.wrong) == (True, 1, 1)
+    assert view.sentence == "first difference: expected [1, 2], got None"
+
+
+def test_a_difference_of_types_alone_is_said():
+    difference = Difference(
+        field="x",
+        expected=[1],
+        got=[1],
+        expected_type="int64 [1] cpu",
+        got_type="int32 [1] cpu",
+        equal=False,
+    )
+    assert view_difference(difference, 80).sentence == (
+        "type int32 [1] cpu where int64 [1] cpu is right"
+    )
+
+
+def test_the_oracle_says_which_elements_are_wrong():
+    difference = Difference(
+        field="x",
+        expected=[1, 2, 3],
+        got=[9, 2, 9],
+        expected_type="",
+        got_type="",
+        equal=False,
+        wrong=[[2]],
+    )
+    view = view_difference(difference, 80)
+    assert [cell.wrong for cell in view.lines[0].cells] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        (1, True, False),
+        (1, 1.0, False),
+        (math.nan, math.nan, True),
+        (0.0, -0.0, True),
+        (2, 2, True),
+    ],
+)
+def test_sameness(a, b, equal):
+    assert same(a, b) is equal

@@ -1,0 +1,50 @@
+"""write_report writes all it can, whole files only, and says what it could not write."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from harness.report import write_report
+
+FILES = {"index.html", "summary.json", "summary.md", "junit.xml"}
+
+
+@pytest.mark.parametrize("name", ["passing", "failing", "incomplete", "empty"])
+def test_writes_every_file(name, request, tmp_path, oracles):
+    run = request.getfixturevalue(name)
+    assert write_report(run, tmp_path, oracles=oracles) == []
+    assert {file.name for file in tmp_path.iterdir()} == FILES
+
+
+def test_same_run_gives_the_same_bytes(failing, tmp_path, oracles):
+    before, after = tmp_path / "before", tmp_path / "after"
+    for folder in (before, after):
+        folder.mkdir()
+        write_report(failing, folder, oracles=oracles)
+    for name in FILES:
+        assert (before / name).read_bytes() == (after / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("package", "file"), [("jinja2", "index.html"), ("junitparser", "junit.xml")]
+)
+def test_a_missing_package_costs_one_file(package, file, failing, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    for module in ("harness.report.html", "harness.report.junit"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    assert write_report(failing, tmp_path) == [
+        f"{file} was not written: {package} is not installed"
+    ]
+    assert {found.name for found in tmp_path.iterdir()} == FILES - {file}
+
+
+def test_a_missing_folder_is_an_error(passing, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_report(passing, tmp_path / "missing")
+
+
+def test_oracles_are_optional(passing, tmp_path):
+    write_report(passing, tmp_path)
+    assert "What each oracle holds" not in (tmp_path / "index.html").read_text("utf-8")
