@@ -10,7 +10,7 @@ from reference.interface import CommonAttentionMetadata, InputBatch, SchedulerOu
 from reference.interface.checks import (
     check_common_metadata,
     check_int,
-    check_offsets,
+    check_queries,
     scheduled_tokens,
 )
 
@@ -36,12 +36,12 @@ def split_decodes_and_prefills(
     check_int(operation, "decode_threshold", decode_threshold, 1)
     offsets = md.query_start_loc_cpu
     uniform = bool(require_uniform)
+    num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
     num_decodes, decode_tokens = leading_decodes(
-        array(offsets, offsets.dtype), decode_threshold, uniform
+        array(offsets, offsets.dtype), decode_threshold, uniform, num_tokens, md.max_query_len
     )
     if num_decodes < 0:
-        check_offsets(operation, "query_start_loc_cpu", offsets)
-    num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
+        check_queries(operation, md)
     if num_reqs == 0:
         return (0, 0, 0, 0)
     all_short = md.max_query_len <= decode_threshold and (not uniform or decode_threshold == 1)

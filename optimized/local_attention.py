@@ -17,6 +17,7 @@ from reference.interface.checks import (
 
 from .dispatch import on_device, staging, upload
 from .host.arrays import Array, array, as_dtype, common_dtype, flat_table
+from .host.lengths import lengths_fit
 from .host.local_attention import count_virtual, fill_virtual, gather_blocks
 
 
@@ -102,13 +103,15 @@ def _checked_plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _
     mirrors = (md.query_start_loc_cpu, md.seq_lens_cpu)
     dtype = common_dtype(md.query_start_loc, md.seq_lens, md.num_computed_tokens_cpu, *mirrors)
     offsets, seq_lens = array(mirrors[0], dtype), array(mirrors[1], dtype)
-    num_virtual = count_virtual(offsets, seq_lens, chunk)
+    computed = array(md.num_computed_tokens_cpu, dtype)
+    bounds = (md.num_actual_tokens, md.max_query_len, md.max_seq_len)
+    fit = lengths_fit(offsets, seq_lens, computed, *bounds)
     no_columns = md.num_reqs > 0 and md.block_table_tensor.shape[1] == 0
-    if num_virtual < 0 or no_columns or md.dcp_local_seq_lens is not None:
+    if not fit or no_columns or md.dcp_local_seq_lens is not None:
         check_local_attention(chunk, md, block_size)
     check_logits(operation, md)
     check_rows(operation, md)
-    return _Plan(chunk, dtype, offsets, seq_lens, num_virtual)
+    return _Plan(chunk, dtype, offsets, seq_lens, count_virtual(offsets, seq_lens, chunk))
 
 
 def _on_host(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtual:

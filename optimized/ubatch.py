@@ -11,8 +11,9 @@ from reference.interface import CommonAttentionMetadata, MetadataError, UBatchSl
 from reference.interface.checks import (
     check_common_metadata,
     check_logits,
-    check_offsets,
+    check_queries,
     check_rows,
+    check_sequences,
     check_slice,
     check_span,
     check_tensor,
@@ -20,7 +21,7 @@ from reference.interface.checks import (
 
 from .dispatch import on_device
 from .host.arrays import Array, array, as_dtype, common_dtype
-from .host.batch_split import decreases
+from .host.lengths import lengths_fit
 from .host.ubatch import slice_rows, spans_match
 
 _SLICE = "_make_metadata_with_slice"
@@ -100,8 +101,10 @@ def _checked_rows(operation: str, md: CommonAttentionMetadata) -> _Rows:
     mirrors = (md.query_start_loc_cpu, md.seq_lens_cpu, md.num_computed_tokens_cpu)
     dtype = common_dtype(md.query_start_loc, md.seq_lens, *mirrors)
     rows = _Rows(dtype, *(array(mirror, dtype) for mirror in mirrors))
-    if decreases(rows.offsets):
-        check_offsets(operation, "query_start_loc_cpu", md.query_start_loc_cpu)
+    bounds = (md.num_actual_tokens, md.max_query_len, md.max_seq_len)
+    if not lengths_fit(rows.offsets, rows.seq_lens, rows.computed, *bounds):
+        check_queries(operation, md)
+        check_sequences(operation, md)
     check_logits(operation, md)
     check_rows(operation, md)
     return rows

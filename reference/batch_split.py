@@ -6,7 +6,7 @@ from .interface import CommonAttentionMetadata, InputBatch, SchedulerOutput
 from .interface.checks import (
     check_common_metadata,
     check_int,
-    check_offsets,
+    check_queries,
     scheduled_tokens,
 )
 
@@ -28,7 +28,7 @@ def split_decodes_and_prefills(
     md = common_attn_metadata
     check_common_metadata(operation, md)
     check_int(operation, "decode_threshold", decode_threshold, 1)
-    check_offsets(operation, "query_start_loc_cpu", md.query_start_loc_cpu)
+    check_queries(operation, md)
     num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
     if num_reqs == 0:
         return (0, 0, 0, 0)

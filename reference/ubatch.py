@@ -10,8 +10,9 @@ from .interface import CommonAttentionMetadata, MetadataError, UBatchSlice
 from .interface.checks import (
     check_common_metadata,
     check_logits,
-    check_offsets,
+    check_queries,
     check_rows,
+    check_sequences,
     check_slice,
     check_span,
     check_tensor,
@@ -93,7 +94,8 @@ def split_attn_metadata(
 
 def _check(operation: str, md: CommonAttentionMetadata) -> None:
     check_common_metadata(operation, md)
-    check_offsets(operation, "query_start_loc_cpu", md.query_start_loc_cpu)
+    check_queries(operation, md)
+    check_sequences(operation, md)
     check_logits(operation, md)
     check_rows(operation, md)
 

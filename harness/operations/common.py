@@ -76,8 +76,13 @@ def mirror_breaches(outputs: Outputs, prefix: str = "") -> Iterator[Breach]:
         yield Breach(f"{prefix}max_seq_len", "is below the longest sequence")
 
 
-def metadata_faults(position: int, *, logits: bool = False) -> dict[str, Fault]:
-    """Ways to spoil the metadata at argument `position`, for every operation that takes it."""
+def metadata_faults(
+    position: int, *, sequences: bool = False, logits: bool = False
+) -> dict[str, Fault]:
+    """Ways to spoil the metadata at argument `position`, for every operation that takes it.
+
+    `sequences` and `logits`: whether the operation reads those fields.
+    """
 
     def fault(
         field: str, change: Callable[[CommonAttentionMetadata], dict[str, Any]]
@@ -111,6 +116,25 @@ def metadata_faults(position: int, *, logits: bool = False) -> dict[str, Fault]:
             "slot_mapping", lambda md: {"num_actual_tokens": len(md.slot_mapping) + 1}
         ),
     }
+    faults["fewer tokens than the offsets say"] = fault(
+        "num_actual_tokens",
+        lambda md: {"num_actual_tokens": int(md.query_start_loc_cpu[-1]) - 1},
+    )
+    faults["bound below the longest query"] = fault(
+        "max_query_len",
+        lambda md: {"max_query_len": int(md.query_start_loc_cpu.diff().max()) - 1},
+    )
+    if sequences:
+        faults["bound below the longest sequence"] = fault(
+            "max_seq_len", lambda md: {"max_seq_len": int(md.seq_lens_cpu.max()) - 1}
+        )
+        faults["sequence shorter than its query"] = fault(
+            "seq_lens_cpu", lambda md: {"seq_lens_cpu": md.query_start_loc_cpu.diff() - 1}
+        )
+        faults["computed tokens of another step"] = fault(
+            "num_computed_tokens_cpu",
+            lambda md: {"num_computed_tokens_cpu": md.num_computed_tokens_cpu + 1},
+        )
     if logits:
         faults["logits indices without their count"] = fault(
             "num_logits_indices",

@@ -129,7 +129,7 @@ make_local_attention_virtual_batches = Operation(
     shares=frozenset({"slot_mapping", "logits_indices_padded"}),
     kernels=True,
     faults={
-        **metadata_faults(1, logits=True),
+        **metadata_faults(1, sequences=True, logits=True),
         "block size left at its default of 0": wrong_value(2, "block_size", 0),
         "chunk of 0": wrong_value(0, "attn_chunk_size", 0),
         "negative chunk": wrong_value(0, "attn_chunk_size", -8),

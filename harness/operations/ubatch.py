@@ -319,7 +319,7 @@ def _share_of_cut_request(call: Call) -> None:
 
 
 _FAULTS = {
-    **metadata_faults(1, logits=True),
+    **metadata_faults(1, sequences=True, logits=True),
     "no requests (K4)": _respan("request_slice", request_slice=slice(0, 0)),
     "no tokens (K4)": _respan("token_slice", token_slice=slice(0, 0)),
     "requests out of range": _respan("request_slice", request_slice=slice(0, 10_000)),

@@ -96,7 +96,7 @@ def _values(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) 
     if field in _IDS:
         return _block_ids(context, right, wrong)
     if "slot" in context.operation or field == "slot_mapping":
-        return _slots(context, a, b)
+        return _slots(context, np.flatnonzero(where), a, b)
     if right.size > 1 and np.array_equal(np.sort(right, axis=None), np.sort(wrong, axis=None)):
         return "wrong order"
     if (np.abs(difference) == 1).all():
@@ -180,9 +180,11 @@ def _block_ids(context: Context, right: np.ndarray, wrong: np.ndarray) -> str:
     return "a block that no request owns"
 
 
-def _slots(context: Context, right: np.ndarray, wrong: np.ndarray) -> str:
+def _slots(context: Context, tokens: np.ndarray, right: np.ndarray, wrong: np.ndarray) -> str:
     size = context.block_size
     if (right == -1).all():
+        if "columns" in context.case.params and (tokens < context.facts.get("tokens", 0)).all():
+            return "a slot for a position beyond its block-table row"
         return "a slot for an entry that must have none"
     if (wrong == -1).all():
         return "token without its slot"

@@ -1,12 +1,13 @@
 """Checks of input that both packages run before anything is written (SPEC.md rule 0.6).
 
 They look at shapes, dtypes, devices, scalars and CPU tensors only: no device
-tensor is read, so none of them synchronises. `validate` reads everything.
+tensor is read, so none of them synchronises. `validate` reads the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import torch
 
@@ -147,14 +148,34 @@ def check_rows(operation: str, metadata: CommonAttentionMetadata) -> None:
             raise MetadataError(operation, field, given, f"shape ({metadata.num_reqs},)")
 
 
+def check_queries(operation: str, metadata: CommonAttentionMetadata) -> None:
+    """Offsets from 0 upwards, enough tokens for them, a bound that holds; by the CPU mirrors."""
+    md = metadata
+    check_offsets(operation, "query_start_loc_cpu", md.query_start_loc_cpu)
+    offsets = md.query_start_loc_cpu.tolist()
+    if offsets[-1] > md.num_actual_tokens:
+        expected = f"at least query_start_loc's end {offsets[-1]}"
+        raise MetadataError(operation, "num_actual_tokens", md.num_actual_tokens, expected)
+    longest = max((end - start for start, end in pairwise(offsets)), default=0)
+    if md.max_query_len < longest:
+        raise MetadataError(operation, "max_query_len", md.max_query_len, f"at least {longest}")
+
+
 def check_sequences(operation: str, metadata: CommonAttentionMetadata) -> None:
-    """Require sequences no shorter than their queries, by the CPU mirrors."""
-    offsets, seq_lens = metadata.query_start_loc_cpu.tolist(), metadata.seq_lens_cpu.tolist()
-    for row, seq_len in enumerate(seq_lens):
+    """`c == s - q`, not negative, in every row, and a bound that holds; by the CPU mirrors."""
+    md = metadata
+    offsets, seq_lens = md.query_start_loc_cpu.tolist(), md.seq_lens_cpu.tolist()
+    for row, computed in enumerate(md.num_computed_tokens_cpu.tolist()):
         query_len = offsets[row + 1] - offsets[row]
-        if seq_len < query_len:
+        if seq_lens[row] < query_len:
             expected = f"at least the query length {query_len}"
-            raise MetadataError(operation, f"seq_lens_cpu[{row}]", seq_len, expected)
+            raise MetadataError(operation, f"seq_lens_cpu[{row}]", seq_lens[row], expected)
+        if computed != seq_lens[row] - query_len:
+            expected = f"seq_len - query_len = {seq_lens[row] - query_len}"
+            raise MetadataError(operation, f"num_computed_tokens_cpu[{row}]", computed, expected)
+    longest = max(seq_lens, default=0)
+    if md.max_seq_len < longest:
+        raise MetadataError(operation, "max_seq_len", md.max_seq_len, f"at least {longest}")
 
 
 def check_span(operation: str, offsets: list[int], r0: int, r1: int, t0: int, t1: int) -> None:
@@ -185,7 +206,7 @@ def check_local_attention(
         expected = f"a multiple of block_size = {block_size}"
         raise MetadataError(operation, "attn_chunk_size", attn_chunk_size, expected)
     check_common_metadata(operation, metadata)
-    check_offsets(operation, "query_start_loc_cpu", metadata.query_start_loc_cpu)
+    check_queries(operation, metadata)
     check_sequences(operation, metadata)
     check_logits(operation, metadata)
     check_rows(operation, metadata)

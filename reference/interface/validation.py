@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 
-from .checks import check_common_metadata, check_int, check_offsets
+from .checks import check_common_metadata, check_int, check_queries, check_sequences
 from .errors import MetadataError
 from .metadata import CommonAttentionMetadata
 
@@ -22,7 +20,8 @@ def validate(metadata: CommonAttentionMetadata, block_size: int | None = None) -
     """
     check_common_metadata(_NAME, metadata)
     _check_mirrors(metadata)
-    _check_lengths(metadata)
+    check_queries(_NAME, metadata)
+    check_sequences(_NAME, metadata)
     _check_slots(metadata)
     _check_optional(metadata)
     if block_size is not None:
@@ -35,27 +34,6 @@ def _check_mirrors(md: CommonAttentionMetadata) -> None:
         device, mirror = getattr(md, field), getattr(md, f"{field}_cpu")
         if device.dtype != mirror.dtype or not torch.equal(device.cpu(), mirror):
             raise MetadataError(_NAME, f"{field}_cpu", mirror.tolist(), f"{device.tolist()}")
-
-
-def _check_lengths(md: CommonAttentionMetadata) -> None:
-    check_offsets(_NAME, "query_start_loc_cpu", md.query_start_loc_cpu)
-    offsets = md.query_start_loc_cpu.tolist()
-    seq_lens = md.seq_lens_cpu.tolist()
-    computed = md.num_computed_tokens_cpu.tolist()
-    query_lens = [end - start for start, end in pairwise(offsets)]
-    if offsets[-1] > md.num_actual_tokens:
-        expected = f"at least query_start_loc's end {offsets[-1]}"
-        raise MetadataError(_NAME, "num_actual_tokens", md.num_actual_tokens, expected)
-    for row, (q, s, c) in enumerate(zip(query_lens, seq_lens, computed, strict=True)):
-        if c < 0 or c != s - q:
-            expected = f"seq_len - query_len = {s - q}, not negative"
-            raise MetadataError(_NAME, f"num_computed_tokens_cpu[{row}]", c, expected)
-    for field, longest in (
-        ("max_query_len", max(query_lens, default=0)),
-        ("max_seq_len", max(seq_lens, default=0)),
-    ):
-        if getattr(md, field) < longest:
-            raise MetadataError(_NAME, field, getattr(md, field), f"at least {longest}")
 
 
 def _check_slots(md: CommonAttentionMetadata) -> None:

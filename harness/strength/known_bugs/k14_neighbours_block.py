@@ -13,7 +13,7 @@ BUG = Bug(
     "K14",
     "build_slot_mapping",
     "vllm-project/vllm#53982",
-    ("a slot for an entry that must have none", "another request's block", "stale entry read"),
+    ("a slot for a position beyond its block-table row", "stale entry read"),
 )
 
 
