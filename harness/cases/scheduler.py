@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-import msgspec
 import numpy as np
 
 from harness.cases.kv_cache import BlockKeys, BlockPool
 from harness.cases.scheduler_config import SchedulerConfig
+from harness.cases.scheduler_request import Live, ScheduleCounts, accept
 from harness.cases.scheduler_step import (
     COMPUTED,
     DRAFTS,
@@ -25,57 +25,6 @@ from harness.cases.scheduler_step import (
     Step,
 )
 from harness.cases.traces import TraceRequest
-
-
-class Served(msgspec.Struct):
-    """What became of one request."""
-
-    request: int
-    """Its place in the list that the scheduler was given."""
-    arrival_s: float
-    input_tokens: int
-    """Prompt tokens after truncation."""
-    output_tokens: int
-    """Tokens to generate after truncation."""
-    generated: int = 0
-    """Tokens generated so far."""
-    scheduled_s: float = -1.0
-    """Begin of its first step, -1 before."""
-    first_token_s: float = -1.0
-    """End of the step that gave its first token, -1 before."""
-    finished_s: float = -1.0
-    """End of its last step, -1 before."""
-    preemptions: int = 0
-
-
-class ScheduleCounts(msgspec.Struct):
-    """What a schedule did so far."""
-
-    steps: int = 0
-    finished: int = 0
-    preemptions: int = 0
-    truncated: int = 0
-    """Requests cut to max_model_len."""
-    rejected: int = 0
-    """Requests left out because they are longer than max_model_len."""
-    cached_tokens: int = 0
-    """Tokens that the prefix cache saved."""
-
-
-class _Live:
-    """A request in the queue or running."""
-
-    __slots__ = ("blocks", "keys", "known", "remembered", "served")
-
-    def __init__(self, served: Served, keys: list[int]) -> None:
-        self.served = served
-        self.keys = keys
-        """Keys of the full blocks that other requests may share."""
-        self.blocks: list[int] = []
-        self.remembered = 0
-        """Leading blocks that the prefix cache knows."""
-        self.known = served.input_tokens
-        """Prompt and generated tokens while it waits."""
 
 
 class Scheduler:
@@ -96,27 +45,12 @@ class Scheduler:
         self._keys = BlockKeys(self.config.block_size)
         self._random = np.random.default_rng(self.config.seed)
         self._requests = requests
-        self.served: list[Served] = []
+        self.served = accept(requests, self.config, self.counts)
         """Every request that is served at all, in order of arrival."""
-        self._future = deque(self._accepted(requests))
-        self._waiting: deque[_Live] = deque()
-        self._running: list[_Live] = []
+        self._future = deque(self.served)
+        self._waiting: deque[Live] = deque()
+        self._running: list[Live] = []
         self._state: Ints = np.zeros((NUM_FIELDS, self.config.max_num_seqs), np.int64)
-
-    def _accepted(self, requests: Sequence[TraceRequest]) -> Iterator[Served]:
-        limit = self.config.max_model_len
-        for index, request in enumerate(requests):
-            # An engine knows no empty prompt, and always samples once.
-            prompt, output = max(1, request.input_tokens), max(1, request.output_tokens)
-            if prompt + output > limit:
-                if self.config.overlong == "reject":
-                    self.counts.rejected += 1
-                    continue
-                self.counts.truncated += 1
-                output = min(output, max(1, limit - prompt, limit // 2))
-                prompt = min(prompt, limit - output)
-            self.served.append(Served(index, request.arrival_s, prompt, output))
-            yield self.served[-1]
 
     def __iter__(self) -> Iterator[Step]:
         while True:
@@ -136,7 +70,7 @@ class Scheduler:
             keys: list[int] = []
             if self.config.enable_prefix_caching:
                 keys = self._keys.of_prompt(self._requests[served.request], served.input_tokens)
-            self._waiting.append(_Live(served, keys))
+            self._waiting.append(Live(served, keys))
 
     def _schedule(self) -> tuple[Step, Ints]:
         """The next step, and the query length of every running request (0 if left out)."""
@@ -221,14 +155,14 @@ class Scheduler:
         self.counts.preemptions += 1
         self._waiting.appendleft(live)
 
-    def _remember(self, live: _Live, computed: int) -> None:
+    def _remember(self, live: Live, computed: int) -> None:
         """Let others find the shareable blocks that are full with `computed` tokens."""
         first, stop = live.remembered, min(computed // self.config.block_size, len(live.keys))
         if stop > first:
             self.pool.remember(live.blocks[first:stop], live.keys[first:stop])
             live.remembered = stop
 
-    def _drop_blocks(self, live: _Live) -> None:
+    def _drop_blocks(self, live: Live) -> None:
         self.pool.release(live.blocks)
         live.blocks = []
         live.remembered = 0
@@ -251,7 +185,7 @@ class Scheduler:
             budget -= tokens
         return np.array(query, np.int64)
 
-    def _hits(self, live: _Live) -> list[int]:
+    def _hits(self, live: Live) -> list[int]:
         """Cached blocks of the request's prefix; its last token is always computed."""
         if not self.config.enable_prefix_caching:
             return []
@@ -261,12 +195,12 @@ class Scheduler:
             hits += self.pool.cached(self._keys.own(live.served.request, len(hits), most))
         return hits
 
-    def _fits(self, live: _Live, hits: list[int], tokens: int) -> bool:
+    def _fits(self, live: Live, hits: list[int], tokens: int) -> bool:
         reach = live.known if self.config.scheduler_reserve_full_isl else tokens
         needed = -(-reach // self.config.block_size) - len(hits)
         return needed + self.pool.num_idle(hits) <= self.pool.num_free
 
-    def _start(self, live: _Live, hits: list[int], tokens: int) -> None:
+    def _start(self, live: Live, hits: list[int], tokens: int) -> None:
         size, served = self.config.block_size, live.served
         hit = len(hits) * size
         self.pool.share(hits)
@@ -278,7 +212,7 @@ class Scheduler:
             served.scheduled_s = self.clock_s
         end = served.input_tokens + served.output_tokens
         resumed = live.known if served.preemptions else 0
-        column = (live.known, hit, count, end, served.input_tokens, 0, hit, resumed)
+        column = (live.known, hit, count, end, served.input_tokens, 0, hit, resumed, served.request)
         self._state[:, len(self._running)] = column
         self._running.append(live)
         self.counts.cached_tokens += hit

@@ -31,15 +31,17 @@ HIT = 6
 """Tokens that the prefix cache gave at the last admission."""
 RESUMED = 7
 """Known tokens when it was admitted again after a preemption, 0 if it never was."""
-NUM_FIELDS = 8
+REQUEST = 8
+"""Place of the request in the list that the scheduler was given."""
+NUM_FIELDS = 9
 
 
 class Step:
     """A scheduled step, before its tokens are computed.
 
     Rows are the scheduled requests in the scheduler's order: those running before, oldest
-    first, then those admitted in this step. `batch()` reads the block lists of the engine, so
-    it must be called before the schedule moves on; everything else stays true.
+    first, then those admitted in this step. A step stays true when the schedule moves on: the
+    block lists it refers to only ever grow.
     """
 
     def __init__(
@@ -106,13 +108,16 @@ class Step:
         """Requests and tokens that graph padding adds.
 
         Tokens go up to the next capture size, none beyond the last size. Only steps of equal
-        decodes replay a graph of the whole model, whose requests are padded too.
+        decodes replay a graph of the whole model: their requests are padded too, and the size
+        is rounded up to whole requests.
         """
-        uniform = self.uniform_decode_len
         for size in self.config.capture_sizes:
-            if size >= self.num_tokens and not (uniform and size % uniform):
-                tokens = size - self.num_tokens
-                return (tokens // uniform if uniform else 0), tokens
+            if size >= self.num_tokens:
+                uniform = self.uniform_decode_len
+                if not uniform:
+                    return 0, size - self.num_tokens
+                requests = -(-size // uniform) - len(self.query_lens)
+                return requests, requests * uniform
         return 0, 0
 
     @property

@@ -46,7 +46,7 @@ ENGINES: dict[str, SchedulerConfig] = {
 """Engines that share the choice when no configuration is given: 32,768 tokens a sequence at
 most, and caches of 32,784 to 131,056 tokens, which bounds the size of a case."""
 MAX_REQUESTS = 600
-MAX_STEPS = 6000
+MAX_STEPS = 4000
 
 
 class TraceBatch(msgspec.Struct, frozen=True):
@@ -83,7 +83,8 @@ def batches_from_trace(
     To be quick, each engine schedules only `max_requests` requests in a row and stops after
     `max_steps` steps (0 for no such limit). Where the row begins depends on the seed: with
     seed 0 at the trace's first request. Without a configuration the engines of `ENGINES` take
-    part. `rate` is for traces without arrivals, in requests per second.
+    part. The seed also draws speculative tokens, and arrivals for traces without any (`rate`
+    requests per second).
     """
     requests = read_trace(path, format=format, rate=rate, seed=seed)
     return batches_from_requests(

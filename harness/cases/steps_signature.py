@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.cases.scheduler_step import COMPUTED, HIT, KNOWN, PROMPT, RESUMED, Step
+from harness.cases.scheduler_step import COMPUTED, HIT, KNOWN, RESUMED, Step
 
 ATTENTION_CHUNK = 1024
 """Tokens of a local-attention chunk for which crossings are told apart."""
@@ -26,7 +26,7 @@ class Signature(NamedTuple):
     split: int
     """1 if a prefill does not reach its last token in this step."""
     one_token_prefill: int
-    """1 if a prefill computes a single token."""
+    """1 if a prefill computes a single token, with more to come."""
     shared: int
     """Rows with blocks from the prefix cache: 0, 1 some, 2 all."""
     resumed: int
@@ -77,7 +77,7 @@ def signature(step: Step) -> Signature:
         split=split,
         one_token_prefill=one_token,
         shared=_share(state[HIT] > 0),
-        resumed=int(((state[RESUMED] > computed) & (state[RESUMED] > state[PROMPT])).any()),
+        resumed=int((state[RESUMED] > computed).any()),
         preempted=int(step.num_preempted > 0),
         drafts=_drafts(step) if step.config.num_speculative_tokens else 0,
         padding=sum(amount > 0 for amount in step.padding),

@@ -1,0 +1,80 @@
+"""The block pool: what it hands out, keeps, shares and forgets."""
+
+from __future__ import annotations
+
+from harness.cases.kv_cache import NULL_BLOCK, BlockKeys, BlockPool
+from harness.cases.traces import TraceRequest
+
+
+def test_the_null_block_is_never_handed_out() -> None:
+    pool = BlockPool(5)
+    assert pool.size == 4
+    assert NULL_BLOCK not in pool.allocate(4)
+    assert pool.num_free == 0
+
+
+def test_the_last_block_of_a_request_is_reused_first_and_the_longest_free_before_it() -> None:
+    pool = BlockPool(7)
+    first, second = pool.allocate(2), pool.allocate(2)
+    pool.release(second)
+    pool.release(first)
+    assert pool.allocate(6) == [5, 6, 4, 3, 2, 1]
+
+
+def test_a_free_block_is_found_until_it_is_handed_out_again() -> None:
+    pool = BlockPool(4)
+    blocks = pool.allocate(2)
+    pool.remember(blocks, [10, 11])
+    pool.release(blocks)
+    assert pool.cached([10, 11, 12]) == [1, 2]
+    assert pool.cached([11]) == [2]
+    assert pool.num_idle([1, 2]) == 2
+    pool.share([1])
+    assert (pool.references(1), pool.num_free) == (1, 2)
+    assert pool.allocate(2) == [3, 2]
+    assert pool.cached([10, 11]) == [1]
+
+
+def test_shared_blocks_are_free_when_the_last_request_gives_them_up() -> None:
+    pool = BlockPool(3)
+    blocks = pool.allocate(1)
+    pool.remember(blocks, [5])
+    pool.share(blocks)
+    assert pool.references(1) == 2
+    pool.release(blocks)
+    assert pool.num_free == 1
+    pool.release(blocks)
+    assert pool.num_free == 2
+
+
+def test_the_first_block_of_a_key_stays() -> None:
+    pool = BlockPool(4)
+    pool.remember([1], [5])
+    pool.remember([2], [5])
+    assert pool.cached([5]) == [1]
+
+
+def test_keys_of_equal_prefixes_are_equal() -> None:
+    a = TraceRequest(0, 40, 1, (7, 8, 9), 16)
+    b = TraceRequest(0, 48, 1, (7, 8, 20), 16)
+    for size in (4, 16, 32, 1):
+        keys = BlockKeys(size)
+        first, second = keys.of_prompt(a, 40), keys.of_prompt(b, 48)
+        assert (len(first), len(second)) == (40 // size, 48 // size)
+        equal = [x == y for x, y in zip(first, second, strict=False)]
+        assert equal == [(block + 1) * size <= 32 for block in range(len(equal))]
+        assert len(set(first)) == len(first)
+
+
+def test_keys_stop_where_the_hashes_or_the_truncated_prompt_do() -> None:
+    keys = BlockKeys(4)
+    assert len(keys.of_prompt(TraceRequest(0, 100, 1, (1,), 16), 100)) == 4
+    assert len(keys.of_prompt(TraceRequest(0, 100, 1, (1, 2), 16), 11)) == 2
+    assert keys.of_prompt(TraceRequest(0, 100, 1), 100) == []
+
+
+def test_own_keys_meet_no_other_keys() -> None:
+    own = [*BlockKeys.own(0, 0, 50), *BlockKeys.own(1, 0, 50)]
+    assert len(set(own)) == 100
+    assert max(own) < 0
+    assert list(BlockKeys.own(1, 3, 5)) == list(BlockKeys.own(1, 0, 5))[3:]
