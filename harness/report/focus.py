@@ -36,20 +36,16 @@ NO_MARKS = Marks(frozenset(), 0, "")
 
 
 def find_marks(case: Case) -> Marks:
-    """Starts and ends of micro-batch slices, and bounds of attention chunks."""
+    """Starts of micro-batch slices, and bounds of attention chunks."""
     params = case.params
     chunk = params.get("attn_chunk_size")
     if isinstance(chunk, int) and chunk > 0:
         return Marks(frozenset(), chunk, "an attention chunk starts")
-    spans = params.get("spans") or [params.get("span")]
-    bounds = {
-        bound
-        for span in spans
-        if isinstance(span, list | tuple) and len(span) == 4
-        for bound in span[2:]
-        if isinstance(bound, int) and bound > 0
-    }
-    return Marks(frozenset(bounds), 0, "a slice starts or ends") if bounds else NO_MARKS
+    cuts = params.get("cuts")
+    if not isinstance(cuts, list | tuple):
+        return NO_MARKS
+    bounds = {cut for cut in cuts if isinstance(cut, int) and cut > 0}
+    return Marks(frozenset(bounds), 0, "a slice starts") if bounds else NO_MARKS
 
 
 def find_focus(case: Case, differences: Sequence[Difference]) -> Focus | None:

@@ -204,9 +204,10 @@ def _count(result: OperationResult, examination: Examination) -> None:
     result.origins = {str(origin): count for origin, count in examination.origins.items()}
     for name, checks in zip(ORACLES, examination.checks, strict=True):
         failed = examination.failures_by_oracle.get(name, 0)
-        result.oracles[name] = OracleCount(checks=checks, failed=failed)
-    process = result.oracles["process"]
-    process.checks = max(process.checks, examination.cases)
+        lived = examination.cases if name == "process" else checks
+        # No check at all: the operation has nothing for that oracle, such as tensors.
+        if lived or failed or result.verdict == "UNVERIFIED":
+            result.oracles[name] = OracleCount(checks=lived, failed=failed)
 
 
 def _finding(found: Found, examination: Examination) -> Finding:

@@ -171,7 +171,7 @@ def passing() -> Run:
 @pytest.fixture
 def failing() -> Run:
     hostile = "<b>bold</b> </script><script>alert(1)</script> & \"quotes\" 'single' \x1b[31mred\x00"
-    unmarked = Case("split_attn_metadata", MIXED, {"spans": [[0, 2, 0, 3], [1, 6, 3, 14]]})
+    unmarked = Case("split_attn_metadata", MIXED, {"cuts": [3]})
     findings = [
         finding(1),
         finding(

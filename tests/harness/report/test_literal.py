@@ -84,5 +84,5 @@ def test_floats_without_a_literal(number):
 
 
 def test_literal_of_a_decoded_case_is_the_same(mixed):
-    case = Case("split_attn_metadata", mixed, {"spans": [[0, 1, 0, 1]]})
+    case = Case("split_attn_metadata", mixed, {"cuts": [1]})
     assert case_literal(decode(encode(case))) == case_literal(case)

@@ -67,13 +67,13 @@ def test_long_rows_keep_their_edges_and_the_focus(block_size, computed, query, d
 
 
 def test_marks_are_slices_or_chunks(mixed):
-    slices = Case("split_attn_metadata", mixed, {"spans": [[0, 2, 0, 3], [1, 6, 3, 14]]})
+    slices = Case("split_attn_metadata", mixed, {"cuts": [3]})
     rows = view_batch(mixed, None, find_marks(slices)).rows
     assert [sorted(row.marks) for row in rows] == [[], [4], [], []]
     chunks = Case("make_local_attention_virtual_batches", mixed, {"attn_chunk_size": 4})
     rows = view_batch(mixed, None, find_marks(chunks)).rows
     assert [sorted(row.marks) for row in rows] == [[4, 8], [4], [4], []]
-    assert not find_marks(Case("x", mixed, {"span": "nonsense"})).meaning
+    assert not find_marks(Case("x", mixed, {"cuts": "nonsense"})).meaning
 
 
 @pytest.mark.parametrize(

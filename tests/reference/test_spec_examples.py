@@ -1,0 +1,181 @@
+"""The worked examples and errata of SPEC.md sections 2 to 5, literally, for both packages."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+
+@pytest.mark.parametrize(
+    ("threshold", "uniform", "counts"),
+    [
+        (1, False, (2, 3, 2, 8)),
+        (2, False, (3, 2, 4, 6)),
+        (2, True, (2, 3, 2, 8)),
+        (5, False, (5, 0, 10, 0)),
+        (5, True, (2, 3, 2, 8)),
+    ],
+)
+def test_split_decodes_and_prefills(package, make_metadata, threshold, uniform, counts):
+    metadata = make_metadata([1, 1, 2, 5, 1], [1, 1, 2, 5, 1])
+    assert package.split_decodes_and_prefills(metadata, threshold, uniform) == counts
+
+
+def test_split_counts_padded_rows_as_decodes_of_a_uniform_batch(package, make_metadata):
+    metadata = make_metadata([2, 2, 2, 0], [2, 2, 2, 0], num_actual_tokens=8)
+    assert package.split_decodes_and_prefills(metadata, 2, True) == (4, 0, 8, 0)
+
+
+def test_split_of_no_requests(package, make_metadata):
+    metadata = make_metadata([], [])
+    assert package.split_decodes_and_prefills(metadata) == (0, 0, 0, 0)
+    assert package.split_decodes_and_prefills(metadata, 2, True) == (0, 0, 0, 0)
+
+
+def test_reorder_makes_the_fewest_swaps(package):
+    tokens = [9, 1, 7, 1, 1]
+    swaps = []
+    batch = SimpleNamespace(
+        req_ids=list("abcde"), swap_states=lambda i, j: swaps.append((i, j))
+    )
+    schedule = SimpleNamespace(num_scheduled_tokens=dict(zip("abcde", tokens, strict=True)))
+    assert package.reorder_batch_to_split_decodes_and_prefills(batch, schedule)
+    assert swaps == [(0, 4), (2, 3)]
+
+
+def test_reorder_leaves_an_ordered_batch_alone(package):
+    batch = SimpleNamespace(req_ids=["a", "b"], swap_states=pytest.fail)
+    schedule = SimpleNamespace(num_scheduled_tokens={"a": 1, "b": 5})
+    assert package.reorder_batch_to_split_decodes_and_prefills(batch, schedule) is False
+
+
+def test_slice_cut_at_both_ends(package, make_metadata):
+    metadata = make_metadata([8, 8, 8], [32, 20, 8])
+    slices = [
+        package.UBatchSlice(slice(0, 1), slice(0, 4)),
+        package.UBatchSlice(slice(0, 2), slice(4, 12)),
+        package.UBatchSlice(slice(1, 3), slice(12, 24)),
+    ]
+    child = package.split_attn_metadata(slices, metadata)[1]
+    assert child.query_start_loc.tolist() == [0, 4, 8]
+    assert child.seq_lens.tolist() == [32, 16]
+    assert child.num_computed_tokens_cpu.tolist() == [28, 12]
+
+
+def test_continued_request_has_more_computed_tokens(package, make_metadata):
+    metadata = make_metadata([8, 8, 8], [32, 20, 8])
+    child = package.split_attn_metadata(
+        [
+            package.UBatchSlice(slice(0, 2), slice(0, 12)),
+            package.UBatchSlice(slice(1, 3), slice(12, 24)),
+        ],
+        metadata,
+    )[1]
+    assert child.num_computed_tokens_cpu.tolist() == [16, 0]
+
+
+def test_slice_of_a_dummy_run_keeps_the_parents_bound(package, make_metadata):
+    metadata = make_metadata([0, 0], [0, 0], num_actual_tokens=4, max_query_len=2)
+    [child] = package.split_attn_metadata(
+        [package.UBatchSlice(slice(0, 2), slice(0, 4))], metadata
+    )
+    assert child.max_query_len == 2
+    assert child.query_start_loc.tolist() == [0, 0, 0]
+
+
+def test_optional_fields_survive_slicing(package, make_metadata):
+    metadata = make_metadata(
+        [3, 2],
+        [5, 4],
+        causal=False,
+        logits_indices_padded=torch.tensor([2, 4, 99], dtype=torch.int32),
+        num_logits_indices=2,
+        dcp_local_seq_lens=torch.tensor([3, 2], dtype=torch.int32),
+    )
+    [child] = package.split_attn_metadata(
+        [package.UBatchSlice(slice(1, 2), slice(3, 5))], metadata
+    )
+    assert child.causal is False
+    assert child.logits_indices_padded.tolist() == [1]
+    assert child.num_logits_indices == 1
+    assert child.dcp_local_seq_lens.tolist() == [2]
+
+
+def test_local_attention_example(package, make_metadata):
+    rows = [list(range(10)), list(range(10, 20)), list(range(20, 30))]
+    virtual = package.make_local_attention_virtual_batches(
+        4, make_metadata([4, 10, 5], [6, 17, 9], rows), 2
+    )
+    assert virtual.query_start_loc.tolist() == [0, 2, 4, 5, 9, 13, 14, 18, 19]
+    assert virtual.seq_lens.tolist() == [4, 2, 4, 4, 4, 1, 4, 1]
+    assert virtual.num_computed_tokens_cpu.tolist() == [2, 0, 3, 0, 0, 0, 0, 0]
+    assert virtual.block_table_tensor.tolist() == [
+        [0, 1],
+        [2, 3],
+        [12, 13],
+        [14, 15],
+        [16, 17],
+        [18, 19],
+        [22, 23],
+        [24, 25],
+    ]
+    assert type(virtual.max_query_len) is int
+
+
+def test_local_attention_of_an_empty_row(package, make_metadata):
+    virtual = package.make_local_attention_virtual_batches(
+        4, make_metadata([0], [0], [[7, 8, 9]]), 2
+    )
+    assert virtual.seq_lens.tolist() == [0]
+    assert virtual.block_table_tensor.tolist() == [[7, 8]]
+
+
+def test_local_attention_needs_a_block_size(package, make_metadata):
+    with pytest.raises(package.MetadataError, match="block_size is 0, expected at least 1"):
+        package.make_local_attention_virtual_batches(4, make_metadata([1], [1]))
+
+
+def test_slots_of_a_windowed_sequence(package):
+    slots: list[int] = []
+    package.compute_slot_mapping(False, slots, 0, 10, 0, 2, 4, {0: [0, 1, 0]})
+    assert slots == [-1, -1, 2, 3, 4, 5, 6, 7, 0, 1]
+
+
+def test_slots_of_a_profile_run(package):
+    slots = [5]
+    package.compute_slot_mapping(True, slots, 0, 3, 0, 0, 4, None)
+    assert slots == [5, -1, -1, -1]
+
+
+def test_start_index_of_a_windowed_prompt(package):
+    assert package.compute_slot_mapping_start_idx(True, 10, 0, 4) == 6
+    assert package.compute_slot_mapping_start_idx(False, 10, 0, 4) == 0
+    assert package.compute_slot_mapping_start_idx(True, 10, 0, None) == 0
+
+
+def test_slot_beyond_the_block_table_leaves_the_list_alone(package):
+    slots = [5]
+    with pytest.raises(package.MetadataError, match="1 blocks, expected at least 2"):
+        package.compute_slot_mapping(False, slots, 0, 5, 0, 0, 4, {0: [3]})
+    assert slots == [5]
+
+
+def test_slots_of_a_batch(package):
+    slots = package.build_slot_mapping(
+        torch.tensor([0, 2, 2, 5], dtype=torch.int32),
+        torch.tensor([3, 0, 6], dtype=torch.int32),
+        torch.tensor([[7, 2**31 - 1], [99, 99], [4, 5]], dtype=torch.int32),
+        4,
+        num_padded_tokens=6,
+    )
+    assert slots.dtype == torch.int64
+    assert slots.tolist() == [31, (2**31 - 1) * 4, 22, 23, -1, -1]
+
+
+def test_no_block_tables(package):
+    assert package.is_block_tables_empty(None) is True
+    assert package.is_block_tables_empty({}) is True
+    assert package.is_block_tables_empty({1: None}) is True
+    assert package.is_block_tables_empty({1: None, 2: []}) is False
