@@ -165,7 +165,6 @@ class Scheduler:
     def _drop_blocks(self, live: Live) -> None:
         self.pool.release(live.blocks)
         live.blocks = []
-        live.remembered = 0
 
     def _admit(self, scheduled: int) -> Ints:
         """Move requests from the queue to the running ones; their query lengths."""
@@ -191,7 +190,7 @@ class Scheduler:
             return []
         most = (live.known - 1) // self.config.block_size
         hits = self.pool.cached(live.keys[:most])
-        if live.served.preemptions and len(hits) == len(live.keys) < most:
+        if live.served.preemptions and len(hits) == len(live.keys):
             hits += self.pool.cached(self._keys.own(live.served.request, len(hits), most))
         return hits
 
@@ -221,7 +220,7 @@ class Scheduler:
         """Compute the step: requests whose known tokens are all computed get new ones."""
         state = self._state[:, : len(query)]
         state[COMPUTED] += query
-        sampled = (state[COMPUTED] >= state[KNOWN]) & (query > 0)
+        sampled = state[COMPUTED] >= state[KNOWN]
         first = np.flatnonzero(sampled & (state[KNOWN] == state[PROMPT]))
         if self.config.num_speculative_tokens:
             self._verify(state, sampled)
