@@ -51,16 +51,29 @@ def raised(made: Attempt) -> Failure:
 def _documented(name: str, fault: Fault, made: Attempt) -> Iterator[Failure]:
     # A candidate of its own need not know our class, but MetadataError is a ValueError.
     accepted = ValueError if fault.error is MetadataError else fault.error
-    if made.error is None:
-        yield _failure("accepts malformed input", f"{name}: no error, expected {fault.error.__name__}")
-    elif not isinstance(made.error, accepted):
-        kind = type(made.error).__name__
-        text = f"{name}: {kind} ({str(made.error)[:200]}), expected {fault.error.__name__}"
-        yield _failure("wrong error for malformed input", text, made.log)
-    elif isinstance(made.error, MetadataError) and fault.field not in made.error.field:
-        text = f"{name}: the error names {made.error.field}, expected {fault.field}"
-        yield _failure("error names the wrong field", text)
+    error, wanted = made.error, f"{fault.error.__name__} on {fault.field}"
+    kind = type(error).__name__
+    if error is None:
+        yield _failure("accepts malformed input", name, fault, wanted, "no error")
+    elif not isinstance(error, accepted):
+        got = f"{kind}: {str(error)[:200]}"
+        yield _failure("wrong error for malformed input", name, fault, wanted, got, made.log)
+    elif isinstance(error, MetadataError) and fault.field not in error.field:
+        got = f"{kind} on {error.field}"
+        yield _failure("error names the wrong field", name, fault, wanted, got)
 
 
-def _failure(diagnosis: str, message: str, log: str = "") -> Failure:
-    return Failure(oracle=NAME, field=diagnosis, diagnosis=diagnosis, message=message, log=log)
+def _failure(
+    diagnosis: str, name: str, fault: Fault, expected: str, got: str, log: str = ""
+) -> Failure:
+    """All faults that an operation lets through are one root cause: it does not check."""
+    return Failure(
+        oracle=NAME,
+        field=diagnosis,
+        diagnosis=diagnosis,
+        message=f"{name}: {got}, expected {expected}",
+        expected=expected,
+        got=got,
+        where=fault.field,
+        log=log,
+    )

@@ -48,8 +48,7 @@ def simpler(case: Case) -> Iterator[Case]:
 
 
 def _simpler_batches(batch: Batch) -> Iterator[Batch]:
-    rows = batch.num_requests
-    width = rows // 2
+    rows = width = batch.num_requests
     while width:
         for start in range(0, rows, width):
             yield _without(batch, range(start, min(rows, start + width)))
@@ -153,8 +152,8 @@ def _simpler_values(value: Any) -> Iterator[Any]:
     elif isinstance(value, int):
         yield from _smaller(value)
     elif isinstance(value, list):
-        width = max(1, len(value) // 2)
-        while value and width:
+        width = len(value)
+        while width:
             for start in range(0, len(value), width):
                 yield value[:start] + value[start + width :]
             width //= 2

@@ -1,0 +1,74 @@
+"""Guard words around inputs: a change is located, and told apart from a stray write."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from harness.cases.arena import GUARD_WORDS, STALE_PATTERNS, Arena, Piece
+
+PLAIN = Piece("lengths", np.arange(4, dtype=np.int32), False, (1,))
+STRIDED = Piece("strided", np.arange(3, dtype=np.int32), False, (2,))
+TABLE = Piece("table", np.arange(6, dtype=np.int32).reshape(2, 3), False, (7, 2))
+SLOTS = Piece("slots", np.arange(5, dtype=np.int64), False, (1,))
+
+
+@pytest.fixture
+def arena():
+    return Arena([PLAIN, STRIDED, TABLE, SLOTS], STALE_PATTERNS[0])
+
+
+def test_tensors_hold_the_values_in_the_layout_asked_for(arena):
+    assert arena.tensors["lengths"].tolist() == [0, 1, 2, 3]
+    assert arena.tensors["strided"].stride() == (2,)
+    assert arena.tensors["table"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert arena.tensors["table"].stride() == (7, 2)
+    assert arena.intrusions() == []
+
+
+@pytest.mark.parametrize(("name", "index"), [("lengths", 3), ("strided", 2), ("slots", 0)])
+def test_modified_input_is_located(arena, name, index):
+    arena.tensors[name][index] += 1
+    [intrusion] = arena.intrusions()
+    assert (intrusion.name, intrusion.inside) == (name, True)
+
+
+def test_element_of_a_strided_table_is_told_from_the_words_between(arena):
+    table = arena.tensors["table"]
+    table[1, 2] = 99
+    assert arena.intrusions()[0].inside
+    table[1, 2] = 5
+    between = table.as_strided((1,), (1,), table.storage_offset() + 1)
+    between.fill_(0)
+    [intrusion] = arena.intrusions()
+    assert (intrusion.name, intrusion.index, intrusion.inside) == ("table", 1, False)
+
+
+@pytest.mark.parametrize("offset", [-1, 4])
+def test_write_beside_an_input_is_a_stray_write(arena, offset):
+    lengths = arena.tensors["lengths"]
+    lengths.as_strided((1,), (1,), lengths.storage_offset() + offset).fill_(0)
+    [intrusion] = arena.intrusions()
+    assert (intrusion.name, intrusion.index, intrusion.inside) == ("lengths", offset, False)
+
+
+def test_written_inputs_may_change_but_not_what_lies_beside_them(arena):
+    slots = arena.tensors["slots"]
+    slots.fill_(7)
+    assert arena.intrusions(frozenset({"slots"})) == []
+    slots.as_strided((1,), (1,), slots.storage_offset() + 5).fill_(0)
+    assert not arena.intrusions(frozenset({"slots"}))[0].inside
+
+
+def test_owner_of_a_view(arena):
+    assert arena.owner(arena.tensors["table"][1:]) == "table"
+    assert arena.owner(arena.tensors["slots"][2:4]) == "slots"
+    assert arena.owner(torch.zeros(3)) is None
+    assert arena.owner(arena.tensors["slots"][:0]) is None
+
+
+def test_empty_piece_takes_no_room():
+    arena = Arena([Piece("none", np.zeros(0, dtype=np.int32), False, (1,)), PLAIN], 0)
+    assert arena.tensors["none"].numel() == 0
+    assert arena.tensors["lengths"].storage_offset() == 2 * GUARD_WORDS

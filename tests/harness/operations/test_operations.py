@@ -1,0 +1,85 @@
+"""Every operation's own cases make sense: the reference passes them, every fault gets its error."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import reference
+from harness.cases.sampler import batches_from_sampler
+from harness.model.case import decode, encode
+from harness.operations import ALL
+from harness.oracles import judge
+from harness.oracles.trial import Trial
+from reference.interface import MetadataError
+
+BOUNDARIES = [
+    pytest.param(operation, case, id=f"{operation.name}: {name}")
+    for operation in ALL.values()
+    for name, case in operation.boundaries()
+]
+FAULTS = [
+    pytest.param(operation, name, id=f"{operation.name}: {name}")
+    for operation in ALL.values()
+    for name in operation.faults
+]
+
+
+def trial(operation, case):
+    function = getattr(reference, operation.name)
+    return Trial(operation, case, function, function, "cpu")
+
+
+@pytest.mark.parametrize(("operation", "case"), BOUNDARIES)
+def test_reference_passes_its_boundary_cases(operation, case):
+    assert judge(trial(operation, case)).failures == ()
+
+
+@pytest.mark.parametrize(("operation", "fault"), FAULTS)
+def test_every_fault_gets_its_error_in_the_reference(operation, fault):
+    cases = [case for _, case in operation.boundaries() if operation.faults[fault].applies(case)]
+    assert cases, "no boundary case can be spoilt in this way"
+    for case in cases:
+        spoilt = msgspec.structs.replace(case, fault=fault)
+        assert judge(trial(operation, spoilt)).failures == (), case
+    call = operation.prepare(cases[0], 0, "cpu")
+    operation.faults[fault].spoil(call)
+    with pytest.raises(operation.faults[fault].error) as caught:
+        getattr(reference, operation.name)(*call.args, **call.kwargs)
+    if isinstance(caught.value, MetadataError):
+        assert caught.value.field.startswith(operation.faults[fault].field)
+
+
+@pytest.mark.parametrize("operation", ALL.values(), ids=ALL)
+@settings(
+    max_examples=30,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
+)
+@given(data=st.data())
+def test_drawn_cases_are_well_formed_and_survive_saving(operation, data):
+    case = data.draw(operation.cases())
+    assert decode(encode(case)) == case
+    assert decode(encode(case)).id == case.id
+    assert judge(trial(operation, case)).failures == ()
+
+
+@pytest.mark.parametrize("operation", ALL.values(), ids=ALL)
+def test_steps_of_an_engine_become_cases(operation):
+    cases = [
+        case
+        for item in batches_from_sampler(12, 5).batches
+        for case in operation.from_batch(item.batch)
+    ]
+    assert cases
+    for case in cases:
+        assert judge(trial(operation, case)).failures == ()
+
+
+def test_operations_have_names_of_the_reference():
+    for operation in ALL.values():
+        assert callable(getattr(reference, operation.name))
+        assert operation.section in {"2", "3", "4", "5"}

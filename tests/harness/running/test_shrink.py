@@ -1,0 +1,61 @@
+"""Cases that Hypothesis did not draw are made small too."""
+
+from __future__ import annotations
+
+from harness.cases.batches import make_batch
+from harness.cases.tensors import lay_out
+from harness.model.case import Case
+from harness.running.shrink import shrink, simpler
+from reference import validate
+
+LARGE = Case(
+    "split_attn_metadata",
+    make_batch(
+        [1, 9, 30, 4, 17] * 8,
+        [100, 3, 0, 55, 12] * 8,
+        16,
+        order="shuffled",
+        padded_requests=3,
+        padded_tokens=5,
+        spare_columns=4,
+        strided=True,
+        dtype="int64",
+        encoder_seq_lens=tuple(range(43)),
+        logits_indices=(0, 7, 300),
+    ),
+    {"cuts": [5, 9, 200]},
+)
+
+
+def test_shrinks_to_what_the_failure_needs():
+    def fails(case):
+        return any(q >= 5 and c >= 2 for q, c in zip(case.batch.query_lens, case.batch.computed_lens, strict=True))
+
+    small = shrink(LARGE, fails)
+    assert small.batch == make_batch([5], [2], 16)
+    assert small.params == {"cuts": []}
+
+
+def test_keeps_what_the_failure_needs():
+    small = shrink(LARGE, lambda case: case.batch.strided and case.batch.padded_requests > 1)
+    assert small.batch.query_lens == ()
+    assert small.batch.strided
+    assert small.batch.padded_requests == 3 or small.batch.padded_requests == 2
+
+
+def test_every_step_is_a_consistent_batch():
+    for case in simpler(LARGE):
+        metadata, _ = lay_out(case.batch)
+        validate(metadata, case.batch.block_size)
+
+
+def test_stops_after_the_tries_it_may_make():
+    calls = []
+    shrink(LARGE, lambda case: bool(calls.append(case)) or True, tries=7)
+    assert len(calls) == 7
+
+
+def test_shrinks_lists_and_numbers_of_plain_cases():
+    case = Case("compute_slot_mapping", None, {"blocks": [4, 9, 2], "seq_len": 11, "profile": True})
+    small = shrink(case, lambda c: len(c.params["blocks"]) >= 1 and c.params["seq_len"] >= 3)
+    assert small.params == {"blocks": [0], "seq_len": 3, "profile": False}

@@ -1,0 +1,184 @@
+"""`verify` writes what DESIGN.md promises, and never over something before it has ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+import harness.report
+from harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
+from harness.verbs.replay import replay
+from harness.verbs.verify import Options, verify
+
+CANDIDATES = Path(__file__).parents[1] / "candidates"
+SCHEMA = Path(harness.report.__file__).parent / "summary.schema.json"
+FILES = {"results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "cases"}
+
+
+@pytest.fixture
+def options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def make(**changes):
+        quick = {
+            "ops": "is_block_tables_empty,split_decodes_and_prefills",
+            "candidates": ["reference"],
+            "examples": 20,
+            "steps": 6,
+            "seed": 1,
+            "out": tmp_path / "out",
+            "jobs": 2,
+        }
+        return Options(**quick | changes)
+
+    return make
+
+
+def summary_of(folder):
+    return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+
+
+def test_verified_run_writes_every_file(options, capfd):
+    assert verify(options()) == VERIFIED
+    out = options().out
+    assert {path.name for path in out.iterdir()} == FILES
+    summary = summary_of(out)
+    jsonschema.validate(summary, json.loads(SCHEMA.read_text(encoding="utf-8")))
+    assert (summary["schema"], summary["verdict"], summary["seed"]) == (
+        "attnproof.summary/1",
+        "PASS",
+        1,
+    )
+    assert summary["counts"]["cases"] > 60
+    printed = capfd.readouterr().out
+    assert "PASS: " in printed
+    assert str(out / "index.html") in printed
+
+
+def test_failing_run_saves_its_cases_and_says_how_to_replay_them(options, capfd):
+    candidate = str(CANDIDATES / "two_bugs.py")
+    assert verify(options(candidates=[candidate], examples=200)) == MISMATCH
+    out = options().out
+    summary = summary_of(out)
+    assert {finding["field"] for finding in summary["findings"]} == {
+        "num_decodes",
+        "num_prefill_tokens",
+    }
+    for finding in summary["findings"]:
+        case_path = out / finding["case_path"]
+        assert case_path.exists()
+        assert str(case_path) in finding["command"]
+        assert replay(str(case_path), [], "auto", out, 5.0) == MISMATCH
+        shown = capfd.readouterr().out
+        assert "expected" in shown
+        assert finding["diagnosis"] in shown
+        assert replay(str(case_path), ["reference"], "auto", out, 5.0) == VERIFIED
+
+
+def test_case_of_the_last_run_is_replayed_by_its_id(options, capfd):
+    verify(options())
+    lines = (options().out / "results.jsonl").read_bytes().splitlines()
+    events = [msgspec.json.decode(line) for line in lines]
+    traced = next(e for e in events if e["event"] == "case" and e["origin"] == "trace")
+    assert replay(traced["id"], ["reference"], "auto", options().out, 5.0) == VERIFIED
+    assert f"case {traced['id']}" in capfd.readouterr().out
+
+
+def test_same_seed_gives_the_same_cases_and_findings(options):
+    candidate = str(CANDIDATES / "two_bugs.py")
+    summaries, ids = [], []
+    for jobs in (1, 2):
+        made = options(candidates=[candidate], jobs=jobs, seed=9)
+        verify(made)
+        summary = summary_of(made.out)
+        summaries.append([(f["id"], f["case_id"], f["diagnosis"]) for f in summary["findings"]])
+        lines = (made.out / "results.jsonl").read_bytes().splitlines()
+        events = [msgspec.json.decode(line) for line in lines]
+        # The second run also tries what the first one left in its memory.
+        ids.append([e["id"] for e in events if e["event"] == "case" and e["origin"] != "corpus"])
+    assert summaries[0] == summaries[1]
+    assert ids[0] == ids[1]
+
+
+def test_failing_cases_are_remembered_until_they_pass(options):
+    candidate = str(CANDIDATES / "two_bugs.py")
+    first = options(candidates=[candidate], examples=200)
+    verify(first)
+    origins = _origins_of_second_run(options(candidates=[candidate], examples=1, steps=0, seed=77))
+    assert origins.get("corpus", 0) >= 1
+
+
+def _origins_of_second_run(made):
+    verify(made)
+    lines = (made.out / "results.jsonl").read_bytes().splitlines()
+    events = [msgspec.json.decode(line) for line in lines]
+    origins = {}
+    for event in events:
+        if event["event"] == "case":
+            origins[event["origin"]] = origins.get(event["origin"], 0) + 1
+    return origins
+
+
+def test_corpus_of_an_earlier_run_is_run_again(options, tmp_path):
+    candidate = str(CANDIDATES / "two_bugs.py")
+    verify(options(candidates=[candidate], examples=200, remember=False))
+    corpus = tmp_path / "corpus"
+    (options().out / "cases").rename(corpus)
+    assert verify(options(corpus=corpus, remember=False)) == VERIFIED
+    assert summary_of(options().out)["settings"]["corpus cases"] == 2
+
+
+def test_operation_that_nobody_offers_is_incomplete(options):
+    made = options(ops="build_slot_mapping,split_decodes_and_prefills", candidates=[str(CANDIDATES / "two_bugs.py")])
+    verify(made)
+    results = {o["name"]: o["verdict"] for o in summary_of(made.out)["operations"]}
+    assert results["build_slot_mapping"] == "NOT OFFERED"
+    with pytest.raises(UsageError, match="offers none of the operations"):
+        verify(options(ops="build_slot_mapping", candidates=[str(CANDIDATES / "two_bugs.py")]))
+
+
+def test_gpu_lane_without_a_gpu_is_incomplete(options):
+    from harness.running.environment import gpu_name
+
+    if gpu_name() is not None:
+        pytest.skip("this machine has a GPU")
+    assert verify(options(device="cuda", candidates=[])) == INCOMPLETE
+    summary = summary_of(options().out)
+    assert summary["verdict"] == "INCOMPLETE"
+    assert "no CUDA device" in summary["reason"]
+
+
+def _start(out: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "harness", "verify", "--seconds", "60", "--no-remember"]
+    command += ["--candidate", "reference", "--out", str(out), "--steps", "0"]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def test_interrupt_writes_what_was_verified_beside_the_earlier_run(options):
+    verify(options())
+    out = options().out
+    before = summary_of(out)
+    process = _start(out)
+    time.sleep(6)
+    os.killpg(process.pid, signal.SIGINT)
+    printed, errors = process.communicate(timeout=60)
+    assert process.returncode == INCOMPLETE, errors
+    assert "INCOMPLETE (interrupted)" in printed
+    assert "Traceback" not in errors
+    assert summary_of(out) == before
+    late = summary_of(out / "incomplete")
+    assert late["verdict"] == "INCOMPLETE"
+    assert late["counts"]["cases"] > 0
+    assert late["counts"]["unverified"] > 0
+    assert {path.name for path in out.iterdir()} == FILES | {"incomplete"}
