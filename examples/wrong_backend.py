@@ -17,9 +17,10 @@ from reference.interface.checks import (
     check_common_metadata,
     check_int,
     check_logits,
-    check_offsets,
+    check_queries,
     check_range,
     check_rows,
+    check_sequences,
     check_slice,
     check_slot_mapping,
     check_span,
@@ -37,7 +38,7 @@ def split_decodes_and_prefills(
     operation, md = "split_decodes_and_prefills", common_attn_metadata
     check_common_metadata(operation, md)
     check_int(operation, "decode_threshold", decode_threshold, 1)
-    check_offsets(operation, "query_start_loc_cpu", md.query_start_loc_cpu)
+    check_queries(operation, md)
     if not md.num_reqs:
         return (0, 0, 0, 0)
     if md.max_query_len <= decode_threshold and (not require_uniform or decode_threshold == 1):
@@ -66,7 +67,8 @@ def _make_metadata_with_slice(
     """Wrong for a slice that starts inside a request."""
     operation, md = "_make_metadata_with_slice", attn_metadata
     check_common_metadata(operation, md)
-    check_offsets(operation, "query_start_loc_cpu", md.query_start_loc_cpu)
+    check_queries(operation, md)
+    check_sequences(operation, md)
     check_logits(operation, md)
     check_rows(operation, md)
     r0, r1 = check_slice(operation, "request_slice", ubatch_slice.request_slice, md.num_reqs)

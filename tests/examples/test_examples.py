@@ -1,0 +1,89 @@
+"""The two backends in examples/, judged by the real command line: one passes, one fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FEW = ("--examples", "30", "--steps", "0", "--no-remember", "--seed", "1", "--out", "out")
+
+
+def attnproof(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness", *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "out" / "summary.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def wrong_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wrong")
+    done = attnproof("verify", "--candidate", EXAMPLES / "wrong_backend.py", *FEW, cwd=folder)
+    return folder, done
+
+
+def test_the_correct_backend_passes(tmp_path):
+    done = attnproof("verify", "--candidate", EXAMPLES / "correct_backend.py", *FEW, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = summary(tmp_path)
+    assert run["verdict"] == "PASS"
+    assert run["findings"] == []
+    verdicts = {item["name"]: item["verdict"] for item in run["operations"]}
+    assert {name for name, verdict in verdicts.items() if verdict == "PASS"} == {
+        "split_decodes_and_prefills",
+        "slice_query_start_locs",
+        "_make_metadata_with_slice",
+        "split_attn_metadata",
+        "build_slot_mapping",
+    }
+    assert set(verdicts.values()) == {"PASS", "NOT OFFERED"}
+
+
+def test_the_wrong_backend_fails(wrong_run):
+    folder, done = wrong_run
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert summary(folder)["verdict"] == "FAIL"
+    assert (folder / "out" / "index.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("operation", "field", "diagnosis", "requests", "tokens"),
+    [
+        ("split_decodes_and_prefills", "num_decodes", "zero-length (padded) rows", 1, 1),
+        ("_make_metadata_with_slice", "num_computed_tokens_cpu[0]", "computed tokens", 1, 2),
+        ("build_slot_mapping", "result[0]", "32-bit overflow", 1, 1),
+        ("_compute_slot_mapping_numpy", "slot_mapping[34]", "", 0, 0),
+    ],
+)
+def test_each_bug_is_one_finding_with_a_small_case(
+    wrong_run, operation, field, diagnosis, requests, tokens
+):
+    folder, _ = wrong_run
+    (finding,) = [f for f in summary(folder)["findings"] if f["operation"] == operation]
+    assert finding["oracle"] == "equality"
+    assert finding["field"] == field
+    assert finding["diagnosis"].startswith(diagnosis)
+    assert (finding["requests"], finding["tokens"]) == (requests, tokens)
+
+
+def test_a_finding_replays_by_its_own_command(wrong_run):
+    folder, _ = wrong_run
+    for finding in summary(folder)["findings"]:
+        program, *arguments = finding["command"].split()
+        assert program == "attnproof"
+        done = attnproof(*arguments, cwd=folder)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert finding["diagnosis"] in done.stdout
+
+    fixed = attnproof(*arguments[:2], "--candidate", "reference", cwd=folder)
+    assert fixed.returncode == 0, fixed.stdout + fixed.stderr
