@@ -1,0 +1,208 @@
+"""The command line as a user meets it: help, exit codes, one clear line for every mistake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import __version__
+from harness.cli import app, main
+from harness.operations import ALL
+
+VERBS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.0,10,20\n"
+FILES = {
+    "syntax.py": "def broken(:\n",
+    "empty.py": "x = 1\n",
+    "unimportable.py": "import a_module_that_is_not_there\n",
+    "package/readme.txt": "no Python here\n",
+    "no_rows.csv": "",
+    "bad_cell.csv": AZURE + "2023-11-16 18:15:47.0,ten,20\n",
+    "bad_columns.csv": AZURE + "2023-11-16 18:15:47.0,20\n",
+    "unknown_columns.csv": "a,b\n1,2\n",
+    "file": "a regular file\n",
+    "corrupt/case.json": '{"schema":',
+    "no_case.json": '{"a": 1}',
+    "old_case.json": '{"schema": "attnproof.case/0", "case": {"operation": "x"}}',
+    "no_operation.json": '{"case": {"operation": "x"}}',
+}
+
+MISTAKES = [
+    ("verify --ops splt_decodes", "no operation 'splt_decodes': did you mean split_decodes_and_"),
+    ("verify --ops zzz", "no operation 'zzz': `attnproof list` shows all of them"),
+    ("verify --ops ,", "no operation '': `attnproof list` shows all of them"),
+    ("verify --candidate nope", "no candidate 'nope': not built in or installed (optimized, "),
+    ("verify --candidate nope.py", "candidate file nope.py does not exist"),
+    ("verify --candidate syntax.py", "candidate file syntax.py, line 1: invalid syntax"),
+    ("verify --candidate package", "candidate file package/__init__.py does not exist"),
+    ("verify --examples -1", "--examples is -1, expected a number of at least 0"),
+    ("verify --examples 0", "--examples is 0, expected at least 1"),
+    ("verify --steps -1", "--steps is -1, expected a number of at least 0"),
+    ("verify --jobs -1", "--jobs is -1, expected a number of at least 0"),
+    ("verify --seed -1", "--seed is -1, expected a number of at least 0"),
+    ("verify --seconds -1", "--seconds is -1.0, expected a number of at least 0"),
+    ("verify --timeout 0", "--timeout and --memory must be above 0"),
+    ("verify --memory 0", "--timeout and --memory must be above 0"),
+    ("verify --device tpu", "--device is 'tpu', expected one of auto, cpu, interpreter, cuda"),
+    ("verify --trace none.csv", "none.csv: cannot be read (No such file or directory); give the"),
+    ("verify --trace no_rows.csv", "no_rows.csv: is empty; give the path of a trace with at least"),
+    ("verify --trace bad_cell.csv", "bad_cell.csv:3: contexttokens is 'ten', not a whole number"),
+    ("verify --trace bad_columns.csv", "bad_columns.csv:3: 2 columns where the header has 3; "),
+    ("verify --trace unknown_columns.csv", "unknown_columns.csv:1: unknown trace format (columns:"),
+    ("verify --corpus none", "corpus none is not a folder"),
+    ("verify --corpus package", "corpus package holds no case file (*.json)"),
+    ("verify --corpus corrupt", "case file corrupt/case.json is corrupt: "),
+    ("replay corrupt/case.json", "case file corrupt/case.json is corrupt: "),
+    ("replay no_case.json", "case file no_case.json is not a case: "),
+    ("replay old_case.json", "case file old_case.json has schema 'attnproof.case/0', expected "),
+    ("replay no_operation.json", "case no_operation.json: no operation 'x'"),
+    ("replay none.json", "case file none.json cannot be read: No such file or directory"),
+    ("replay abcdef123456", "no case 'abcdef123456': not a file, and not a case of the run in "),
+]
+MISTAKES_SEEN_AFTER_AN_IMPORT = [
+    ("verify --candidate empty.py", "candidate empty offers none of the operations asked for: "),
+    (
+        "verify --candidate unimportable.py",
+        "candidate unimportable cannot be imported: ModuleNotFoundError: No module named "
+        "'a_module_that_is_not_there'",
+    ),
+    (
+        "verify --ops is_block_tables_empty --steps 0 --out file/below",
+        "--out file/below cannot be written: Not a directory; name another folder",
+    ),
+]
+MISUSES = [
+    ("frobnicate", "No such command 'frobnicate'."),
+    ("verify --frob", "No such option: --frob"),
+    ("verify extra", "unexpected extra argument"),
+    ("verify --examples many", "Invalid value for '--examples'"),
+    ("replay", "Missing argument 'case'"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working folder with all that a user may name by mistake, and a report of an earlier run."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    report = tmp_path / "reports" / "latest"
+    report.mkdir(parents=True)
+    (report / "index.html").write_text("the report of an earlier run", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def run_here(line: str, monkeypatch) -> object:
+    monkeypatch.setattr(sys, "argv", ["attnproof", *line.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def run(*arguments: str, module: str = "harness") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize(("line", "message"), MISTAKES, ids=[line for line, _ in MISTAKES])
+def test_a_mistake_is_one_line_and_exit_code_2(folder, line, message, monkeypatch, capsys):
+    before = contents(folder)
+    code = run_here(line, monkeypatch)
+    shown = capsys.readouterr()
+    assert code == 2
+    assert shown.err.startswith(f"attnproof: {message}"), shown.err
+    assert shown.err.count("\n") == 1, shown.err
+    assert shown.out == ""
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(("line", "message"), MISTAKES_SEEN_AFTER_AN_IMPORT)
+def test_a_mistake_seen_late_writes_nothing_either(folder, line, message):
+    before = contents(folder)
+    done = run(*line.split())
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.startswith(f"attnproof: {message}"), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stdout == ""
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(("line", "message"), MISUSES, ids=[line for line, _ in MISUSES])
+def test_a_misuse_shows_how_to_use_it(folder, line, message, monkeypatch, capsys):
+    assert run_here(line, monkeypatch) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert "Traceback" not in shown.err
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb, monkeypatch, capsys):
+    assert run_here(f"{verb} --help", monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert f"attnproof {verb}" in shown
+    assert len(shown.splitlines()) > 3
+
+
+def test_the_verbs():
+    assert {"verify", "replay", "list", "doctor"} <= set(VERBS)
+
+
+def test_the_module_is_the_command():
+    program = Path(sys.executable).with_name("attnproof")
+    command = subprocess.run([program, "-h"], capture_output=True, text=True, check=True)
+    module = run("-h")
+    assert module.returncode == 0
+    assert module.stdout.replace("python -m harness", "attnproof") == command.stdout
+
+
+def test_help_is_quick():
+    def seconds() -> float:
+        started = time.perf_counter()
+        run("--help")
+        return time.perf_counter() - started
+
+    run("--help")
+    # The best of three: a loaded machine must not fail this. torch alone takes over a second.
+    assert min(seconds() for _ in range(3)) < 0.8
+
+
+def test_version(monkeypatch, capsys):
+    assert run_here("--version", monkeypatch) == 0
+    assert capsys.readouterr().out == f"attnproof {__version__}\n"
+
+
+def test_list_names_every_operation(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "240")
+    assert run_here("list", monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert [name for name in ALL if name not in shown] == []
+
+
+def test_doctor_finds_this_machine_fit():
+    done = run("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("verify can run here\n")
+
+
+def test_a_closed_pipe_is_no_traceback():
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "harness", "list"]
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False
+    )
+    os.close(writer)
+    assert "Traceback" not in done.stderr

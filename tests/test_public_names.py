@@ -1,0 +1,56 @@
+"""The packages keep the same names, and importing one costs no more than it must."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import optimized
+import reference
+from harness.operations import ALL
+
+
+def test_every_public_name_of_reference_is_in_optimized():
+    assert optimized.__all__ == reference.__all__
+
+
+@pytest.mark.parametrize("name", reference.__all__)
+def test_public_functions_have_the_same_parameters(name):
+    ours, theirs = getattr(optimized, name), getattr(reference, name)
+    if inspect.isfunction(theirs):
+        assert _parameters(ours) == _parameters(theirs)
+    elif name in reference.interface.__all__:
+        assert ours is theirs
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_operation_is_public_in_both(name):
+    assert name in reference.__all__
+    assert name in optimized.__all__
+
+
+def test_optimized_loads_neither_numba_nor_triton():
+    assert _loaded_by("import optimized", "numba", "triton") == ""
+
+
+def test_the_command_line_loads_nothing_heavy():
+    modules = ("torch", "numpy", "numba", "triton", "hypothesis", "jinja2")
+    assert _loaded_by("import harness.cli", *modules) == ""
+
+
+def _parameters(function):
+    return [
+        (parameter.name, parameter.kind, parameter.default)
+        for parameter in inspect.signature(function).parameters.values()
+    ]
+
+
+def _loaded_by(statement, *modules):
+    script = f"import sys; {statement}; print(*[m for m in {modules} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout.strip()

@@ -1,0 +1,61 @@
+"""What is installed from a wheel: all modules, and the files that are no Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("reference", "optimized", "harness")
+DATA = {".j2", ".css", ".js", ".json", ".typed"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel of the working tree, built offline from a copy."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for path in tracked():
+        target = source / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / path).read_bytes())
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    command += ["--no-index", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = folder.glob("attnproof-*.whl")
+    with zipfile.ZipFile(built) as archive:
+        yield archive
+
+
+def tracked() -> list[Path]:
+    """What the wheel is made of, relative to the root."""
+    sources = [
+        path.relative_to(ROOT)
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in {".py", *DATA} and "__pycache__" not in path.parts
+    ]
+    return [*sources, *map(Path, ("pyproject.toml", "README.md", "LICENSE"))]
+
+
+def test_it_holds_every_module_and_data_file_and_nothing_else(wheel):
+    inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert inside == {path.as_posix() for path in tracked() if len(path.parts) > 1}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_packages_say_that_they_are_typed(wheel, package):
+    assert f"{package}/py.typed" in wheel.namelist()
+
+
+def test_it_carries_licence_entry_point_and_readme(wheel):
+    metadata = {Path(name).name: name for name in wheel.namelist() if ".dist-info/" in name}
+    assert wheel.read(metadata["LICENSE"]) == (ROOT / "LICENSE").read_bytes()
+    assert b"attnproof = harness.cli:main" in wheel.read(metadata["entry_points.txt"])
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").strip()
+    assert readme in wheel.read(metadata["METADATA"]).decode().replace("\r\n", "\n")
