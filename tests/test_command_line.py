@@ -101,7 +101,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """All files and their bytes; Python's own cache of what it imported aside."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: path.read_bytes() for path in files if path.suffix != ".pyc"}
 
 
 def run_here(line: str, monkeypatch) -> object:
