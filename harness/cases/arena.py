@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-GUARD_WORDS = 8
-STALE_PATTERNS = (0x5A5A5A5B, -0x21524111)
-"""Two fillings for whatever is stale: far out of range, one positive, one negative."""
+GUARD_WORDS = 32
+STALE_PATTERNS = (0x5A5A5A5B, 0)
+"""Two fillings for whatever is stale: one far out of range, one that could be meant."""
 
 
 class Piece(NamedTuple):

@@ -88,13 +88,13 @@ class Case(
 
     @property
     def num_requests(self) -> int:
-        """Requests of the batch, 0 without one."""
-        return self.batch.num_requests if self.batch else 0
+        """Requests of the batch or of a list of query lengths, 0 without either."""
+        return self.batch.num_requests if self.batch else len(self.params.get("query_lens", ()))
 
     @property
     def num_tokens(self) -> int:
-        """Query tokens of the batch, 0 without one."""
-        return self.batch.num_tokens if self.batch else 0
+        """Query tokens of the batch or of a list of query lengths, 0 without either."""
+        return self.batch.num_tokens if self.batch else sum(self.params.get("query_lens", ()))
 
 
 class Sourced(msgspec.Struct, frozen=True):

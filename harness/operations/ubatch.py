@@ -200,7 +200,9 @@ def _shapes() -> Iterator[tuple[str, Batch, list[int]]]:
         [1, 1, 1], [3, 9, 2], 4, padded_requests=2, padded_tokens=5
     ), [2]
     yield "padded rows, no padded tokens", make_batch([2, 2], [3, 1], 4, padded_requests=2), [2]
-    yield "dummy run", make_batch([], [], 4, padded_requests=3, padded_tokens=3), []
+    yield "dummy run", make_batch(
+        [], [], 4, padded_requests=3, padded_tokens=3, query_slack=1
+    ), []
     yield "idle rows with a history", make_batch([0, 3, 0, 2], [4, 1, 6, 0], 4), [1, 3]
     yield "strided int64", make_batch([5, 6], [2, 0], 2, strided=True, dtype="int64"), [3, 8]
     yield "more requests than a kernel tile", make_batch([1] * 1500, [2] * 1500, 4), [700, 1100]

@@ -11,9 +11,11 @@ import torch
 from harness.cases.arena import STALE_PATTERNS
 from harness.model.case import Case
 from harness.model.operation import MISSING
+from harness.oracles.guards import FILLS
 
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")
 _IDS = ("block_table_tensor",)
+_OTHER_ROWS = ("encoder_seq_lens", "dcp_local_seq_lens")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def diagnose(context: Context, name: str, expected: Any, got: Any) -> str:
         return kind
     right, wrong = _array(expected), _array(got)
     if right is None or wrong is None:
-        return f"{field} is wrong"
+        return "wrong order" if _same_items(expected, got) else f"{field} is wrong"
     if isinstance(expected, torch.Tensor) and expected.dtype != got.dtype:
         narrower = got.dtype.itemsize < expected.dtype.itemsize
         return "narrowed dtype" if narrower else "another dtype"
@@ -64,6 +66,11 @@ def _kind(expected: Any, got: Any) -> str:
     if isinstance(expected, bool):
         return "the opposite answer"
     return ""
+
+
+def _same_items(expected: Any, got: Any) -> bool:
+    lists = isinstance(expected, list) and isinstance(got, list)
+    return lists and sorted(map(repr, expected)) == sorted(map(repr, got))
 
 
 def _array(value: Any) -> np.ndarray | None:
@@ -102,15 +109,24 @@ def _values(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) 
     if (np.abs(difference) == 1).all():
         unit = "request" if field in ("num_decodes", "num_prefills", "num_reqs") else "token"
         return f"off by one {unit}"
-    if context.block_size > 1 and (np.abs(difference) == context.block_size).all():
+    if field in _OTHER_ROWS and _of_another_row(context, field, b):
+        return "another request's row"
+    if field == "seq_lens" and (np.abs(difference) == context.block_size).all():
         return "off by one block"
     return f"{field} {'too large' if (difference > 0).all() else 'too small' if (difference < 0).all() else 'wrong'}"
 
 
+def _of_another_row(context: Context, field: str, values: np.ndarray) -> bool:
+    rows = getattr(context.case.batch, field, None) or ()
+    return bool(np.isin(values, rows).all())
+
+
 def _stale(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
     bad = wrong[right != wrong]
-    near = [np.abs(bad - pattern) <= 1 for pattern in STALE_PATTERNS]
-    return "stale entry read" if np.logical_or(*near).any() else ""
+    if (np.abs(bad - STALE_PATTERNS[0]) <= 1).any():
+        return "stale entry read"
+    filled = [int.from_bytes(bytes([fill]) * size, "little") for fill in FILLS for size in (4, 8)]
+    return "memory returned that was never written" if np.isin(bad, filled).any() else ""
 
 
 def _wrapped(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:

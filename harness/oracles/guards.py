@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-GUARD_ELEMENTS = 8
-_GUARD_BYTE, _FILL_BYTE = 0xA5, 0x5C
+GUARD_ELEMENTS = 64
+FILLS = (0x5C, 0xC3)
+"""Bytes that unfilled memory holds, one for each stale pattern: as int32 far out of range."""
+_GUARD_BYTE = 0xA5
 _UNFILLED = {
     torch.empty,
     torch.empty_like,
@@ -37,8 +39,9 @@ class GuardedAllocations(TorchFunctionMode):
     of its output unwritten returns garbage and not the zeros it found by luck.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fill: int = FILLS[0]) -> None:
         super().__init__()
+        self._fill = fill
         self._allocated: list[tuple[torch.Tensor, int, int]] = []
 
     def __torch_function__(
@@ -67,7 +70,7 @@ class GuardedAllocations(TorchFunctionMode):
         if keep:
             inner.copy_(tensor)
         else:
-            memory[width : width + size] = _FILL_BYTE
+            memory[width : width + size] = self._fill
         self._allocated.append((memory, width, size))
         return inner
 

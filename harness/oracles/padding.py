@@ -35,7 +35,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
         yield Failure(
             oracle=NAME,
             field=failure.field,
-            diagnosis=f"depends on stale or uninitialised memory ({failure.diagnosis})",
+            diagnosis=f"depends on stale entries ({failure.diagnosis})",
             message=failure.message,
             expected=failure.expected,
             got=failure.got,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from harness.model.verdict import Failure
 from harness.oracles.trial import Trial
 
@@ -28,16 +30,17 @@ def judge(trial: Trial) -> Iterator[Failure]:
                     f"({intrusion.index} words from its start)",
                     where=intrusion.name,
                 )
-    if trial.poisoned.stray_writes:
-        yield Failure(
-            oracle=NAME,
-            field="",
-            diagnosis="stray write",
-            message=f"guard words of {trial.poisoned.stray_writes} of the candidate's own "
-            "allocations were overwritten",
-        )
+        if made.stray_writes:
+            yield Failure(
+                oracle=NAME,
+                field="",
+                diagnosis="stray write",
+                message="guard words of the candidate's own allocations were overwritten "
+                f"({made.stray_writes} of them)",
+            )
 
 
 def checks(trial: Trial) -> int:
     """Two calls looked at, where there is memory to guard."""
-    return 2 if trial.first.call.arena else 0
+    tensors = any(isinstance(value, torch.Tensor) for value in trial.first.outputs.values())
+    return 2 if trial.first.call.arena or tensors else 0

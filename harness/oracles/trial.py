@@ -17,7 +17,7 @@ import torch
 
 from harness.model.case import Case
 from harness.model.operation import Call, Operation, Outputs
-from harness.oracles.guards import GuardedAllocations
+from harness.oracles.guards import FILLS, GuardedAllocations
 
 Function = Callable[..., Any]
 
@@ -38,17 +38,17 @@ class Attempt:
     """Allocations of the function whose guard words changed."""
 
 
-def attempt(operation: Operation, function: Function, call: Call, *, guarded: bool = False) -> Attempt:
-    """Call the function once; whatever it raises is recorded, not raised."""
+def attempt(operation: Operation, function: Function, call: Call, fill: int) -> Attempt:
+    """Call the function once; whatever it raises is recorded, not raised.
+
+    What it allocates lies between guard words and holds the byte `fill`.
+    """
     made = Attempt(call, deepcopy(call.plain | call.plain_written))
-    guards = GuardedAllocations() if guarded else None
+    guards = GuardedAllocations(fill)
     try:
-        if guards is None:
+        with guards:
             result = function(*call.args, **call.kwargs)
-        else:
-            with guards:
-                result = function(*call.args, **call.kwargs)
-            made.stray_writes = guards.broken()
+        made.stray_writes = guards.broken()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a candidate may raise anything, SystemExit too
@@ -82,7 +82,7 @@ class Trial:
     @cached_property
     def first(self) -> Attempt:
         """The candidate's first call."""
-        return attempt(self.operation, self.function, self.prepare(0))
+        return self._attempt(0)
 
     @cached_property
     def expected(self) -> Outputs:
@@ -92,17 +92,21 @@ class Trial:
     @cached_property
     def again(self) -> Attempt:
         """The candidate's second call, on equal input."""
-        return attempt(self.operation, self.function, self.prepare(0))
+        return self._attempt(0)
 
     @cached_property
     def poisoned(self) -> Attempt:
-        """The candidate on the other stale pattern, its own allocations guarded and poisoned."""
-        return attempt(self.operation, self.function, self.prepare(1), guarded=True)
+        """The candidate on the other stale pattern."""
+        return self._attempt(1)
 
     @cached_property
     def expected_poisoned(self) -> Outputs:
         """The reference's outputs for the other stale pattern."""
         return self._expect(1)
+
+    def _attempt(self, pattern: int) -> Attempt:
+        call = self.prepare(pattern)
+        return attempt(self.operation, self.function, call, FILLS[pattern])
 
     def _expect(self, pattern: int) -> Outputs:
         call = self.prepare(pattern)

@@ -18,8 +18,14 @@ from harness.running.workers import InvalidCaseError, Worker
 Root = tuple[str, str]
 _FRESH_CASES = 20
 _REPORT_EVERY = 25
+_MOST_DEATHS = 80
+"""Worker deaths after which an operation is not examined further."""
 _MEMORY = 20_000
 """Verdicts that are remembered so that shrinking does not ask twice."""
+
+
+class TooDeadly(BaseException):
+    """The candidate has killed so many workers that its verdict needs no more of them."""
 
 
 @dataclass
@@ -56,7 +62,9 @@ class Examination:
         return sum(self.origins.values())
 
     def check(self, sourced: Sourced) -> tuple[Failure, ...]:
-        """Judge a case and count it; one that was judged before is not run again."""
+        """Judge a case and count it; one that was judged before is not run again (TooDeadly)."""
+        if self.worker.deaths >= _MOST_DEATHS:
+            raise TooDeadly
         case = sourced.case
         if case.id in self._verdicts:
             return self._verdicts[case.id]

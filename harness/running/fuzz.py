@@ -17,7 +17,7 @@ from harness.running.examination import Examination, Root
 _ROUNDS = 6
 """Passes over the strategy: each one after the first looks past what is known to fail."""
 _SHRINK_CALLS = 2000
-_SHRINK_DEATHS = 40
+_SHRINK_DEATHS = 25
 """Calls and worker deaths that shrinking may cost, per pass."""
 _FAULTY = 8
 """One case in so many is malformed."""

@@ -17,7 +17,7 @@ from harness.model.case import Batch, Case, Sourced, decode, encode
 from harness.model.operation import Operation
 from harness.model.run import Difference, Finding, OperationResult, OracleCount
 from harness.model.verdict import ORACLES
-from harness.running.examination import Examination, Found
+from harness.running.examination import Examination, Found, TooDeadly
 from harness.running.fuzz import fuzz
 from harness.running.ledger import Ledger
 from harness.running.shrink import shrink
@@ -87,6 +87,9 @@ def examine(
             result.verdict = "FAIL" if examination.failed else "PASS"
         except KeyboardInterrupt:
             result.reason = f"interrupted after {examination.cases} cases"
+        except TooDeadly:
+            result.verdict = "FAIL"
+            result.reason = f"stopped: the candidate died {worker.deaths} times"
         except InvalidCaseError as error:
             result.reason = f"the harness failed on {error}"
         _count(result, examination)

@@ -145,7 +145,7 @@ class Worker:
         self.start()
         return Failure(
             oracle="process",
-            field=diagnosis,
+            field=diagnosis.split(" with ", maxsplit=1)[0],
             diagnosis=diagnosis,
             message=f"the candidate {diagnosis}",
             expected="a result",
