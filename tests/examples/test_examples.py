@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +16,15 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 FEW = ("--examples", "30", "--steps", "0", "--no-remember", "--seed", "1", "--out", "out")
 
 
-def attnproof(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness", *map(str, arguments)]
+def attnproof(*arguments: object, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "harness", *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
 
@@ -87,3 +94,26 @@ def test_a_finding_replays_by_its_own_command(wrong_run):
 
     fixed = attnproof(*arguments[:2], "--candidate", "reference", cwd=folder)
     assert fixed.returncode == 0, fixed.stdout + fixed.stderr
+
+
+@pytest.mark.parametrize("name", ["my-plugin", "my_plugin", "my_plugin.metadata", "./my_plugin"])
+def test_every_way_to_name_a_candidate(tmp_path, name):
+    """The ways of docs/candidates.md: installed entry point, module, submodule, folder."""
+    package = tmp_path / "my_plugin"
+    package.mkdir()
+    shutil.copy(EXAMPLES / "correct_backend.py", package / "metadata.py")
+    (package / "__init__.py").write_text("from my_plugin.metadata import *\n", encoding="utf-8")
+    installed = tmp_path / "my_plugin-1.0.dist-info"
+    installed.mkdir()
+    metadata = "Metadata-Version: 2.1\nName: my-plugin\nVersion: 1.0\n"
+    (installed / "METADATA").write_text(metadata, encoding="utf-8")
+    entry_points = "[attnproof.candidates]\nmy-plugin = my_plugin.metadata\n"
+    (installed / "entry_points.txt").write_text(entry_points, encoding="utf-8")
+    operation = ("--ops", "slice_query_start_locs")
+    done = attnproof(
+        "verify", "--candidate", name, *operation, *FEW, cwd=tmp_path, PYTHONPATH=str(tmp_path)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = summary(tmp_path)["operations"]
+    assert result["verdict"] == "PASS"
+    assert result["cases"] > 30
