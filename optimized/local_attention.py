@@ -138,7 +138,7 @@ def _on_device(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtu
     source = md.block_table_tensor
     table = torch.empty((count, columns), dtype=source.dtype, device=device)
     if count:
-        from .kernels.local_attention import gather_virtual  # noqa: PLC0415
+        from .kernels.local_attention import gather_virtual
 
         gather_virtual(upload(staged, device), source, starts, lengths, table)
     else:

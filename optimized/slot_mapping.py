@@ -207,7 +207,7 @@ def _on_device(batch: _Batch) -> torch.Tensor:
             length = int(batch.query_start_loc[-1])
         out = torch.empty(length, dtype=torch.int64, device=batch.query_start_loc.device)
 
-    from .kernels.slot_mapping import write_slots  # noqa: PLC0415
+    from .kernels.slot_mapping import write_slots
 
     write_slots(*batch[:4], batch.start_idx, out)
     return out

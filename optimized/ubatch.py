@@ -80,7 +80,7 @@ def _children(
     if not bounds or not on_device(md.query_start_loc):
         return [_child(md, rows, b, None) for b in bounds]
 
-    from .kernels.ubatch import slice_rows_on_device  # noqa: PLC0415
+    from .kernels.ubatch import slice_rows_on_device
 
     twins = slice_rows_on_device(md.query_start_loc, md.seq_lens, bounds)
     return [_child(md, rows, b, twin) for b, twin in zip(bounds, twins, strict=True)]

@@ -33,7 +33,7 @@ class Intrusion(NamedTuple):
 
     name: str
     """The input, or the nearest one."""
-    index: int
+    word: int
     """Word offset from the start of that input; negative before it."""
     inside: bool
     """True if the word is an element of the input, False if it is a guard word."""

@@ -65,9 +65,7 @@ def block_lists(
     return tuple(tuple(blocks) for blocks in lists)
 
 
-def make_batch(
-    query_lens: list[int], computed: list[int], block_size: int, **fields: Any
-) -> Batch:
+def make_batch(query_lens: list[int], computed: list[int], block_size: int, **fields: Any) -> Batch:
     """A batch with ascending blocks (or as `first`, `order`, `shared` say)."""
     seq_lens = [q + c for q, c in zip(query_lens, computed, strict=True)]
     blocks = {key: fields.pop(key) for key in ("first", "order", "shared") if key in fields}

@@ -7,7 +7,6 @@ indices. A correct operation gives the same result whatever the pattern.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -106,10 +105,14 @@ def _slots(batch: Batch, num_actual_tokens: int) -> np.ndarray:
     return slots
 
 
-@lru_cache(maxsize=4)
+_latest: list[Numbers] = []
+
+
 def numbers(batch: Batch) -> Numbers:
-    """The arrays of `batch`, cached because each case is laid out several times."""
-    return Numbers(batch)
+    """The arrays of `batch`; the latest are kept, as each case is laid out several times."""
+    if not _latest or _latest[0].batch is not batch:
+        _latest[:] = [Numbers(batch)]
+    return _latest[0]
 
 
 def lay_out(
@@ -123,7 +126,9 @@ def lay_out(
     `extra` pieces are laid out in the same arena.
     """
     made = numbers(batch)
-    arena = Arena(made.pieces(STALE_PATTERNS[pattern]) + (extra or []), STALE_PATTERNS[pattern], device)
+    arena = Arena(
+        made.pieces(STALE_PATTERNS[pattern]) + (extra or []), STALE_PATTERNS[pattern], device
+    )
     tensors: dict[str, Any] = dict(arena.tensors)
     encoder = tensors.get("encoder_seq_lens")
     indices = batch.logits_indices

@@ -164,7 +164,7 @@ def _lines(path: Path) -> Lines:
 
 def _readers() -> dict[TraceFormat, Reader]:
     # Imported here: the two modules need the types above.
-    from harness.cases import traces_csv, traces_json  # noqa: PLC0415
+    from harness.cases import traces_csv, traces_json
 
     return {**traces_csv.READERS, **traces_json.READERS}
 

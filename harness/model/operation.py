@@ -11,7 +11,6 @@ from harness.model.case import Batch, Case
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from harness.cases.arena import Arena
 
 Outputs = dict[str, Any]
 """Output fields by name: tensors, arrays, lists, scalars, None."""
@@ -33,7 +32,8 @@ class Call:
 
     args: list[Any]
     kwargs: dict[str, Any] = field(default_factory=dict)
-    arena: Arena | None = None
+    arena: Any = None
+    """The `harness.cases.arena.Arena` that its tensors lie in, None without tensors."""
     plain: dict[str, Any] = field(default_factory=dict)
     """Python objects among the arguments that must not change."""
     written: frozenset[str] = frozenset()

@@ -45,7 +45,7 @@ class Verdict(msgspec.Struct, frozen=True):
     failures: tuple[Failure, ...]
     checks: tuple[int, ...]
     digest: str = ""
-    """Hash of everything the candidate returned; equal inputs must give equal digests."""
+    """Hash of everything the candidate returned, "" unless asked for."""
 
 
 class Explanation(msgspec.Struct, frozen=True):

@@ -12,10 +12,8 @@ from harness.cases.batches import batches, make_batch
 from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Fault, Operation, Outputs
 from harness.operations.common import (
-
     metadata_faults,
     prepare_with_metadata,
-
     wrong_type,
     wrong_value,
 )
@@ -51,7 +49,10 @@ def _split_boundaries() -> Iterator[tuple[str, Case]]:
             )
     padded = decodes([2, 2, 2], padded_requests=1, padded_tokens=2)
     yield "uniform with a padded row (K9)", _split_case(padded, 2, True)
-    yield "padded rows, no padded tokens (K11)", _split_case(decodes([1], padded_requests=1), 1, True)
+    yield (
+        "padded rows, no padded tokens (K11)",
+        _split_case(decodes([1], padded_requests=1), 1, True),
+    )
     yield "no requests", _split_case(decodes([]), 1, False)
     yield "no requests, uniform", _split_case(decodes([]), 2, True)
     yield "only padded rows", _split_case(decodes([], padded_requests=2, padded_tokens=2), 2, True)

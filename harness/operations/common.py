@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,13 @@ def prepare_with_metadata(
 
 def token_positions(offsets: np.ndarray, computed: np.ndarray) -> np.ndarray:
     """Position in its sequence of each token that the offsets cover."""
-    tokens = np.arange(int(offsets[-1]))
-    return tokens + np.repeat(computed - offsets[:-1], np.diff(offsets))
+    shift = np.repeat(computed - offsets[:-1], np.diff(offsets))
+    positions: np.ndarray = np.arange(len(shift)) + shift
+    return positions
 
 
 def mirror_breaches(outputs: Outputs, prefix: str = "") -> Iterator[Breach]:
-    """Mirrors equal, offsets from 0 upwards, `c == s - q`, maxima that bound (SPEC.md section 1)."""
+    """Mirrors equal, offsets that rise from 0, `c == s - q`, maxima that bound (section 1)."""
     try:
         offsets = outputs[f"{prefix}query_start_loc_cpu"].tolist()
         seq_lens = outputs[f"{prefix}seq_lens_cpu"].tolist()
@@ -61,7 +63,7 @@ def mirror_breaches(outputs: Outputs, prefix: str = "") -> Iterator[Breach]:
             return
         if device.tolist() != outputs[f"{prefix}{name}_cpu"].tolist():
             yield Breach(f"{prefix}{name}", "differs from its mirror on the CPU")
-    query_lens = [end - start for start, end in zip(offsets, offsets[1:], strict=False)]
+    query_lens = [end - start for start, end in pairwise(offsets)]
     if not offsets or offsets[0] != 0 or min(query_lens, default=0) < 0:
         yield Breach(f"{prefix}query_start_loc", "does not rise from 0")
         return
@@ -84,9 +86,7 @@ def metadata_faults(
     `sequences` and `logits`: whether the operation reads those fields.
     """
 
-    def fault(
-        field: str, change: Callable[[CommonAttentionMetadata], dict[str, Any]]
-    ) -> Fault:
+    def fault(field: str, change: Callable[[CommonAttentionMetadata], dict[str, Any]]) -> Fault:
         def spoil(call: Call) -> None:
             call.args[position] = replace(call.args[position], **change(call.args[position]))
 
@@ -110,7 +110,7 @@ def metadata_faults(
         ),
         "int32 slots": fault("slot_mapping", lambda md: {"slot_mapping": md.slot_mapping.int()}),
         "negative number of tokens": fault(
-            "num_actual_tokens", lambda md: {"num_actual_tokens": -1}
+            "num_actual_tokens", lambda _: {"num_actual_tokens": -1}
         ),
         "too few slots": fault(
             "slot_mapping", lambda md: {"num_actual_tokens": len(md.slot_mapping) + 1}
@@ -138,7 +138,7 @@ def metadata_faults(
     if logits:
         faults["logits indices without their count"] = fault(
             "num_logits_indices",
-            lambda md: {
+            lambda _: {
                 "logits_indices_padded": torch.zeros(2, dtype=torch.int32),
                 "num_logits_indices": None,
             },

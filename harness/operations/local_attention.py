@@ -15,6 +15,7 @@ from harness.cases.tensors import numbers
 from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Fault, Operation, Outputs
 from harness.operations.common import (
+    batch_of,
     metadata_faults,
     metadata_outputs,
     mirror_breaches,
@@ -51,8 +52,9 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield f"decode at the chunk {edge:+d}", _case(make_batch([1], [7 + edge], 2), 8)
     yield "8193 tokens in chunks of 8192 (K5)", _case(make_batch([8193], [0], 16), 8192)
     yield "table narrower than a chunk (K6)", _case(make_batch([3], [2], 2), 64)
-    yield "row without query or sequence (K7)", _case(
-        make_batch([3], [2], 2, padded_requests=2, spare_columns=3), 4
+    yield (
+        "row without query or sequence (K7)",
+        _case(make_batch([3], [2], 2, padded_requests=2, spare_columns=3), 4),
     )
     yield "row without query, with a sequence", _case(make_batch([0, 2, 0], [9, 3, 8], 2), 4)
     yield "no requests", _case(make_batch([], [], 2), 4)
@@ -62,8 +64,9 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "block size 256", _case(make_batch([300, 1], [500, 256], 256), 512)
     yield "highest block ids", _case(make_batch([9], [3], 4, first=2**31 - 3), 8)
     yield "strided int64", _case(make_batch([6, 5], [5, 0], 2, strided=True, dtype="int64"), 4)
-    yield "sampled tokens and encoder lengths", _case(
-        make_batch([6, 3], [3, 0], 2, logits_indices=(5, 8), encoder_seq_lens=(4, 9)), 4
+    yield (
+        "sampled tokens and encoder lengths",
+        _case(make_batch([6, 3], [3, 0], 2, logits_indices=(5, 8), encoder_seq_lens=(4, 9)), 4),
     )
     yield "not causal before", _case(make_batch([6], [3], 2, causal=False), 4)
     yield "more virtual batches than a kernel tile", _case(make_batch([2600], [1], 1), 2)
@@ -71,14 +74,14 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _steps(batch: Batch) -> Iterator[Case]:
-    longest = max((c + q for c, q in zip(batch.computed_lens, batch.query_lens, strict=True)), default=0)
-    blocks = 512 if longest > 512 * batch.block_size else max(1, longest // batch.block_size // 3)
+    longest = max(map(len, batch.blocks), default=0)
+    blocks = 512 if longest > 512 else max(1, longest // 3)
     yield _case(_derivable(batch), batch.block_size * blocks)
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     chunk = case.params["attn_chunk_size"]
-    call = prepare_with_metadata(1)(case, pattern, device, [chunk, case.batch.block_size])
+    call = prepare_with_metadata(1)(case, pattern, device, [chunk, batch_of(case).block_size])
     call.facts["chunk"] = chunk
     return call
 
@@ -134,7 +137,7 @@ make_local_attention_virtual_batches = Operation(
         "chunk of 0": wrong_value(0, "attn_chunk_size", 0),
         "negative chunk": wrong_value(0, "attn_chunk_size", -8),
         "chunk that blocks do not divide": wrong_value(
-            0, "attn_chunk_size", 257 * 3, lambda case: case.batch.block_size not in (1, 3)
+            0, "attn_chunk_size", 257 * 3, lambda case: batch_of(case).block_size not in (1, 3)
         ),
         "chunk of another type": wrong_type(0, "attn_chunk_size"),
         "metadata of another type": wrong_type(1, "metadata"),

@@ -36,9 +36,7 @@ def _start_case(*values: Any) -> Case:
 
 def _start_cases() -> st.SearchStrategy[Case]:
     lengths = st.integers(0, 100)
-    return st.builds(
-        _start_case, st.booleans(), lengths, lengths, st.none() | st.integers(1, 60)
-    )
+    return st.builds(_start_case, st.booleans(), lengths, lengths, st.none() | st.integers(1, 60))
 
 
 def _start_boundaries() -> Iterator[tuple[str, Case]]:

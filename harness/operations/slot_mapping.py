@@ -16,7 +16,6 @@ from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Fault, Operation, Outputs
 from harness.operations.common import (
     batch_of,
-    returned,
     token_positions,
     wrong_type,
     wrong_value,
@@ -68,8 +67,9 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "window", _case(mixed, start_idx=[0, 3, 0, 11])
     yield "sequence longer than its row's columns (K14)", _case(mixed, columns=1)
     yield "table without columns", _case(mixed, columns=0)
-    yield "shorter request in a longer row (K18)", _case(
-        make_batch([1, 1], [0, 30], 4, spare_columns=3)
+    yield (
+        "shorter request in a longer row (K18)",
+        _case(make_batch([1, 1], [0, 30], 4, spare_columns=3)),
     )
     yield "no requests", _case(make_batch([], [], 4))
     yield "no requests, padded", _case(make_batch([], [], 4), padded=3)
@@ -78,11 +78,15 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         highest = make_batch([3, 2], [block_size - 1, 0], block_size, first=HIGHEST_BLOCK - 4)
         yield f"highest block ids, block size {block_size} (K15)", _case(highest)
     yield "more tokens than a kernel tile (K19)", _case(make_batch([9000], [3], 16))
-    yield "many short requests over several tiles", _case(
-        make_batch([(5 * row) % 4 for row in range(4000)], [row % 7 for row in range(4000)], 4)
+    yield (
+        "many short requests over several tiles",
+        _case(
+            make_batch([(5 * row) % 4 for row in range(4000)], [row % 7 for row in range(4000)], 4)
+        ),
     )
-    yield "strided int64", _case(
-        make_batch([4, 3], [1, 6], 4, strided=True, dtype="int64"), out=3, start_idx=[2, 0]
+    yield (
+        "strided int64",
+        _case(make_batch([4, 3], [1, 6], 4, strided=True, dtype="int64"), out=3, start_idx=[2, 0]),
     )
     yield "shared prefix blocks", _case(make_batch([2, 2], [8, 8], 4, shared=True))
 
@@ -164,7 +168,8 @@ def batch_shares_blocks(batch: Batch) -> bool:
 
 
 def _out(call: Call) -> torch.Tensor:
-    return call.args[0].new_zeros(call.facts["tokens"] + 3, dtype=torch.int64)
+    offsets: torch.Tensor = call.args[0]
+    return offsets.new_zeros(call.facts["tokens"] + 3, dtype=torch.int64)
 
 
 def _kwarg(field: str, make: Any, error: type[Exception] = MetadataError) -> Fault:

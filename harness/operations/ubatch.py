@@ -95,7 +95,10 @@ def _locs_boundaries() -> Iterator[tuple[str, Case]]:
     yield "first request", _locs_case(batch, 0, 1)
     yield "last request", _locs_case(batch, 3, 4)
     yield "zero-length request", _locs_case(batch, 2, 3)
-    yield "strided int64", _locs_case(msgspec.structs.replace(batch, dtype="int64", strided=True), 1, 4)
+    yield (
+        "strided int64",
+        _locs_case(msgspec.structs.replace(batch, dtype="int64", strided=True), 1, 4),
+    )
 
 
 def _locs_steps(batch: Batch) -> Iterator[Case]:
@@ -113,7 +116,7 @@ def _prepare_locs(case: Case, pattern: int, device: str) -> Call:
     return Call([arena.tensors["query_start_loc"], request_slice], arena=arena)
 
 
-def _locs_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _locs_invariants(_call: Call, outputs: Outputs) -> Iterator[Breach]:
     result = outputs["result"]
     if isinstance(result, torch.Tensor) and result.numel() and int(result[0]) != 0:
         yield Breach("result", "does not start at 0")
@@ -183,26 +186,28 @@ def _shapes() -> Iterator[tuple[str, Batch, list[int]]]:
     yield "two cuts inside one request", make_batch([20], [7], 4), [5, 11]
     yield "one token a slice", make_batch([2, 3], [4, 0], 2), [1, 2, 3, 4]
     yield "no cut", spec, []
-    yield "all optional fields (K2)", make_batch(
-        [3, 2, 4],
-        [5, 0, 1],
-        4,
-        causal=False,
-        logits_indices=(2, 4, 8),
-        logits_padding=2,
-        encoder_seq_lens=(7, 8, 9),
-        dcp_local_seq_lens=(4, 1, 3),
-    ), [3, 5]
-    yield "no sampled token in a slice", make_batch(
-        [4, 4], [0, 0], 4, logits_indices=(7,)
-    ), [4]
-    yield "padded rows and tokens", make_batch(
-        [1, 1, 1], [3, 9, 2], 4, padded_requests=2, padded_tokens=5
-    ), [2]
+    yield (
+        "all optional fields (K2)",
+        make_batch(
+            [3, 2, 4],
+            [5, 0, 1],
+            4,
+            causal=False,
+            logits_indices=(2, 4, 8),
+            logits_padding=2,
+            encoder_seq_lens=(7, 8, 9),
+            dcp_local_seq_lens=(4, 1, 3),
+        ),
+        [3, 5],
+    )
+    yield "no sampled token in a slice", make_batch([4, 4], [0, 0], 4, logits_indices=(7,)), [4]
+    yield (
+        "padded rows and tokens",
+        make_batch([1, 1, 1], [3, 9, 2], 4, padded_requests=2, padded_tokens=5),
+        [2],
+    )
     yield "padded rows, no padded tokens", make_batch([2, 2], [3, 1], 4, padded_requests=2), [2]
-    yield "dummy run", make_batch(
-        [], [], 4, padded_requests=3, padded_tokens=3, query_slack=1
-    ), []
+    yield "dummy run", make_batch([], [], 4, padded_requests=3, padded_tokens=3, query_slack=1), []
     yield "idle rows with a history", make_batch([0, 3, 0, 2], [4, 1, 6, 0], 4), [1, 3]
     yield "strided int64", make_batch([5, 6], [2, 0], 2, strided=True, dtype="int64"), [3, 8]
     yield "more requests than a kernel tile", make_batch([1] * 1500, [2] * 1500, 4), [700, 1100]
@@ -286,17 +291,16 @@ def _split_outputs(call: Call, result: Any) -> Outputs:
     return outputs
 
 
-def _first_slice(call: Call) -> UBatchSlice:
-    slices = call.args[0]
-    return slices[0] if isinstance(slices, list) else slices
+def _put_slice(call: Call, spoilt: UBatchSlice) -> None:
+    """Give the operation this slice, in a list if it takes a list."""
+    call.args[0] = [spoilt] if isinstance(call.args[0], list) else spoilt
 
 
 def _respan(field: str, **change: slice) -> Fault:
     """The first slice with its requests or tokens replaced."""
 
     def spoil(call: Call) -> None:
-        spoilt = replace(_first_slice(call), **change)
-        call.args[0] = [spoilt] if isinstance(call.args[0], list) else spoilt
+        _put_slice(call, replace(_ubatch(call.facts["spans"][0]), **change))
 
     return Fault(field=field, spoil=spoil, error=MetadataError, applies=_has_slice)
 
@@ -308,16 +312,14 @@ def _has_slice(case: Case) -> bool:
 def _shift_tokens(call: Call) -> None:
     """Tokens of the batch's first request under the name of its last."""
     rows = call.facts["metadata"].num_reqs
-    spoilt = UBatchSlice(slice(rows - 1, rows), slice(0, 1))
-    call.args[0] = [spoilt] if isinstance(call.args[0], list) else spoilt
+    _put_slice(call, UBatchSlice(slice(rows - 1, rows), slice(0, 1)))
 
 
 def _share_of_cut_request(call: Call) -> None:
     metadata = call.args[1]
     shares = torch.ones(metadata.num_reqs, dtype=torch.int32, device=metadata.seq_lens.device)
     call.args[1] = replace(metadata, dcp_local_seq_lens=shares)
-    spoilt = UBatchSlice(slice(0, 1), slice(0, 1))
-    call.args[0] = [spoilt] if isinstance(call.args[0], list) else spoilt
+    _put_slice(call, UBatchSlice(slice(0, 1), slice(0, 1)))
 
 
 _FAULTS = {

@@ -62,7 +62,8 @@ def _kind(expected: Any, got: Any) -> str:
     if isinstance(expected, torch.Tensor) and not isinstance(got, torch.Tensor):
         return f"{type(got).__name__} where a tensor was expected"
     if type(expected) in (int, bool) and type(got) is not type(expected):
-        return f"{type(got).__module__}.{type(got).__name__} where a Python {type(expected).__name__} was expected"
+        given = f"{type(got).__module__}.{type(got).__name__}"
+        return f"{given} where a Python {type(expected).__name__} was expected"
     if isinstance(expected, bool):
         return "the opposite answer"
     return ""
@@ -113,7 +114,9 @@ def _values(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) 
         return "another request's row"
     if field == "seq_lens" and (np.abs(difference) == context.block_size).all():
         return "off by one block"
-    return f"{field} {'too large' if (difference > 0).all() else 'too small' if (difference < 0).all() else 'wrong'}"
+    if (difference > 0).all():
+        return f"{field} too large"
+    return f"{field} {'too small' if (difference < 0).all() else 'wrong'}"
 
 
 def _of_another_row(context: Context, field: str, values: np.ndarray) -> bool:
@@ -142,9 +145,9 @@ def _zero_length(context: Context, field: str, right: np.ndarray, wrong: np.ndar
     batch = context.case.batch
     if batch is None:
         return ""
-    if field in ("num_decodes", "num_prefills") and batch.padded_requests:
-        if abs(int(wrong[0] - right[0])) == batch.padded_requests:
-            return "zero-length (padded) rows miscounted"
+    counts = field in ("num_decodes", "num_prefills")
+    if counts and batch.padded_requests == abs(int(wrong[0] - right[0])):
+        return "zero-length (padded) rows miscounted"
     metadata = context.facts.get("metadata")
     rows = np.flatnonzero((right != wrong).reshape(len(right), -1).any(axis=1))
     if field == "seq_lens" and metadata is not None and (right[rows] == 0).all():
@@ -161,7 +164,8 @@ def _repeated_tile(_context: Context, _field: str, right: np.ndarray, wrong: np.
     if tile < 16:
         return ""
     tail = wrong[tile : 2 * tile]
-    return "repeats the values of an earlier tile" if np.array_equal(tail, wrong[: len(tail)]) else ""
+    repeated = np.array_equal(tail, wrong[: len(tail)])
+    return "repeats the values of an earlier tile" if repeated else ""
 
 
 def _rebased(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
@@ -174,7 +178,7 @@ def _rebased(context: Context, field: str, right: np.ndarray, wrong: np.ndarray)
     return "not rebased" if set(difference.tolist()) <= starts - {0} else ""
 
 
-def _progress(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+def _progress(_context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
     if field != "num_computed_tokens_cpu":
         return ""
     behind = (wrong < right)[right != wrong].all()
@@ -190,7 +194,8 @@ def _block_ids(context: Context, right: np.ndarray, wrong: np.ndarray) -> str:
     mine = next((blocks for blocks in owned if int(right[row, column]) in blocks), set())
     value = int(wrong[row, column])
     if value in mine:
-        return "off by one block" if abs(value - int(right[row, column])) == 1 else "wrong block of the same request"
+        beside = abs(value - int(right[row, column])) == 1
+        return "off by one block" if beside else "wrong block of the same request"
     if any(value in blocks for blocks in owned):
         return "another request's block"
     return "a block that no request owns"
@@ -207,7 +212,8 @@ def _slots(context: Context, tokens: np.ndarray, right: np.ndarray, wrong: np.nd
     if (right == -1).any() or not size:
         return "wrong slot"
     if context.case.batch is not None and not (wrong // size == right // size).any():
-        owners = {block: row for row, blocks in enumerate(context.case.batch.blocks) for block in blocks}
+        blocks_by_row = enumerate(context.case.batch.blocks)
+        owners = {block: row for row, blocks in blocks_by_row for block in blocks}
         mine, theirs = owners.get(int(right[0]) // size), owners.get(int(wrong[0]) // size)
         if mine is not None and theirs is not None and mine != theirs:
             return "another request's block"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-GUARD_ELEMENTS = 64
 FILLS = (0x5C, 0xC3)
 """Bytes that unfilled memory holds, one for each stale pattern: as int32 far out of range."""
 _GUARD_BYTE = 0xA5
+_GUARD_BYTES = 512
+_ALIGNMENT = 64
+_POOL_BYTES = 1 << 16
 _UNFILLED = {
     torch.empty,
     torch.empty_like,
@@ -42,12 +45,12 @@ class GuardedAllocations(TorchFunctionMode):
     def __init__(self, fill: int = FILLS[0]) -> None:
         super().__init__()
         self._fill = fill
-        self._allocated: list[tuple[torch.Tensor, int, int]] = []
+        self._pools: list[_Pool] = []
 
     def __torch_function__(
         self,
         func: Callable[..., Any],
-        types: Any,  # noqa: ARG002
+        types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
@@ -63,21 +66,49 @@ class GuardedAllocations(TorchFunctionMode):
     def _guard(self, tensor: torch.Tensor, keep: bool) -> torch.Tensor:
         if not tensor.numel() or not tensor.is_contiguous() or tensor.dtype == torch.bool:
             return tensor
-        width, size = GUARD_ELEMENTS * tensor.element_size(), tensor.nbytes
-        memory = torch.empty(size + 2 * width, dtype=torch.uint8, device=tensor.device)
-        memory.fill_(_GUARD_BYTE)
-        inner = memory[width : width + size].view(tensor.dtype).view(tensor.shape)
-        if keep:
-            inner.copy_(tensor)
-        else:
-            memory[width : width + size] = self._fill
-        self._allocated.append((memory, width, size))
-        return inner
+        inner = self._room(tensor.nbytes, tensor.device).take(tensor.nbytes)
+        if not keep:
+            inner.fill_(self._fill)
+        inner = inner.view(tensor.dtype).view(tensor.shape)
+        return inner.copy_(tensor) if keep else inner
+
+    def _room(self, size: int, device: torch.device) -> _Pool:
+        for pool in self._pools:
+            if pool.memory.device == device and pool.fits(size):
+                return pool
+        self._pools.insert(0, _Pool(max(_POOL_BYTES, size + 2 * _GUARD_BYTES), device))
+        return self._pools[0]
 
     def broken(self) -> int:
-        """How many allocations had a guard word overwritten."""
-        return sum(
-            bool((memory[:width] != _GUARD_BYTE).any())
-            or bool((memory[width + size :] != _GUARD_BYTE).any())
-            for memory, width, size in self._allocated
-        )
+        """How many allocations have a changed guard word before them, or behind the last."""
+        return sum(pool.broken() for pool in self._pools)
+
+
+class _Pool:
+    """One block of guard bytes out of which allocations are cut."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.memory = torch.full((size,), _GUARD_BYTE, dtype=torch.uint8, device=device)
+        self._end = _GUARD_BYTES
+        self._taken: list[tuple[int, int]] = []
+
+    def fits(self, size: int) -> bool:
+        """Whether there is room for `size` bytes and the guard behind them."""
+        return self._end + size + _GUARD_BYTES <= len(self.memory)
+
+    def take(self, size: int) -> torch.Tensor:
+        """The next `size` bytes, guard bytes on both sides of them."""
+        start = self._end
+        self._taken.append((start, start + size))
+        self._end = -(-(start + size) // _ALIGNMENT) * _ALIGNMENT + _GUARD_BYTES
+        return self.memory[start : start + size]
+
+    def broken(self) -> int:
+        """Guards that are not as they were."""
+        changed = self.memory[: self._end] != _GUARD_BYTE
+        for start, stop in self._taken:
+            changed[start:stop] = False
+        if not changed.any():
+            return 0
+        bounds = [0, *(stop for _, stop in self._taken), self._end]
+        return sum(bool(changed[a:b].any()) for a, b in pairwise(bounds))

@@ -7,6 +7,7 @@ object (E10), metadata that changes when a later step reuses a buffer.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ def judge(trial: Trial) -> Iterator[Failure]:
         if isinstance(value, torch.Tensor) and field_root(name) not in trial.operation.shares:
             owner = arena.owner(value)
             if owner is not None:
-                yield _failure(name, "shares memory with an input", f"lies in the memory of {owner}")
+                text = f"lies in the memory of {owner}"
+                yield _failure(name, "shares memory with an input", text)
     yield from _shared_between_children(outputs, trial.operation.shares)
 
 
@@ -36,15 +38,13 @@ def checks(trial: Trial) -> int:
     return 1 + len(trial.first.outputs)
 
 
-def modified_inputs(
-    made: Attempt, oracle: str, *, after_error: bool = False
-) -> Iterator[Failure]:
+def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) -> Iterator[Failure]:
     """Tensors and Python objects that are not as they were; an error leaves buffers alone too."""
     call = made.call
     written = frozenset() if after_error else call.written
     for intrusion in call.arena.intrusions(written) if call.arena else ():
         if intrusion.inside:
-            where = f"{intrusion.name} (word {intrusion.index})"
+            where = f"{intrusion.name} (word {intrusion.word})"
             yield _failure(intrusion.name, "input modified", f"was modified at {where}", oracle)
     objects = call.plain | call.plain_written if after_error else call.plain
     for name, now in objects.items():
@@ -62,7 +62,7 @@ def _shared_between_children(outputs: dict[str, Any], shares: frozenset[str]) ->
             start = value.data_ptr()
             ranges.append((start, start + value.nbytes, name))
     ranges.sort()
-    for (_, stop, one), (start, _, other) in zip(ranges, ranges[1:], strict=False):
+    for (_, stop, one), (start, _, other) in pairwise(ranges):
         if start < stop and one[: one.index("]")] != other[: other.index("]")]:
             yield _failure(one, "shares memory with a sibling", f"lies in the memory of {other}")
 

@@ -27,7 +27,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
                     field=intrusion.name,
                     diagnosis="stray write",
                     message=f"a word beside {intrusion.name} was overwritten "
-                    f"({intrusion.index} words from its start)",
+                    f"({intrusion.word} words from its start)",
                     where=intrusion.name,
                 )
         if made.stray_writes:

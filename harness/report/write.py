@@ -24,12 +24,12 @@ def write_report(run: Run, out_dir: Path, *, oracles: Mapping[str, str] | None =
     """
 
     def junit() -> bytes:
-        from .junit import junit_bytes  # noqa: PLC0415
+        from .junit import junit_bytes
 
         return junit_bytes(run)
 
     def html() -> bytes:
-        from .html import render_html  # noqa: PLC0415
+        from .html import render_html
 
         return render_html(run, oracles or {}).encode("utf-8")
 

@@ -97,7 +97,7 @@ def load(candidate: Candidate) -> ModuleType:
     name, source = path.stem, path
     if path.is_dir():
         name, source = path.name, path / "__init__.py"
-    if name in sys.modules or _find_spec(name) is not None and not _is_here(name, path):
+    if name in sys.modules or (_find_spec(name) is not None and not _is_here(name, path)):
         name = f"candidate_{name}"
     locations = [str(path)] if path.is_dir() else None
     spec = importlib.util.spec_from_file_location(

@@ -100,9 +100,10 @@ class Examination:
         """Judge some cases again in a new worker: the results must be the same (oracle 6)."""
         self.worker.restart()
         for case, digest in self._digests:
-            verdict = self.worker.judge(case)
+            verdict = self.worker.judge(case, digested=True)
             if verdict.digest and verdict.digest != digest:
-                failure = msgspec.structs.replace(FRESH_PROCESS, expected=digest, got=verdict.digest)
+                got = verdict.digest
+                failure = msgspec.structs.replace(FRESH_PROCESS, expected=digest, got=got)
                 self.failed_by_root[failure.root] = self.failed_by_root.get(failure.root, 0) + 1
                 self.failures_by_oracle[failure.oracle] = 1
                 self.failed += 1
@@ -113,11 +114,12 @@ class Examination:
     def _run(self, sourced: Sourced) -> tuple[Failure, ...]:
         case = sourced.case
         self.ledger.announce(sourced)
-        verdict = self.worker.judge(case)
+        wanted = len(self._digests) < _FRESH_CASES
+        verdict = self.worker.judge(case, digested=wanted)
         self.ledger.settle(case, verdict.failures)
         self.checks = [a + b for a, b in zip(self.checks, verdict.checks, strict=True)]
         if len(self._verdicts) < _MEMORY:
             self._verdicts[case.id] = verdict.failures
-        if verdict.digest and len(self._digests) < _FRESH_CASES:
+        if verdict.digest:
             self._digests.append((case, verdict.digest))
         return verdict.failures

@@ -81,7 +81,8 @@ def _one_pass(
         kind = kinds.setdefault(root, type("Discovery", (Discovery,), {}))
         raise kind(failures[0], sourced)
 
-    return [(news, firsts[news.failure.root]) for news in _explore(body, examination, examples, run_seed)]
+    discoveries = _explore(body, examination, examples, run_seed)
+    return [(news, firsts[news.failure.root]) for news in discoveries]
 
 
 def _spent(examination: Examination, budget: dict[str, int]) -> bool:

@@ -83,10 +83,9 @@ def _plainer(batch: Batch) -> Iterator[Batch]:
     ):
         value = getattr(batch, name)
         if value != plain:
-            rows = batch.num_requests + (plain if name == "padded_requests" else batch.padded_requests)
-            yield _fitted(msgspec.structs.replace(batch, **{name: plain}), rows)
+            yield _fitted(msgspec.structs.replace(batch, **{name: plain}))
         if isinstance(value, int) and not isinstance(value, bool) and value > 1:
-            yield _fitted(msgspec.structs.replace(batch, **{name: 1}), None)
+            yield _fitted(msgspec.structs.replace(batch, **{name: 1}))
 
 
 def _smaller(value: int) -> Iterator[int]:
@@ -109,8 +108,7 @@ def _without(batch: Batch, rows: range) -> Batch:
             query_lens=keep(batch.query_lens),
             computed_lens=keep(batch.computed_lens),
             blocks=keep(batch.blocks),
-        ),
-        None,
+        )
     )
 
 
@@ -128,12 +126,12 @@ def _rebuilt(batch: Batch, query_lens: tuple[int, ...], computed: tuple[int, ...
         computed_lens=computed,
         blocks=plain.blocks if same else blocks,
     )
-    return _fitted(changed, None)
+    return _fitted(changed)
 
 
-def _fitted(batch: Batch, rows: int | None) -> Batch:
+def _fitted(batch: Batch) -> Batch:
     """The batch with its optional fields cut to its rows and tokens."""
-    rows = batch.num_requests + batch.padded_requests if rows is None else rows
+    rows = batch.num_requests + batch.padded_requests
     tokens = batch.num_tokens + batch.padded_tokens
     changes: dict[str, Any] = {}
     for name in ("encoder_seq_lens", "dcp_local_seq_lens"):

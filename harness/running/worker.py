@@ -10,7 +10,6 @@ import faulthandler
 import os
 import resource
 import signal
-import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,7 +27,7 @@ from harness.oracles.equality import as_array, same, type_name
 from harness.oracles.trial import PrintWatch, Trial
 from harness.running.candidates import enter_lane, function_of, load
 
-JUDGE, EXPLAIN = b"J", b"E"
+JUDGE, JUDGE_AND_DIGEST, EXPLAIN = b"J", b"D", b"E"
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -79,7 +78,7 @@ def serve(
     """Answer frames until the parent closes the connection. Never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    faulthandler.enable(file=sys.__stderr__, all_threads=False)
+    faulthandler.enable(file=2, all_threads=False)
     enter_lane(candidate)
     try:
         module = load(candidate)
@@ -114,7 +113,7 @@ def _answer(kind: bytes, trial: Trial, watch: PrintWatch) -> Reply:
     try:
         if kind == EXPLAIN:
             return Explained(explain(trial))
-        verdict = judge(trial)
+        verdict = judge(trial, digested=kind == JUDGE_AND_DIGEST)
     except Exception as error:  # ours: the parent must hear of it, whatever it is
         return Invalid(f"{type(error).__name__}: {error}")
     printed = watch.take()

@@ -17,6 +17,7 @@ from harness.running.errors import InfrastructureError
 from harness.running.worker import (
     EXPLAIN,
     JUDGE,
+    JUDGE_AND_DIGEST,
     Explained,
     Invalid,
     Judged,
@@ -85,11 +86,12 @@ class Worker:
             return
         reason = reply.reason if isinstance(reply, Unloadable) else self._bury()
         self.stop()
-        raise CandidateUnloadableError(f"candidate {self.candidate.name} cannot be imported: {reason}")
+        name = self.candidate.name
+        raise CandidateUnloadableError(f"candidate {name} cannot be imported: {reason}")
 
-    def judge(self, case: Case) -> Verdict:
+    def judge(self, case: Case, *, digested: bool = False) -> Verdict:
         """The verdict on a case; a crash or a hang is a verdict too (InvalidCaseError)."""
-        reply = self._ask(JUDGE, case)
+        reply = self._ask(JUDGE_AND_DIGEST if digested else JUDGE, case)
         if isinstance(reply, Judged):
             return reply.verdict
         if isinstance(reply, Invalid):
@@ -132,7 +134,8 @@ class Worker:
         assert self._connection is not None
         try:
             if self._connection.poll(timeout_s):
-                return _decoder.decode(self._connection.recv_bytes())
+                reply: Reply = _decoder.decode(self._connection.recv_bytes())
+                return reply
         except (EOFError, ConnectionResetError):
             pass
         return None

@@ -1,4 +1,4 @@
-"""`attnproof doctor`: whether this machine can run what attnproof needs, and what it will leave out."""
+"""`attnproof doctor`: whether `verify` can run on this machine, and what it will leave out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def _checks() -> Iterator[tuple[str, str]]:
     yield _attempt("Triton's interpreter runs a kernel", _interpreter_runs)
     yield _attempt("the current folder can be written", _folder_writable)
     gpu = gpu_name()
-    yield ("ok", f"GPU: {gpu}") if gpu else ("note", "no CUDA device: compiled kernels stay unverified")
+    missing = "no CUDA device: compiled kernels stay unverified"
+    yield ("ok", f"GPU: {gpu}") if gpu else ("note", missing)
 
 
 def _attempt(what: str, check: Callable[[], str]) -> tuple[str, str]:

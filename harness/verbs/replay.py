@@ -17,17 +17,16 @@ from harness.operations import ALL
 from harness.report.literal import case_literal
 from harness.report.terminal import draw_case, draw_difference
 from harness.running.candidates import resolve
+from harness.running.environment import gpu_name
 from harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from harness.running.examination import Examination
 from harness.running.ledger import Ledger
-from harness.running.session import HOST_ONLY, NO_GPU, gpu_name
+from harness.running.session import HOST_ONLY, NO_GPU
 from harness.running.worker import warm_up
 from harness.running.workers import CandidateUnloadableError, InvalidCaseError, Worker
 
 
-def replay(
-    name: str, candidate_names: list[str], device: str, out: Path, timeout_s: float
-) -> int:
+def replay(name: str, candidate_names: list[str], device: str, out: Path, timeout_s: float) -> int:
     """Run the case on each candidate and print what happens; the exit code (UsageError)."""
     saved = find_case(name, out)
     if saved.case.operation not in ALL:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.model.candidate import Candidate
-from harness.model.operation import Operation
 from harness.model.run import Finding, OperationResult, Run, RunVerdict
 from harness.running.candidates import BUILT_IN, resolve
 from harness.running.environment import describe, gpu_name
@@ -135,7 +134,8 @@ def _address(finding: Finding, candidates: list[Candidate], out: Path) -> None:
     candidate = next(c for c in candidates if c.name == finding.candidate)
     own = candidate.target in ("optimized", "reference")
     name = candidate.name if own and candidate.lane != "cuda" else _named(candidate)
-    device = "" if candidate.lane == "cpu" or candidate in BUILT_IN else f" --device {candidate.lane}"
+    plain = candidate.lane == "cpu" or candidate in BUILT_IN
+    device = "" if plain else f" --device {candidate.lane}"
     path = out / finding.case_path
     finding.command = f"attnproof replay {path} --candidate {name}{device}"
 

@@ -30,7 +30,7 @@ def compiled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
-    import numba  # noqa: PLC0415
+    import numba
 
     njit: Callable[..., Any] = numba.njit
     try:

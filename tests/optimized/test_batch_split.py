@@ -91,7 +91,7 @@ def _reorder(package, tokens: list[int], threshold: int):
 
 
 def test_reorder_random_batches():
-    import reference  # noqa: PLC0415
+    import reference
 
     rng = random.Random(2)
     for _ in range(400):

@@ -61,8 +61,8 @@ ALWAYS_INT64 = {"out", "slices"}
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel[1])
 def test_compiles(kernel, ones, pointee, target):
     """`ones`: strides and sizes of 1, which Triton compiles in as constants."""
-    import triton  # noqa: PLC0415
-    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
+    import triton
+    from triton.backends.compiler import GPUTarget
 
     module, name, pointers, constants = kernel
     if ones:

@@ -142,7 +142,7 @@ def test_compute_worked_example(agree):
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array])
 def test_compute_random_ranges(kind):
-    import reference  # noqa: PLC0415
+    import reference
 
     rng = random.Random(3)
     for _ in range(200):
@@ -166,7 +166,7 @@ def test_compute_random_ranges(kind):
     "bounds", [(0, 0), (0, 1), (3, 9), (4, 8), (0, 12), (9, 3), (0, 13), (-1, 4)]
 )
 def test_inner_loops(agree, name, bounds):
-    import reference  # noqa: PLC0415
+    import reference
 
     outcomes = []
     for package in (reference, optimized):

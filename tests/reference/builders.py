@@ -34,7 +34,9 @@ def make_metadata(
         "num_actual_tokens": tokens,
         "max_query_len": max(query_lens, default=0),
         "max_seq_len": max(seq_lens, default=0),
-        "block_table_tensor": torch.tensor(rows, dtype=torch.int32).reshape(len(rows), len(rows[0]) if rows else 0),
+        "block_table_tensor": torch.tensor(rows, dtype=torch.int32).reshape(
+            len(rows), len(rows[0]) if rows else 0
+        ),
         "slot_mapping": torch.arange(tokens),
     }
     return CommonAttentionMetadata(**values | fields)

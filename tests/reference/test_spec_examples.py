@@ -37,9 +37,7 @@ def test_split_of_no_requests(package, make_metadata):
 def test_reorder_makes_the_fewest_swaps(package):
     tokens = [9, 1, 7, 1, 1]
     swaps = []
-    batch = SimpleNamespace(
-        req_ids=list("abcde"), swap_states=lambda i, j: swaps.append((i, j))
-    )
+    batch = SimpleNamespace(req_ids=list("abcde"), swap_states=lambda i, j: swaps.append((i, j)))
     schedule = SimpleNamespace(num_scheduled_tokens=dict(zip("abcde", tokens, strict=True)))
     assert package.reorder_batch_to_split_decodes_and_prefills(batch, schedule)
     assert swaps == [(0, 4), (2, 3)]
@@ -78,9 +76,7 @@ def test_continued_request_has_more_computed_tokens(package, make_metadata):
 
 def test_slice_of_a_dummy_run_keeps_the_parents_bound(package, make_metadata):
     metadata = make_metadata([0, 0], [0, 0], num_actual_tokens=4, max_query_len=2)
-    [child] = package.split_attn_metadata(
-        [package.UBatchSlice(slice(0, 2), slice(0, 4))], metadata
-    )
+    [child] = package.split_attn_metadata([package.UBatchSlice(slice(0, 2), slice(0, 4))], metadata)
     assert child.max_query_len == 2
     assert child.query_start_loc.tolist() == [0, 0, 0]
 
@@ -94,9 +90,7 @@ def test_optional_fields_survive_slicing(package, make_metadata):
         num_logits_indices=2,
         dcp_local_seq_lens=torch.tensor([3, 2], dtype=torch.int32),
     )
-    [child] = package.split_attn_metadata(
-        [package.UBatchSlice(slice(1, 2), slice(3, 5))], metadata
-    )
+    [child] = package.split_attn_metadata([package.UBatchSlice(slice(1, 2), slice(3, 5))], metadata)
     assert child.causal is False
     assert child.logits_indices_padded.tolist() == [1]
     assert child.num_logits_indices == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 import reference
 from harness.strength.known_bugs.bug import Bug
 from reference.interface import CommonAttentionMetadata, UBatchSlice
@@ -35,7 +37,7 @@ def _make_metadata_with_slice(
     )
 
 
-def _with_end(offsets, end):  # type: ignore[no-untyped-def]
+def _with_end(offsets: torch.Tensor, end: int) -> torch.Tensor:
     changed = offsets.clone()
     changed[-1] = end
     return changed

@@ -3,9 +3,7 @@
 import reference
 
 
-def build_slot_mapping(
-    query_start_loc, num_computed_tokens, block_table, block_size, **options
-):
+def build_slot_mapping(query_start_loc, num_computed_tokens, block_table, block_size, **options):
     slots = reference.build_slot_mapping(
         query_start_loc, num_computed_tokens, block_table, block_size, **options
     )

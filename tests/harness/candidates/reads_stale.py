@@ -5,9 +5,7 @@ import torch
 import reference
 
 
-def build_slot_mapping(
-    query_start_loc, num_computed_tokens, block_table, block_size, **options
-):
+def build_slot_mapping(query_start_loc, num_computed_tokens, block_table, block_size, **options):
     slots = reference.build_slot_mapping(
         query_start_loc, num_computed_tokens, block_table, block_size, **options
     )

@@ -42,7 +42,7 @@ def test_element_of_a_strided_table_is_told_from_the_words_between(arena):
     between = table.as_strided((1,), (1,), table.storage_offset() + 1)
     between.fill_(0)
     [intrusion] = arena.intrusions()
-    assert (intrusion.name, intrusion.index, intrusion.inside) == ("table", 1, False)
+    assert (intrusion.name, intrusion.word, intrusion.inside) == ("table", 1, False)
 
 
 @pytest.mark.parametrize("offset", [-1, 4])
@@ -50,7 +50,7 @@ def test_write_beside_an_input_is_a_stray_write(arena, offset):
     lengths = arena.tensors["lengths"]
     lengths.as_strided((1,), (1,), lengths.storage_offset() + offset).fill_(0)
     [intrusion] = arena.intrusions()
-    assert (intrusion.name, intrusion.index, intrusion.inside) == ("lengths", offset, False)
+    assert (intrusion.name, intrusion.word, intrusion.inside) == ("lengths", offset, False)
 
 
 def test_written_inputs_may_change_but_not_what_lies_beside_them(arena):

@@ -13,6 +13,10 @@ from reference import validate
 QUICK = settings(database=None, deadline=None, suppress_health_check=list(HealthCheck))
 
 
+def pairs(batch):
+    return zip(batch.query_lens, batch.computed_lens, strict=True)
+
+
 def shares_blocks(batch):
     blocks = [block for row in batch.blocks for block in row]
     return len(set(blocks)) < len(blocks)
@@ -54,7 +58,7 @@ def test_stale_patterns_differ_only_in_stale_places(batch):
         ("decode only", lambda b: len(b.query_lens) > 2 and set(b.query_lens) == {1}),
         ("prefill only", lambda b: any(b.query_lens) and not any(b.computed_lens)),
         ("mixed", lambda b: min(b.query_lens, default=0) == 1 and max(b.query_lens) > 20),
-        ("continued chunk", lambda b: any(q > 1 < c for q, c in zip(b.query_lens, b.computed_lens, strict=True))),
+        ("continued chunk", lambda b: any(q > 1 < c for q, c in pairs(b))),
         ("spec decode", lambda b: len(b.query_lens) > 2 and set(b.query_lens) == {2}),
         ("zero-length row inside", lambda b: 0 in b.query_lens[:-1]),
         ("padded rows", lambda b: b.padded_requests),
@@ -64,11 +68,13 @@ def test_stale_patterns_differ_only_in_stale_places(batch):
         ("highest ids", lambda b: any(HIGHEST_BLOCK in row for row in b.blocks)),
         ("int64", lambda b: b.dtype == "int64"),
         ("strided", lambda b: b.strided),
-        *((f"block size {size}", lambda b, size=size: b.block_size == size) for size in BLOCK_SIZES),
+        *((f"block size {n}", lambda b, n=n: b.block_size == n) for n in BLOCK_SIZES),
     ],
-)  # fmt: skip
+)
 def test_batches_cover(what, holds):
-    found = find(batches(), lambda batch: bool(holds(batch)), settings=settings(QUICK, max_examples=3000))
+    found = find(
+        batches(), lambda batch: bool(holds(batch)), settings=settings(QUICK, max_examples=3000)
+    )
     assert holds(found)
 
 

@@ -29,7 +29,10 @@ LARGE = Case(
 
 def test_shrinks_to_what_the_failure_needs():
     def fails(case):
-        return any(q >= 5 and c >= 2 for q, c in zip(case.batch.query_lens, case.batch.computed_lens, strict=True))
+        return any(
+            q >= 5 and c >= 2
+            for q, c in zip(case.batch.query_lens, case.batch.computed_lens, strict=True)
+        )
 
     small = shrink(LARGE, fails)
     assert small.batch == make_batch([5], [2], 16)

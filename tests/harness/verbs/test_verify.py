@@ -138,7 +138,10 @@ def test_corpus_of_an_earlier_run_is_run_again(options, tmp_path):
 
 
 def test_operation_that_nobody_offers_is_incomplete(options):
-    made = options(ops="build_slot_mapping,split_decodes_and_prefills", candidates=[str(CANDIDATES / "two_bugs.py")])
+    made = options(
+        ops="build_slot_mapping,split_decodes_and_prefills",
+        candidates=[str(CANDIDATES / "two_bugs.py")],
+    )
     verify(made)
     results = {o["name"]: o["verdict"] for o in summary_of(made.out)["operations"]}
     assert results["build_slot_mapping"] == "NOT OFFERED"
