@@ -35,7 +35,7 @@ class TraceError(ValueError):
     """A trace cannot be used: one line that names the file, the line number and what to do."""
 
     def __init__(self, path: Path, line: int | None, problem: str, advice: str) -> None:
-        where = path.name if line is None else f"{path.name}:{line}"
+        where = str(path) if line is None else f"{path}:{line}"
         super().__init__(f"{where}: {problem}; {advice}")
         self.path = path
         self.line = line

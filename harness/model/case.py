@@ -88,13 +88,27 @@ class Case(
 
     @property
     def num_requests(self) -> int:
-        """Requests of the batch or of a list of query lengths, 0 without either."""
-        return self.batch.num_requests if self.batch else len(self.params.get("query_lens", ()))
+        """Requests of the batch, or of arguments that describe some."""
+        if self.batch is not None:
+            return self.batch.num_requests
+        return 1 if self._range is not None else len(self.params.get("query_lens", ()))
 
     @property
     def num_tokens(self) -> int:
-        """Query tokens of the batch or of a list of query lengths, 0 without either."""
-        return self.batch.num_tokens if self.batch else sum(self.params.get("query_lens", ()))
+        """Query tokens of the batch, or of arguments that describe some."""
+        if self.batch is not None:
+            return self.batch.num_tokens
+        if self._range is not None:
+            return max(0, self._range[1] - self._range[0])
+        return sum(self.params.get("query_lens", ()))
+
+    @property
+    def _range(self) -> tuple[int, int] | None:
+        """First and last position of an operation on one sequence."""
+        for first, last in (("context_len", "seq_len"), ("range_start", "range_end")):
+            if last in self.params:
+                return self.params.get(first, 0), self.params[last]
+        return None
 
 
 class Sourced(msgspec.Struct, frozen=True):

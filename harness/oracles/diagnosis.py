@@ -156,16 +156,16 @@ def _zero_length(context: Context, field: str, right: np.ndarray, wrong: np.ndar
 
 
 def _repeated_tile(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
-    """From some power of two on, the values of the first tile come again."""
+    """The first wrong values are those that are right one tile, a power of two, earlier."""
     if right.ndim != 1 or len(right) < 64:
         return ""
-    first = int(np.flatnonzero(right != wrong)[0])
-    tile = 1 << (first.bit_length() - 1) if first else 0
-    if tile < 16:
-        return ""
-    tail = wrong[tile : 2 * tile]
-    repeated = np.array_equal(tail, wrong[: len(tail)])
-    return "repeats the values of an earlier tile" if repeated else ""
+    places = np.flatnonzero(right != wrong)
+    for power in range(4, int(places[0] + 1).bit_length()):
+        tile = 1 << power
+        inside = places[places < places[0] + tile]
+        if np.array_equal(wrong[inside], right[inside - tile]):
+            return "repeats the values of an earlier tile"
+    return ""
 
 
 def _rebased(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -35,7 +36,18 @@ def resolve(names: list[str], device: str) -> list[Candidate]:
             return [Candidate("optimized", "optimized", "cuda")]
         lanes = {"auto": ("cpu", "interpreter")}.get(device, (device,))
         return [candidate for candidate in BUILT_IN if candidate.lane in lanes]
-    return [_resolve(name, device) for name in dict.fromkeys(names)]
+    return _told_apart({name: _resolve(name, device) for name in names})
+
+
+def _told_apart(given: dict[str, Candidate]) -> list[Candidate]:
+    """The candidates, those that would share a name called by what the user typed."""
+    counts = Counter(candidate.name for candidate in given.values())
+    return [
+        candidate
+        if counts[candidate.name] == 1
+        else Candidate(typed, candidate.target, candidate.lane, candidate.kernels_only)
+        for typed, candidate in given.items()
+    ]
 
 
 def _resolve(name: str, device: str) -> Candidate:
@@ -48,9 +60,11 @@ def _resolve(name: str, device: str) -> Candidate:
         return Candidate(name, installed[name], lane)
     path = Path(name)
     if path.suffix == ".py" or path.is_dir() or os.sep in name:
-        return Candidate(path.stem, str(_checked(path).resolve()), lane)
+        source = _checked(path).resolve()
+        source = source.parent if source.name == "__init__.py" else source
+        return Candidate(source.stem, str(source), lane)
     if _find_spec(name) is None:
-        known = ", ".join([*(c.name for c in BUILT_IN), *sorted(installed)])
+        known = ", ".join([c.name for c in (*BUILT_IN, _REFERENCE)] + sorted(installed))
         raise UsageError(
             f"no candidate {name!r}: not built in or installed ({known}), "
             "not an importable module, not a file"

@@ -12,6 +12,7 @@ from harness.model.case import Case, Origin, Sourced
 from harness.model.operation import Operation
 from harness.model.verdict import ORACLES, Failure
 from harness.oracles.determinism import FRESH_PROCESS
+from harness.running import interrupt
 from harness.running.ledger import Ledger
 from harness.running.workers import InvalidCaseError, Worker
 
@@ -63,6 +64,7 @@ class Examination:
 
     def check(self, sourced: Sourced) -> tuple[Failure, ...]:
         """Judge a case and count it; one that was judged before is not run again (TooDeadly)."""
+        interrupt.check()
         if self.worker.deaths >= _MOST_DEATHS:
             raise TooDeadly
         case = sourced.case

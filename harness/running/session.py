@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from harness.model.candidate import Candidate
 from harness.model.case import Batch, Sourced
 from harness.model.operation import Operation
 from harness.model.run import OperationResult
+from harness.running import interrupt
 from harness.running.environment import gpu_name
 from harness.running.errors import UsageError
 from harness.running.task import Outcome, Settings, examine
@@ -100,6 +100,7 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool
     waiting.sort(key=lambda pair: pair[1].lane != "interpreter")
     running: list[_Task] = []
     interrupted = False
+    signal.signal(signal.SIGTERM, _raise_interrupt)
     try:
         while waiting or running:
             while waiting and len(running) < plan.jobs:
@@ -139,11 +140,11 @@ def _blank(operation: Operation, candidate: Candidate, verdict: str, reason: str
 
 def _start(operation: Operation, candidate: Candidate, plan: Plan, folder: Path) -> _Task:
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    ledger = folder / f"ledger-{candidate.name}-{operation.name}.jsonl".replace(os.sep, "_")
+    place = (plan.candidates.index(candidate), plan.operations.index(operation))
+    ledger = folder / "ledger-{:03}-{:03}.jsonl".format(*place)
 
     def drive() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, _raise_interrupt)
+        interrupt.listen()
         ours.close()
         outcome = examine(
             operation,
@@ -154,7 +155,6 @@ def _start(operation: Operation, candidate: Candidate, plan: Plan, folder: Path)
             ledger,
             lambda cases: theirs.send_bytes(b"%d" % cases),
         )
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         theirs.send_bytes(b"outcome")
         theirs.send_bytes(msgspec.msgpack.encode(outcome))
 
@@ -201,6 +201,7 @@ def _interrupt(
     running: list[_Task], outcomes: dict[tuple[str, str], Outcome], watcher: Watcher
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for task in running:
         task.process.terminate()
     while running:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -13,6 +14,7 @@ from harness.model.candidate import Candidate
 from harness.model.case import Case, encode
 from harness.model.operation import Operation
 from harness.model.verdict import ORACLES, Explanation, Failure, Verdict
+from harness.running import interrupt
 from harness.running.errors import InfrastructureError
 from harness.running.worker import (
     EXPLAIN,
@@ -28,6 +30,8 @@ from harness.running.worker import (
 )
 
 _IMPORT_SECONDS = 120.0
+_LOOK_UP_SECONDS = 0.1
+"""How often a wait looks whether the user wants to stop."""
 _decoder = msgspec.msgpack.Decoder(Reply)
 _NO_CHECKS = tuple(int(name == "process") for name in ORACLES)
 
@@ -132,13 +136,16 @@ class Worker:
 
     def _receive(self, timeout_s: float) -> Reply | None:
         assert self._connection is not None
+        deadline = time.monotonic() + timeout_s
         try:
-            if self._connection.poll(timeout_s):
-                reply: Reply = _decoder.decode(self._connection.recv_bytes())
-                return reply
+            while not self._connection.poll(min(_LOOK_UP_SECONDS, timeout_s)):
+                interrupt.check()
+                if time.monotonic() >= deadline:
+                    return None
+            reply: Reply = _decoder.decode(self._connection.recv_bytes())
         except (EOFError, ConnectionResetError):
-            pass
-        return None
+            return None
+        return reply
 
     def _obituary(self) -> Failure:
         """What killed the process, as a failure; a fresh process is started."""

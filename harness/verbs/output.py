@@ -17,6 +17,9 @@ from harness.running.errors import InfrastructureError, UsageError
 _OURS = ("results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "cases")
 
 
+_SCRATCH = ".running-"
+
+
 class Output:
     """`--out`: a scratch folder inside it while the run lasts, its files at the end."""
 
@@ -24,7 +27,9 @@ class Output:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self.scratch = Path(tempfile.mkdtemp(prefix=".running-", dir=folder))
+            _sweep(folder)
+            prefix = f"{_SCRATCH}{os.getpid()}-"
+            self.scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
         except OSError as error:
             raise UsageError(
                 f"--out {folder} cannot be written: {error.strerror}; name another folder"
@@ -75,6 +80,14 @@ class Output:
                 with ledger.open("rb") as lines:
                     shutil.copyfileobj(lines, results)
         run.notes.extend(write_report(run, self.scratch, oracles=CONTRACTS))
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what runs that were killed have left behind."""
+    for scratch in folder.glob(f"{_SCRATCH}*"):
+        pid = scratch.name.removeprefix(_SCRATCH).split("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _replace(new: Path, old: Path) -> None:

@@ -25,6 +25,7 @@ _EXIT_CODES: dict[RunVerdict, int] = {
     "FAIL": MISMATCH,
     "INCOMPLETE": INCOMPLETE,
 }
+_MOST = 1_000_000
 _DEVICES = ("auto", "cpu", "interpreter", "cuda")
 
 
@@ -69,6 +70,8 @@ def verify(options: Options) -> int:
     steps, notes = pick_steps(options.traces, options.steps, seed)
     probe([c for c in candidates if c not in BUILT_IN], operations, settings)
     output = Output(options.out)
+    # Hypothesis would keep what it learns of the source in the current folder.
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(output.scratch / "hypothesis")
     jobs = options.jobs or min(8, len(os.sched_getaffinity(0)))
     plan = Plan(operations, candidates, settings, steps, corpus, jobs)
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
@@ -86,13 +89,15 @@ def verify(options: Options) -> int:
 def _check(options: Options) -> None:
     for name in ("examples", "steps", "jobs", "seconds", "timeout_s", "memory_gib"):
         value = getattr(options, name)
-        if value < 0:
+        if not 0 <= value <= _MOST:
             flag = name.removesuffix("_s").removesuffix("_gib")
-            raise UsageError(f"--{flag} is {value}, expected a number of at least 0")
+            raise UsageError(f"--{flag} is {value}, expected a number from 0 to {_MOST:,}")
     if options.seed is not None and options.seed < 0:
         raise UsageError(f"--seed is {options.seed}, expected a number of at least 0")
     if not options.timeout_s or not options.memory_gib:
         raise UsageError("--timeout and --memory must be above 0")
+    if options.traces and not options.steps:
+        raise UsageError("--trace with --steps 0 would look at no step of it: drop one of them")
     if options.examples < 1:
         raise UsageError("--examples is 0, expected at least 1")
     if options.device not in _DEVICES:
