@@ -69,7 +69,7 @@ def test_the_wrong_backend_fails(wrong_run):
         ("split_decodes_and_prefills", "num_decodes", "zero-length (padded) rows", 1, 1),
         ("_make_metadata_with_slice", "num_computed_tokens_cpu[0]", "computed tokens", 1, 2),
         ("build_slot_mapping", "result[0]", "32-bit overflow", 1, 1),
-        ("_compute_slot_mapping_numpy", "slot_mapping[34]", "", 0, 0),
+        ("_compute_slot_mapping_numpy", "slot_mapping[34]", "repeats the values", 1, 33),
     ],
 )
 def test_each_bug_is_one_finding_with_a_small_case(

@@ -190,7 +190,7 @@ def test_wrong_format_override_names_the_columns(tmp_path: Path) -> None:
     path.write_text(VIDUR + "1,2,3,4\n")
     with pytest.raises(TraceError) as caught:
         read_trace(path, format="azure")
-    assert str(caught.value) == (
+    assert str(caught.value).replace(f"{tmp_path}/", "") == (
         "t.csv:1: no column timestamp, contexttokens, generatedtokens; "
         "give the header line or another format"
     )
@@ -199,7 +199,7 @@ def test_wrong_format_override_names_the_columns(tmp_path: Path) -> None:
 def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(TraceError) as missing:
         read_trace(tmp_path / "none.csv")
-    assert str(missing.value) == (
+    assert str(missing.value).replace(f"{tmp_path}/", "") == (
         "none.csv: cannot be read (No such file or directory); give the path of a trace"
     )
     with pytest.raises(TraceError, match=r"^tmp.*cannot be read|cannot be read \(Is a directory\)"):
@@ -208,7 +208,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
     packed.write_bytes(b"\x1f\x8b\x08\xff\xfe")
     with pytest.raises(TraceError) as binary:
         read_trace(packed)
-    assert str(binary.value) == (
+    assert str(binary.value).replace(f"{tmp_path}/", "") == (
         "t.csv.gz: is not UTF-8 text; unpack it or give the path of a trace"
     )
 

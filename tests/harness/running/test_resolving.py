@@ -1,0 +1,79 @@
+"""What the user names becomes a candidate, and no two of them share a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.running.candidates import BUILT_IN, load, resolve
+from harness.running.errors import UsageError
+
+RIGHT = "from reference import *\nfrom reference import _make_metadata_with_slice\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/mine.py", "b/mine.py", "optimized.py", "package/__init__.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(RIGHT, encoding="utf-8")
+    return tmp_path
+
+
+def test_built_in_lanes_by_default():
+    assert resolve([], "auto") == list(BUILT_IN)
+    assert [candidate.name for candidate in resolve([], "interpreter")] == ["optimized-triton"]
+    assert [candidate.lane for candidate in resolve([], "cuda")] == ["cuda"]
+
+
+def test_candidates_of_one_name_are_called_by_what_was_typed(folder):
+    names = [candidate.name for candidate in resolve(["a/mine.py", "b/mine.py"], "auto")]
+    assert names == ["a/mine.py", "b/mine.py"]
+    names = [candidate.name for candidate in resolve(["optimized", "./optimized.py"], "auto")]
+    assert names == ["optimized", "./optimized.py"]
+
+
+def test_one_candidate_twice_is_one(folder):
+    assert len(resolve(["a/mine.py", "a/mine.py"], "auto")) == 1
+
+
+def test_package_is_named_by_its_folder(folder):
+    by_folder = resolve(["./package"], "auto")[0]
+    by_file = resolve(["./package/__init__.py"], "auto")[0]
+    assert by_folder == by_file
+    assert by_folder.name == "package"
+    assert callable(load(by_folder).build_slot_mapping)
+
+
+def test_lane_follows_the_device(folder):
+    assert resolve(["a/mine.py"], "auto")[0].lane == "cpu"
+    assert resolve(["a/mine.py"], "interpreter")[0].lane == "interpreter"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nonesuch", r"no candidate 'nonesuch': not built in or installed \(optimized, "),
+        ("no/such.py", "candidate file no/such.py does not exist"),
+    ],
+)
+def test_unknown_candidates_are_usage_errors(folder, name, message):
+    with pytest.raises(UsageError, match=message):
+        resolve([name], "auto")
+
+
+def test_two_candidates_of_one_name_do_not_hide_each_other(folder, capfd):
+    from harness.verbs.verify import Options, verify
+
+    wrong = "def is_block_tables_empty(block_tables):\n    return block_tables is None\n"
+    (folder / "a/mine.py").write_text(wrong, encoding="utf-8")
+    options = Options(
+        ops="is_block_tables_empty",
+        candidates=["a/mine.py", "b/mine.py"],
+        examples=20,
+        steps=0,
+        seed=1,
+        out=folder / "out",
+    )
+    assert verify(options) == 1
+    assert "is_block_tables_empty [a/mine.py]: the opposite answer" in capfd.readouterr().out
