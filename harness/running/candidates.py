@@ -8,9 +8,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import reduce
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from harness.model.candidate import Candidate, Lane
@@ -56,7 +56,7 @@ def _resolve(name: str, device: str) -> Candidate:
         if candidate.name == name:
             return Candidate(name, candidate.target, "cuda") if lane == "cuda" else candidate
     installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
-    if name in installed:
+    if name in installed:  # the value of an entry point: `module` or `module:object`
         return Candidate(name, installed[name], lane)
     path = Path(name)
     if path.suffix == ".py" or path.is_dir() or os.sep in name:
@@ -102,11 +102,13 @@ def enter_lane(candidate: Candidate) -> None:
         os.environ.pop("TRITON_INTERPRET", None)
 
 
-def load(candidate: Candidate) -> ModuleType:
-    """Import the candidate; whatever its import raises is raised."""
+def load(candidate: Candidate) -> Any:
+    """The module, or the object in it that an entry point names (what its import raises)."""
     path = Path(candidate.target)
     if not path.is_absolute():
-        return importlib.import_module(candidate.target)
+        module_name, _, attributes = candidate.target.partition(":")
+        names = filter(None, attributes.split("."))
+        return reduce(getattr, names, importlib.import_module(module_name))
     sys.path.insert(0, str(path.parent))
     name, source = path.stem, path
     if path.is_dir():
@@ -130,7 +132,7 @@ def _is_here(name: str, path: Path) -> bool:
     return spec is not None and spec.origin is not None and Path(spec.origin).is_relative_to(path)
 
 
-def function_of(module: ModuleType, operation: Operation) -> Callable[..., Any] | None:
+def function_of(module: Any, operation: Operation) -> Callable[..., Any] | None:
     """The candidate's function for the operation, None if it does not offer one."""
     function = getattr(module, operation.name, None)
     return function if callable(function) else None

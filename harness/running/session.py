@@ -44,6 +44,8 @@ class Plan:
 class Watcher:
     """Who wants to know how the run goes."""
 
+    planned: Callable[[int], None]
+    """Told how many tasks there will be."""
     started: Callable[[str, str], None]
     progressed: Callable[[str, str, int], None]
     ended: Callable[[OperationResult], None]
@@ -98,6 +100,7 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool
                 waiting.append((operation, candidate))
     # The interpreter's kernels take longest: begun first, they do not end alone.
     waiting.sort(key=lambda pair: pair[1].lane != "interpreter")
+    watcher.planned(len(waiting))
     running: list[_Task] = []
     interrupted = False
     signal.signal(signal.SIGTERM, _raise_interrupt)

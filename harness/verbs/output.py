@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -79,7 +80,8 @@ class Output:
             for ledger in sorted(self.scratch.glob("ledger-*.jsonl")):
                 with ledger.open("rb") as lines:
                     shutil.copyfileobj(lines, results)
-        run.notes.extend(write_report(run, self.scratch, oracles=CONTRACTS))
+        for reason in write_report(run, self.scratch, oracles=CONTRACTS):
+            print(f"attnproof: {reason}", file=sys.stderr)
 
 
 def _sweep(folder: Path) -> None:

@@ -11,13 +11,14 @@ from harness.running.session import Watcher
 
 
 @contextmanager
-def shown(total: int, expected_cases: int) -> Iterator[Watcher]:
-    """A watcher for a run of `total` tasks of about `expected_cases` cases each."""
+def shown(expected_cases: int) -> Iterator[Watcher]:
+    """A watcher for a run of tasks of about `expected_cases` cases each."""
     if sys.stderr.isatty():
-        with _bars(total, expected_cases) as watcher:
+        with _bars(expected_cases) as watcher:
             yield watcher
     else:
         yield Watcher(
+            planned=lambda _total: None,
             started=lambda _operation, _candidate: None,
             progressed=lambda _operation, _candidate, _cases: None,
             ended=lambda result: print(line(result), flush=True),
@@ -39,7 +40,7 @@ def line(result: OperationResult) -> str:
 
 
 @contextmanager
-def _bars(total: int, expected_cases: int) -> Iterator[Watcher]:
+def _bars(expected_cases: int) -> Iterator[Watcher]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -48,8 +49,11 @@ def _bars(total: int, expected_cases: int) -> Iterator[Watcher]:
     with Progress(
         *columns, console=Console(stderr=True), auto_refresh=False, transient=True
     ) as progress:
-        whole = progress.add_task("operations", total=total)
+        whole = progress.add_task("operations", total=None)
         tasks = {}
+
+        def planned(total: int) -> None:
+            progress.update(whole, total=total)
 
         def started(operation: str, candidate: str) -> None:
             label = f"  {operation} [dim]{candidate}[/dim]"
@@ -64,4 +68,4 @@ def _bars(total: int, expected_cases: int) -> Iterator[Watcher]:
             if result.verdict != "PASS":
                 progress.console.print(line(result), markup=False, highlight=False)
 
-        yield Watcher(started, progressed, ended, progress.refresh)
+        yield Watcher(planned, started, progressed, ended, progress.refresh)

@@ -75,7 +75,7 @@ def verify(options: Options) -> int:
     jobs = options.jobs or min(8, len(os.sched_getaffinity(0)))
     plan = Plan(operations, candidates, settings, steps, corpus, jobs)
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
-    with shown(len(operations) * len(candidates), options.examples + len(steps)) as watcher:
+    with shown(options.examples + len(steps)) as watcher:
         outcomes, interrupted = run(plan, output.scratch, watcher)
     record = _record(plan, outcomes, options, interrupted)
     record.started = started.isoformat(timespec="seconds")

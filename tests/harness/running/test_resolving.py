@@ -77,3 +77,18 @@ def test_two_candidates_of_one_name_do_not_hide_each_other(folder, capfd):
     )
     assert verify(options) == 1
     assert "is_block_tables_empty [a/mine.py]: the opposite answer" in capfd.readouterr().out
+
+
+def test_installed_candidates_are_found_by_their_entry_point(folder, monkeypatch):
+    info = folder / "plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
+    entries = "[attnproof.candidates]\nwhole = my_plugin\npart = my_plugin:Backend\n"
+    (info / "entry_points.txt").write_text(entries)
+    backend = "class Backend:\n    is_block_tables_empty = staticmethod(lambda tables: True)\n"
+    (folder / "my_plugin.py").write_text(RIGHT + backend)
+    monkeypatch.syspath_prepend(folder)
+    whole, part = resolve(["whole", "part"], "auto")
+    assert (whole.name, part.name) == ("whole", "part")
+    assert callable(load(whole).build_slot_mapping)
+    assert load(part).is_block_tables_empty({1: [2]}) is True
