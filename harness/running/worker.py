@@ -164,10 +164,13 @@ def _send(connection: Connection, reply: Reply) -> None:
 
 
 def warm_up() -> None:
-    """Import once what every worker needs, before the first one is forked.
+    """Load once what every worker needs, before the first one is forked.
 
-    Triton must not be among it: it decides at its import whether it interprets.
+    Compiling anything makes numba set up its compiler, 0.3 s that each worker would
+    spend on its first case. Triton must not be among what is loaded: it decides at its
+    import whether it interprets.
     """
-    import numba  # noqa: F401
+    import numba
 
     torch.set_num_threads(1)
+    numba.njit("int64(int64)")(lambda number: number)
