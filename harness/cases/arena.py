@@ -99,11 +99,12 @@ class Arena:
         ):
             if torch.equal(buffer, snapshot):
                 continue
-            for index in (buffer != snapshot).nonzero().flatten().tolist():
-                intrusion = _locate(index, segments)
-                if not (intrusion.inside and intrusion.name in written):
-                    found.append(intrusion)
-                    break
+            changed = buffer != snapshot
+            for segment in segments:
+                if segment.name in written:
+                    changed.as_strided(segment.shape, segment.strides, segment.offset).fill_(False)
+            if changed.any():
+                found.append(_locate(int(changed.nonzero()[0]), segments))
         return found
 
     def owner(self, tensor: torch.Tensor) -> str | None:

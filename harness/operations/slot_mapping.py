@@ -24,6 +24,7 @@ from reference.interface import MetadataError
 
 _LENGTHS = st.sampled_from(((None, None), (0, None), (3, None), (None, 4), (2, 5)))
 _EXTRA = st.integers(0, 5)
+_BLOCK_BITS = 40
 NAME = "build_slot_mapping"
 
 
@@ -155,10 +156,16 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     if not batch_shares_blocks(batch) and len(np.unique(kept)) != len(kept):
         yield Breach("result", "gives two tokens the same slot")
     owners = np.repeat(np.arange(made.num_reqs), np.diff(made.query_start_loc))[live]
-    owned = {(row, block) for row, blocks in enumerate(batch.blocks) for block in blocks}
-    written = zip(owners.tolist(), (kept // batch.block_size).tolist(), strict=True)
-    if any(pair not in owned for pair in written):
+    written = owners << _BLOCK_BITS | kept // batch.block_size
+    if not np.isin(written, _owned(batch)).all():
         yield Breach("result", "writes into a block that its request does not own")
+
+
+def _owned(batch: Batch) -> np.ndarray:
+    """Row and block id, in one number, of every live block."""
+    counts = [len(blocks) for blocks in batch.blocks]
+    rows = np.repeat(np.arange(len(counts)), counts)
+    return rows << _BLOCK_BITS | np.array([b for row in batch.blocks for b in row], dtype=np.int64)
 
 
 def batch_shares_blocks(batch: Batch) -> bool:
