@@ -140,4 +140,5 @@ def _judge(worker: Worker, case: Case, console: Console, label: str) -> int:
 
 
 def _sentence(failure: Failure) -> str:
-    return f"{failure.oracle}: {failure.diagnosis}: {failure.message}"
+    known = failure.diagnosis in failure.message
+    return f"{failure.oracle}: {'' if known else f'{failure.diagnosis}: '}{failure.message}"
