@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from harness.cases.arena import STALE_PATTERNS, Arena, Piece
@@ -22,16 +23,15 @@ class Numbers:
     """The arrays of a batch, stale places marked; made once, laid out once per pattern."""
 
     def __init__(self, batch: Batch) -> None:
-        lengths = np.dtype(batch.dtype)
         padding = [0] * batch.padded_requests
         query_lens = np.array([*batch.query_lens, *padding], dtype=np.int64)
         computed = np.array([*batch.computed_lens, *padding], dtype=np.int64)
         offsets = np.zeros(len(query_lens) + 1, dtype=np.int64)
         np.cumsum(query_lens, out=offsets[1:])
         self.batch = batch
-        self.query_start_loc = offsets.astype(lengths)
-        self.seq_lens = (computed + query_lens).astype(lengths)
-        self.num_computed_tokens = computed.astype(lengths)
+        self.query_start_loc = offsets.astype(_dtype(batch, "offsets"))
+        self.seq_lens = (computed + query_lens).astype(_dtype(batch, "lengths"))
+        self.num_computed_tokens = computed.astype(_dtype(batch, "computed"))
         self.num_reqs = len(query_lens)
         self.num_actual_tokens = int(offsets[-1]) + batch.padded_tokens
         self.max_query_len = int(query_lens.max(initial=0)) + batch.query_slack
@@ -64,14 +64,19 @@ class Numbers:
         pieces.append(table_piece("block_table_tensor", self.block_table_with(stale), step))
         if batch.logits_indices is not None:
             indices = [*batch.logits_indices, *[stale] * batch.logits_padding]
-            pieces.append(
-                Piece("logits_indices_padded", np.array(indices, dtype=np.int32), False, (step,))
-            )
+            values = np.array(indices, dtype=self.query_start_loc.dtype)
+            pieces.append(Piece("logits_indices_padded", values, False, (step,)))
         for name, on_cpu in (("encoder_seq_lens", True), ("dcp_local_seq_lens", False)):
             rows = getattr(batch, name)
             if rows is not None:
-                pieces.append(Piece(name, np.array(rows, dtype=np.int32), on_cpu, (step,)))
+                pieces.append(
+                    Piece(name, np.array(rows, dtype=self.seq_lens.dtype), on_cpu, (step,))
+                )
         return pieces
+
+
+def _dtype(batch: Batch, what: str) -> np.dtype:
+    return np.dtype(np.int64 if batch.dtype in ("int64", f"int64 {what}") else np.int32)
 
 
 def table_piece(name: str, table: np.ndarray, step: int) -> Piece:
@@ -105,14 +110,24 @@ def _slots(batch: Batch, num_actual_tokens: int) -> np.ndarray:
     return slots
 
 
-_latest: list[Numbers] = []
+_latest: dict[int, tuple[Batch, Numbers]] = {}
 
 
-def numbers(batch: Batch) -> Numbers:
-    """The arrays of `batch`; the latest are kept, as each case is laid out several times."""
-    if not _latest or _latest[0].batch is not batch:
-        _latest[:] = [Numbers(batch)]
-    return _latest[0]
+def numbers(batch: Batch, pattern: int = 0) -> Numbers:
+    """The arrays of `batch`; the latest are kept, as each case is laid out several times.
+
+    With pattern 1 the live blocks have other ids, so that an answer that was kept for
+    a batch of the same shape is wrong.
+    """
+    latest = _latest.get(pattern)
+    if latest is None or latest[0] is not batch:
+        other = msgspec.structs.replace(batch, blocks=_other_ids(batch)) if pattern else batch
+        latest = _latest[pattern] = (batch, Numbers(other))
+    return latest[1]
+
+
+def _other_ids(batch: Batch) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(block ^ 1 for block in blocks) for blocks in batch.blocks)
 
 
 def lay_out(
@@ -123,9 +138,11 @@ def lay_out(
 ) -> tuple[CommonAttentionMetadata, Arena]:
     """The batch as metadata on `device`, its stale places filled with pattern 0 or 1.
 
+    Pattern 1 also gives the live blocks other ids.
+
     `extra` pieces are laid out in the same arena.
     """
-    made = numbers(batch)
+    made = numbers(batch, pattern)
     arena = Arena(
         made.pieces(STALE_PATTERNS[pattern]) + (extra or []), STALE_PATTERNS[pattern], device
     )

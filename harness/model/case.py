@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+Dtype = Literal["int32", "int64", "int64 offsets", "int64 lengths", "int64 computed"]
+"""All offsets and lengths alike, or one of the three wider than the others."""
 Origin = Literal["fuzz", "boundary", "trace", "corpus", "recorded"]
 
 
@@ -35,7 +37,7 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Block-table columns beyond the widest request's blocks, all stale."""
     spare_slots: int = 0
     """Entries of slot_mapping beyond num_actual_tokens, all stale."""
-    dtype: Literal["int32", "int64"] = "int32"
+    dtype: Dtype = "int32"
     """Of offsets and lengths."""
     strided: bool = False
     """Whether the tensors are non-contiguous views."""

@@ -88,6 +88,8 @@ def _prepare_split(case: Case, pattern: int, device: str) -> Call:
 
 
 def _split_outputs(_call: Call, result: Any) -> Outputs:
+    if not isinstance(result, tuple):
+        raise TypeError("expected a tuple of four counts")
     return dict(zip(_COUNTS, result, strict=True))
 
 
@@ -125,6 +127,12 @@ class _Engine:
         self.read_after_swap |= bool(self.swaps)
         return self.rows
 
+    @property
+    def num_scheduled_tokens(self) -> dict[str, int]:
+        """Query tokens of each request: the engine is its own schedule."""
+        self.read_after_swap |= bool(self.swaps)
+        return self.state
+
     def swap_states(self, i: int, j: int) -> None:
         """Exchange rows i and j."""
         self.swaps.append((i, j))
@@ -159,10 +167,9 @@ def _reorder_steps(batch: Batch) -> Iterator[Case]:
 
 def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
     engine = _Engine(case.params["query_lens"])
-    scheduled = SimpleNamespace(num_scheduled_tokens=dict(engine.state))
     return Call(
-        [engine, scheduled, case.params["decode_threshold"]],
-        plain={"num_scheduled_tokens": scheduled.num_scheduled_tokens},
+        [engine, engine, case.params["decode_threshold"]],
+        plain={"num_scheduled_tokens": engine.state},
         facts={"engine": engine},
     )
 

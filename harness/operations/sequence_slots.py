@@ -118,7 +118,9 @@ def _slots_steps(batch: Batch) -> Iterator[Case]:
 def _prepare_slots(case: Case, _pattern: int, _device: str) -> Call:
     params = case.params
     slots = [11, -1]
-    tables = None if params["is_profile_run"] else {_SEQ_ID: list(params["blocks"])}
+    tables = None
+    if not params["is_profile_run"]:
+        tables = {_SEQ_ID - 1: [90], _SEQ_ID: list(params["blocks"]), _SEQ_ID + 1: [91]}
     return Call(
         [
             params["is_profile_run"],
@@ -160,7 +162,7 @@ def _writes(case: Case) -> bool:
 
 
 def _no_table(call: Call) -> None:
-    call.args[7] = {}
+    call.args[7] = {_SEQ_ID + 1: [91]}
     call.plain = {}
 
 

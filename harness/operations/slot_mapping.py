@@ -82,13 +82,15 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield (
         "many short requests over several tiles",
         _case(
-            make_batch([(5 * row) % 4 for row in range(4000)], [row % 7 for row in range(4000)], 4)
+            make_batch([(5 * row) % 4 for row in range(9000)], [row % 7 for row in range(9000)], 4)
         ),
     )
     yield (
         "strided int64",
         _case(make_batch([4, 3], [1, 6], 4, strided=True, dtype="int64"), out=3, start_idx=[2, 0]),
     )
+    yield "window far into a long prompt", _case(make_batch([6000], [0], 16), start_idx=[5000])
+    yield "position beyond 2**20", _case(make_batch([3], [2**20 + 254], 256))
     yield "shared prefix blocks", _case(make_batch([2, 2], [8, 8], 4, shared=True))
 
 
@@ -98,7 +100,7 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params = batch_of(case), case.params
-    made, stale = numbers(batch), STALE_PATTERNS[pattern]
+    made, stale = numbers(batch, pattern), STALE_PATTERNS[pattern]
     step = 2 if batch.strided else 1
     tokens = int(made.query_start_loc[-1])
     table = made.block_table_with(stale)[:, : params.get("columns")]
@@ -138,9 +140,11 @@ def _outputs(call: Call, result: Any) -> Outputs:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
-    result, batch = outputs["result"], call.facts["batch"]
+    result, batch, out = outputs["result"], call.facts["batch"], call.kwargs["out"]
     if not isinstance(result, torch.Tensor) or result.ndim != 1:
         return
+    if out is not None and result.numel() and result.data_ptr() != out.data_ptr():
+        yield Breach("result", "is not a view of the buffer that was given")
     slots, tokens = result.cpu().numpy(), call.facts["tokens"]
     if len(slots) < tokens:
         yield Breach("result", "has fewer entries than there are tokens")

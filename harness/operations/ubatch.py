@@ -46,7 +46,7 @@ def spans_at(batch: Batch, cuts: list[int]) -> list[Span]:
     offsets = [0, *accumulate(batch.query_lens)]
     rows = batch.num_requests + batch.padded_requests
     tokens = batch.num_tokens + batch.padded_tokens
-    bounds = sorted({0, tokens, *(cut for cut in cuts if 0 < cut < batch.num_tokens)})
+    bounds = sorted({0, tokens, *(cut for cut in cuts if 0 < cut < tokens)})
     spans = []
     for t0, t1 in pairwise(bounds):
         r0 = bisect_right(offsets, t0, hi=batch.num_requests) - 1
@@ -75,7 +75,8 @@ def spans_of(case: Case) -> list[Span]:
     spans = spans_at(batch, case.params["cuts"]) if case.params["cuts"] is not None else []
     if case.operation == MAKE:
         return [spans[min(case.params["index"], len(spans) - 1)]]
-    return spans
+    picked = case.params.get("picked")
+    return spans if picked is None else [spans[min(i, len(spans) - 1)] for i in picked]
 
 
 def _locs_case(batch: Batch, start: int, stop: int) -> Case:
@@ -149,9 +150,10 @@ def _make_case(batch: Batch, cuts: list[int], index: int) -> Case:
     return Case(MAKE, batch, {"cuts": cuts, "index": index})
 
 
-def _split_case(batch: Batch, cuts: list[int] | None) -> Case:
-    """The batch cut at `cuts`; None for no slice at all."""
-    return Case(SPLIT, batch, {"cuts": cuts})
+def _split_case(batch: Batch, cuts: list[int] | None, picked: list[int] | None = None) -> Case:
+    """The batch cut at `cuts` (None for no slice at all); only the `picked` slices if given."""
+    params: dict[str, Any] = {"cuts": cuts}
+    return Case(SPLIT, batch, params if picked is None else params | {"picked": picked})
 
 
 @cache
@@ -163,7 +165,7 @@ def _cuts(last: int) -> st.SearchStrategy[list[int]]:
 def _cut_batches(draw: st.DrawFn) -> tuple[Batch, list[int]]:
     batch = draw(batches(min_requests=1, extras=True))
     ends = list(accumulate(batch.query_lens))
-    cuts = draw(_cuts(max(1, batch.num_tokens - 1)))
+    cuts = draw(_cuts(max(1, batch.num_tokens + batch.padded_tokens - 1)))
     return _sliceable(batch, cut=not set(cuts) <= set(ends)), cuts
 
 
@@ -173,8 +175,13 @@ def _make_cases(draw: st.DrawFn) -> Case:
     return _make_case(batch, cuts, draw(st.integers(0, len(cuts))))
 
 
-def _split_cases() -> st.SearchStrategy[Case]:
-    return st.builds(lambda pair: _split_case(*pair), _cut_batches())
+_PICKED = st.sampled_from((None, None, None, [1, 0], [0, 0], [2]))
+
+
+@st.composite
+def _split_cases(draw: st.DrawFn) -> Case:
+    batch, cuts = draw(_cut_batches())
+    return _split_case(batch, cuts, draw(_PICKED))
 
 
 def _shapes() -> Iterator[tuple[str, Batch, list[int]]]:
@@ -210,6 +217,16 @@ def _shapes() -> Iterator[tuple[str, Batch, list[int]]]:
     yield "dummy run", make_batch([], [], 4, padded_requests=3, padded_tokens=3, query_slack=1), []
     yield "idle rows with a history", make_batch([0, 3, 0, 2], [4, 1, 6, 0], 4), [1, 3]
     yield "strided int64", make_batch([5, 6], [2, 0], 2, strided=True, dtype="int64"), [3, 8]
+    yield "many slices", make_batch([2] * 20, list(range(20)), 4), list(range(3, 40, 3))
+    yield "slices in graph padding", make_batch([2, 3], [4, 0], 4, padded_tokens=6), [4, 7, 9]
+    yield (
+        "padded rows and slices in padding",
+        make_batch([2, 1], [4, 0], 4, padded_requests=2, padded_tokens=4),
+        [2, 5],
+    )
+    yield "int64 offsets only", make_batch([5, 6], [2, 0], 2, dtype="int64 offsets"), [3]
+    yield "int64 lengths only", make_batch([5, 6], [2, 0], 2, dtype="int64 lengths"), [3]
+    yield "int64 computed only", make_batch([5, 6], [2, 0], 2, dtype="int64 computed"), [3]
     yield "more requests than a kernel tile", make_batch([1] * 1500, [2] * 1500, 4), [700, 1100]
 
 
@@ -222,6 +239,9 @@ def _make_boundaries() -> Iterator[tuple[str, Case]]:
 def _split_boundaries() -> Iterator[tuple[str, Case]]:
     for name, batch, cuts in _shapes():
         yield name, _split_case(batch, cuts)
+    mixed = make_batch([3, 1, 4], [2, 5, 0], 4, padded_tokens=2)
+    yield "slices in another order", _split_case(mixed, [2, 4, 6], [3, 1, 0])
+    yield "some of the slices", _split_case(mixed, [2, 4, 6], [1, 3])
     yield "no slices", _split_case(make_batch([1], [0], 4), None)
 
 
@@ -245,7 +265,7 @@ def _prepare_make(case: Case, pattern: int, device: str) -> Call:
 def _prepare_split(case: Case, pattern: int, device: str) -> Call:
     spans = spans_of(case)
     call = prepare_with_metadata(1)(case, pattern, device, [[_ubatch(span) for span in spans]])
-    call.facts["spans"] = spans
+    call.facts |= {"spans": spans, "picked": case.params.get("picked")}
     return call
 
 
@@ -254,7 +274,7 @@ def _child_breaches(call: Call, outputs: Outputs, prefix: str, span: Span) -> It
     yield from breaches
     if breaches or outputs.get(f"{prefix}query_start_loc_cpu", MISSING) is MISSING:
         return
-    parent = numbers(call.facts["batch"])
+    parent = numbers(call.facts["batch"])  # block ids do not matter here
     t0 = span[2]
     try:
         offsets = outputs[f"{prefix}query_start_loc_cpu"].numpy()
@@ -276,7 +296,8 @@ def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     for index, span in enumerate(spans):
         yield from _child_breaches(call, outputs, f"[{index}].", span)
     slots = [outputs[f"[{index}].slot_mapping"] for index in range(len(spans))]
-    if slots and all(isinstance(piece, torch.Tensor) for piece in slots):
+    whole_batch = call.facts["picked"] is None and bool(slots)
+    if whole_batch and all(isinstance(piece, torch.Tensor) for piece in slots):
         metadata = call.facts["metadata"]
         whole = metadata.slot_mapping[: metadata.num_actual_tokens]
         if not torch.equal(torch.cat(slots), whole):
@@ -284,6 +305,8 @@ def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
 
 
 def _split_outputs(call: Call, result: Any) -> Outputs:
+    if not isinstance(result, list):
+        raise TypeError("expected a list of metadata")
     outputs: Outputs = {"num_children": len(result)}
     for index in range(len(call.facts["spans"])):
         child = result[index] if index < len(result) else None
@@ -306,7 +329,7 @@ def _respan(field: str, **change: slice) -> Fault:
 
 
 def _has_slice(case: Case) -> bool:
-    return case.num_tokens > 0 and case.params["cuts"] is not None
+    return case.num_tokens > 0 and case.params["cuts"] is not None and "picked" not in case.params
 
 
 def _shift_tokens(call: Call) -> None:

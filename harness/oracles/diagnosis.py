@@ -76,7 +76,8 @@ def _same_items(expected: Any, got: Any) -> bool:
 
 def _array(value: Any) -> np.ndarray | None:
     if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy()
+        plain = value.detach().cpu()
+        return (plain.double() if plain.is_floating_point() else plain).numpy()
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, int):

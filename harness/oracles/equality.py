@@ -73,7 +73,9 @@ def same(expected: Any, got: Any) -> bool:
 def as_array(value: Any) -> np.ndarray | None:
     """Tensor, array or list of ints as an array; None for anything else."""
     if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy()
+        plain = value.detach().cpu()
+        # numpy has no bfloat16 and the like; they are only shown, not compared.
+        return (plain.double() if plain.is_floating_point() else plain).numpy()
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, list) and all(isinstance(item, int) for item in value):

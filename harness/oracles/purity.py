@@ -46,6 +46,12 @@ def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) ->
         if intrusion.inside:
             where = f"{intrusion.name} (word {intrusion.word})"
             yield _failure(intrusion.name, "input modified", f"was modified at {where}", oracle)
+    for argument, before in made.attributes_before:
+        for name, value in vars(argument).items():
+            old = before.get(name)
+            if value is not old and not (isinstance(old, int | slice) and value == old):
+                text = f"of the argument was {old!r} and is now {value!r}"
+                yield _failure(name, "input modified", text[:300], oracle)
     objects = call.plain | call.plain_written if after_error else call.plain
     for name, now in objects.items():
         before = made.plain_before[name]

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,8 @@ class Attempt:
 
     call: Call
     plain_before: dict[str, Any]
+    attributes_before: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
+    """The dataclasses among the arguments, and what their fields held."""
     outputs: Outputs = field(default_factory=dict)
     error: BaseException | None = None
     """What the function raised."""
@@ -43,7 +45,7 @@ def attempt(operation: Operation, function: Function, call: Call, fill: int) -> 
 
     What it allocates lies between guard words and holds the byte `fill`.
     """
-    made = Attempt(call, deepcopy(call.plain | call.plain_written))
+    made = Attempt(call, deepcopy(call.plain | call.plain_written), _attributes(call))
     guards = GuardedAllocations(fill)
     try:
         with guards:
@@ -60,6 +62,16 @@ def attempt(operation: Operation, function: Function, call: Call, fill: int) -> 
     except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         made.malformed = f"{type(result).__name__} ({error})"
     return made
+
+
+def _attributes(call: Call) -> list[tuple[Any, dict[str, Any]]]:
+    """Every dataclass among the arguments, alone or in a list, with its fields."""
+    found = []
+    for argument in call.args:
+        for item in argument if isinstance(argument, list) else [argument]:
+            if is_dataclass(item):
+                found.append((item, dict(vars(item))))
+    return found
 
 
 @dataclass
@@ -125,7 +137,7 @@ def digest(outputs: Outputs) -> str:
         state.update(name.encode())
         if isinstance(value, torch.Tensor):
             state.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            state.update(value.detach().cpu().contiguous().numpy().tobytes())
+            state.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         elif isinstance(value, np.ndarray):
             state.update(f"{value.dtype}{value.shape}".encode())
             state.update(np.ascontiguousarray(value).tobytes())

@@ -103,8 +103,8 @@ class Examination:
         self.worker.restart()
         for case, digest in self._digests:
             verdict = self.worker.judge(case, digested=True)
-            if verdict.digest and verdict.digest != digest:
-                got = verdict.digest
+            if verdict.digest != digest:
+                got = verdict.failures[0].diagnosis if verdict.failures else verdict.digest
                 failure = msgspec.structs.replace(FRESH_PROCESS, expected=digest, got=got)
                 self.failed_by_root[failure.root] = self.failed_by_root.get(failure.root, 0) + 1
                 self.failures_by_oracle[failure.oracle] = 1
@@ -122,6 +122,6 @@ class Examination:
         self.checks = [a + b for a, b in zip(self.checks, verdict.checks, strict=True)]
         if len(self._verdicts) < _MEMORY:
             self._verdicts[case.id] = verdict.failures
-        if verdict.digest:
+        if verdict.digest and not verdict.failures:
             self._digests.append((case, verdict.digest))
         return verdict.failures
