@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -136,7 +137,7 @@ def _leave(code: int) -> NoReturn:
 
 def main() -> None:
     """Run the command line; an expected error is one line on stderr."""
-    from harness.running.errors import INCOMPLETE, AttnproofError
+    from harness.running.errors import INCOMPLETE, INFRASTRUCTURE, AttnproofError
 
     try:
         app()
@@ -148,7 +149,11 @@ def main() -> None:
         sys.exit(INCOMPLETE)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(INFRASTRUCTURE)
+    except Exception:  # a mistake of ours must not look like a mismatch
+        traceback.print_exc()
+        print("attnproof: this is a bug in attnproof", file=sys.stderr)
+        sys.exit(INFRASTRUCTURE)
 
 
 if __name__ == "__main__":

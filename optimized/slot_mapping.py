@@ -12,8 +12,10 @@ from reference.interface import PAD_SLOT_ID
 from reference.interface.checks import (
     check_block_row,
     check_int,
+    check_list,
     check_range,
     check_slot_mapping,
+    check_tables,
 )
 
 from .dispatch import on_device
@@ -58,6 +60,7 @@ def compute_slot_mapping(
     Python ints. Errors as in `reference`, with the list as it was. SPEC.md section 5.
     """
     operation = "compute_slot_mapping"
+    check_list(operation, "slot_mapping", slot_mapping)
     check_int(operation, "seq_len", seq_len, 0)
     if is_profile_run:
         slot_mapping.extend([PAD_SLOT_ID] * seq_len)
@@ -67,11 +70,11 @@ def compute_slot_mapping(
     check_int(operation, "block_size", block_size, 1)
     first = max(start_idx, context_len)
     blocks = check_block_row(operation, block_tables, seq_id, first, seq_len, block_size)
-    if start_idx > context_len:
-        slot_mapping.extend([PAD_SLOT_ID] * (start_idx - context_len))
+    slots = [PAD_SLOT_ID] * (start_idx - context_len)
     few = seq_len - first <= _FEW_BLOCKS * block_size
     extend = _extend_by_block if few else _extend_at_once
-    extend(slot_mapping, blocks, first, seq_len, block_size)
+    extend(slots, blocks, first, seq_len, block_size)
+    slot_mapping.extend(slots)
 
 
 def _compute_slot_mapping_python(
@@ -83,8 +86,11 @@ def _compute_slot_mapping_python(
 ) -> None:
     """Append the slots of positions [range_start, range_end), block by block."""
     operation = "_compute_slot_mapping_python"
+    check_list(operation, "slot_mapping", slot_mapping)
     check_range(operation, block_table, range_start, range_end, block_size)
-    _extend_by_block(slot_mapping, block_table, range_start, range_end, block_size)
+    slots: list[int] = []
+    _extend_by_block(slots, block_table, range_start, range_end, block_size)
+    slot_mapping.extend(slots)
 
 
 def _compute_slot_mapping_numpy(
@@ -96,6 +102,7 @@ def _compute_slot_mapping_numpy(
 ) -> None:
     """Append the slots of positions [range_start, range_end), all at once."""
     operation = "_compute_slot_mapping_numpy"
+    check_list(operation, "slot_mapping", slot_mapping)
     check_range(operation, block_table, range_start, range_end, block_size)
     _extend_at_once(slot_mapping, block_table, range_start, range_end, block_size)
 
@@ -240,4 +247,5 @@ def is_block_tables_empty(
     block_tables: Mapping[int, Sequence[int] | None] | None,
 ) -> bool:
     """True for None and for a dict whose values are all None. SPEC.md section 5."""
+    check_tables("is_block_tables_empty", block_tables)
     return block_tables is None or all(table is None for table in block_tables.values())

@@ -17,6 +17,7 @@ from reference.interface.checks import (
     check_slice,
     check_span,
     check_tensor,
+    check_ubatch,
 )
 
 from .dispatch import on_device
@@ -111,8 +112,9 @@ def _checked_rows(operation: str, md: CommonAttentionMetadata) -> _Rows:
 
 
 def _checked_bounds(ubatch: UBatchSlice, md: CommonAttentionMetadata, offsets: Array) -> Bounds:
-    r0, r1 = check_slice(_SLICE, "request_slice", ubatch.request_slice, md.num_reqs)
-    t0, t1 = check_slice(_SLICE, "token_slice", ubatch.token_slice, md.num_actual_tokens)
+    requests, tokens = check_ubatch(_SLICE, ubatch)
+    r0, r1 = check_slice(_SLICE, "request_slice", requests, md.num_reqs)
+    t0, t1 = check_slice(_SLICE, "token_slice", tokens, md.num_actual_tokens)
     if not spans_match(offsets, r0, r1, t0, t1):
         check_span(_SLICE, offsets.tolist(), r0, r1, t0, t1)
     if md.dcp_local_seq_lens is not None and offsets[r1] > t1:

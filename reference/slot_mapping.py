@@ -11,8 +11,10 @@ from .interface import PAD_SLOT_ID
 from .interface.checks import (
     check_block_row,
     check_int,
+    check_list,
     check_range,
     check_slot_mapping,
+    check_tables,
 )
 
 
@@ -50,6 +52,7 @@ def compute_slot_mapping(
     sequence's blocks and for negative lengths. SPEC.md section 5.
     """
     operation = "compute_slot_mapping"
+    check_list(operation, "slot_mapping", slot_mapping)
     check_int(operation, "seq_len", seq_len, 0)
     if is_profile_run:
         slot_mapping.extend([PAD_SLOT_ID] * seq_len)
@@ -59,8 +62,9 @@ def compute_slot_mapping(
     check_int(operation, "block_size", block_size, 1)
     first = max(start_idx, context_len)
     block_table = check_block_row(operation, block_tables, seq_id, first, seq_len, block_size)
-    slot_mapping.extend([PAD_SLOT_ID] * max(0, start_idx - context_len))
-    _compute_slot_mapping_python(slot_mapping, block_table, first, seq_len, block_size)
+    slots = [PAD_SLOT_ID] * max(0, start_idx - context_len)
+    _compute_slot_mapping_python(slots, block_table, first, seq_len, block_size)
+    slot_mapping.extend(slots)
 
 
 def _compute_slot_mapping_python(
@@ -72,10 +76,13 @@ def _compute_slot_mapping_python(
 ) -> None:
     """Append the slots of positions [range_start, range_end), token by token."""
     operation = "_compute_slot_mapping_python"
+    check_list(operation, "slot_mapping", slot_mapping)
     check_range(operation, block_table, range_start, range_end, block_size)
+    slots = []
     for position in range(range_start, range_end):
         block = int(block_table[position // block_size])
-        slot_mapping.append(block * block_size + position % block_size)
+        slots.append(block * block_size + position % block_size)
+    slot_mapping.extend(slots)
 
 
 def _compute_slot_mapping_numpy(
@@ -87,6 +94,7 @@ def _compute_slot_mapping_numpy(
 ) -> None:
     """Append the slots of positions [range_start, range_end), all at once."""
     operation = "_compute_slot_mapping_numpy"
+    check_list(operation, "slot_mapping", slot_mapping)
     check_range(operation, block_table, range_start, range_end, block_size)
     positions = np.arange(range_start, range_end, dtype=np.int64)
     blocks = np.asarray(block_table, dtype=np.int64)[positions // block_size]
@@ -149,4 +157,5 @@ def is_block_tables_empty(
     block_tables: Mapping[int, Sequence[int] | None] | None,
 ) -> bool:
     """True for None and for a dict whose values are all None. SPEC.md section 5."""
+    check_tables("is_block_tables_empty", block_tables)
     return block_tables is None or all(table is None for table in block_tables.values())

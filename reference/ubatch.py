@@ -16,6 +16,7 @@ from .interface.checks import (
     check_slice,
     check_span,
     check_tensor,
+    check_ubatch,
 )
 
 
@@ -46,8 +47,9 @@ def _make_metadata_with_slice(
     operation = "_make_metadata_with_slice"
     md = attn_metadata
     _check(operation, md)
-    r0, r1 = check_slice(operation, "request_slice", ubatch_slice.request_slice, md.num_reqs)
-    t0, t1 = check_slice(operation, "token_slice", ubatch_slice.token_slice, md.num_actual_tokens)
+    requests, tokens = check_ubatch(operation, ubatch_slice)
+    r0, r1 = check_slice(operation, "request_slice", requests, md.num_reqs)
+    t0, t1 = check_slice(operation, "token_slice", tokens, md.num_actual_tokens)
     offsets = md.query_start_loc_cpu.tolist()
     check_span(operation, offsets, r0, r1, t0, t1)
     if md.dcp_local_seq_lens is not None and offsets[r1] > t1:
@@ -58,6 +60,7 @@ def _make_metadata_with_slice(
     seq_lens, computed = [], []
     for r in range(r0, r1):
         lost_tail = max(0, offsets[r + 1] - t1)
+        # Clipped to the request's own end: a slice may begin in the padding behind it.
         lost_head = max(0, min(t0, offsets[r + 1]) - offsets[r])
         seq_lens.append(int(md.seq_lens_cpu[r]) - lost_tail)
         computed.append(int(md.num_computed_tokens_cpu[r]) + lost_head)

@@ -134,18 +134,14 @@ def lay_out(
     batch: Batch,
     pattern: int = 0,
     device: str = "cpu",
-    extra: list[Piece] | None = None,
 ) -> tuple[CommonAttentionMetadata, Arena]:
     """The batch as metadata on `device`, its stale places filled with pattern 0 or 1.
 
     Pattern 1 also gives the live blocks other ids.
-
-    `extra` pieces are laid out in the same arena.
     """
     made = numbers(batch, pattern)
-    arena = Arena(
-        made.pieces(STALE_PATTERNS[pattern]) + (extra or []), STALE_PATTERNS[pattern], device
-    )
+    stale = STALE_PATTERNS[pattern]
+    arena = Arena(made.pieces(stale), stale, device)
     tensors: dict[str, Any] = dict(arena.tensors)
     encoder = tensors.get("encoder_seq_lens")
     indices = batch.logits_indices

@@ -19,6 +19,9 @@ ORACLES = (
 """Names of the oracles in the order in which they judge; the first failure leads."""
 
 
+_LENGTHS = ("query_start_loc", "query_start_loc_cpu", "seq_lens", "seq_lens_cpu")
+
+
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """One broken rule."""
 
@@ -37,6 +40,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def root(self) -> tuple[str, str]:
         """What makes two failures of one operation the same bug."""
         return (self.oracle, self.field)
+
+    @property
+    def group(self) -> str:
+        """Fields that follow from each other: one mistake shows in all of a group."""
+        name = self.field.rsplit(".", 1)[-1]
+        if name in _LENGTHS or name.startswith(("num_", "max_")):
+            return "lengths"
+        return "result" if name == "out" else name or self.oracle
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -154,13 +154,15 @@ def _falling(offsets: torch.Tensor) -> torch.Tensor:
     return torch.cat([offsets[:-1], offsets[:1] - 1])
 
 
-def wrong_type(position: int, field: str) -> Fault:
+def wrong_type(
+    position: int, field: str, applies: Callable[[Case], bool] = lambda _: True
+) -> Fault:
     """Argument `position` replaced by a string: TypeError."""
 
     def spoil(call: Call) -> None:
         call.args[position] = "seven"
 
-    return Fault(field=field, spoil=spoil, error=TypeError)
+    return Fault(field=field, spoil=spoil, error=TypeError, applies=applies)
 
 
 def wrong_value(

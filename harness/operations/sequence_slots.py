@@ -161,6 +161,12 @@ def _writes(case: Case) -> bool:
     return not params["is_profile_run"] and first < params["seq_len"]
 
 
+def _forget_block(call: Call) -> None:
+    blocks = call.args[7][_SEQ_ID]
+    call.args[7] = {_SEQ_ID: [*blocks[:-1], None]}
+    call.plain = {}
+
+
 def _no_table(call: Call) -> None:
     call.args[7] = {_SEQ_ID + 1: [91]}
     call.plain = {}
@@ -192,6 +198,11 @@ compute_slot_mapping = Operation(
         "negative start": wrong_value(5, "start_idx", -1, _not_profile),
         "block size of 0": wrong_value(6, "block_size", 0, _not_profile),
         "sequence of another type": wrong_type(3, "seq_len"),
+        "slots of another type": wrong_type(1, "slot_mapping"),
+        "tables of another type": wrong_type(7, "block_tables", _not_profile),
+        "block without an id": Fault(
+            field="block_table", spoil=_forget_block, error=TypeError, applies=_writes
+        ),
     },
 )
 
@@ -257,6 +268,8 @@ def _loop_operation(name: str) -> Operation:
             ),
             "block size of 0": wrong_value(4, "block_size", 0),
             "negative start": wrong_value(2, "range_start", -1),
+            "end of another type": wrong_type(3, "range_end"),
+            "slots of another type": wrong_type(0, "slot_mapping"),
         },
     )
 
@@ -300,6 +313,7 @@ is_block_tables_empty = Operation(
     from_batch=_empty_steps,
     prepare=_prepare_empty,
     outputs=returned,
+    faults={"tables of another type": wrong_type(0, "block_tables")},
 )
 
 OPERATIONS = (

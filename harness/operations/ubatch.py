@@ -266,6 +266,7 @@ def _prepare_split(case: Case, pattern: int, device: str) -> Call:
     spans = spans_of(case)
     call = prepare_with_metadata(1)(case, pattern, device, [[_ubatch(span) for span in spans]])
     call.facts |= {"spans": spans, "picked": case.params.get("picked")}
+    call.plain["ubatch_slices"] = call.args[0]
     return call
 
 
@@ -345,6 +346,10 @@ def _share_of_cut_request(call: Call) -> None:
     _put_slice(call, UBatchSlice(slice(0, 1), slice(0, 1)))
 
 
+def _wrong_slice(call: Call) -> None:
+    call.args[0] = ["seven"] if isinstance(call.args[0], list) else "seven"
+
+
 _FAULTS = {
     **metadata_faults(1, sequences=True, logits=True),
     "no requests (K4)": _respan("request_slice", request_slice=slice(0, 0)),
@@ -367,6 +372,9 @@ _FAULTS = {
         applies=lambda case: _has_slice(case) and batch_of(case).query_lens[0] > 1,
     ),
     "metadata of another type": wrong_type(1, "metadata"),
+    "slice of another type": Fault(
+        field="ubatch_slice", spoil=_wrong_slice, error=TypeError, applies=_has_slice
+    ),
 }
 
 _make_metadata_with_slice = Operation(

@@ -1,7 +1,7 @@
 """Oracle 9, errors: malformed input gets the documented error and nothing is written (rule 0.6).
 
-Bug classes: an empty slice that reaches an assertion (K4), an assertion where flags
-were wanted (K23), a table too narrow that ends in a device assert (K5, K6, K14).
+Bug classes: an empty slice that reaches an assertion (K4), a table too narrow that
+ends in a device assert (K5, K6, K14).
 """
 
 from __future__ import annotations
@@ -27,6 +27,12 @@ def judge(trial: Trial) -> Iterator[Failure]:
     fault = trial.operation.faults[trial.case.fault]
     yield from _documented(trial.case.fault, fault, made)
     yield from modified_inputs(made, NAME, after_error=made.error is not None)
+    for intrusion in made.call.arena.intrusions() if made.call.arena else ():
+        if not intrusion.inside:
+            text = f"a word beside {intrusion.name} was overwritten"
+            yield _failure(
+                "stray write before the error", trial.case.fault, fault, "no write", text
+            )
 
 
 def checks(_trial: Trial) -> int:
@@ -58,9 +64,16 @@ def _documented(name: str, fault: Fault, made: Attempt) -> Iterator[Failure]:
     elif not isinstance(error, accepted):
         got = f"{kind}: {str(error)[:200]}"
         yield _failure("wrong error for malformed input", name, fault, wanted, got, made.log)
-    elif isinstance(error, MetadataError) and fault.field not in error.field:
-        got = f"{kind} on {error.field}"
-        yield _failure("error names the wrong field", name, fault, wanted, got)
+    elif fault.field != _named(error, fault.field):
+        got = f"{kind}: {str(error)[:200]}"
+        yield _failure("error does not name the field", name, fault, wanted, got)
+
+
+def _named(error: BaseException, field: str) -> str:
+    """The field that the error names, without an index; of other classes, if its text has it."""
+    if isinstance(error, MetadataError):
+        return error.field.split("[")[0]
+    return field if field in str(error) or not isinstance(error, ValueError) else ""
 
 
 def _failure(

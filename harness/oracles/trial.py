@@ -66,12 +66,10 @@ def attempt(operation: Operation, function: Function, call: Call, fill: int) -> 
 
 def _attributes(call: Call) -> list[tuple[Any, dict[str, Any]]]:
     """Every dataclass among the arguments, alone or in a list, with its fields."""
-    found = []
+    items: list[Any] = []
     for argument in call.args:
-        for item in argument if isinstance(argument, list) else [argument]:
-            if is_dataclass(item):
-                found.append((item, dict(vars(item))))
-    return found
+        items += argument if isinstance(argument, list) else [argument]
+    return [(item, dict(vars(item))) for item in items if is_dataclass(item)]
 
 
 @dataclass

@@ -54,7 +54,7 @@ def _resolve(name: str, device: str) -> Candidate:
     lane: Lane = "cpu" if device == "auto" else device  # type: ignore[assignment]
     for candidate in (*BUILT_IN, _REFERENCE):
         if candidate.name == name:
-            return Candidate(name, candidate.target, "cuda") if lane == "cuda" else candidate
+            return candidate if device == "auto" else _in_lane(candidate, lane)
     installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
     if name in installed:  # the value of an entry point: `module` or `module:object`
         return Candidate(name, installed[name], lane)
@@ -70,6 +70,14 @@ def _resolve(name: str, device: str) -> Candidate:
             "not an importable module, not a file"
         )
     return Candidate(name, name, lane)
+
+
+def _in_lane(candidate: Candidate, lane: Lane) -> Candidate:
+    """The built-in candidate in the lane that the user asked for (UsageError)."""
+    if candidate.kernels_only and lane == "cpu":
+        raise UsageError(f"{candidate.name} has no lane cpu: its kernels need another --device")
+    kernels_only = lane == "interpreter" and candidate is not _REFERENCE
+    return Candidate(candidate.name, candidate.target, lane, kernels_only)
 
 
 def _find_spec(name: str) -> Any:

@@ -76,8 +76,8 @@ class Examination:
             self.progressed(self.cases)
         if failures:
             self.failed += 1
-            root = failures[0].root
-            self.failed_by_root[root] = self.failed_by_root.get(root, 0) + 1
+            for root in {failure.root for failure in failures}:
+                self.failed_by_root[root] = self.failed_by_root.get(root, 0) + 1
             for oracle in {failure.oracle for failure in failures}:
                 self.failures_by_oracle[oracle] = self.failures_by_oracle.get(oracle, 0) + 1
         return failures
@@ -85,24 +85,32 @@ class Examination:
     def still_fails(self, sourced: Sourced, root: Root) -> Failure | None:
         """The failure of that root on a smaller case, None if there is none; not counted."""
         try:
-            failures = self._verdicts.get(sourced.case.id) or self._run(sourced)
+            known = self._verdicts.get(sourced.case.id)
+            failures = self._run(sourced) if known is None else known
         except InvalidCaseError:
             return None
-        return failures[0] if failures and failures[0].root == root else None
+        return next((failure for failure in failures if failure.root == root), None)
 
-    def explained(self, failures: tuple[Failure, ...]) -> bool:
-        """Whether one of the failures is a root cause that is known already."""
-        return any(failure.root in self.found for failure in failures)
+    def news(self, failures: tuple[Failure, ...]) -> Failure | None:
+        """The first failure that no known root cause accounts for.
+
+        A mistake shows in all fields that follow from each other, so what is wrong in
+        the same group of fields is accounted for; a field of its own is not.
+        """
+        known = {found.failure.group for found in self.found.values()}
+        return next((failure for failure in failures if failure.group not in known), None)
 
     def record(self, failure: Failure, smallest: Sourced, first: Sourced) -> None:
         """Make a root cause known."""
         self.found.setdefault(failure.root, Found(failure, smallest, first))
 
     def repeat_in_fresh_process(self) -> None:
-        """Judge some cases again in a new worker: the results must be the same (oracle 6)."""
+        """Judge some cases again in a new worker, the last first: oracle 6."""
         self.worker.restart()
-        for case, digest in self._digests:
+        for case, digest in reversed(self._digests):
+            self.ledger.announce(Sourced(case, "fuzz", "fresh process"))
             verdict = self.worker.judge(case, digested=True)
+            self.ledger.settle(case, verdict.failures)
             if verdict.digest != digest:
                 got = verdict.failures[0].diagnosis if verdict.failures else verdict.digest
                 failure = msgspec.structs.replace(FRESH_PROCESS, expected=digest, got=got)

@@ -72,14 +72,15 @@ def _one_pass(
         if firsts:
             budget["calls"] -= 1
         failures = examination.check(sourced)
-        if not failures or examination.explained(failures):
+        failure = examination.news(failures)
+        if failure is None:
             return
-        root = failures[0].root
+        root = failure.root
         if root in firsts and _spent(examination, budget) and case != firsts[root].case:
             return
         firsts.setdefault(root, sourced)
         kind = kinds.setdefault(root, type("Discovery", (Discovery,), {}))
-        raise kind(failures[0], sourced)
+        raise kind(failure, sourced)
 
     discoveries = _explore(body, examination, examples, run_seed)
     return [(news, firsts[news.failure.root]) for news in discoveries]

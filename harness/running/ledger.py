@@ -6,6 +6,7 @@ in the call. Large batches are written once and then referred to by their hash.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -56,7 +57,8 @@ class Ledger:
         return _encode(rest | ({"fault": case.fault} if case.fault else {}))
 
     def _write(self, line: bytes) -> None:
-        os.write(self._descriptor, line)
+        if os.write(self._descriptor, line) != len(line):
+            raise OSError(errno.ENOSPC, "the ledger could not be written whole")
 
     def close(self) -> None:
         """Close the file."""

@@ -151,11 +151,11 @@ def _explicit(
 
 def _try(examination: Examination, sourced: Sourced) -> None:
     """Judge one explicit case; a new root cause is shrunk at once."""
-    failures = examination.check(sourced)
-    if not failures or examination.explained(failures):
+    news = examination.news(examination.check(sourced))
+    if news is None:
         return
-    root = failures[0].root
-    best = {sourced.case.id: failures[0]}
+    root = news.root
+    best = {sourced.case.id: news}
 
     def fails(case: Case) -> bool:
         failure = examination.still_fails(Sourced(case, sourced.origin, sourced.source), root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +22,17 @@ def shown(expected_cases: int) -> Iterator[Watcher]:
             planned=lambda _total: None,
             started=lambda _operation, _candidate: None,
             progressed=lambda _operation, _candidate, _cases: None,
-            ended=lambda result: print(line(result), flush=True),
+            ended=lambda result: say(line(result)),
             tick=lambda: None,
         )
+
+
+def say(text: str) -> None:
+    """Print; a reader that has closed the pipe does not change what the run found."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def line(result: OperationResult) -> str:

@@ -14,10 +14,10 @@ from harness.model.run import Finding, OperationResult, Run, RunVerdict
 from harness.running.candidates import BUILT_IN, resolve
 from harness.running.environment import describe, gpu_name
 from harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
-from harness.running.session import Plan, probe, run
+from harness.running.session import HOST_ONLY, Plan, probe, run
 from harness.running.task import Outcome, Settings
 from harness.verbs.output import Output
-from harness.verbs.progress import shown
+from harness.verbs.progress import say, shown
 from harness.verbs.selection import pick_corpus, pick_operations, pick_steps
 
 _EXIT_CODES: dict[RunVerdict, int] = {
@@ -82,7 +82,7 @@ def verify(options: Options) -> int:
     record.seconds = round(time.monotonic() - clock, 1)
     record.notes[:0] = [*notes, *_not_looked_at(candidates)]
     place = output.finish(record, candidates)
-    print(_last_words(record, place))
+    say(_last_words(record, place))
     return _EXIT_CODES[record.verdict]
 
 
@@ -106,6 +106,9 @@ def _check(options: Options) -> None:
 
 def _record(plan: Plan, outcomes: list[Outcome], options: Options, interrupted: bool) -> Run:
     results = [outcome.result for outcome in outcomes]
+    for result in results:
+        if options.ops and result.verdict == "NOT OFFERED" and result.reason != HOST_ONLY:
+            result.verdict, result.reason = "UNVERIFIED", f"asked for by --ops, but {result.reason}"
     findings = [finding for outcome in outcomes for finding in outcome.findings]
     for finding in findings:
         _address(finding, plan.candidates, options.out)

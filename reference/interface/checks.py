@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+import numpy as np
 import torch
 
 from .errors import MetadataError
@@ -112,6 +113,15 @@ def scheduled_tokens(
     return [scheduled[req_id] for req_id in input_batch.req_ids]
 
 
+def check_ubatch(operation: str, value: object) -> tuple[slice, slice]:
+    """Request and token slice of anything that has both."""
+    try:
+        return value.request_slice, value.token_slice  # type: ignore[attr-defined]
+    except AttributeError:
+        given = type(value).__name__
+        raise TypeError(f"{operation}: ubatch_slice is {given}, expected UBatchSlice") from None
+
+
 def check_slice(operation: str, field: str, value: slice, length: int) -> tuple[int, int]:
     """Start and stop of a non-empty slice with step 1 that lies within `length`."""
     if not isinstance(value, slice):
@@ -141,8 +151,11 @@ def check_logits(operation: str, metadata: CommonAttentionMetadata) -> None:
 
 def check_rows(operation: str, metadata: CommonAttentionMetadata) -> None:
     """Require one entry a request in the optional per-request fields."""
-    for field in ("encoder_seq_lens", "dcp_local_seq_lens"):
+    for field, kind in (("encoder_seq_lens", np.ndarray), ("dcp_local_seq_lens", torch.Tensor)):
         rows = getattr(metadata, field)
+        if rows is not None and not isinstance(rows, kind):
+            given = type(rows).__name__
+            raise TypeError(f"{operation}: {field} is {given}, expected {kind.__name__}")
         if rows is not None and rows.shape != (metadata.num_reqs,):
             given = f"of shape {tuple(rows.shape)}"
             raise MetadataError(operation, field, given, f"shape ({metadata.num_reqs},)")
@@ -291,11 +304,25 @@ def check_block_row(
     block_size: int,
 ) -> Sequence[int]:
     """The block table of `seq_id`, long enough for positions [range_start, range_end)."""
+    check_tables(operation, block_tables)
     if block_tables is None or seq_id not in block_tables:
         given = "None" if block_tables is None else f"without sequence {seq_id}"
         raise MetadataError(operation, "block_tables", given, f"a table for sequence {seq_id}")
     check_range(operation, block_tables[seq_id], range_start, range_end, block_size)
     return block_tables[seq_id]
+
+
+def check_tables(operation: str, block_tables: object) -> None:
+    """Require a mapping of block tables, or None."""
+    if block_tables is not None and not isinstance(block_tables, Mapping):
+        given = type(block_tables).__name__
+        raise TypeError(f"{operation}: block_tables is {given}, expected a dict or None")
+
+
+def check_list(operation: str, field: str, value: object) -> None:
+    """Require a list, which is appended to."""
+    if not isinstance(value, list):
+        raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected list")
 
 
 def check_range(
@@ -307,6 +334,7 @@ def check_range(
 ) -> None:
     """Require a block for each position of [range_start, range_end)."""
     check_int(operation, "range_start", range_start, 0)
+    check_int(operation, "range_end", range_end, 0)
     check_int(operation, "block_size", block_size, 1)
     needed = -(-range_end // block_size)
     if range_start < range_end and needed > len(block_table):

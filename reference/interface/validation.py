@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from .checks import check_common_metadata, check_int, check_queries, check_sequences
+from .checks import (
+    check_common_metadata,
+    check_int,
+    check_logits,
+    check_queries,
+    check_rows,
+    check_sequences,
+)
 from .errors import MetadataError
 from .metadata import CommonAttentionMetadata
 
@@ -23,7 +30,8 @@ def validate(metadata: CommonAttentionMetadata, block_size: int | None = None) -
     check_queries(_NAME, metadata)
     check_sequences(_NAME, metadata)
     _check_slots(metadata)
-    _check_optional(metadata)
+    check_logits(_NAME, metadata)
+    check_rows(_NAME, metadata)
     if block_size is not None:
         check_int(_NAME, "block_size", block_size, 1)
         _check_width(metadata, block_size)
@@ -45,19 +53,6 @@ def _check_slots(md: CommonAttentionMetadata) -> None:
             expected = f"a slot of its own (token {seen[slot]} has this one)"
             raise MetadataError(_NAME, f"slot_mapping[{token}]", slot, expected)
         seen[slot] = token
-
-
-def _check_optional(md: CommonAttentionMetadata) -> None:
-    indices, count = md.logits_indices_padded, md.num_logits_indices
-    if (indices is None) != (count is None):
-        missing = "logits_indices_padded" if indices is None else "num_logits_indices"
-        raise MetadataError(_NAME, missing, None, "both logits fields or neither")
-    if indices is not None and count is not None and not 0 <= count <= len(indices):
-        raise MetadataError(_NAME, "num_logits_indices", count, f"0 to {len(indices)}")
-    for field in ("encoder_seq_lens", "dcp_local_seq_lens"):
-        rows = getattr(md, field)
-        if rows is not None and len(rows) != md.num_reqs:
-            raise MetadataError(_NAME, field, f"of length {len(rows)}", f"length {md.num_reqs}")
 
 
 def _check_width(md: CommonAttentionMetadata, block_size: int) -> None:

@@ -144,7 +144,7 @@ def test_operation_that_nobody_offers_is_incomplete(options):
     )
     verify(made)
     results = {o["name"]: o["verdict"] for o in summary_of(made.out)["operations"]}
-    assert results["build_slot_mapping"] == "NOT OFFERED"
+    assert results["build_slot_mapping"] == "UNVERIFIED"
     with pytest.raises(UsageError, match="offers none of the operations"):
         verify(options(ops="build_slot_mapping", candidates=[str(CANDIDATES / "two_bugs.py")]))
 
