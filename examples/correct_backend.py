@@ -27,6 +27,7 @@ from reference.interface.checks import (
     check_slot_mapping,
     check_span,
     check_tensor,
+    check_ubatch,
 )
 
 
@@ -78,8 +79,9 @@ def _make_metadata_with_slice(
     """One micro-batch as a batch of its own; SPEC.md section 3."""
     operation, md = "_make_metadata_with_slice", attn_metadata
     _check_parent(operation, md)
-    r0, r1 = check_slice(operation, "request_slice", ubatch_slice.request_slice, md.num_reqs)
-    t0, t1 = check_slice(operation, "token_slice", ubatch_slice.token_slice, md.num_actual_tokens)
+    requests, tokens = check_ubatch(operation, ubatch_slice)
+    r0, r1 = check_slice(operation, "request_slice", requests, md.num_reqs)
+    t0, t1 = check_slice(operation, "token_slice", tokens, md.num_actual_tokens)
     check_span(operation, md.query_start_loc_cpu.tolist(), r0, r1, t0, t1)
     rows, offsets = slice(r0, r1), slice(r0, r1 + 1)
     starts = md.query_start_loc_cpu[offsets]

@@ -16,6 +16,7 @@ from reference.interface import PAD_SLOT_ID, CommonAttentionMetadata, UBatchSlic
 from reference.interface.checks import (
     check_common_metadata,
     check_int,
+    check_list,
     check_logits,
     check_queries,
     check_range,
@@ -24,6 +25,7 @@ from reference.interface.checks import (
     check_slice,
     check_slot_mapping,
     check_span,
+    check_ubatch,
 )
 
 _TILE = 32
@@ -71,8 +73,9 @@ def _make_metadata_with_slice(
     check_sequences(operation, md)
     check_logits(operation, md)
     check_rows(operation, md)
-    r0, r1 = check_slice(operation, "request_slice", ubatch_slice.request_slice, md.num_reqs)
-    t0, t1 = check_slice(operation, "token_slice", ubatch_slice.token_slice, md.num_actual_tokens)
+    requests, tokens = check_ubatch(operation, ubatch_slice)
+    r0, r1 = check_slice(operation, "request_slice", requests, md.num_reqs)
+    t0, t1 = check_slice(operation, "token_slice", tokens, md.num_actual_tokens)
     check_span(operation, md.query_start_loc_cpu.tolist(), r0, r1, t0, t1)
     rows, ends = slice(r0, r1), slice(r0 + 1, r1 + 1)
     if md.dcp_local_seq_lens is not None and int(md.query_start_loc_cpu[r1]) > t1:
@@ -84,8 +87,8 @@ def _make_metadata_with_slice(
         md,
         query_start_loc=starts.to(md.query_start_loc.device, copy=True),
         query_start_loc_cpu=starts,
-        seq_lens=seq_lens.to(md.seq_lens.device, copy=True),
-        seq_lens_cpu=seq_lens,
+        seq_lens=seq_lens.to(md.seq_lens, copy=True),
+        seq_lens_cpu=seq_lens.to(md.seq_lens_cpu.dtype),
         # WRONG: a request that began in an earlier slice has computed that slice's tokens
         # too. The kernel takes its queries for older ones than they are.
         num_computed_tokens_cpu=md.num_computed_tokens_cpu[rows].clone(),
@@ -156,6 +159,7 @@ def _compute_slot_mapping_numpy(
     block_size: int,
 ) -> None:
     """Wrong for more tokens than one tile holds."""
+    check_list("_compute_slot_mapping_numpy", "slot_mapping", slot_mapping)
     check_range("_compute_slot_mapping_numpy", block_table, range_start, range_end, block_size)
     blocks = torch.tensor(block_table, dtype=torch.int64)
     for tile_start in range(range_start, range_end, _TILE):

@@ -19,7 +19,23 @@ ORACLES = (
 """Names of the oracles in the order in which they judge; the first failure leads."""
 
 
-_LENGTHS = ("query_start_loc", "query_start_loc_cpu", "seq_lens", "seq_lens_cpu")
+_LENGTHS = (
+    "query_start_loc",
+    "query_start_loc_cpu",
+    "seq_lens",
+    "seq_lens_cpu",
+    "num_computed_tokens_cpu",
+    "num_reqs",
+    "num_actual_tokens",
+)
+_COUNTS = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens")
+_GROUPS = {
+    **dict.fromkeys(_LENGTHS, "lengths"),
+    **dict.fromkeys(_COUNTS, "counts"),
+    "max_query_len": "bounds",
+    "max_seq_len": "bounds",
+    "out": "result",
+}
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,11 +59,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def group(self) -> str:
-        """Fields that follow from each other: one mistake shows in all of a group."""
+        """The field, or the name of several that follow from each other."""
         name = self.field.rsplit(".", 1)[-1]
-        if name in _LENGTHS or name.startswith(("num_", "max_")):
-            return "lengths"
-        return "result" if name == "out" else name or self.oracle
+        return _GROUPS.get(name, name or self.oracle)
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -43,9 +43,9 @@ def diagnose(context: Context, name: str, expected: Any, got: Any) -> str:
     right, wrong = _array(expected), _array(got)
     if right is None or wrong is None:
         return "wrong order" if _same_items(expected, got) else f"{field} is wrong"
-    if isinstance(expected, torch.Tensor) and expected.dtype != got.dtype:
-        narrower = got.dtype.itemsize < expected.dtype.itemsize
-        return "narrowed dtype" if narrower else "another dtype"
+    wanted, given = getattr(expected, "dtype", None), getattr(got, "dtype", None)
+    if wanted is not None and given is not None and wanted != given:
+        return "narrowed dtype" if given.itemsize < wanted.itemsize else "another dtype"
     if isinstance(expected, torch.Tensor) and expected.device != got.device:
         return "on another device"
     if right.shape != wrong.shape:
@@ -61,6 +61,8 @@ def _kind(expected: Any, got: Any) -> str:
         return "field that should not be set"
     if isinstance(expected, torch.Tensor) and not isinstance(got, torch.Tensor):
         return f"{type(got).__name__} where a tensor was expected"
+    if isinstance(expected, np.ndarray) and not isinstance(got, np.ndarray):
+        return f"{type(got).__name__} where a numpy array was expected"
     if type(expected) in (int, bool) and type(got) is not type(expected):
         given = f"{type(got).__module__}.{type(got).__name__}"
         return f"{given} where a Python {type(expected).__name__} was expected"
@@ -96,6 +98,8 @@ def _shape(right: np.ndarray, wrong: np.ndarray) -> str:
 
 def _values(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
     where = right != wrong
+    if not where.any():
+        return f"{field} is of another type"
     a, b = right[where], wrong[where]
     difference = b - a
     for fits in (_stale, _wrapped, _zero_length, _repeated_tile, _rebased, _progress):
@@ -104,7 +108,7 @@ def _values(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) 
             return text
     if field in _IDS:
         return _block_ids(context, right, wrong)
-    if "slot" in context.operation or field == "slot_mapping":
+    if field == "slot_mapping" or (field in ("result", "out") and "slot" in context.operation):
         return _slots(context, np.flatnonzero(where), a, b)
     if right.size > 1 and np.array_equal(np.sort(right, axis=None), np.sort(wrong, axis=None)):
         return "wrong order"

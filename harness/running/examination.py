@@ -36,6 +36,8 @@ class Found:
     failure: Failure
     smallest: Sourced
     first: Sourced
+    groups: frozenset[str]
+    """Fields that are wrong in the smallest case."""
 
 
 @dataclass
@@ -94,15 +96,25 @@ class Examination:
     def news(self, failures: tuple[Failure, ...]) -> Failure | None:
         """The first failure that no known root cause accounts for.
 
-        A mistake shows in all fields that follow from each other, so what is wrong in
-        the same group of fields is accounted for; a field of its own is not.
+        A known mistake accounts for what else is wrong in its own smallest case, and
+        wrong lengths for wrong bounds. Anything beyond that is another mistake, though
+        the known one shows in the same case.
         """
-        known = {found.failure.group for found in self.found.values()}
-        return next((failure for failure in failures if failure.group not in known), None)
+        roots = {failure.root for failure in failures}
+        present = [found for root, found in self.found.items() if root in roots]
+        accounted = {group for found in present for group in found.groups}
+        if "lengths" in accounted:
+            accounted.add("bounds")
+        for failure in failures:
+            if failure.root not in self.found and failure.group not in accounted:
+                return failure
+        return None
 
     def record(self, failure: Failure, smallest: Sourced, first: Sourced) -> None:
         """Make a root cause known."""
-        self.found.setdefault(failure.root, Found(failure, smallest, first))
+        shown = self._verdicts.get(smallest.case.id, (failure,))
+        groups = frozenset(other.group for other in (failure, *shown))
+        self.found.setdefault(failure.root, Found(failure, smallest, first, groups))
 
     def repeat_in_fresh_process(self) -> None:
         """Judge some cases again in a new worker, the last first: oracle 6."""

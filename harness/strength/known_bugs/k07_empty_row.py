@@ -27,11 +27,13 @@ def make_local_attention_virtual_batches(
     )
     seq_lens = torch.where(made.seq_lens == 0, attn_chunk_size, made.seq_lens)
     seq_lens = seq_lens.to(made.seq_lens.dtype)
-    query_lens = made.query_start_loc_cpu.diff()
+    computed = seq_lens.cpu() - made.query_start_loc_cpu.diff()
     return replace(
         made,
         seq_lens=seq_lens,
         seq_lens_cpu=seq_lens.cpu(),
-        num_computed_tokens_cpu=(seq_lens.cpu() - query_lens).to(seq_lens.dtype),
+        num_computed_tokens_cpu=(seq_lens.cpu() - query_lens).to(
+            made.num_computed_tokens_cpu.dtype
+        ),
         max_seq_len=max(seq_lens.tolist(), default=0),
     )

@@ -36,16 +36,16 @@ def test_drawn_batches_are_valid_metadata(batch):
 
 @settings(QUICK, max_examples=60)
 @given(batches(extras=True))
-def test_stale_patterns_differ_only_in_stale_places(batch):
+def test_patterns_differ_in_stale_places_and_block_ids(batch):
     one, _ = lay_out(batch, 0)
     other, _ = lay_out(batch, 1)
     assert torch.equal(one.query_start_loc, other.query_start_loc)
-    tokens = one.num_actual_tokens
-    assert torch.equal(one.slot_mapping[:tokens], other.slot_mapping[:tokens])
+    assert torch.equal(one.seq_lens, other.seq_lens)
+    validate(other, batch.block_size)
     for row, blocks in enumerate(batch.blocks):
         live = one.block_table_tensor[row, : len(blocks)]
-        assert torch.equal(live, other.block_table_tensor[row, : len(blocks)])
         assert live.tolist() == list(blocks)
+        assert torch.equal(live ^ 1, other.block_table_tensor[row, : len(blocks)])
         stale = one.block_table_tensor[row, len(blocks) :]
         assert not (stale == other.block_table_tensor[row, len(blocks) :]).any()
 

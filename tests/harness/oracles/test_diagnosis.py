@@ -1,0 +1,58 @@
+"""What went wrong is said in words of the domain, and odd outputs never stop the judge."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from harness.cases.batches import make_batch
+from harness.model.case import Case
+from harness.model.operation import MISSING
+from harness.oracles.diagnosis import Context, diagnose
+
+BATCH = make_batch([3, 2], [5, 4], 4, padded_requests=1)
+CONTEXT = Context("build_slot_mapping", Case("build_slot_mapping", BATCH), {"tokens": 5})
+
+
+def ints(*values, dtype=torch.int32):
+    return torch.tensor(values, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("field", "expected", "got", "words"),
+    [
+        ("causal", True, MISSING, "lost field"),
+        ("causal", True, False, "the opposite answer"),
+        ("num_reqs", 3, None, "lost field"),
+        ("num_reqs", 3, np.int64(3), "numpy.int64 where a Python int was expected"),
+        ("num_decodes", 3, 2, "zero-length (padded) rows miscounted"),
+        ("num_reqs", 3, 4, "off by one request"),
+        ("seq_lens", ints(8, 6), [8, 6], "list where a tensor was expected"),
+        ("seq_lens", ints(8, 6), ints(8, 6, dtype=torch.int16), "narrowed dtype"),
+        ("seq_lens", ints(8, 6), ints(8, 6, dtype=torch.int64), "another dtype"),
+        ("seq_lens", ints(8, 6), torch.tensor([8.0, 6.0], dtype=torch.bfloat16), "narrowed dtype"),
+        ("seq_lens", ints(8, 6), ints(8), "1 too few entries"),
+        ("seq_lens", ints(8, 6), ints(6, 8), "wrong order"),
+        ("seq_lens", ints(8, 6), ints(9, 6), "off by one token"),
+        ("seq_lens", ints(8, 6), ints(0x5A5A5A5B, 6), "stale entry read"),
+        ("seq_lens", ints(8, 6), ints(0x5C5C5C5C, 6), "memory returned that was never written"),
+        ("encoder_seq_lens", np.array([3]), np.array([3], dtype=np.int16), "narrowed dtype"),
+        ("encoder_seq_lens", np.array([3]), [3], "list where"),
+        ("num_computed_tokens_cpu", ints(5), ints(3), "computed tokens of a continued request"),
+        ("block_table_tensor", ints(0).view(1, 1), ints(1).view(1, 1), "off by one block"),
+        ("block_table_tensor", ints(0).view(1, 1), ints(2).view(1, 1), "another request's block"),
+        ("block_table_tensor", ints(0).view(1, 1), ints(77).view(1, 1), "a block that no request"),
+        ("slot_mapping", ints(5), ints(-1), "token without its slot"),
+        ("slot_mapping", ints(-1), ints(5), "a slot for an entry that must have none"),
+        ("slot_mapping", ints(5), ints(9), "another request's block"),
+        ("slot_mapping", ints(1), ints(5), "off by one block"),
+    ],
+)
+def test_diagnosis(field, expected, got, words):
+    assert diagnose(CONTEXT, field, expected, got).startswith(words)
+
+
+def test_wrapped_slot():
+    wide = torch.tensor([2**33 + 4])
+    assert diagnose(CONTEXT, "result", wide, wide.int().long()) == "32-bit overflow"
