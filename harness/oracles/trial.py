@@ -135,7 +135,8 @@ def digest(outputs: Outputs) -> str:
         state.update(name.encode())
         if isinstance(value, torch.Tensor):
             state.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            state.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            plain = value.detach().cpu()  # numpy has no bfloat16 and the like
+            state.update((plain.double() if plain.is_floating_point() else plain).numpy().tobytes())
         elif isinstance(value, np.ndarray):
             state.update(f"{value.dtype}{value.shape}".encode())
             state.update(np.ascontiguousarray(value).tobytes())

@@ -14,6 +14,7 @@ from harness.model.verdict import ORACLES, Failure
 from harness.oracles.determinism import FRESH_PROCESS
 from harness.running import interrupt
 from harness.running.ledger import Ledger
+from harness.running.shrink import shrink
 from harness.running.workers import InvalidCaseError, Worker
 
 Root = tuple[str, str]
@@ -21,6 +22,8 @@ _FRESH_CASES = 20
 _REPORT_EVERY = 25
 _MOST_DEATHS = 80
 """Worker deaths after which an operation is not examined further."""
+_TRIES, _DEADLY_TRIES = 1500, 30
+"""Cases that shrinking may try, fewer when each costs a worker."""
 _MEMORY = 20_000
 """Verdicts that are remembered so that shrinking does not ask twice."""
 
@@ -92,6 +95,20 @@ class Examination:
         except InvalidCaseError:
             return None
         return next((failure for failure in failures if failure.root == root), None)
+
+    def minimise(self, failure: Failure, sourced: Sourced) -> tuple[Failure, Sourced]:
+        """The smallest case found that fails by the same root, and how it fails."""
+        best = {sourced.case.id: failure}
+
+        def fails(case: Case) -> bool:
+            found = self.still_fails(Sourced(case, sourced.origin, sourced.source), failure.root)
+            if found is not None:
+                best[case.id] = found
+            return found is not None
+
+        tries = _DEADLY_TRIES if failure.oracle == "process" else _TRIES
+        smallest = shrink(sourced.case, fails, tries)
+        return best[smallest.id], Sourced(smallest, sourced.origin, sourced.source)
 
     def news(self, failures: tuple[Failure, ...]) -> Failure | None:
         """The first failure that no known root cause accounts for.

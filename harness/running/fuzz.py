@@ -55,7 +55,9 @@ def fuzz(examination: Examination, examples: int, run_seed: int) -> None:
     for round_number in range(_ROUNDS):
         discoveries = _one_pass(examination, examples, run_seed + round_number)
         for discovery, first in discoveries:
-            examination.record(discovery.failure, discovery.sourced, first)
+            # Hypothesis can stall where a draw depends on an earlier one.
+            failure, smallest = examination.minimise(discovery.failure, discovery.sourced)
+            examination.record(failure, smallest, first)
         if not discoveries:
             return
 

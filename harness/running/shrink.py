@@ -1,4 +1,4 @@
-"""Make a failing case smaller when Hypothesis did not draw it: boundaries, traces, corpora.
+"""Make a failing case smaller that Hypothesis did not draw, or could not make smaller.
 
 Greedy: the first simpler case that still fails in the same way is taken, until none
 does. Operations derive what depends on the batch when they make the call, so any
@@ -15,10 +15,8 @@ import msgspec
 from harness.cases.batches import make_batch
 from harness.model.case import Batch, Case
 
-_TRIES = 1500
 
-
-def shrink(case: Case, fails: Callable[[Case], bool], tries: int = _TRIES) -> Case:
+def shrink(case: Case, fails: Callable[[Case], bool], tries: int) -> Case:
     """The smallest case found for which `fails` still holds, after at most `tries` calls."""
     seen = {case.id}
     progress = True

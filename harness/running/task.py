@@ -13,14 +13,13 @@ import msgspec
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from harness.model.candidate import Candidate
-from harness.model.case import Batch, Case, Sourced, decode, encode
+from harness.model.case import Batch, Sourced, decode, encode
 from harness.model.operation import Operation
 from harness.model.run import Difference, Finding, OperationResult, OracleCount
 from harness.model.verdict import ORACLES
 from harness.running.examination import Examination, Found, TooDeadly
 from harness.running.fuzz import fuzz
 from harness.running.ledger import Ledger
-from harness.running.shrink import shrink
 from harness.running.workers import CandidateUnloadableError, InvalidCaseError, Worker
 
 
@@ -154,20 +153,8 @@ def _try(examination: Examination, sourced: Sourced) -> None:
     news = examination.news(examination.check(sourced))
     if news is None:
         return
-    root = news.root
-    best = {sourced.case.id: news}
-
-    def fails(case: Case) -> bool:
-        failure = examination.still_fails(Sourced(case, sourced.origin, sourced.source), root)
-        if failure is not None:
-            best[case.id] = failure
-        return failure is not None
-
-    deadly = root[0] == "process"
-    smallest = shrink(sourced.case, fails, **({"tries": 30} if deadly else {}))
-    examination.record(
-        best[smallest.id], Sourced(smallest, sourced.origin, sourced.source), sourced
-    )
+    failure, smallest = examination.minimise(news, sourced)
+    examination.record(failure, smallest, sourced)
 
 
 class _Memory:

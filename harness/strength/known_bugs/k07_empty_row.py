@@ -32,8 +32,6 @@ def make_local_attention_virtual_batches(
         made,
         seq_lens=seq_lens,
         seq_lens_cpu=seq_lens.cpu(),
-        num_computed_tokens_cpu=(seq_lens.cpu() - query_lens).to(
-            made.num_computed_tokens_cpu.dtype
-        ),
+        num_computed_tokens_cpu=computed.to(made.num_computed_tokens_cpu.dtype),
         max_seq_len=max(seq_lens.tolist(), default=0),
     )

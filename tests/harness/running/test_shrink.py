@@ -34,13 +34,13 @@ def test_shrinks_to_what_the_failure_needs():
             for q, c in zip(case.batch.query_lens, case.batch.computed_lens, strict=True)
         )
 
-    small = shrink(LARGE, fails)
+    small = shrink(LARGE, fails, 1500)
     assert small.batch == make_batch([5], [2], 16)
     assert small.params == {"cuts": []}
 
 
 def test_keeps_what_the_failure_needs():
-    small = shrink(LARGE, lambda case: case.batch.strided and case.batch.padded_requests > 1)
+    small = shrink(LARGE, lambda case: case.batch.strided and case.batch.padded_requests > 1, 1500)
     assert small.batch.query_lens == ()
     assert small.batch.strided
     assert small.batch.padded_requests == 3 or small.batch.padded_requests == 2
@@ -60,5 +60,5 @@ def test_stops_after_the_tries_it_may_make():
 
 def test_shrinks_lists_and_numbers_of_plain_cases():
     case = Case("compute_slot_mapping", None, {"blocks": [4, 9, 2], "seq_len": 11, "profile": True})
-    small = shrink(case, lambda c: len(c.params["blocks"]) >= 1 and c.params["seq_len"] >= 3)
+    small = shrink(case, lambda c: len(c.params["blocks"]) >= 1 and c.params["seq_len"] >= 3, 1500)
     assert small.params == {"blocks": [0], "seq_len": 3, "profile": False}
