@@ -67,7 +67,7 @@ def test_the_wrong_backend_fails(wrong_run):
     ("operation", "field", "diagnosis", "requests", "tokens"),
     [
         ("split_decodes_and_prefills", "num_decodes", "zero-length (padded) rows", 1, 1),
-        ("_make_metadata_with_slice", "num_computed_tokens_cpu[0]", "computed tokens", 1, 2),
+        ("_make_metadata_with_slice", "num_computed_tokens_cpu[0]", "computed tokens", 1, 1),
         ("build_slot_mapping", "result[0]", "32-bit overflow", 1, 1),
         ("_compute_slot_mapping_numpy", "slot_mapping[34]", "repeats the values", 1, 33),
     ],
