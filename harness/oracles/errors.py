@@ -22,6 +22,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
     made = trial.first
     if not trial.case.fault:
         if made.error is not None:
+            _ = trial.expected  # raises too if the input is not good after all
             yield raised(made)
         return
     fault = trial.operation.faults[trial.case.fault]
@@ -45,7 +46,7 @@ def raised(made: Attempt) -> Failure:
     kind = type(made.error).__name__
     return Failure(
         oracle=NAME,
-        field="",
+        field=f"raises {kind}",
         diagnosis=f"raises {kind} on good input",
         message=f"{kind}: {str(made.error)[:300]}",
         expected="a result",
