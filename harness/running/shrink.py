@@ -15,10 +15,13 @@ import msgspec
 from harness.cases.batches import make_batch
 from harness.model.case import Batch, Case
 
+_WORK = 2_000_000
+"""Requests and tokens that all tries together may hold: large cases get fewer tries."""
+
 
 def shrink(case: Case, fails: Callable[[Case], bool], tries: int) -> Case:
     """The smallest case found for which `fails` still holds, after at most `tries` calls."""
-    seen = {case.id}
+    seen, work = {case.id}, _WORK
     progress = True
     while progress:
         progress = False
@@ -27,7 +30,8 @@ def shrink(case: Case, fails: Callable[[Case], bool], tries: int) -> Case:
                 continue
             seen.add(smaller.id)
             tries -= 1
-            if tries < 0:
+            work -= smaller.num_requests + smaller.num_tokens
+            if tries < 0 or work < 0:
                 return case
             if fails(smaller):
                 case, progress = smaller, True
