@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from harness.model.case import Batch, Case
 
 if TYPE_CHECKING:
+    from hypothesis.stateful import RuleBasedStateMachine
     from hypothesis.strategies import SearchStrategy
 
 
@@ -66,6 +67,51 @@ class Fault:
     """Whether it can only be seen where reading the input needs no synchronisation."""
 
 
+class Line(NamedTuple):
+    """One step of a sequence."""
+
+    label: str
+    """The step in words, such as "swap rows 0 and 2"."""
+    code: str
+    """The step as Python source: what is run is what a snippet shows."""
+    raises: bool = False
+    """Whether it is bad input, which must get its error and change nothing."""
+
+
+class Script(NamedTuple):
+    """A sequence of steps as a program over the names that a candidate offers."""
+
+    setup: str
+    """Source that makes the objects which live through all steps."""
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequence:
+    """Many steps through the same persistent objects: how they are drawn, told and looked at.
+
+    The case holds the steps as numbers in its parameter `steps`. Any list of steps makes
+    sense (a step that does not apply is left out), so that dropping some shrinks it.
+    """
+
+    parts: tuple[str, ...]
+    """Names that the script uses: the candidate's, the reference's where it offers none."""
+    machine: type[RuleBasedStateMachine]
+    """Draws the steps (`harness.cases.machine.Machine`)."""
+    script: Callable[[Case, int], Script]
+    """Case and stale pattern (0 or 1) to the program."""
+    observe: Callable[[dict[str, Any]], Outputs]
+    """Everything to compare after a step, from the program's variables, stale places left out."""
+
+
+def _call(offered: Any, call: Call) -> Any:
+    return offered(*call.args, **call.kwargs)
+
+
+def _no_diagnosis(_call: Call, _field: str, _expected: Any, _got: Any) -> str:
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operation:
     """One utility: how to make its inputs, call it, read its outputs and judge them."""
@@ -85,6 +131,8 @@ class Operation:
     """Case, stale pattern (0 or 1) and device to a fresh call."""
     outputs: Callable[[Call, Any], Outputs]
     """The call and its result to output fields."""
+    run: Callable[[Any, Call], Any] = _call
+    """Puts what the candidate offers to use: a function is called, a class made and driven."""
     invariants: Callable[[Call, Outputs], Iterable[Breach]] = lambda _call, _outputs: ()
     """What must hold of the outputs whatever the reference says."""
     shares: frozenset[str] = frozenset()
@@ -92,3 +140,9 @@ class Operation:
     faults: dict[str, Fault] = field(default_factory=dict)
     kernels: bool = False
     """Whether it has a device path of its own; otherwise it only reads the CPU."""
+    shared: str = ""
+    """Why both packages have the interface's one implementation, "" if each has its own."""
+    diagnose: Callable[[Call, str, Any, Any], str] = _no_diagnosis
+    """The call, a wrong field, expected and got to words of the domain, "" if it knows none."""
+    sequence: Sequence | None = None
+    """Set for an operation of many steps."""

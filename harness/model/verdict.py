@@ -11,6 +11,7 @@ ORACLES = (
     "errors",
     "determinism",
     "equality",
+    "sequences",
     "invariants",
     "purity",
     "padding",

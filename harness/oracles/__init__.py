@@ -14,10 +14,11 @@ from harness.oracles import (
     padding,
     purity,
     red_zones,
+    sequences,
 )
 from harness.oracles.trial import Trial, digest
 
-_FOR_RESULTS = (determinism, equality, invariants, purity, padding, red_zones)
+_FOR_RESULTS = (determinism, equality, sequences, invariants, purity, padding, red_zones)
 CONTRACTS = {"process": "no crash, no hang, no runaway memory, no output to stdout"} | {
     module.NAME: (module.__doc__ or "").strip().splitlines()[0].split(": ", 1)[1].rstrip(".")
     for module in (errors, *_FOR_RESULTS)

@@ -22,27 +22,39 @@ NAME = "equality"
 
 def judge(trial: Trial) -> Iterator[Failure]:
     """One failure for each field of the first call that is not the reference's."""
+    if trial.operation.sequence is not None:
+        return  # compared step by step: `sequences`
     yield from differences(trial, trial.expected, trial.first.outputs, NAME)
 
 
 def checks(trial: Trial) -> int:
     """Fields compared."""
-    return len(trial.first.outputs)
+    return 0 if trial.operation.sequence else len(trial.first.outputs)
 
 
 def differences(trial: Trial, expected: Outputs, got: Outputs, oracle: str) -> Iterator[Failure]:
-    """Compare field by field, in the order of the operation's outputs."""
+    """Compare field by field, in the order of the operation's outputs.
+
+    Of a sequence only the first step that differs: the later ones follow from it.
+    """
     context: Context | None = None
+    wrong_step = ""
     for name, right in expected.items():
         value = got.get(name, MISSING)
         if same(right, value):
             continue
+        if trial.operation.sequence is not None:
+            step = name[: name.index("]")]
+            if wrong_step not in ("", step):
+                return
+            wrong_step = step
         context = context or Context(trial.operation.name, trial.case, trial.first.call.facts)
         index = first_difference(right, value)
         yield Failure(
             oracle=oracle,
             field=field_root(name),
-            diagnosis=diagnose(context, name, right, value),
+            diagnosis=trial.operation.diagnose(trial.first.call, name, right, value)
+            or diagnose(context, name, right, value),
             message=f"{name}{_bracket(index)} is {element(value, index)}, "
             f"expected {element(right, index)}",
             expected=brief(right),

@@ -17,6 +17,7 @@ import torch
 
 from harness.model.case import Case
 from harness.model.operation import Call, Operation, Outputs
+from harness.operations.playing import Transcript
 from harness.oracles.guards import FILLS, GuardedAllocations
 
 Function = Callable[..., Any]
@@ -49,7 +50,7 @@ def attempt(operation: Operation, function: Function, call: Call, fill: int) -> 
     guards = GuardedAllocations(fill)
     try:
         with guards:
-            result = function(*call.args, **call.kwargs)
+            result = operation.run(function, call)
         made.stray_writes = guards.broken()
     except KeyboardInterrupt:
         raise
@@ -57,6 +58,8 @@ def attempt(operation: Operation, function: Function, call: Call, fill: int) -> 
         made.error = error
         made.log = "".join(traceback.format_exception(error)[-12:])
         return made
+    if isinstance(result, Transcript):
+        made.log = result.log
     try:
         made.outputs = operation.outputs(call, result)
     except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
@@ -120,7 +123,10 @@ class Trial:
 
     def _expect(self, pattern: int) -> Outputs:
         call = self.prepare(pattern)
-        return self.operation.outputs(call, self.reference(*call.args, **call.kwargs))
+        result = self.operation.run(self.reference, call)
+        if isinstance(result, Transcript) and result.error is not None:
+            raise result.error
+        return self.operation.outputs(call, result)
 
 
 def field_root(name: str) -> str:

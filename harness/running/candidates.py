@@ -7,12 +7,13 @@ import importlib.util
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
 from functools import reduce
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import reference
 from harness.model.candidate import Candidate, Lane
 from harness.model.operation import Operation
 from harness.running.errors import UsageError
@@ -140,7 +141,20 @@ def _is_here(name: str, path: Path) -> bool:
     return spec is not None and spec.origin is not None and Path(spec.origin).is_relative_to(path)
 
 
-def function_of(module: Any, operation: Operation) -> Callable[..., Any] | None:
-    """The candidate's function for the operation, None if it does not offer one."""
-    function = getattr(module, operation.name, None)
-    return function if callable(function) else None
+def offered_by(module: Any, operation: Operation) -> Any:
+    """The candidate's function or class for the operation, None if it does not offer one.
+
+    For a sequence an object with all names that its steps use: the candidate's where it
+    has them, the reference's otherwise; None if it has none of them.
+    """
+    if operation.sequence is None:
+        return _callable_in(module, operation.name)
+    parts = {name: _callable_in(module, name) for name in operation.sequence.parts}
+    if not any(parts.values()):
+        return None
+    return SimpleNamespace(**{name: own or getattr(reference, name) for name, own in parts.items()})
+
+
+def _callable_in(module: Any, name: str) -> Any:
+    found = getattr(module, name, None)
+    return found if callable(found) else None

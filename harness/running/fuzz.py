@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import FlakyFailure, Unsatisfiable
+from hypothesis.stateful import run_state_machine_as_test
 
 from harness.model.case import Case, Sourced
 from harness.model.operation import Operation
@@ -19,6 +21,10 @@ _ROUNDS = 6
 _SHRINK_CALLS = 2000
 _SHRINK_DEATHS = 25
 """Calls and worker deaths that shrinking may cost, per pass."""
+_STEPS = 25
+"""Most steps of a sequence."""
+_STEPS_FOR_A_CASE = 2
+"""As many sequences are drawn as would be cases, divided by this: a sequence costs more."""
 _FAULTY = 8
 """One case in so many is malformed."""
 
@@ -95,19 +101,8 @@ def _spent(examination: Examination, budget: dict[str, int]) -> bool:
 def _explore(
     body: Callable[[Case], None], examination: Examination, examples: int, run_seed: int
 ) -> list[Discovery]:
-    test = given(strategy(examination.operation))(body)
-    test = settings(
-        max_examples=examples,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-        report_multiple_bugs=True,
-        verbosity=Verbosity.quiet,
-        print_blob=False,
-    )(test)
     try:
-        seed(run_seed)(test)()
+        _drawn(body, examination.operation, examples, run_seed)()
     except Discovery as news:
         return [news]
     except FlakyFailure as flaky:
@@ -119,6 +114,28 @@ def _explore(
     return []
 
 
+def _drawn(
+    body: Callable[[Case], None], operation: Operation, examples: int, run_seed: int
+) -> Callable[[], None]:
+    """The body as a Hypothesis test: of drawn cases, or of a state machine's sequences."""
+    machine = operation.sequence.machine if operation.sequence else None
+    how = settings(
+        max_examples=max(1, examples // _STEPS_FOR_A_CASE) if machine else examples,
+        stateful_step_count=_STEPS,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=True,
+        verbosity=Verbosity.quiet,
+        print_blob=False,
+    )
+    if machine is None:
+        return seed(run_seed)(how(given(strategy(operation))(body)))
+    bound = seed(run_seed)(type(machine.__name__, (machine,), {"judge": staticmethod(body)}))
+    return partial(run_state_machine_as_test, bound, settings=how)
+
+
 def _discoveries(group: BaseExceptionGroup[BaseException]) -> list[Discovery]:
     found: list[Discovery] = []
     for error in group.exceptions:
@@ -126,4 +143,6 @@ def _discoveries(group: BaseExceptionGroup[BaseException]) -> list[Discovery]:
             found.extend(_discoveries(error))
         elif isinstance(error, Discovery):
             found.append(error)
+        else:
+            raise error  # the harness's own, which no finding may hide
     return found

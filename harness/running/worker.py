@@ -10,7 +10,6 @@ import faulthandler
 import os
 import resource
 import signal
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,7 +24,7 @@ from harness.model.verdict import Explanation, Failure, Verdict
 from harness.oracles import judge
 from harness.oracles.equality import as_array, same, type_name
 from harness.oracles.trial import PrintWatch, Trial
-from harness.running.candidates import enter_lane, function_of, load
+from harness.running.candidates import enter_lane, load, offered_by
 
 JUDGE, JUDGE_AND_DIGEST, EXPLAIN = b"J", b"D", b"E"
 
@@ -85,8 +84,8 @@ def serve(
     except BaseException as error:  # an import may raise anything
         _send(connection, Unloadable(f"{type(error).__name__}: {error}"[:500]))
         os._exit(0)
-    functions = {name: function_of(module, op) for name, op in operations.items()}
-    _send(connection, Ready(tuple(name for name, function in functions.items() if function)))
+    offers = {name: offered_by(module, op) for name, op in operations.items()}
+    _send(connection, Ready(tuple(name for name, offer in offers.items() if offer is not None)))
     if candidate.lane != "cuda":
         _limit_memory(memory_bytes)
     watch = PrintWatch()
@@ -97,16 +96,12 @@ def serve(
         except EOFError:
             os._exit(0)
         case = decode(frame[1:])
-        function = functions[case.operation]
-        assert function is not None
-        trial = _trial(operations[case.operation], case, function, candidate)
+        trial = _trial(operations[case.operation], case, offers[case.operation], candidate)
         _send(connection, _answer(frame[:1], trial, watch))
 
 
-def _trial(
-    operation: Operation, case: Case, function: Callable[..., Any], candidate: Candidate
-) -> Trial:
-    return Trial(operation, case, function, getattr(reference, operation.name), candidate.device)
+def _trial(operation: Operation, case: Case, offer: Any, candidate: Candidate) -> Trial:
+    return Trial(operation, case, offer, offered_by(reference, operation), candidate.device)
 
 
 def _answer(kind: bytes, trial: Trial, watch: PrintWatch) -> Reply:
