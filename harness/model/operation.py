@@ -84,6 +84,8 @@ class Script(NamedTuple):
     setup: str
     """Source that makes the objects which live through all steps."""
     lines: tuple[Line, ...]
+    teardown: str = ""
+    """Source that leaves the process as it was."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 
 from harness.model.case import Case
-from harness.model.operation import Call, Outputs, Script, Sequence
+from harness.model.operation import Call, Operation, Outputs, Script, Sequence
 
 
 class Transcript(NamedTuple):
@@ -28,13 +29,20 @@ class Transcript(NamedTuple):
 
 def prepare_script(sequence: Sequence, case: Case, pattern: int) -> Call:
     """A call whose only argument is the script of the case."""
-    return Call([sequence.script(case, pattern)], facts={"steps": case.params["steps"]})
+    return Call([sequence.script(case, pattern)], facts={"case": case})
 
 
 def play(sequence: Sequence, parts: Any, script: Script) -> Transcript:
     """Run the script on the names in `parts`, looking at everything after each step."""
     names = dict(vars(parts))
     exec(_source(script.setup), names)
+    try:
+        return _play_lines(sequence, script, names)
+    finally:
+        exec(_source(script.teardown), names)
+
+
+def _play_lines(sequence: Sequence, script: Script, names: dict[str, Any]) -> Transcript:
     steps: list[Outputs] = []
     for line in script.lines:
         error = _raised(line.code, names)
@@ -50,6 +58,35 @@ def play(sequence: Sequence, parts: Any, script: Script) -> Transcript:
         if error is not None and not line.raises:
             return Transcript(steps, error, _log(error))
     return Transcript(steps)
+
+
+def sequence_operation(*, name: str, sequence: Sequence, **fields: Any) -> Operation:
+    """An operation of many steps; `fields` are the others of `Operation` that it needs."""
+
+    def run(parts: Any, call: Call) -> Transcript:
+        return play(sequence, parts, call.args[0])
+
+    return Operation(
+        name=name,
+        sequence=sequence,
+        cases=st.nothing,
+        prepare=lambda case, pattern, _device: prepare_script(sequence, case, pattern),
+        run=run,
+        outputs=transcript_outputs,
+        **fields,
+    )
+
+
+def snippet(operation: Operation, script: Script, imports: list[str], last: str) -> str:
+    """The sequence as a program that a person can run, up to what went wrong.
+
+    `imports` name the candidate's and the reference's parts; `last` is the wrong field
+    of the last step, which the program prints.
+    """
+    steps = [f"{line.code}  # {n}. {line.label}" for n, line in enumerate(script.lines, 1)]
+    show = f'print(ALL["{operation.name}"].sequence.observe(globals())["{last}"])'
+    parts = ["\n".join([*imports, "from harness.operations import ALL"]), script.setup]
+    return "\n\n".join([*filter(None, parts), "\n".join([*steps, *([show] if last else [])])])
 
 
 def transcript_outputs(_call: Call, result: Transcript) -> Outputs:
