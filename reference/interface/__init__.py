@@ -22,6 +22,11 @@ from .constants import (
     KVCacheLayoutType,
 )
 from .errors import MetadataError
+from .kv_cache_layout import (
+    get_kv_cache_layout,
+    is_valid_kv_cache_layout,
+    set_kv_cache_layout,
+)
 from .metadata import (
     CommonAttentionMetadata,
     InputBatch,
@@ -56,5 +61,8 @@ __all__ = [
     "PerLayerParameters",
     "SchedulerOutput",
     "UBatchSlice",
+    "get_kv_cache_layout",
+    "is_valid_kv_cache_layout",
+    "set_kv_cache_layout",
     "validate",
 ]
