@@ -105,6 +105,11 @@ class Case(
         return sum(self.params.get("query_lens", ()))
 
     @property
+    def num_steps(self) -> int:
+        """Steps of a sequence, 0 for anything else."""
+        return len(self.params.get("steps", ()))
+
+    @property
     def _range(self) -> tuple[int, int] | None:
         """First and last position of an operation on one sequence."""
         for first, last in (("context_len", "seq_len"), ("range_start", "range_end")):

@@ -88,6 +88,14 @@ class Script(NamedTuple):
     """Source that leaves the process as it was."""
 
 
+class Parts(NamedTuple):
+    """The functions and classes that a sequence is played with."""
+
+    names: dict[str, Any]
+    own: tuple[str, ...]
+    """Those that the candidate offers; the others are the reference's."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sequence:
     """Many steps through the same persistent objects: how they are drawn, told and looked at.

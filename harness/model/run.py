@@ -102,6 +102,12 @@ class Finding(msgspec.Struct, kw_only=True):
     requests_before: int
     """Requests of the case that first failed, before shrinking."""
     tokens_before: int
+    steps: list[tuple[str, str]] = []
+    """Of a sequence: each step in words and as source."""
+    steps_before: int = 0
+    """Steps of the sequence that first failed, before shrinking."""
+    snippet: str = ""
+    """Of a sequence: the program that shows what went wrong."""
     failed_cases: int
     """Cases of this run that failed in the same way."""
     command: str

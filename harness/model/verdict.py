@@ -79,3 +79,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
     outputs: list[dict[str, Any]]
     log: str
+    steps: list[tuple[str, str]] = []
+    """Of a sequence: each step in words and as source."""
+    snippet: str = ""
+    """Of a sequence: the program that shows what went wrong."""

@@ -5,8 +5,10 @@ What is run is what a failure shows as a snippet, line by line.
 
 from __future__ import annotations
 
+import re
 import traceback
 from functools import lru_cache
+from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ import torch
 from hypothesis import strategies as st
 
 from harness.model.case import Case
-from harness.model.operation import Call, Operation, Outputs, Script, Sequence
+from harness.model.operation import Call, Line, Operation, Outputs, Parts, Script, Sequence
 
 
 class Transcript(NamedTuple):
@@ -32,9 +34,9 @@ def prepare_script(sequence: Sequence, case: Case, pattern: int) -> Call:
     return Call([sequence.script(case, pattern)], facts={"case": case})
 
 
-def play(sequence: Sequence, parts: Any, script: Script) -> Transcript:
-    """Run the script on the names in `parts`, looking at everything after each step."""
-    names = dict(vars(parts))
+def play(sequence: Sequence, parts: Parts, script: Script) -> Transcript:
+    """Run the script on the parts, looking at everything after each step."""
+    names = dict(parts.names)
     exec(_source(script.setup), names)
     try:
         return _play_lines(sequence, script, names)
@@ -63,7 +65,7 @@ def _play_lines(sequence: Sequence, script: Script, names: dict[str, Any]) -> Tr
 def sequence_operation(*, name: str, sequence: Sequence, **fields: Any) -> Operation:
     """An operation of many steps; `fields` are the others of `Operation` that it needs."""
 
-    def run(parts: Any, call: Call) -> Transcript:
+    def run(parts: Parts, call: Call) -> Transcript:
         return play(sequence, parts, call.args[0])
 
     return Operation(
@@ -77,16 +79,47 @@ def sequence_operation(*, name: str, sequence: Sequence, **fields: Any) -> Opera
     )
 
 
-def snippet(operation: Operation, script: Script, imports: list[str], last: str) -> str:
-    """The sequence as a program that a person can run, up to what went wrong.
+def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> str:
+    """The sequence as a program that a person can run; at its end it prints what is seen.
 
-    `imports` name the candidate's and the reference's parts; `last` is the wrong field
-    of the last step, which the program prints.
+    `target` is the candidate's module or file.
     """
-    steps = [f"{line.code}  # {n}. {line.label}" for n, line in enumerate(script.lines, 1)]
-    show = f'print(ALL["{operation.name}"].sequence.observe(globals())["{last}"])'
-    parts = ["\n".join([*imports, "from harness.operations import ALL"]), script.setup]
-    return "\n\n".join([*filter(None, parts), "\n".join([*steps, *([show] if last else [])])])
+    assert operation.sequence is not None
+    code = "\n".join([script.setup, *(line.code for line in script.lines)])
+    used = [name for name in operation.sequence.parts if re.search(rf"\b{name}\b", code)]
+    others = [name for name in used if name not in parts.own]
+    lines = [
+        *_imports(target, [name for name in used if name in parts.own]),
+        *([f"from reference import {', '.join(others)}"] if others else []),
+        "from harness.operations import ALL",
+        "",
+        *filter(None, [script.setup]),
+        "",
+    ]
+    for number, line in enumerate(script.lines, 1):
+        lines += [f"# {number}. {line.label}", *_told(line)]
+    show = f'print(ALL["{operation.name}"].sequence.observe(globals()))'
+    return "\n".join([*lines, "", show])
+
+
+def _told(line: Line) -> list[str]:
+    """The step's source; bad input in a `try`, so that the program goes on."""
+    code = line.code.splitlines()
+    if not line.raises:
+        return code
+    inner = [f"    {text}" for text in code]
+    return ["try:", *inner, "except (TypeError, ValueError) as refused:", "    print(refused)"]
+
+
+def _imports(target: str, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    path = Path(target)
+    if not path.is_absolute():
+        return [f"from {target.partition(':')[0]} import {', '.join(names)}"]
+    folder, module = str(path.parent), path.stem
+    found = f"from {module} import {', '.join(names)}"
+    return ["import sys", "", f"sys.path.insert(0, {folder!r})", found]
 
 
 def transcript_outputs(_call: Call, result: Transcript) -> Outputs:

@@ -6,7 +6,6 @@ import hashlib
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
@@ -19,8 +18,6 @@ from harness.model.case import Case
 from harness.model.operation import Call, Operation, Outputs
 from harness.operations.playing import Transcript
 from harness.oracles.guards import FILLS, GuardedAllocations
-
-Function = Callable[..., Any]
 
 
 @dataclass
@@ -41,7 +38,7 @@ class Attempt:
     """Allocations of the function whose guard words changed."""
 
 
-def attempt(operation: Operation, function: Function, call: Call, fill: int) -> Attempt:
+def attempt(operation: Operation, function: Any, call: Call, fill: int) -> Attempt:
     """Call the function once; whatever it raises is recorded, not raised.
 
     What it allocates lies between guard words and holds the byte `fill`.
@@ -81,8 +78,9 @@ class Trial:
 
     operation: Operation
     case: Case
-    function: Function
-    reference: Function
+    function: Any
+    """What the candidate offers: a function, a class, or the parts of a sequence."""
+    reference: Any
     device: str
 
     def prepare(self, pattern: int) -> Call:

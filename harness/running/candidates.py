@@ -10,12 +10,11 @@ from collections import Counter
 from functools import reduce
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import reference
 from harness.model.candidate import Candidate, Lane
-from harness.model.operation import Operation
+from harness.model.operation import Operation, Parts
 from harness.running.errors import UsageError
 
 GROUP = "attnproof.candidates"
@@ -144,15 +143,17 @@ def _is_here(name: str, path: Path) -> bool:
 def offered_by(module: Any, operation: Operation) -> Any:
     """The candidate's function or class for the operation, None if it does not offer one.
 
-    For a sequence an object with all names that its steps use: the candidate's where it
-    has them, the reference's otherwise; None if it has none of them.
+    For a sequence all names that its steps use: the candidate's where it has them, the
+    reference's otherwise; None if it has none of them.
     """
     if operation.sequence is None:
         return _callable_in(module, operation.name)
-    parts = {name: _callable_in(module, name) for name in operation.sequence.parts}
-    if not any(parts.values()):
+    own = {name: _callable_in(module, name) for name in operation.sequence.parts}
+    own = {name: part for name, part in own.items() if part is not None}
+    if not own:
         return None
-    return SimpleNamespace(**{name: own or getattr(reference, name) for name, own in parts.items()})
+    others = {name: getattr(reference, name) for name in operation.sequence.parts}
+    return Parts(others | own, tuple(own))
 
 
 def _callable_in(module: Any, name: str) -> Any:

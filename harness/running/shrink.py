@@ -152,6 +152,10 @@ def _simpler_values(value: Any) -> Iterator[Any]:
             yield False
     elif isinstance(value, int):
         yield from _smaller(value)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            for simple in _simpler_values(item):
+                yield value | {name: simple}
     elif isinstance(value, list):
         width = len(value)
         while width:

@@ -21,6 +21,7 @@ from harness.model.candidate import Candidate
 from harness.model.case import Case, decode
 from harness.model.operation import Operation
 from harness.model.verdict import Explanation, Failure, Verdict
+from harness.operations.playing import snippet
 from harness.oracles import judge
 from harness.oracles.equality import as_array, same, type_name
 from harness.oracles.trial import PrintWatch, Trial
@@ -97,17 +98,17 @@ def serve(
             os._exit(0)
         case = decode(frame[1:])
         trial = _trial(operations[case.operation], case, offers[case.operation], candidate)
-        _send(connection, _answer(frame[:1], trial, watch))
+        _send(connection, _answer(frame[:1], trial, watch, candidate.target))
 
 
 def _trial(operation: Operation, case: Case, offer: Any, candidate: Candidate) -> Trial:
     return Trial(operation, case, offer, offered_by(reference, operation), candidate.device)
 
 
-def _answer(kind: bytes, trial: Trial, watch: PrintWatch) -> Reply:
+def _answer(kind: bytes, trial: Trial, watch: PrintWatch, target: str) -> Reply:
     try:
         if kind == EXPLAIN:
-            return Explained(explain(trial))
+            return Explained(explain(trial, target))
         verdict = judge(trial, digested=kind == JUDGE_AND_DIGEST)
     except Exception as error:  # ours: the parent must hear of it, whatever it is
         return Invalid(f"{type(error).__name__}: {error}")
@@ -118,8 +119,8 @@ def _answer(kind: bytes, trial: Trial, watch: PrintWatch) -> Reply:
     return Judged(verdict)
 
 
-def explain(trial: Trial) -> Explanation:
-    """All output fields of the first call beside the reference's."""
+def explain(trial: Trial, target: str) -> Explanation:
+    """All output fields of the first call beside the reference's; a sequence as a program."""
     made = trial.first
     if trial.case.fault:
         return Explanation([], made.log)
@@ -136,7 +137,15 @@ def explain(trial: Trial) -> Explanation:
                 "equal": same(right, got),
             }
         )
-    return Explanation(outputs, made.log)
+    if trial.operation.sequence is None:
+        return Explanation(outputs, made.log)
+    script = made.call.args[0]
+    return Explanation(
+        outputs,
+        made.log,
+        [(line.label, line.code) for line in script.lines],
+        snippet(trial.operation, script, trial.function, target),
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import run_state_machine_as_test
 
 import reference
 from harness.cases.sampler import batches_from_sampler
@@ -13,6 +14,7 @@ from harness.model.case import decode, encode
 from harness.operations import ALL
 from harness.oracles import judge
 from harness.oracles.trial import Trial
+from harness.running.candidates import offered_by
 from reference.interface import MetadataError
 
 BOUNDARIES = [
@@ -27,9 +29,13 @@ FAULTS = [
 ]
 
 
+SINGLE = {name: operation for name, operation in ALL.items() if operation.sequence is None}
+SEQUENCES = {name: operation for name, operation in ALL.items() if operation.sequence is not None}
+
+
 def trial(operation, case):
-    function = getattr(reference, operation.name)
-    return Trial(operation, case, function, function, "cpu")
+    offer = offered_by(reference, operation)
+    return Trial(operation, case, offer, offer, "cpu")
 
 
 @pytest.mark.parametrize(("operation", "case"), BOUNDARIES)
@@ -47,12 +53,12 @@ def test_every_fault_gets_its_error_in_the_reference(operation, fault):
     call = operation.prepare(cases[0], 0, "cpu")
     operation.faults[fault].spoil(call)
     with pytest.raises(operation.faults[fault].error) as caught:
-        getattr(reference, operation.name)(*call.args, **call.kwargs)
+        operation.run(offered_by(reference, operation), call)
     if isinstance(caught.value, MetadataError):
         assert caught.value.field.startswith(operation.faults[fault].field)
 
 
-@pytest.mark.parametrize("operation", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("operation", SINGLE.values(), ids=SINGLE)
 @settings(
     max_examples=30,
     database=None,
@@ -65,6 +71,27 @@ def test_drawn_cases_are_well_formed_and_survive_saving(operation, data):
     assert decode(encode(case)) == case
     assert decode(encode(case)).id == case.id
     assert judge(trial(operation, case)).failures == ()
+
+
+@pytest.mark.parametrize("operation", SEQUENCES.values(), ids=SEQUENCES)
+def test_drawn_sequences_survive_saving_and_make_sense_with_any_steps_left_out(operation):
+    drawn = []
+
+    def judge_some(case):
+        drawn.append(case)
+        assert decode(encode(case)) == case
+        assert judge(trial(operation, case)).failures == ()
+        steps = case.params["steps"]
+        for part in (steps[::2], steps[1::2], steps[len(steps) // 2 :]):
+            if part:
+                fewer = msgspec.structs.replace(case, params=case.params | {"steps": part})
+                assert judge(trial(operation, fewer)).failures == ()
+
+    machine = type("Bound", (operation.sequence.machine,), {"judge": staticmethod(judge_some)})
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=20, stateful_step_count=20, database=None)
+    )
+    assert max(case.num_steps for case in drawn) > 5
 
 
 @pytest.mark.parametrize("operation", ALL.values(), ids=ALL)
@@ -81,5 +108,5 @@ def test_steps_of_an_engine_become_cases(operation):
 
 def test_operations_have_names_of_the_reference():
     for operation in ALL.values():
-        assert callable(getattr(reference, operation.name))
+        assert offered_by(reference, operation) is not None
         assert operation.section in {"2", "3", "4", "5"}
