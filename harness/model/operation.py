@@ -84,8 +84,6 @@ class Script(NamedTuple):
     setup: str
     """Source that makes the objects which live through all steps."""
     lines: tuple[Line, ...]
-    teardown: str = ""
-    """Source that leaves the process as it was."""
 
 
 class Parts(NamedTuple):
@@ -112,6 +110,8 @@ class Sequence:
     """Case and stale pattern (0 or 1) to the program."""
     observe: Callable[[dict[str, Any]], Outputs]
     """Everything to compare after a step, from the program's variables, stale places left out."""
+    isolated: bool = False
+    """Whether the steps change what the process keeps: each sequence then gets its own."""
 
 
 def _call(offered: Any, call: Call) -> Any:

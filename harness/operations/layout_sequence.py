@@ -70,16 +70,9 @@ def _line(step: dict[str, Any]) -> Line:
 
 
 def _script(case: Case, _pattern: int) -> Script:
-    """Starts and ends with nothing set, whatever the environment of the run says."""
-    setup = (
-        f"import os\n\nexported = os.environ.pop({_VARIABLE!r}, None)\n"
-        "set_kv_cache_layout(None)\nlayout = None"
-    )
-    teardown = (
-        f"set_kv_cache_layout(None)\nos.environ.pop({_VARIABLE!r}, None)\n"
-        f"if exported is not None:\n    os.environ[{_VARIABLE!r}] = exported"
-    )
-    return Script(setup, tuple(map(_line, case.params["steps"])), teardown)
+    """Starts with nothing exported, whatever the environment of the run says."""
+    setup = f"import os\n\nos.environ.pop({_VARIABLE!r}, None)\nlayout = None"
+    return Script(setup, tuple(map(_line, case.params["steps"])))
 
 
 def _observe(names: dict[str, Any]) -> Outputs:
@@ -133,6 +126,7 @@ layout_sequence = sequence_operation(
         machine=_Machine,
         script=_script,
         observe=_observe,
+        isolated=True,
     ),
 )
 

@@ -5,8 +5,11 @@ What is run is what a failure shows as a snippet, line by line.
 
 from __future__ import annotations
 
+import os
+import pickle
 import re
 import traceback
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
@@ -37,14 +40,35 @@ def prepare_script(sequence: Sequence, case: Case, pattern: int) -> Call:
 def play(sequence: Sequence, parts: Parts, script: Script) -> Transcript:
     """Run the script on the parts, looking at everything after each step."""
     names = dict(parts.names)
+    if sequence.isolated:
+        return _in_a_process(lambda: _play_here(sequence, script, names))
+    return _play_here(sequence, script, names)
+
+
+def _in_a_process(play_it: Callable[[], Transcript]) -> Transcript:
+    """What the function returns when a forked process calls it, which then ends."""
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            steps, error, log = play_it()
+            told = pickle.dumps((steps, error and repr(error), log))
+            with os.fdopen(sending, "wb") as pipe:
+                pipe.write(told)
+        finally:
+            os._exit(0)
+    os.close(sending)
+    with os.fdopen(receiving, "rb") as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    if not told:
+        return Transcript([], ended := RuntimeError("the process ended"), str(ended))
+    steps, error, log = pickle.loads(told)
+    return Transcript(steps, error and RuntimeError(error), log)
+
+
+def _play_here(sequence: Sequence, script: Script, names: dict[str, Any]) -> Transcript:
     exec(_source(script.setup), names)
-    try:
-        return _play_lines(sequence, script, names)
-    finally:
-        exec(_source(script.teardown), names)
-
-
-def _play_lines(sequence: Sequence, script: Script, names: dict[str, Any]) -> Transcript:
     steps: list[Outputs] = []
     for line in script.lines:
         error = _raised(line.code, names)
