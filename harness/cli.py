@@ -100,11 +100,22 @@ def replay(
 
 
 @app.command(name="list")
-def list_() -> NoReturn:
-    """Show the operations, their sections of SPEC.md, and the oracles."""
+def list_(
+    operation: Annotated[
+        list[str] | None, typer.Argument(help="show all about these (default: a table of all)")
+    ] = None,
+    candidate: Candidates = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="as docs/operations.md has it")
+    ] = False,
+) -> NoReturn:
+    """Show the operations: section of SPEC.md, oracles, who offers them.
+
+    Exit codes: 0, 2 usage, 5 a candidate cannot be imported.
+    """
     from harness.verbs.listing import show_operations
 
-    show_operations()
+    show_operations(operation or [], candidate or [], markdown)
     _leave(0)
 
 

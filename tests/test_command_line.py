@@ -189,6 +189,23 @@ def test_version(monkeypatch, capsys):
     assert capsys.readouterr().out == f"attnproof {__version__}\n"
 
 
+def test_list_tells_all_about_one_operation(monkeypatch, capsys):
+    wrong = str(Path(__file__).parents[1] / "examples/wrong_backend.py")
+    named = ["list", "is_block_tables_empty", "--candidate", wrong]
+    assert run_here(" ".join(named), monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert "is_block_tables_empty(block_tables:" in shown
+    assert "wrong_backend  not offered" in shown
+    assert "TypeError on block_tables" in shown
+
+
+def test_the_page_of_operations_is_what_list_prints(monkeypatch, capsys):
+    """Made by `attnproof list --markdown > docs/operations.md`."""
+    assert run_here("list --markdown", monkeypatch) == 0
+    page = Path(__file__).parents[1] / "docs/operations.md"
+    assert capsys.readouterr().out == page.read_text(encoding="utf-8")
+
+
 def test_list_names_every_operation(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "240")
     assert run_here("list", monkeypatch) == 0

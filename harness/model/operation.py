@@ -143,7 +143,7 @@ class Operation:
     """The call and its result to output fields."""
     run: Callable[[Any, Call], Any] = _call
     """Puts what the candidate offers to use: a function is called, a class made and driven."""
-    invariants: Callable[[Call, Outputs], Iterable[Breach]] = lambda _call, _outputs: ()
+    invariants: Callable[[Call, Outputs], Iterable[Breach]] | None = None
     """What must hold of the outputs whatever the reference says."""
     shares: frozenset[str] = frozenset()
     """Output fields that may be views of an input."""

@@ -34,8 +34,8 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 
 def checks(trial: Trial) -> int:
-    """Inputs and outputs looked at."""
-    return 1 + len(trial.first.outputs)
+    """Inputs and outputs looked at; a sequence has no inputs but its steps."""
+    return 0 if trial.operation.sequence else 1 + len(trial.first.outputs)
 
 
 def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) -> Iterator[Failure]:

@@ -5,36 +5,107 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from harness.model.candidate import Candidate
+from harness.model.operation import Operation
 from harness.operations import ALL
 from harness.oracles import CONTRACTS
-from harness.running.candidates import BUILT_IN
+from harness.report.catalogue import Entry, entry_of, page
+from harness.running.candidates import resolve
+from harness.running.worker import warm_up
+from harness.running.workers import Worker
+from harness.verbs.selection import pick_operations
 
 
-def show_operations() -> None:
-    """Print a table of the operations and one of the oracles."""
-    console = Console()
+def show_operations(names: list[str], candidate_names: list[str], markdown: bool) -> None:
+    """Print the operations: a table of all, or all about those that are named (UsageError)."""
+    entries = [entry_of(operation) for operation in pick_operations(",".join(names))]
+    if markdown:
+        print(page(entries), end="")
+        return
+    candidates = resolve(candidate_names, "auto")
+    offers = {candidate.name: _offers(candidate) for candidate in candidates}
+    console = Console(highlight=False)
+    if names:
+        for entry in entries:
+            _print_entry(console, entry, offers)
+        return
+    console.print(_operations(entries, offers))
+    console.print()
+    console.print(_oracles())
+
+
+def _offers(candidate: Candidate) -> dict[str, str]:
+    """What the candidate has for each operation, in a word or two."""
+    warm_up()
+    worker = Worker(candidate, ALL, timeout_s=20.0, memory_bytes=4 << 30)
+    worker.stop()
+    return {name: _offer(candidate, op, name in worker.offers) for name, op in ALL.items()}
+
+
+def _offer(candidate: Candidate, operation: Operation, offered: bool) -> str:
+    if not offered:
+        return "not offered"
+    if candidate.kernels_only:
+        return "kernels" if operation.kernels else "host only"
+    return "shared" if operation.shared and candidate.target == "optimized" else "offered"
+
+
+def _operations(entries: list[Entry], offers: dict[str, dict[str, str]]) -> Table:
     table = Table(title="Operations", title_justify="left", box=None, pad_edge=False)
-    for heading in ("SPEC", "operation", "what it computes", "cases", "faults", "candidates"):
+    for heading in ("SPEC", "operation", "what it computes", "oracles", "cases", "faults", *offers):
         table.add_column(heading, overflow="fold")
-    for operation in ALL.values():
-        offered = [c.name for c in BUILT_IN if operation.kernels or not c.kernels_only]
+    for entry in entries:
+        operation = entry.operation
         table.add_row(
             operation.section,
             operation.name,
             operation.summary,
-            str(sum(1 for _ in operation.boundaries())),
+            _letters(entry),
+            str(len(entry.boundaries)),
             str(len(operation.faults)),
-            ", ".join(offered),
+            *(offered[operation.name] for offered in offers.values()),
         )
+    table.caption = (
+        "oracles: the letters of those that apply, see below; cases: boundary cases that are "
+        "always run; faults: ways in which input is spoilt; shared: both packages have one "
+        "implementation; host only: no kernel of its own to verify."
+    )
+    table.caption_justify = "left"
+    return table
+
+
+_LETTERS = dict(zip(CONTRACTS, "PEDQSIUGR", strict=True))
+
+
+def _letters(entry: Entry) -> str:
+    return "".join(letter if name in entry.oracles else "-" for name, letter in _LETTERS.items())
+
+
+def _oracles() -> Table:
+    table = Table(title="Oracles", title_justify="left", box=None, pad_edge=False)
+    for heading in ("", "oracle", "contract"):
+        table.add_column(heading, overflow="fold")
+    for name, contract in CONTRACTS.items():
+        table.add_row(_LETTERS[name], name, contract)
+    return table
+
+
+def _print_entry(console: Console, entry: Entry, offers: dict[str, dict[str, str]]) -> None:
+    """All about one operation."""
+    operation = entry.operation
+    console.print(f"{operation.name}, SPEC section {operation.section}", style="bold")
+    console.print(f"{operation.summary}; in optimized: {entry.place}\n", markup=False)
+    for member in entry.members:
+        console.print(member.signature, style="cyan", markup=False, soft_wrap=True)
+        console.print(f"{member.text}\n", markup=False, soft_wrap=True)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, offered in offers.items():
+        table.add_row(name, offered[operation.name])
+    table.add_row("oracles", ", ".join(entry.oracles))
+    table.add_row("boundaries", "\n".join(entry.boundaries))
+    faults = [f"{name}: {f.error.__name__} on {f.field}" for name, f in operation.faults.items()]
+    table.add_row("faults", "\n".join(faults) or "none")
     console.print(table)
     console.print()
-    oracles = Table(title="Oracles", title_justify="left", box=None, pad_edge=False)
-    for heading in ("oracle", "contract"):
-        oracles.add_column(heading, overflow="fold")
-    for name, contract in CONTRACTS.items():
-        oracles.add_row(name, contract)
-    console.print(oracles)
-    console.print(
-        "cases: boundary cases that are always run; faults: ways in which input is spoilt.",
-        style="dim",
-    )

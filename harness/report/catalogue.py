@@ -1,0 +1,137 @@
+"""The catalogue of operations: what is said of each on the command line and in the documents.
+
+Everything is read from the operations and from the reference's docstrings, so that it
+cannot drift from what is verified.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import reference
+from harness.model.operation import Operation
+from harness.model.verdict import ORACLES
+from harness.oracles import judge
+from harness.oracles.trial import Trial
+from harness.running.candidates import offered_by
+
+
+class Member(NamedTuple):
+    """A function, or a method of a class."""
+
+    signature: str
+    """Such as `build_slot_mapping(query_start_loc, ...) -> Tensor`."""
+    text: str
+    """Its docstring."""
+
+
+class Entry(NamedTuple):
+    """What is said of one operation."""
+
+    operation: Operation
+    members: tuple[Member, ...]
+    oracles: tuple[str, ...]
+    """The oracles that have something to check in its cases."""
+    boundaries: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        """Where `optimized` computes it."""
+        if self.operation.shared:
+            return f"shared by both packages: {self.operation.shared}"
+        return "host and device" if self.operation.kernels else "host"
+
+
+def entry_of(operation: Operation) -> Entry:
+    """The operation's entry; one case is judged to see which oracles apply."""
+    cases = list(operation.boundaries())
+    offer = offered_by(reference, operation)
+    checks = judge(Trial(operation, cases[0][1], offer, offer, "cpu")).checks
+    used = {name for name, count in zip(ORACLES, checks, strict=True) if count} | {"process"}
+    names = operation.sequence.parts if operation.sequence else (operation.name,)
+    return Entry(
+        operation,
+        tuple(member for name in names for member in _members(name)),
+        tuple(name for name in ORACLES if name in used),
+        tuple(name for name, _ in cases),
+    )
+
+
+def _members(name: str) -> Iterator[Member]:
+    """The function, or the class and its public methods."""
+    offered = getattr(reference, name)
+    if not inspect.isclass(offered):
+        yield Member(f"{name}{_signature(offered)}", inspect.getdoc(offered) or "")
+        return
+    yield Member(f"class {name}{_signature(offered)}", inspect.getdoc(offered) or "")
+    for attribute, value in inspect.getmembers_static(offered):
+        method = getattr(value, "__func__", value)
+        if inspect.isfunction(method) and not attribute.startswith("__"):
+            documented = inspect.getdoc(getattr(offered, attribute)) or ""
+            yield Member(f"{name}.{attribute}{_signature(method)}", documented)
+
+
+def _signature(function: Any) -> str:
+    """Without the annotations' quotes and the instance."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return "()"
+    kept = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+    return str(signature.replace(parameters=kept)).replace("'", "")
+
+
+def page(entries: list[Entry]) -> str:
+    """The reference page of the documents, in Markdown."""
+    ordered = sorted(entries, key=lambda entry: entry.operation.section)
+    return "\n\n".join([_HEAD, _table(ordered), *map(_section, ordered)]) + "\n"
+
+
+_HEAD = """# Operations
+
+What `attnproof verify` verifies, operation by operation. Made by `attnproof list --markdown` from \
+the operations and the reference's docstrings; a test compares the two.
+
+*Boundaries* are cases that are always run, *faults* ways in which input is spoilt and the error \
+that it must get."""
+
+
+def _table(entries: list[Entry]) -> str:
+    rows = ["| SPEC | operation | what it computes | `optimized` |", "|---|---|---|---|"]
+    for entry in entries:
+        operation = entry.operation
+        place = entry.place.partition(":")[0]
+        link = f"[`{operation.name}`](#{_anchor(operation.name)})"
+        rows.append(f"| {operation.section} | {link} | {operation.summary} | {place} |")
+    return "\n".join(rows)
+
+
+def _anchor(name: str) -> str:
+    return name.lower()
+
+
+def _section(entry: Entry) -> str:
+    operation = entry.operation
+    lines = [
+        f"## {operation.name}",
+        "",
+        f"SPEC section {operation.section}: {operation.summary}. In `optimized`: {entry.place}.",
+        "",
+    ]
+    if operation.sequence:
+        used = ", ".join(f"`{name}`" for name in operation.sequence.parts)
+        lines += [f"A sequence of steps through {used}.", ""]
+    else:
+        for member in entry.members:
+            lines += ["```python", member.signature, "```", "", member.text, ""]
+    lines.append(f"- Oracles: {', '.join(entry.oracles)}")
+    lines.append(f"- Boundaries: {'; '.join(entry.boundaries)}")
+    faults = [
+        f"{name} ({fault.error.__name__} on `{fault.field}`)"
+        for name, fault in operation.faults.items()
+    ]
+    if faults:
+        lines.append(f"- Faults: {'; '.join(faults)}")
+    return "\n".join(lines)

@@ -1,0 +1,121 @@
+"""Sequences are played step by step, told as a program that does the same, and kept apart."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import reference
+from harness.model.case import Case
+from harness.model.operation import Line, Parts, Script, Sequence
+from harness.operations import ALL
+from harness.operations.playing import play, snippet
+from harness.oracles import judge
+from harness.oracles.trial import Trial
+from harness.running.candidates import offered_by
+
+
+def sequence(observe=lambda names: {"rows": names["rows"]}, *, isolated=False):
+    return Sequence(
+        parts=("validate",), machine=None, script=None, observe=observe, isolated=isolated
+    )
+
+
+def script(*codes, raises=()):
+    lines = [Line(f"step {code}", code, raises=i in raises) for i, code in enumerate(codes)]
+    return Script("rows = []", tuple(lines))
+
+
+NO_PARTS = Parts({}, ())
+
+
+def test_each_step_is_looked_at_as_it_was_then():
+    played = play(sequence(), NO_PARTS, script("rows.append(1)", "rows.append(2)"))
+    assert [step["rows"] for step in played.steps] == [[1], [1, 2]]
+    assert played.error is None
+
+
+def test_bad_input_gets_its_error_and_the_sequence_goes_on():
+    steps = script("rows.index(7)", "rows.append(1)", raises={0})
+    played = play(sequence(), NO_PARTS, steps)
+    assert [step["raises"] for step in played.steps] == ["ValueError", None]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("1 / 0", "ZeroDivisionError"), ("exit()", "SystemExit")]
+)
+def test_an_error_on_good_input_ends_the_sequence(code, kind):
+    played = play(sequence(), NO_PARTS, script("rows.append(1)", code, "rows.append(2)"))
+    assert [step["raises"] for step in played.steps] == [None, kind]
+    assert kind in played.log
+
+
+def test_a_state_that_cannot_be_read_ends_the_sequence():
+    played = play(sequence(lambda names: {"rows": names["lost"]}), NO_PARTS, script("rows = 1"))
+    assert played.steps[0]["raises"] == "unreadable: 'lost'"
+
+
+def test_an_isolated_sequence_leaves_the_process_alone():
+    before = dict(os.environ)
+    steps = script("import os", "os.environ['LEFT_BEHIND'] = 'yes'", "rows.append(len(os.environ))")
+    played = play(sequence(isolated=True), NO_PARTS, steps)
+    assert played.steps[-1]["rows"] == [len(before) + 1]
+    assert dict(os.environ) == before
+
+
+def test_an_isolated_sequence_that_dies_is_seen():
+    played = play(sequence(isolated=True), NO_PARTS, script("import os", "os._exit(3)"))
+    assert played.steps == []
+    assert played.error is not None
+
+
+def cached_layout():
+    answers = {}
+
+    def get_kv_cache_layout():
+        return answers.setdefault("first", reference.get_kv_cache_layout())
+
+    return get_kv_cache_layout
+
+
+SET_AFTER_GET = Case(
+    "layout_sequence",
+    None,
+    {"steps": [{"do": "get"}, {"do": "set", "layout": "HND"}, {"do": "get"}, {"do": "get"}]},
+)
+
+
+def test_the_first_step_that_differs_is_the_finding():
+    operation = ALL["layout_sequence"]
+    right = offered_by(reference, operation)
+    wrong = Parts(right.names | {"get_kv_cache_layout": cached_layout()}, right.own)
+    failures = judge(Trial(operation, SET_AFTER_GET, wrong, right, "cpu")).failures
+    assert (failures[0].oracle, failures[0].where) == ("sequences", "[2].layout")
+    assert {f.where for f in failures if f.oracle == "sequences"} == {"[2].layout"}
+    assert failures[0].message.startswith("after step 3 (get): [2].layout is 'NHD'")
+
+
+@pytest.mark.parametrize("name", [name for name, op in ALL.items() if op.sequence])
+def test_the_snippet_runs_as_it_is(name):
+    operation = ALL[name]
+    _, case = list(operation.boundaries())[-1]
+    parts = offered_by(reference, operation)
+    program = snippet(operation, operation.sequence.script(case, 0), parts, "reference")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("}")
+
+
+def test_parts_that_a_candidate_lacks_are_the_references():
+    class Candidate:
+        set_kv_cache_layout = staticmethod(lambda layout: layout)
+
+    parts = offered_by(Candidate, ALL["layout_sequence"])
+    assert parts.own == ("set_kv_cache_layout",)
+    assert parts.names["get_kv_cache_layout"] is reference.get_kv_cache_layout
+    assert offered_by(object, ALL["layout_sequence"]) is None
