@@ -35,6 +35,19 @@ def upload(staged: torch.Tensor, device: torch.device) -> torch.Tensor:
     return staged.to(device, non_blocking=True)
 
 
+def download(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the host, complete when this returns.
+
+    Waits for the device, so only where SPEC.md allows a sync. A copy to pinned memory
+    that nobody waits for would be read before it has arrived.
+    """
+    staged = staging(tensor.shape[0], tensor.dtype, tensor.device)
+    staged.copy_(tensor, non_blocking=staged.is_pinned())
+    if staged.is_pinned():
+        torch.cuda.current_stream(tensor.device).synchronize()
+    return staged
+
+
 def launching_on(device: torch.device) -> AbstractContextManager[None]:
     """Context in which Triton launches on `device`: it takes the current one, not the tensors'."""
     if device.type != "cuda" or device.index == torch.cuda.current_device():

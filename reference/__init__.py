@@ -4,6 +4,11 @@ from .batch_split import (
     reorder_batch_to_split_decodes_and_prefills,
     split_decodes_and_prefills,
 )
+from .causal_conv1d import compute_causal_conv1d_metadata
+from .fast_prefill import (
+    create_fast_prefill_custom_backend,
+    make_kv_sharing_fast_prefill_common_attn_metadata,
+)
 from .interface import *  # noqa: F403
 from .interface import __all__ as _interface
 from .local_attention import make_local_attention_virtual_batches
@@ -27,9 +32,12 @@ __all__ = [  # noqa: PLE0604
     "_compute_slot_mapping_python",
     "_make_metadata_with_slice",
     "build_slot_mapping",
+    "compute_causal_conv1d_metadata",
     "compute_slot_mapping",
     "compute_slot_mapping_start_idx",
+    "create_fast_prefill_custom_backend",
     "is_block_tables_empty",
+    "make_kv_sharing_fast_prefill_common_attn_metadata",
     "make_local_attention_virtual_batches",
     "reorder_batch_to_split_decodes_and_prefills",
     "slice_query_start_locs",

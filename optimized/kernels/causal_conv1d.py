@@ -1,0 +1,59 @@
+"""The causal convolution's two program pointers."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..dispatch import launching_on
+
+_BLOCK = 512
+"""Entries of each pointer per program."""
+
+
+@triton.jit(do_not_specialize=["num_reqs", "first_step", "length"])
+def _write_pointers_kernel(
+    first_program,
+    pointers,
+    num_reqs,
+    first_step,
+    length,
+    BLOCK: tl.constexpr,
+):
+    """Program b: entries [b * BLOCK, (b + 1) * BLOCK) of both pointers.
+
+    `first_program` (R+1) int64 is the first program of each request, then their number.
+    A program's request is the last one that does not start behind it, found by
+    bisection: `first_step` is the largest power of two within the R requests. Bound by
+    the latency of those log2(R) loads, then by the 8 bytes written per entry.
+    """
+    entry = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    request = tl.zeros([BLOCK], tl.int64)
+    step = first_step
+    while step > 0:
+        later = request + step
+        exists = later <= num_reqs
+        begin = tl.load(first_program + later, mask=exists, other=0)
+        request = tl.where(exists & (begin <= entry), later, request)
+        step = step // 2
+    is_program = request < num_reqs
+    number = entry - tl.load(first_program + request, mask=is_program, other=0)
+    in_bounds = entry < length
+    tl.store(pointers + entry, tl.where(is_program, request, -1), mask=in_bounds)
+    tl.store(pointers + length + entry, tl.where(is_program, number, -1), mask=in_bounds)
+
+
+def write_pointers(first_program: torch.Tensor, pointers: torch.Tensor) -> None:
+    """Fill `pointers` (2, L) int32, tail and all, by one launch."""
+    num_reqs, length = first_program.shape[0] - 1, pointers.shape[1]
+    with launching_on(pointers.device):
+        _write_pointers_kernel[(triton.cdiv(length, _BLOCK),)](
+            first_program,
+            pointers,
+            num_reqs,
+            1 << num_reqs.bit_length() >> 1,
+            length,
+            BLOCK=_BLOCK,
+        )

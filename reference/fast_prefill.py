@@ -1,0 +1,70 @@
+"""Fast prefill for layers that share another layer's keys and values (SPEC.md section 6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from .interface import CommonAttentionMetadata
+from .interface.checks_fast_prefill import check_fast_prefill, check_token_indices
+from .interface.subclasses import fast_prefill_backend
+
+
+def make_kv_sharing_fast_prefill_common_attn_metadata(
+    common_attn_metadata: CommonAttentionMetadata,
+) -> CommonAttentionMetadata:
+    """The batch reduced to the tokens whose logits are sampled; its keys stay all there.
+
+    Offsets, max_query_len and num_actual_tokens count, per request, the first
+    `num_logits_indices` entries of `logits_indices_padded` (in tokens, any order); dtypes
+    are kept, causal is True, every other field and the class stay, so `c == s - q` no
+    longer holds. Returns the argument itself if `max_query_len` is 1 or the batch has no
+    logits indices. MetadataError for one logits field without the other and for an index
+    that is no token of the batch. SPEC.md section 6.
+    """
+    md = common_attn_metadata
+    check_fast_prefill(md)
+    if md.max_query_len == 1 or md.logits_indices_padded is None:
+        return md
+    indices = md.logits_indices_padded[: md.num_logits_indices].tolist()
+    check_token_indices(indices, md.num_actual_tokens)
+
+    offsets = md.query_start_loc_cpu.tolist()
+    starts = [0]
+    for start, end in pairwise(offsets):
+        count = 0
+        for index in indices:
+            if start <= index < end:
+                count += 1
+        starts.append(starts[-1] + count)
+    return replace(
+        md,
+        query_start_loc=_like(md.query_start_loc, starts),
+        query_start_loc_cpu=_like(md.query_start_loc_cpu, starts),
+        num_actual_tokens=starts[-1],
+        max_query_len=max((end - start for start, end in pairwise(starts)), default=0),
+        causal=True,
+    )
+
+
+def create_fast_prefill_custom_backend(
+    prefix: str, underlying_attn_backend: type[Any]
+) -> type[Any]:
+    """A subclass of the backend whose builder sees only the tokens whose logits are sampled.
+
+    The builder hands the batch that `make_kv_sharing_fast_prefill_common_attn_metadata`
+    makes to the underlying builder; what that builds comes back as a subclass of its
+    class with every attribute and the two logits fields of the batch. Backend, builder
+    and metadata class are called `prefix` and the underlying name. TypeError for a
+    prefix that is no string and for what is no backend class. SPEC.md section 6.
+    """
+    return fast_prefill_backend(
+        prefix, underlying_attn_backend, make_kv_sharing_fast_prefill_common_attn_metadata
+    )
+
+
+def _like(tensor: torch.Tensor, values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=tensor.dtype, device=tensor.device)
