@@ -8,6 +8,7 @@ import pytest
 import torch
 
 
+@pytest.mark.spec("Example, q = [1,1,2,5,1]: threshold 1 → (2,3,2,8); 2 → (3,2,4,6)")
 @pytest.mark.parametrize(
     ("threshold", "uniform", "counts"),
     [
@@ -23,6 +24,7 @@ def test_split_decodes_and_prefills(package, make_metadata, threshold, uniform, 
     assert package.split_decodes_and_prefills(metadata, threshold, uniform) == counts
 
 
+@pytest.mark.spec("E2: zero-length rows at the end")
 def test_split_counts_padded_rows_as_decodes_of_a_uniform_batch(package, make_metadata):
     metadata = make_metadata([2, 2, 2, 0], [2, 2, 2, 0], num_actual_tokens=8)
     assert package.split_decodes_and_prefills(metadata, 2, True) == (4, 0, 8, 0)
@@ -49,6 +51,7 @@ def test_reorder_leaves_an_ordered_batch_alone(package):
     assert package.reorder_batch_to_split_decodes_and_prefills(batch, schedule) is False
 
 
+@pytest.mark.spec("E3: published code subtracts an absolute token index")
 def test_slice_cut_at_both_ends(package, make_metadata):
     metadata = make_metadata([8, 8, 8], [32, 20, 8])
     slices = [
@@ -62,6 +65,7 @@ def test_slice_cut_at_both_ends(package, make_metadata):
     assert child.num_computed_tokens_cpu.tolist() == [28, 12]
 
 
+@pytest.mark.spec("E4: published code keeps the parent's num_computed_tokens")
 def test_continued_request_has_more_computed_tokens(package, make_metadata):
     metadata = make_metadata([8, 8, 8], [32, 20, 8])
     child = package.split_attn_metadata(
@@ -81,6 +85,7 @@ def test_slice_of_a_dummy_run_keeps_the_parents_bound(package, make_metadata):
     assert child.query_start_loc.tolist() == [0, 0, 0]
 
 
+@pytest.mark.spec("E5: published code drops causal, logits_indices_padded")
 def test_optional_fields_survive_slicing(package, make_metadata):
     metadata = make_metadata(
         [3, 2],
@@ -97,6 +102,8 @@ def test_optional_fields_survive_slicing(package, make_metadata):
     assert child.dcp_local_seq_lens.tolist() == [2]
 
 
+@pytest.mark.spec("E1: published `max_query_len` of local attention")
+@pytest.mark.spec("Example: C = 4, B = 2, q = [4,10,5], s = [6,17,9]")
 def test_local_attention_example(package, make_metadata):
     rows = [list(range(10)), list(range(10, 20)), list(range(20, 30))]
     virtual = package.make_local_attention_virtual_batches(
@@ -118,6 +125,7 @@ def test_local_attention_example(package, make_metadata):
     assert type(virtual.max_query_len) is int
 
 
+@pytest.mark.spec("E7: for q = s = 0 published code gives")
 def test_local_attention_of_an_empty_row(package, make_metadata):
     virtual = package.make_local_attention_virtual_batches(
         4, make_metadata([0], [0], [[7, 8, 9]]), 2
@@ -126,11 +134,13 @@ def test_local_attention_of_an_empty_row(package, make_metadata):
     assert virtual.block_table_tensor.tolist() == [[7, 8]]
 
 
+@pytest.mark.spec("E6: published code divides by zero at the default 0")
 def test_local_attention_needs_a_block_size(package, make_metadata):
     with pytest.raises(package.MetadataError, match="block_size is 0, expected at least 1"):
         package.make_local_attention_virtual_batches(4, make_metadata([1], [1]))
 
 
+@pytest.mark.spec("Example: start_idx 2, length 10, B 4, table [0,1,0]")
 def test_slots_of_a_windowed_sequence(package):
     slots: list[int] = []
     package.compute_slot_mapping(False, slots, 0, 10, 0, 2, 4, {0: [0, 1, 0]})

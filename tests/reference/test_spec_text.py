@@ -1,0 +1,77 @@
+"""docs/SPEC.md and its tests hold together: a test quotes every worked example and erratum."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import optimized
+import reference
+from harness.operations import ALL
+
+ROOT = Path(__file__).parents[2]
+SPEC = (ROOT / "docs/SPEC.md").read_text(encoding="utf-8")
+SECTIONS = {text[0]: text for text in re.split(r"^## (?=\d)", SPEC, flags=re.MULTILINE)[1:]}
+IMPLEMENTED = "".join(SECTIONS[number] for number in "01234567")
+WITHOUT_BEHAVIOUR = {
+    "AttentionImpl",  # abstract: the backend of section 8 is one
+    "AttentionMetadata",
+    "AttentionState",
+    "MLAAttentionImpl",
+    "AttentionLayer",  # protocols
+    "KVSharingFastPrefillMetadata",
+    "AttentionCGSupport",  # enums, constants, plain records
+    "AttentionType",
+    "KVCacheLayoutType",
+    "KV_SHARING_FAST_PREFILL_METADATA_FIELDS",
+    "MLADims",
+    "PAD_SLOT_ID",
+    "PerLayerParameters",
+    "STR_NOT_IMPL_ENC_DEC_ROCM_HIP",
+    "UBatchSlice",
+}
+
+
+def quotations() -> list[str]:
+    """What the tests of this folder quote in `@pytest.mark.spec(...)`."""
+    found = []
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.spec":
+                found += [argument.value for argument in node.args]
+    return found
+
+
+def names() -> list[str]:
+    """Classes, constants and functions that sections 1 to 7 specify."""
+    bold = re.findall(r"\*\*(?:V[01] )?`(\w+)", IMPLEMENTED)
+    types = re.findall(r"`([A-Z][A-Za-z]+[a-z][A-Za-z]*|[A-Z]+_[A-Z_]+)\b", SECTIONS["1"])
+    return sorted({*bold, *types} - {"TypeError", "ValueError"})
+
+
+@pytest.mark.parametrize("quotation", quotations())
+def test_quotations_are_the_words_of_the_specification(quotation):
+    assert quotation in SPEC
+
+
+@pytest.mark.parametrize(
+    "passage",
+    [
+        IMPLEMENTED[match.start() : match.start() + 80]
+        for match in re.finditer(r"\bExample|\bE\d+:", IMPLEMENTED)
+    ],
+)
+def test_every_worked_example_and_erratum_is_quoted_by_a_test(passage):
+    # A quotation may be longer than the passage, or shorter.
+    assert any(q.startswith(passage) or passage.startswith(q) for q in quotations())
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_name_is_in_both_packages_and_verified(name):
+    assert name in reference.__all__
+    assert name in optimized.__all__
+    parts = {part for op in ALL.values() if op.sequence for part in op.sequence.parts}
+    assert name in ALL or name in parts or name in WITHOUT_BEHAVIOUR
