@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from harness.model.run import OperationResult
+from harness.model.run import OperationResult, OracleCount
 from harness.running.session import Watcher
 
 
@@ -41,10 +41,12 @@ def line(result: OperationResult) -> str:
     if result.verdict in ("NOT OFFERED", "UNVERIFIED"):
         return f"{head} {result.reason}"
     failed = f", {result.failed} failed" if result.failed else ""
-    rate = result.cases / result.seconds if result.seconds else 0
+    steps = result.oracles.get("sequences", OracleCount()).checks
+    done, unit = (steps, "steps") if steps else (result.cases, "cases")
+    rate = done / result.seconds if result.seconds else 0
     return (
         f"{head} {result.cases} cases{failed}, {result.checks} checks, "
-        f"{result.seconds:.1f} s ({rate:.0f} cases/s)"
+        f"{result.seconds:.1f} s ({rate:.0f} {unit}/s)"
     )
 
 
