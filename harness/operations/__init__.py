@@ -3,12 +3,25 @@
 from harness.model.operation import Operation
 from harness.operations import (
     batch_split,
+    kv_cache_layout,
+    layer_parameters,
     layout_sequence,
     local_attention,
+    mla_dims,
     sequence_slots,
     slot_mapping,
     ubatch,
 )
 
-_FILES = (batch_split, ubatch, local_attention, slot_mapping, sequence_slots, layout_sequence)
+_FILES = (
+    batch_split,
+    ubatch,
+    local_attention,
+    slot_mapping,
+    sequence_slots,
+    layout_sequence,
+    kv_cache_layout,
+    layer_parameters,
+    mla_dims,
+)
 ALL: dict[str, Operation] = {op.name: op for file in _FILES for op in file.OPERATIONS}

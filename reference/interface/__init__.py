@@ -21,11 +21,22 @@ from .constants import (
     AttentionType,
     KVCacheLayoutType,
 )
+from .encoder_decoder import (
+    get_num_prefill_decode_query_kv_tokens,
+    get_seq_len_block_table_args,
+    is_all_cross_attn_metadata_set,
+    is_all_encoder_attn_metadata_set,
+)
 from .errors import MetadataError
 from .kv_cache_layout import (
     get_kv_cache_layout,
     is_valid_kv_cache_layout,
     set_kv_cache_layout,
+)
+from .layer_parameters import (
+    get_mla_dims,
+    get_per_layer_parameters,
+    infer_global_hyperparameters,
 )
 from .metadata import (
     CommonAttentionMetadata,
@@ -36,6 +47,19 @@ from .metadata import (
     SchedulerOutput,
     UBatchSlice,
 )
+from .protocols import (
+    CompilationConfig,
+    EncoderDecoderMetadata,
+    KVCacheSpec,
+    ModelConfig,
+    SpeculativeConfig,
+    VllmConfig,
+)
+from .spec_decode import (
+    reshape_attn_output_for_spec_decode,
+    reshape_query_for_spec_decode,
+)
+from .subclasses import subclass_attention_backend, subclass_attention_metadata
 from .validation import validate
 
 __all__ = [
@@ -52,17 +76,34 @@ __all__ = [
     "AttentionState",
     "AttentionType",
     "CommonAttentionMetadata",
+    "CompilationConfig",
+    "EncoderDecoderMetadata",
     "InputBatch",
     "KVCacheLayoutType",
+    "KVCacheSpec",
     "KVSharingFastPrefillMetadata",
     "MLAAttentionImpl",
     "MLADims",
     "MetadataError",
+    "ModelConfig",
     "PerLayerParameters",
     "SchedulerOutput",
+    "SpeculativeConfig",
     "UBatchSlice",
+    "VllmConfig",
     "get_kv_cache_layout",
+    "get_mla_dims",
+    "get_num_prefill_decode_query_kv_tokens",
+    "get_per_layer_parameters",
+    "get_seq_len_block_table_args",
+    "infer_global_hyperparameters",
+    "is_all_cross_attn_metadata_set",
+    "is_all_encoder_attn_metadata_set",
     "is_valid_kv_cache_layout",
+    "reshape_attn_output_for_spec_decode",
+    "reshape_query_for_spec_decode",
     "set_kv_cache_layout",
+    "subclass_attention_backend",
+    "subclass_attention_metadata",
     "validate",
 ]

@@ -1,0 +1,82 @@
+"""What is read of the objects that an engine passes, and no more (SPEC.md appendix A)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+
+class CompilationConfig(Protocol):
+    """What is read of the compilation config."""
+
+    @property
+    def static_forward_context(self) -> Mapping[str, Any]:
+        """Every layer with state by name; the attention layers have an `impl`."""
+        ...
+
+
+class SpeculativeConfig(Protocol):
+    """What is read of the speculative-decoding config."""
+
+    @property
+    def num_speculative_tokens(self) -> int | None:
+        """Draft tokens a step and request, None if the method has no fixed number."""
+        ...
+
+
+class VllmConfig(Protocol):
+    """What is read of the engine's config."""
+
+    @property
+    def compilation_config(self) -> CompilationConfig:
+        """Where the layers are."""
+        ...
+
+    @property
+    def speculative_config(self) -> SpeculativeConfig | None:
+        """None without speculative decoding."""
+        ...
+
+
+class KVCacheSpec(Protocol):
+    """What is read of a cache group's spec."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        ...
+
+
+class ModelConfig(Protocol):
+    """What is read of the model's config."""
+
+    @property
+    def hf_text_config(self) -> Any:
+        """Of a model with latent attention: the fields of `MLADims`, q_lora_rank if it likes."""
+        ...
+
+
+class EncoderDecoderMetadata(Protocol):
+    """What is read of first-generation (V0) metadata; the encoder's fields may be absent."""
+
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    seq_lens_tensor: torch.Tensor | None
+    """(R,) int32 tokens of each sequence."""
+    max_prefill_seq_len: int
+    max_decode_seq_len: int
+    block_tables: torch.Tensor | None
+    """(R, W) int32 block ids of each sequence."""
+    encoder_seq_lens: list[int] | None
+    """Encoder tokens of each request."""
+    encoder_seq_lens_tensor: torch.Tensor | None
+    """(R,) int32, the same."""
+    max_encoder_seq_len: int | None
+    num_encoder_tokens: int | None
+    """Encoder tokens of the whole batch."""
+    cross_slot_mapping: torch.Tensor | None
+    """(num_encoder_tokens,) int64 cache slots of the encoder tokens."""
+    cross_block_tables: torch.Tensor | None
+    """(R, W) int32 block ids of each request's encoder tokens."""
