@@ -29,6 +29,7 @@ from reference.interface.checks import (
     check_tensor,
     check_ubatch,
 )
+from reference.interface.fields import alignments
 
 
 def split_decodes_and_prefills(
@@ -93,27 +94,27 @@ def _make_metadata_with_slice(
     ends_on_device = md.query_start_loc[offsets][1:]
     in_earlier_slices = (starts[1:].clamp(max=t0) - starts[:-1]).clamp(min=0)
     own_starts = starts.clamp(t0, t1) - t0
-    # `replace` carries over every field that is not named, also one that SPEC.md adds later.
-    child = replace(
-        md,
-        query_start_loc=md.query_start_loc[offsets].clamp(t0, t1) - t0,
-        query_start_loc_cpu=own_starts,
-        seq_lens=(md.seq_lens[rows] - (ends_on_device - t1).clamp(min=0)).to(md.seq_lens.dtype),
-        seq_lens_cpu=seq_lens_cpu.to(md.seq_lens_cpu.dtype),
-        num_computed_tokens_cpu=(md.num_computed_tokens_cpu[rows] + in_earlier_slices).to(
+    # Every field says what it goes with, also one that a subclass or a later version adds.
+    cuts = {"request": rows, "token": slice(t0, t1)}
+    moved = {
+        field: getattr(md, field)[cuts[alignment]]
+        for field, (alignment, _) in alignments(type(md)).items()
+        if alignment in cuts and getattr(md, field) is not None
+    }
+    changed = {
+        "query_start_loc": md.query_start_loc[offsets].clamp(t0, t1) - t0,
+        "query_start_loc_cpu": own_starts,
+        "seq_lens": (md.seq_lens[rows] - (ends_on_device - t1).clamp(min=0)).to(md.seq_lens.dtype),
+        "seq_lens_cpu": seq_lens_cpu.to(md.seq_lens_cpu.dtype),
+        "num_computed_tokens_cpu": (md.num_computed_tokens_cpu[rows] + in_earlier_slices).to(
             md.num_computed_tokens_cpu.dtype
         ),
-        num_reqs=r1 - r0,
-        num_actual_tokens=t1 - t0,
-        max_query_len=int(own_starts.diff().max()) or md.max_query_len,
-        max_seq_len=int(seq_lens_cpu.max()),
-        block_table_tensor=md.block_table_tensor[rows],
-        slot_mapping=md.slot_mapping[t0:t1],
-    )
-    for field in ("encoder_seq_lens", "dcp_local_seq_lens"):
-        per_request = getattr(md, field)
-        if per_request is not None:
-            setattr(child, field, per_request[rows])
+        "num_reqs": r1 - r0,
+        "num_actual_tokens": t1 - t0,
+        "max_query_len": int(own_starts.diff().max()) or md.max_query_len,
+        "max_seq_len": int(seq_lens_cpu.max()),
+    }
+    child = replace(md, **moved | changed)
     if md.logits_indices_padded is not None:
         indices = md.logits_indices_padded[: md.num_logits_indices]
         child.logits_indices_padded = indices[(indices >= t0) & (indices < t1)] - t0

@@ -27,6 +27,7 @@ from reference.interface.checks import (
     check_span,
     check_ubatch,
 )
+from reference.interface.fields import alignments
 
 _TILE = 32
 
@@ -99,10 +100,11 @@ def _make_metadata_with_slice(
         block_table_tensor=md.block_table_tensor[rows],
         slot_mapping=md.slot_mapping[t0:t1],
     )
-    for field in ("encoder_seq_lens", "dcp_local_seq_lens"):
-        per_request = getattr(md, field)
-        if per_request is not None:
-            setattr(child, field, per_request[rows])
+    cuts = {"request": rows, "token": slice(t0, t1)}
+    for field, (alignment, _) in alignments(type(md)).items():
+        value = getattr(child, field)
+        if alignment in cuts and value is not None and value is getattr(md, field):
+            setattr(child, field, value[cuts[alignment]])
     if md.logits_indices_padded is not None:
         indices = md.logits_indices_padded[: md.num_logits_indices]
         child.logits_indices_padded = indices[(indices >= t0) & (indices < t1)] - t0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from reference.interface.checks import (
     check_logits,
     check_rows,
 )
+from reference.interface.fields import added_fields
 
 from .dispatch import on_device, staging, upload
 from .host.arrays import Array, array, as_dtype, common_dtype, flat_table
@@ -32,6 +34,7 @@ def make_local_attention_virtual_batches(
     (V, attn_chunk_size / block_size). Same result and errors as `reference`. On a
     device: lengths come from the CPU mirrors, one asynchronous copy takes them there
     and one kernel writes all device tensors; no sync. SPEC.md section 4.
+    A field with one entry a request that a subclass adds costs one more launch.
     """
     md = common_attn_metadata
     plan = _checked_plan(attn_chunk_size, md, block_size)
@@ -39,7 +42,7 @@ def make_local_attention_virtual_batches(
     virtual = (_on_device if on_device(md.query_start_loc) else _on_host)(md, plan, columns)
     encoder = md.encoder_seq_lens
     mirrors = virtual.mirrors
-    return CommonAttentionMetadata(
+    made = CommonAttentionMetadata(
         query_start_loc=as_dtype(virtual.starts, md.query_start_loc.dtype),
         query_start_loc_cpu=as_dtype(mirrors.starts, md.query_start_loc_cpu.dtype),
         seq_lens=as_dtype(virtual.lengths, md.seq_lens.dtype),
@@ -56,6 +59,7 @@ def make_local_attention_virtual_batches(
         num_logits_indices=md.num_logits_indices,
         encoder_seq_lens=None if encoder is None else encoder[virtual.origin[0]],
     )
+    return made if type(md) is CommonAttentionMetadata else _in_class_of(md, made, virtual)
 
 
 @dataclass(slots=True)
@@ -91,6 +95,8 @@ class _Virtual:
     """(2, V): each virtual request's request and chunk number."""
     table: torch.Tensor
     longest: tuple[int, int]
+    owners: torch.Tensor | None = None
+    """(V,) each virtual request's request on the device, None on the host."""
 
 
 def _checked_plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _Plan:
@@ -137,13 +143,15 @@ def _on_device(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtu
     lengths = torch.empty(count, dtype=md.seq_lens.dtype, device=device)
     source = md.block_table_tensor
     table = torch.empty((count, columns), dtype=source.dtype, device=device)
+    uploaded = upload(staged, device)
     if count:
         from .kernels.local_attention import gather_virtual
 
-        gather_virtual(upload(staged, device), source, starts, lengths, table)
+        gather_virtual(uploaded, source, starts, lengths, table)
     else:
         starts.zero_()
-    return _Virtual(mirrors, starts, lengths, origin, table, longest)
+    owners = uploaded[2 * count + 1 : 3 * count + 1]
+    return _Virtual(mirrors, starts, lengths, origin, table, longest, owners)
 
 
 def _fill(
@@ -158,3 +166,27 @@ def _fill(
         mirrors.computed.numpy(),
         origin,
     )
+
+
+def _in_class_of(
+    md: CommonAttentionMetadata, made: CommonAttentionMetadata, virtual: _Virtual
+) -> CommonAttentionMetadata:
+    """The virtual batch as an instance of the batch's class, with the fields which that adds."""
+    added = {}
+    for field, alignment in added_fields(type(md), CommonAttentionMetadata).items():
+        value = getattr(md, field)
+        rows = value is not None and alignment == "request"
+        added[field] = _repeated(value, virtual) if rows else value
+    return type(md)(**vars(made), **added)
+
+
+def _repeated(value: Any, virtual: _Virtual) -> Any:
+    """One entry for each virtual request: its request's."""
+    if isinstance(value, torch.Tensor):
+        owners = None if value.is_cpu else virtual.owners
+        if owners is None:
+            owners = torch.from_numpy(virtual.origin[0])
+        return value.index_select(0, owners)
+    if isinstance(value, np.ndarray):
+        return value[virtual.origin[0]]
+    return type(value)([value[owner] for owner in virtual.origin[0].tolist()])

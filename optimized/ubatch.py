@@ -19,6 +19,7 @@ from reference.interface.checks import (
     check_tensor,
     check_ubatch,
 )
+from reference.interface.fields import added_fields
 
 from .dispatch import on_device
 from .host.arrays import Array, array, as_dtype, common_dtype
@@ -55,8 +56,8 @@ def _make_metadata_with_slice(
     """The part of a batch that lies in `ubatch_slice`, as a batch of its own.
 
     Same result and errors as `reference`; block-table rows, slots, encoder and dcp
-    lengths are views of the parent's. On a device: one kernel, no copy, and no sync
-    unless the parent carries logits indices. SPEC.md section 3.
+    lengths and what a subclass adds are views of the parent's. On a device: one kernel,
+    no copy, and no sync unless the parent carries logits indices. SPEC.md section 3.
     """
     return _children("_make_metadata_with_slice", [ubatch_slice], attn_metadata)[0]
 
@@ -149,7 +150,7 @@ def _child(
     start_twin, seq_lens_twin = twins or (starts[1], seq_lens[1])
     logits_indices, num_logits = _logits_in_slice(md, t0, t1)
     encoder, dcp = md.encoder_seq_lens, md.dcp_local_seq_lens
-    return CommonAttentionMetadata(
+    child = CommonAttentionMetadata(
         query_start_loc=as_dtype(start_twin, md.query_start_loc.dtype),
         query_start_loc_cpu=as_dtype(starts[0], md.query_start_loc_cpu.dtype),
         seq_lens=as_dtype(seq_lens_twin, md.seq_lens.dtype),
@@ -167,6 +168,20 @@ def _child(
         encoder_seq_lens=None if encoder is None else encoder[r0:r1],
         dcp_local_seq_lens=None if dcp is None else dcp[r0:r1],
     )
+    return child if type(md) is CommonAttentionMetadata else _in_class_of(md, child, bounds)
+
+
+def _in_class_of(
+    md: CommonAttentionMetadata, child: CommonAttentionMetadata, bounds: Bounds
+) -> CommonAttentionMetadata:
+    """The child as an instance of its parent's class, with the fields which that adds."""
+    cuts = {"request": slice(*bounds[:2]), "token": slice(*bounds[2:])}
+    added = {}
+    for field, alignment in added_fields(type(md), CommonAttentionMetadata).items():
+        value = getattr(md, field)
+        cut = cuts.get(alignment)
+        added[field] = value if value is None or cut is None else value[cut]
+    return type(md)(**vars(child), **added)
 
 
 def _pair(length: int, dtype: torch.dtype, twins: object) -> tuple[torch.Tensor, torch.Tensor]:

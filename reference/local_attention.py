@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 
 from .interface import CommonAttentionMetadata
 from .interface.checks import check_local_attention
+from .interface.fields import added_fields
 
 
 def make_local_attention_virtual_batches(
@@ -20,7 +22,9 @@ def make_local_attention_virtual_batches(
 
     Causal attention over the result is attention over the batch with the mask
     `j <= i and i // C == j // C`, C being `attn_chunk_size` in tokens. Offsets,
-    lengths and ids keep their dtypes; the block table becomes (V, C / block_size).
+    lengths and ids keep their dtypes; the block table becomes (V, C / block_size). The
+    result is of the batch's class; a field that a subclass adds with one entry a
+    request has one a virtual request, all others are kept.
     MetadataError unless C is a positive multiple of `block_size`, and for
     `dcp_local_seq_lens`, which cannot be derived here. SPEC.md section 4.
     """
@@ -49,7 +53,7 @@ def make_local_attention_virtual_batches(
     table = torch.stack(rows) if rows else block_table.new_empty((0, columns))
     query_lens = [end - start for start, end in pairwise(starts)]
     encoder = md.encoder_seq_lens
-    return CommonAttentionMetadata(
+    return type(md)(
         query_start_loc=_like(md.query_start_loc, starts),
         query_start_loc_cpu=_like(md.query_start_loc_cpu, starts),
         seq_lens=_like(md.seq_lens, lengths),
@@ -65,6 +69,7 @@ def make_local_attention_virtual_batches(
         logits_indices_padded=md.logits_indices_padded,
         num_logits_indices=md.num_logits_indices,
         encoder_seq_lens=None if encoder is None else encoder[np.array(owners, dtype=np.intp)],
+        **_added_for(md, owners),
     )
 
 
@@ -74,6 +79,26 @@ def _chunks(first_position: int, seq_len: int, chunk: int) -> range:
         return range(first_position // chunk, (seq_len - 1) // chunk + 1)
     last = max(0, -(-seq_len // chunk) - 1)
     return range(last, last + 1)
+
+
+def _added_for(md: CommonAttentionMetadata, owners: list[int]) -> dict[str, Any]:
+    """The fields that a subclass adds, those of requests repeated for each virtual request."""
+    added = {}
+    for field, alignment in added_fields(type(md), CommonAttentionMetadata).items():
+        value = getattr(md, field)
+        if value is not None and alignment == "request":
+            value = _rows(value, owners)
+        added[field] = value
+    return added
+
+
+def _rows(value: Any, rows: list[int]) -> Any:
+    """These rows of a tensor, an array, a list or a tuple."""
+    if isinstance(value, torch.Tensor):
+        return value[torch.tensor(rows, dtype=torch.int64, device=value.device)]
+    if isinstance(value, np.ndarray):
+        return value[np.array(rows, dtype=np.intp)]
+    return type(value)([value[row] for row in rows])
 
 
 def _like(tensor: torch.Tensor, values: list[int]) -> torch.Tensor:

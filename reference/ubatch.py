@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -18,6 +19,7 @@ from .interface.checks import (
     check_tensor,
     check_ubatch,
 )
+from .interface.fields import added_fields
 
 
 def slice_query_start_locs(query_start_loc: torch.Tensor, request_slice: slice) -> torch.Tensor:
@@ -40,8 +42,9 @@ def _make_metadata_with_slice(
     """The part of a batch that lies in `ubatch_slice`, as a batch of its own.
 
     A request that is cut at its front counts the tokens of the earlier micro-batch as
-    computed; one that is cut at its back loses its tail. MetadataError for an empty
-    slice, for tokens that are not those of the requests, and for
+    computed; one that is cut at its back loses its tail. The child is of the parent's
+    class; fields that a subclass adds are cut as it declares. MetadataError for an
+    empty slice, for tokens that are not those of the requests, and for
     `dcp_local_seq_lens` on a request that loses its tail. SPEC.md section 3.
     """
     operation = "_make_metadata_with_slice"
@@ -67,7 +70,7 @@ def _make_metadata_with_slice(
     longest = max(end - start for start, end in pairwise(starts))
 
     logits_indices, num_logits = _logits_in_slice(md, t0, t1)
-    return CommonAttentionMetadata(
+    return type(md)(
         query_start_loc=_like(md.query_start_loc, starts),
         query_start_loc_cpu=_like(md.query_start_loc_cpu, starts),
         seq_lens=_like(md.seq_lens, seq_lens),
@@ -84,6 +87,7 @@ def _make_metadata_with_slice(
         num_logits_indices=num_logits,
         encoder_seq_lens=None if md.encoder_seq_lens is None else md.encoder_seq_lens[r0:r1],
         dcp_local_seq_lens=None if md.dcp_local_seq_lens is None else md.dcp_local_seq_lens[r0:r1],
+        **_added_in_slice(md, slice(r0, r1), slice(t0, t1)),
     )
 
 
@@ -112,6 +116,19 @@ def _logits_in_slice(
     indices = md.logits_indices_padded[: md.num_logits_indices].tolist()
     inside = [index - t0 for index in indices if t0 <= index < t1]
     return _like(md.logits_indices_padded, inside), len(inside)
+
+
+def _added_in_slice(md: CommonAttentionMetadata, requests: slice, tokens: slice) -> dict[str, Any]:
+    """The fields that a subclass adds, those of requests and of tokens cut to these."""
+    added = {}
+    for field, alignment in added_fields(type(md), CommonAttentionMetadata).items():
+        value = getattr(md, field)
+        if value is not None and alignment == "request":
+            value = value[requests]
+        elif value is not None and alignment == "token":
+            value = value[tokens]
+        added[field] = value
+    return added
 
 
 def _like(tensor: torch.Tensor, values: list[int]) -> torch.Tensor:

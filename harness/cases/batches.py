@@ -86,14 +86,14 @@ _BLOCK_SIZE = st.sampled_from(BLOCK_SIZES)
 _KIND = st.sampled_from(_KINDS)
 _LAYOUT = st.sampled_from(_LAYOUTS)
 _ORDER = st.sampled_from(("ascending", "descending", "shuffled", "shared", "high"))
-_WHICH_EXTRAS = st.integers(0, 7)
+_WHICH_EXTRAS = st.integers(0, 15)
 
 
 @cache
 def batches(
     *, max_requests: int = 6, min_requests: int = 0, extras: bool = False
 ) -> st.SearchStrategy[Batch]:
-    """Consistent batches; with `extras` the optional fields are drawn too."""
+    """Consistent batches; with `extras` the optional fields and the class are drawn too."""
     return _batches(max_requests, min_requests, extras)
 
 
@@ -166,4 +166,6 @@ def _extras(
         seq_lens = [q + c for q, c in zip(query_lens, computed, strict=True)]
         share = [-(-length // 2) for length in seq_lens]
         fields["dcp_local_seq_lens"] = tuple(share + [0] * (rows - len(share)))
+    if which & 8:
+        fields["subclassed"] = True
     return fields

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from harness.cases import subclass
 from harness.cases.arena import STALE_PATTERNS, Arena, Piece
 from harness.model.case import Batch
 from reference.interface import CommonAttentionMetadata
@@ -72,6 +73,9 @@ class Numbers:
                 pieces.append(
                     Piece(name, np.array(rows, dtype=self.seq_lens.dtype), on_cpu, (step,))
                 )
+        if batch.subclassed:
+            sizes = (self.num_reqs, self.num_actual_tokens, batch.spare_slots)
+            pieces += subclass.pieces(*sizes, stale, step)
         return pieces
 
 
@@ -137,7 +141,8 @@ def lay_out(
 ) -> tuple[CommonAttentionMetadata, Arena]:
     """The batch as metadata on `device`, its stale places filled with pattern 0 or 1.
 
-    Pattern 1 also gives the live blocks other ids.
+    Pattern 1 also gives the live blocks other ids. Where the batch says so it is of a
+    subclass with more fields.
     """
     made = numbers(batch, pattern)
     stale = STALE_PATTERNS[pattern]
@@ -145,7 +150,12 @@ def lay_out(
     tensors: dict[str, Any] = dict(arena.tensors)
     encoder = tensors.get("encoder_seq_lens")
     indices = batch.logits_indices
-    metadata = CommonAttentionMetadata(
+    metadata_class, added = CommonAttentionMetadata, dict[str, Any]()
+    if batch.subclassed:
+        names = (*subclass.REQUEST_FIELDS, *subclass.TOKEN_FIELDS)
+        metadata_class = subclass.Subclassed
+        added = {name: tensors[name] for name in names} | {"label": subclass.LABEL}
+    metadata = metadata_class(
         query_start_loc=tensors["query_start_loc"],
         query_start_loc_cpu=tensors["query_start_loc_cpu"],
         seq_lens=tensors["seq_lens"],
@@ -162,5 +172,6 @@ def lay_out(
         num_logits_indices=None if indices is None else len(indices),
         encoder_seq_lens=None if encoder is None else encoder.numpy(),
         dcp_local_seq_lens=tensors.get("dcp_local_seq_lens"),
+        **added,
     )
     return metadata, arena

@@ -54,6 +54,8 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Encoder tokens of each request and padded row."""
     dcp_local_seq_lens: tuple[int, ...] | None = None
     """This rank's share of each sequence, padded rows too."""
+    subclassed: bool = False
+    """Whether the metadata is of a subclass with fields of its own (`harness.cases.subclass`)."""
 
     @property
     def num_requests(self) -> int:

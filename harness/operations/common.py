@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from harness.cases.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from harness.cases.tensors import lay_out
 from harness.model.case import Batch, Case
 from harness.model.operation import MISSING, Breach, Call, Fault, Outputs
 from reference.interface import CommonAttentionMetadata, MetadataError
 
 METADATA_FIELDS = tuple(f.name for f in fields(CommonAttentionMetadata))
+CLASS = "class"
+"""Output field for the class of metadata that is of a subclass."""
 
 
 def batch_of(case: Case) -> Batch:
@@ -24,9 +27,32 @@ def batch_of(case: Case) -> Batch:
     return case.batch
 
 
-def metadata_outputs(metadata: Any, prefix: str = "") -> Outputs:
-    """Every field of the metadata by name; what a candidate lost is MISSING."""
-    return {f"{prefix}{name}": getattr(metadata, name, MISSING) for name in METADATA_FIELDS}
+def metadata_outputs(metadata: Any, prefix: str = "", given: Any = None) -> Outputs:
+    """Every field of the metadata by name; what a candidate lost is MISSING.
+
+    Of a subclass the fields are those of `given`, the metadata that the operation got;
+    that its class came back is one more. A plain batch may come back as a class of the
+    candidate's own.
+    """
+    names, outputs = METADATA_FIELDS, Outputs()
+    if given is not None and type(given) is not CommonAttentionMetadata:
+        names = tuple(f.name for f in fields(given))
+        outputs[f"{prefix}{CLASS}"] = type(metadata).__name__
+    return {f"{prefix}{name}": getattr(metadata, name, MISSING) for name in names} | outputs
+
+
+def diagnose_metadata(call: Call, name: str, expected: Any, got: Any) -> str:
+    """What became of a field that a subclass added, "" for any other field."""
+    field = name.rsplit(".", 1)[-1]
+    if field == CLASS:
+        return f"{got} where the given {expected} was expected"
+    if field not in (*REQUEST_FIELDS, *TOKEN_FIELDS) or not isinstance(got, torch.Tensor):
+        return ""
+    known = np.unique(getattr(call.facts["metadata"], field).cpu().numpy())
+    misplaced = len(got) >= len(expected) and np.isin(got.cpu().numpy(), known).all()
+    if not misplaced or got.dtype != expected.dtype:
+        return ""
+    return "another request's row" if field in REQUEST_FIELDS else "another token's entry"
 
 
 def prepare_with_metadata(
@@ -83,10 +109,11 @@ def metadata_faults(
 ) -> dict[str, Fault]:
     """Ways to spoil the metadata at argument `position`, for every operation that takes it.
 
-    `sequences` and `logits`: whether the operation reads those fields.
+    `sequences` and `logits`: whether the operation reads those fields; one that reads
+    lengths also moves what a subclass adds.
     """
 
-    def fault(field: str, change: Callable[[CommonAttentionMetadata], dict[str, Any]]) -> Fault:
+    def fault(field: str, change: Callable[[Any], dict[str, Any]]) -> Fault:
         def spoil(call: Call) -> None:
             call.args[position] = replace(call.args[position], **change(call.args[position]))
 
@@ -115,6 +142,9 @@ def metadata_faults(
         "too few slots": fault(
             "slot_mapping", lambda md: {"num_actual_tokens": len(md.slot_mapping) + 1}
         ),
+        "causal that is no bool": replace(
+            fault("causal", lambda _: {"causal": 1}), error=TypeError
+        ),
     }
     faults["fewer tokens than the offsets say"] = fault(
         "num_actual_tokens",
@@ -135,6 +165,14 @@ def metadata_faults(
             "num_computed_tokens_cpu",
             lambda md: {"num_computed_tokens_cpu": md.num_computed_tokens_cpu + 1},
         )
+        faults["a subclass's rows of another batch"] = replace(
+            fault("request_tags_cpu", lambda md: {"request_tags_cpu": md.request_tags_cpu[:-1]}),
+            applies=_is_subclassed,
+        )
+        faults["a subclass's tokens of another batch"] = replace(
+            fault("token_tags", lambda md: {"token_tags": md.token_tags[:0]}),
+            applies=_is_subclassed,
+        )
     if logits:
         faults["logits indices without their count"] = fault(
             "num_logits_indices",
@@ -148,6 +186,10 @@ def metadata_faults(
 
 def _has_requests(case: Case) -> bool:
     return case.batch is not None and case.batch.num_requests > 0 and case.batch.num_tokens > 0
+
+
+def _is_subclassed(case: Case) -> bool:
+    return _has_requests(case) and batch_of(case).subclassed
 
 
 def _falling(offsets: torch.Tensor) -> torch.Tensor:

@@ -11,11 +11,13 @@ import torch
 from hypothesis import strategies as st
 
 from harness.cases.batches import batches, make_batch
+from harness.cases.subclass import TOKEN_FIELDS
 from harness.cases.tensors import numbers
 from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Fault, Operation, Outputs
 from harness.operations.common import (
     batch_of,
+    diagnose_metadata,
     metadata_faults,
     metadata_outputs,
     mirror_breaches,
@@ -67,6 +69,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield (
         "sampled tokens and encoder lengths",
         _case(make_batch([6, 3], [3, 0], 2, logits_indices=(5, 8), encoder_seq_lens=(4, 9)), 4),
+    )
+    yield (
+        "fields of a subclass (K2)",
+        _case(make_batch([6, 1], [3, 4], 2, padded_requests=1, subclassed=True), 4),
     )
     yield "not causal before", _case(make_batch([6], [3], 2, causal=False), 4)
     yield "more virtual batches than a kernel tile", _case(make_batch([2600], [1], 1), 2)
@@ -127,9 +133,10 @@ make_local_attention_virtual_batches = Operation(
     boundaries=_boundaries,
     from_batch=_steps,
     prepare=_prepare,
-    outputs=lambda _call, result: metadata_outputs(result),
+    outputs=lambda call, result: metadata_outputs(result, given=call.facts["metadata"]),
     invariants=_invariants,
-    shares=frozenset({"slot_mapping", "logits_indices_padded"}),
+    diagnose=diagnose_metadata,
+    shares=frozenset({"slot_mapping", "logits_indices_padded", *TOKEN_FIELDS}),
     kernels=True,
     faults={
         **metadata_faults(1, sequences=True, logits=True),

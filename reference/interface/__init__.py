@@ -28,6 +28,7 @@ from .encoder_decoder import (
     is_all_encoder_attn_metadata_set,
 )
 from .errors import MetadataError
+from .fields import aligned
 from .kv_cache_layout import (
     get_kv_cache_layout,
     is_valid_kv_cache_layout,
@@ -91,6 +92,7 @@ __all__ = [
     "SpeculativeConfig",
     "UBatchSlice",
     "VllmConfig",
+    "aligned",
     "get_kv_cache_layout",
     "get_mla_dims",
     "get_num_prefill_decode_query_kv_tokens",

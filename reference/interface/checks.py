@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from .errors import MetadataError
+from .fields import added_fields
 from .metadata import CommonAttentionMetadata, InputBatch, SchedulerOutput
 
 _INT32, _INT64 = torch.int32, torch.int64
@@ -24,6 +25,12 @@ def check_int(operation: str, field: str, value: object, minimum: int) -> None:
         raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected int")
     if value < minimum:
         raise MetadataError(operation, field, value, f"at least {minimum}")
+
+
+def check_bool(operation: str, field: str, value: object) -> None:
+    """Require a Python bool (TypeError)."""
+    if type(value) is not bool:
+        raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected bool")
 
 
 def check_tensor(operation: str, field: str, value: object, ndim: int) -> torch.Tensor:
@@ -84,6 +91,7 @@ def check_common_metadata(operation: str, metadata: CommonAttentionMetadata) -> 
         check_length(operation, field, tensor, length)
         if field.endswith("_cpu"):
             check_cpu(operation, field, tensor)
+    check_bool(operation, "causal", md.causal)
     check_slots(operation, md)
     device = md.query_start_loc.device
     for field in ("seq_lens", "block_table_tensor", "slot_mapping"):
@@ -159,6 +167,29 @@ def check_rows(operation: str, metadata: CommonAttentionMetadata) -> None:
         if rows is not None and rows.shape != (metadata.num_reqs,):
             given = f"of shape {tuple(rows.shape)}"
             raise MetadataError(operation, field, given, f"shape ({metadata.num_reqs},)")
+    if type(metadata) is not CommonAttentionMetadata:
+        check_added(operation, metadata)
+
+
+def check_added(operation: str, metadata: CommonAttentionMetadata) -> None:
+    """Require one entry a request, or one a token, in the fields that a subclass declares."""
+    for field, alignment in added_fields(type(metadata), CommonAttentionMetadata).items():
+        value = getattr(metadata, field)
+        if alignment == "batch" or value is None:
+            continue
+        if not isinstance(value, torch.Tensor | np.ndarray | list | tuple):
+            expected = "a tensor, an array, a list, a tuple or None"
+            raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected {expected}")
+        if not isinstance(value, list | tuple) and not value.ndim:
+            raise MetadataError(operation, field, "of shape ()", "at least 1-D")
+        if alignment == "request" and len(value) != metadata.num_reqs:
+            expected = f"length {metadata.num_reqs}"
+            raise MetadataError(operation, field, f"of length {len(value)}", expected)
+        if len(value) < metadata.num_actual_tokens and alignment == "token":
+            expected = f"at least num_actual_tokens = {metadata.num_actual_tokens}"
+            raise MetadataError(operation, field, f"of length {len(value)}", expected)
+        if isinstance(value, torch.Tensor) and not value.is_cpu:
+            check_device(operation, field, value, metadata.query_start_loc.device)
 
 
 def check_queries(operation: str, metadata: CommonAttentionMetadata) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
+
+from .fields import aligned
 
 
 @dataclass
@@ -15,18 +17,19 @@ class CommonAttentionMetadata:
 
     Lengths and offsets count tokens; int32 unless the caller chose int64. A padded
     batch has trailing rows with no query and no sequence, and trailing tokens with
-    slot -1. `reference.validate` checks the invariants. SPEC.md section 1.
+    slot -1. `reference.validate` checks the invariants. A subclass may add fields:
+    `aligned` says which of them go with the requests and the tokens. SPEC.md section 1.
     """
 
-    query_start_loc: torch.Tensor
+    query_start_loc: torch.Tensor = field(metadata=aligned("offsets"))
     """(R+1,) offset of each request's first query token, then the end of the last."""
-    query_start_loc_cpu: torch.Tensor
+    query_start_loc_cpu: torch.Tensor = field(metadata=aligned("offsets"))
     """(R+1,) its mirror on the CPU."""
-    seq_lens: torch.Tensor
+    seq_lens: torch.Tensor = field(metadata=aligned("request"))
     """(R,) computed plus query tokens of each request."""
-    seq_lens_cpu: torch.Tensor
+    seq_lens_cpu: torch.Tensor = field(metadata=aligned("request"))
     """(R,) its mirror on the CPU."""
-    num_computed_tokens_cpu: torch.Tensor
+    num_computed_tokens_cpu: torch.Tensor = field(metadata=aligned("request"))
     """(R,) tokens whose keys and values are already cached, on the CPU."""
     num_reqs: int
     num_actual_tokens: int
@@ -34,18 +37,43 @@ class CommonAttentionMetadata:
     """At least the longest query."""
     max_seq_len: int
     """At least the longest sequence."""
-    block_table_tensor: torch.Tensor
+    block_table_tensor: torch.Tensor = field(metadata=aligned("request"))
     """(R, W) int32 block ids; columns behind a sequence's last block are stale."""
-    slot_mapping: torch.Tensor
+    slot_mapping: torch.Tensor = field(metadata=aligned("token", fill=-1))
     """(>= num_actual_tokens,) int64 cache slot of each token, -1 for none."""
     causal: bool = True
     logits_indices_padded: torch.Tensor | None = None
     """Token indices whose logits are sampled; the first num_logits_indices count."""
     num_logits_indices: int | None = None
-    encoder_seq_lens: np.ndarray | None = None
+    encoder_seq_lens: np.ndarray | None = field(default=None, metadata=aligned("request"))
     """(R,) encoder tokens of each request."""
-    dcp_local_seq_lens: torch.Tensor | None = None
+    dcp_local_seq_lens: torch.Tensor | None = field(default=None, metadata=aligned("request"))
     """(R,) this rank's share of each sequence under decode context parallelism."""
+
+    def padded(self, num_tokens: int, num_reqs: int) -> Self:
+        """The batch with graph padding up to `num_tokens` tokens and `num_reqs` rows.
+
+        Of the same class. What is added: rows without query or sequence, whose block
+        table is 0 (the null block), and tokens with slot -1; every aligned field grows
+        by the value that it declares. What need not grow is a view of this batch's.
+        MetadataError for fewer rows or tokens than there are and for malformed
+        metadata. No synchronisation. SPEC.md section 1.
+        """
+        from .padding import pad
+
+        return pad(self, num_tokens, num_reqs)
+
+    def unpadded(self, num_actual_tokens: int, num_actual_reqs: int) -> Self:
+        """The first `num_actual_reqs` rows and `num_actual_tokens` tokens, without padding.
+
+        Of the same class; every aligned field is a view of this batch's, all else is
+        kept. MetadataError for more rows or tokens than there are, for a row or token
+        that is no padding (by the CPU mirrors), and for malformed metadata. No
+        synchronisation. SPEC.md section 1.
+        """
+        from .padding import unpad
+
+        return unpad(self, num_actual_tokens, num_actual_reqs)
 
 
 @dataclass
