@@ -3,6 +3,8 @@
 from harness.model.operation import Operation
 from harness.operations import (
     batch_split,
+    causal_conv1d,
+    fast_prefill,
     kv_cache_layout,
     layer_parameters,
     layout_sequence,
@@ -19,6 +21,8 @@ _FILES = (
     local_attention,
     slot_mapping,
     sequence_slots,
+    fast_prefill,
+    causal_conv1d,
     layout_sequence,
     kv_cache_layout,
     layer_parameters,
