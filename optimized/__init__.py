@@ -18,6 +18,7 @@ from .fast_prefill import (
     make_kv_sharing_fast_prefill_common_attn_metadata,
 )
 from .local_attention import make_local_attention_virtual_batches
+from .persistent_batch import PersistentBatch
 from .slot_mapping import (
     _compute_slot_mapping_numpy,
     _compute_slot_mapping_python,
@@ -34,6 +35,7 @@ from .ubatch import (
 
 __all__ = [  # noqa: PLE0604
     *_interface,
+    "PersistentBatch",
     "_compute_slot_mapping_numpy",
     "_compute_slot_mapping_python",
     "_make_metadata_with_slice",

@@ -12,6 +12,7 @@ from .fast_prefill import (
 from .interface import *  # noqa: F403
 from .interface import __all__ as _interface
 from .local_attention import make_local_attention_virtual_batches
+from .persistent_batch import PersistentBatch
 from .slot_mapping import (
     _compute_slot_mapping_numpy,
     _compute_slot_mapping_python,
@@ -28,6 +29,7 @@ from .ubatch import (
 
 __all__ = [  # noqa: PLE0604
     *_interface,
+    "PersistentBatch",
     "_compute_slot_mapping_numpy",
     "_compute_slot_mapping_python",
     "_make_metadata_with_slice",

@@ -1,0 +1,337 @@
+"""What an engine keeps of its requests between steps, and the batch of each step (section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from reference.interface import PAD_SLOT_ID, CommonAttentionMetadata
+from reference.interface.checks_persistent_batch import (
+    batch_device,
+    check_batch_sizes,
+    check_block_ids,
+    check_dummy,
+    check_known,
+    check_new_request,
+    check_row,
+    check_schedule,
+    check_step,
+)
+
+from .dispatch import on_device, staging
+from .host.arrays import Array
+from .host.persistent_batch import fill_rows, measure
+from .host.slot_mapping import fill_slots
+
+_ALIGNED = 4
+"""int32 words that sections of a packed buffer start at multiples of: 16 bytes, for kernels."""
+
+
+class PersistentBatch:
+    """One row a request, in buffers that live as long as the batch; an `InputBatch`.
+
+    Row state, on the CPU: `req_ids`, ids in row order, None for a hole; `block_table`
+    (max_num_reqs, max_num_blocks) int32, of which row r has `num_blocks[r]` live columns;
+    `num_blocks` and `num_computed_tokens` (max_num_reqs,) int32. `slot_mapping`
+    (max_num_tokens,) int64 lies on `device`, -1 behind a batch's tokens. On a device a
+    build sends one pinned buffer, which PyTorch does not use again before it has
+    arrived, and launches one kernel for the slots; no sync. Errors as in `reference`,
+    before anything changes. SPEC.md section 7.
+    """
+
+    def __init__(
+        self,
+        max_num_reqs: int,
+        max_num_tokens: int,
+        max_num_blocks: int,
+        block_size: int,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        check_batch_sizes(max_num_reqs, max_num_tokens, max_num_blocks, block_size)
+        self.max_num_reqs = max_num_reqs
+        self.max_num_tokens = max_num_tokens
+        self.max_num_blocks = max_num_blocks
+        self.block_size = block_size
+        self.device = batch_device(device)
+
+        self.req_ids: list[Any] = []
+        self._rows: dict[Any, int] = {}
+        self.block_table = torch.zeros((max_num_reqs, max_num_blocks), dtype=torch.int32)
+        self.num_blocks = torch.zeros(max_num_reqs, dtype=torch.int32)
+        self.num_computed_tokens = torch.zeros(max_num_reqs, dtype=torch.int32)
+        self._state = _State(
+            self.block_table.numpy(), self.num_blocks.numpy(), self.num_computed_tokens.numpy()
+        )
+
+        self.slot_mapping = torch.full(
+            (max_num_tokens,), PAD_SLOT_ID, dtype=torch.int64, device=self.device
+        )
+        lengths = _packed_size(max_num_reqs, 0)
+        self._mirrors = torch.zeros(lengths, dtype=torch.int32)
+        self._packed = torch.zeros(
+            _packed_size(max_num_reqs, max_num_blocks), dtype=torch.int32, device=self.device
+        )
+
+    @property
+    def num_reqs(self) -> int:
+        """Rows that hold a request."""
+        return len(self._rows)
+
+    def add_request(
+        self, req_id: Any, block_ids: Sequence[int], num_computed_tokens: int = 0
+    ) -> int:
+        """Give a request the lowest hole, else the row behind the last; returns the row."""
+        operation = "PersistentBatch.add_request"
+        check_new_request(operation, self, req_id, block_ids, num_computed_tokens)
+        row = len(self.req_ids)
+        if len(self._rows) < row:
+            row = self.req_ids.index(None)
+            self.req_ids[row] = req_id
+        else:
+            self.req_ids.append(req_id)
+        self._rows[req_id] = row
+        state = self._state
+        state.table[row, : len(block_ids)] = block_ids
+        state.num_blocks[row] = len(block_ids)
+        state.computed[row] = num_computed_tokens
+        return row
+
+    def append_blocks(self, req_id: Any, block_ids: Sequence[int]) -> None:
+        """Put more blocks behind those that the request has."""
+        operation = "PersistentBatch.append_blocks"
+        check_known(operation, self._rows, req_id)
+        row = self._rows[req_id]
+        held = int(self._state.num_blocks[row])
+        check_block_ids(operation, block_ids, self.max_num_blocks - held)
+        self._state.table[row, held : held + len(block_ids)] = block_ids
+        self._state.num_blocks[row] = held + len(block_ids)
+
+    def remove_request(self, req_id: Any) -> int:
+        """Make the request's row a hole; returns the row."""
+        check_known("PersistentBatch.remove_request", self._rows, req_id)
+        row = self._rows.pop(req_id)
+        self.req_ids[row] = None
+        return row
+
+    def condense(self) -> None:
+        """Close the holes: as long as there is one, the last request moves into the first."""
+        hole, req_ids = 0, self.req_ids
+        while len(req_ids) > len(self._rows):
+            last = req_ids.pop()
+            if last is not None:
+                hole = req_ids.index(None, hole)
+                req_ids[hole] = last
+                self._rows[last] = hole
+                self._state.move(len(req_ids), hole)
+
+    def swap_states(self, i: int, j: int) -> None:
+        """Exchange all state of rows i and j, which hold requests."""
+        req_ids = self.req_ids
+        check_row("PersistentBatch.swap_states", "i", i, req_ids)
+        check_row("PersistentBatch.swap_states", "j", j, req_ids)
+        req_ids[i], req_ids[j] = req_ids[j], req_ids[i]
+        self._rows[req_ids[i]], self._rows[req_ids[j]] = i, j
+        self._state.swap(i, j)
+
+    def build(
+        self,
+        num_scheduled_tokens: Mapping[Any, int],
+        num_padded_reqs: int | None = None,
+        num_padded_tokens: int | None = None,
+    ) -> CommonAttentionMetadata:
+        """The batch of a step in which each request has `num_scheduled_tokens[req_id]` tokens.
+
+        Padded up to `num_padded_reqs` rows and `num_padded_tokens` tokens (default: none).
+        Its tensors are views of the step buffers: valid until the next build. Errors as
+        in `reference`.
+        """
+        num_reqs, state = len(self.req_ids), self._state
+        step = (num_scheduled_tokens, num_padded_reqs, num_padded_tokens)
+        query_lens = self._query_lens(num_scheduled_tokens)
+        if query_lens is None:
+            query_lens = np.array(check_step("PersistentBatch.build", self, *step), np.int64)
+        tokens, *longest = measure(query_lens, state.computed, state.num_blocks, self.block_size)
+        rows = num_reqs if num_padded_reqs is None else num_padded_reqs
+        num_tokens = tokens if num_padded_tokens is None else num_padded_tokens
+        fits = type(rows) is int and type(num_tokens) is int and num_reqs <= rows
+        fits = fits and rows <= self.max_num_reqs and 0 <= tokens <= num_tokens
+        if not fits or num_tokens > self.max_num_tokens:
+            check_step("PersistentBatch.build", self, *step)
+        mirrors, tensors = self._fill(query_lens, state, rows, clear=False)
+        if on_device(self._packed):
+            self._slots_on_device(tensors)
+        else:
+            self._slots_on_host(tensors)
+        return self._metadata(mirrors, tensors, num_tokens, longest)
+
+    def build_dummy(self, num_reqs: int, num_tokens: int) -> CommonAttentionMetadata:
+        """A batch of nobody's tokens, for an idle rank or a profile run; rows stay as they are.
+
+        `num_tokens` spread over `num_reqs` requests, one more for the first ones where it
+        does not divide; nothing computed, blocks all 0, slots all -1. Valid until the
+        next build. Errors as in `reference`.
+        """
+        check_dummy("PersistentBatch.build_dummy", self, num_reqs, num_tokens)
+        share, rest = divmod(num_tokens, max(num_reqs, 1))
+        query_lens = np.full(num_reqs, share, np.int64)
+        query_lens[:rest] += 1
+        nothing = np.zeros(num_reqs, np.int32)
+        state = _State(self._state.table, nothing, nothing)
+        mirrors, tensors = self._fill(query_lens, state, num_reqs, clear=True)
+        self.slot_mapping.fill_(PAD_SLOT_ID)
+        longest = share + (rest > 0)
+        return self._metadata(mirrors, tensors, num_tokens, [longest, longest])
+
+    def advance(self, num_scheduled_tokens: Mapping[Any, int]) -> None:
+        """Count each request's tokens of a step as computed. Errors of `build`, holes allowed."""
+        state = self._state
+        query_lens = self._query_lens(num_scheduled_tokens)
+        if (
+            query_lens is None
+            or measure(query_lens, state.computed, state.num_blocks, self.block_size)[0] < 0
+        ):
+            checked = check_schedule("PersistentBatch.advance", self, num_scheduled_tokens)
+            query_lens = np.array(checked, np.int64)
+        state.computed[: len(query_lens)] += query_lens.astype(np.int32)
+
+    def _query_lens(self, scheduled: Mapping[Any, int]) -> Array | None:
+        """Query tokens by row in one sweep; None where the shared check must decide."""
+        count = len(self.req_ids)
+        if type(scheduled) is not dict or len(scheduled) != count or len(self._rows) != count:
+            return None
+        try:
+            values = list(map(scheduled.__getitem__, self.req_ids))
+        except KeyError:
+            return None
+        if set(map(type, values)) - {int}:
+            return None
+        try:
+            return np.array(values, np.int64)
+        except OverflowError:
+            return None
+
+    def _fill(
+        self, query_lens: Array, state: _State, rows: int, *, clear: bool
+    ) -> tuple[_Lengths, _Step]:
+        """Write all integers of a step but the slots; on a device by one asynchronous copy."""
+        width = self.max_num_blocks
+        mirrors = _lengths(self._mirrors, self.max_num_reqs, rows)
+        tensors = _step(self._packed, self.max_num_reqs, rows, width)
+        twins, packed = tensors, None
+        if on_device(self._packed):
+            size = _packed_size(self.max_num_reqs, 0) + rows * width
+            packed = staging(size, torch.int32, self.device)
+            twins, clear = _step(packed, self.max_num_reqs, rows, width), True
+        fill_rows(
+            query_lens,
+            state.computed,
+            state.num_blocks,
+            state.table,
+            _arrays(mirrors),
+            _arrays(twins.lengths),
+            twins.table.numpy(),
+            clear,
+        )
+        if packed is not None:
+            self._packed[: packed.shape[0]].copy_(packed, non_blocking=True)
+        return mirrors, tensors
+
+    def _slots_on_host(self, tensors: _Step) -> None:
+        starts, _, computed = tensors.lengths
+        columns, table = self.max_num_blocks, tensors.table.numpy().reshape(-1)
+        first_kept = computed.numpy()
+        fill_slots(
+            *(starts.numpy(), first_kept, first_kept, table, columns, 1, columns),
+            *(self.block_size, self.slot_mapping.numpy()),
+        )
+
+    def _slots_on_device(self, tensors: _Step) -> None:
+        from .kernels.slot_mapping import write_slots
+
+        starts, _, computed = tensors.lengths
+        write_slots(starts, computed, tensors.table, self.block_size, None, self.slot_mapping)
+
+    def _metadata(
+        self, mirrors: _Lengths, tensors: _Step, num_tokens: int, longest: list[int]
+    ) -> CommonAttentionMetadata:
+        starts, seq_lens, _ = tensors.lengths
+        return CommonAttentionMetadata(
+            query_start_loc=starts,
+            query_start_loc_cpu=mirrors[0],
+            seq_lens=seq_lens,
+            seq_lens_cpu=mirrors[1],
+            num_computed_tokens_cpu=mirrors[2],
+            num_reqs=seq_lens.shape[0],
+            num_actual_tokens=num_tokens,
+            max_query_len=longest[0],
+            max_seq_len=longest[1],
+            block_table_tensor=tensors.table,
+            slot_mapping=self.slot_mapping[:num_tokens],
+        )
+
+
+_Lengths = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""query_start_loc, seq_lens, num_computed_tokens."""
+
+
+class _Step(NamedTuple):
+    """Views of a packed buffer."""
+
+    lengths: _Lengths
+    table: torch.Tensor
+
+
+class _State(NamedTuple):
+    """Arrays with one entry a row; all of them move together."""
+
+    table: Array
+    num_blocks: Array
+    computed: Array
+
+    def move(self, source: int, target: int) -> None:
+        """Row `source` to row `target`; of the blocks only the live ones."""
+        held = self.num_blocks[source]
+        self.table[target, :held] = self.table[source, :held]
+        for state in self[1:]:
+            state[target] = state[source]
+
+    def swap(self, i: int, j: int) -> None:
+        """Exchange two rows; of the blocks as many as the longer one has."""
+        held = max(self.num_blocks[i], self.num_blocks[j])
+        blocks = self.table[i, :held].copy()
+        self.table[i, :held] = self.table[j, :held]
+        self.table[j, :held] = blocks
+        for state in self[1:]:
+            state[i], state[j] = int(state[j]), int(state[i])
+
+
+def _section(max_num_reqs: int) -> int:
+    """Words that each kind of length takes in a packed buffer."""
+    return -(-(max_num_reqs + 1) // _ALIGNED) * _ALIGNED
+
+
+def _packed_size(max_num_reqs: int, max_num_blocks: int) -> int:
+    return 3 * _section(max_num_reqs) + max_num_reqs * max_num_blocks
+
+
+def _lengths(packed: torch.Tensor, max_num_reqs: int, rows: int) -> _Lengths:
+    size = _section(max_num_reqs)
+    return (
+        packed[: rows + 1],
+        packed[size : size + rows],
+        packed[2 * size : 2 * size + rows],
+    )
+
+
+def _arrays(lengths: _Lengths) -> tuple[Array, Array, Array]:
+    starts, seq_lens, computed = lengths
+    return starts.numpy(), seq_lens.numpy(), computed.numpy()
+
+
+def _step(packed: torch.Tensor, max_num_reqs: int, rows: int, width: int) -> _Step:
+    start = 3 * _section(max_num_reqs)
+    table = packed[start : start + rows * width].view(rows, width)
+    return _Step(_lengths(packed, max_num_reqs, rows), table)

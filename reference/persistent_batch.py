@@ -1,0 +1,213 @@
+"""What an engine keeps of its requests between steps, and the batch of each step (section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .interface import PAD_SLOT_ID, CommonAttentionMetadata
+from .interface.checks_persistent_batch import (
+    batch_device,
+    check_batch_sizes,
+    check_block_ids,
+    check_dummy,
+    check_known,
+    check_new_request,
+    check_row,
+    check_schedule,
+    check_step,
+)
+
+
+class PersistentBatch:
+    """One row a request, in buffers that live as long as the batch; an `InputBatch`.
+
+    Row state, on the CPU: `req_ids`, ids in row order, None for a hole; `block_table`
+    (max_num_reqs, max_num_blocks) int32, of which row r has `num_blocks[r]` live columns;
+    `num_blocks` and `num_computed_tokens` (max_num_reqs,) int32. Rows that hold no
+    request are stale. Step buffers lie on `device` (and their mirrors on the CPU);
+    `slot_mapping` (max_num_tokens,) int64 is the one that may be read beyond a batch's
+    end: -1 there. `block_size` and lengths are in tokens. MetadataError or TypeError
+    before anything changes. SPEC.md section 7.
+    """
+
+    def __init__(
+        self,
+        max_num_reqs: int,
+        max_num_tokens: int,
+        max_num_blocks: int,
+        block_size: int,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        check_batch_sizes(max_num_reqs, max_num_tokens, max_num_blocks, block_size)
+        self.max_num_reqs = max_num_reqs
+        self.max_num_tokens = max_num_tokens
+        self.max_num_blocks = max_num_blocks
+        self.block_size = block_size
+        self.device = batch_device(device)
+
+        self.req_ids: list[Any] = []
+        self.block_table = torch.zeros((max_num_reqs, max_num_blocks), dtype=torch.int32)
+        self.num_blocks = torch.zeros(max_num_reqs, dtype=torch.int32)
+        self.num_computed_tokens = torch.zeros(max_num_reqs, dtype=torch.int32)
+
+        self._query_start_loc_cpu = torch.zeros(max_num_reqs + 1, dtype=torch.int32)
+        self._seq_lens_cpu = torch.zeros(max_num_reqs, dtype=torch.int32)
+        self._computed_cpu = torch.zeros(max_num_reqs, dtype=torch.int32)
+        self._query_start_loc = torch.zeros_like(self._query_start_loc_cpu, device=self.device)
+        self._seq_lens = torch.zeros_like(self._seq_lens_cpu, device=self.device)
+        self._block_table = torch.zeros_like(self.block_table, device=self.device)
+        self.slot_mapping = torch.full(
+            (max_num_tokens,), PAD_SLOT_ID, dtype=torch.int64, device=self.device
+        )
+
+    @property
+    def num_reqs(self) -> int:
+        """Rows that hold a request."""
+        return sum(req_id is not None for req_id in self.req_ids)
+
+    def add_request(
+        self, req_id: Any, block_ids: Sequence[int], num_computed_tokens: int = 0
+    ) -> int:
+        """Give a request the lowest hole, else the row behind the last; returns the row."""
+        operation = "PersistentBatch.add_request"
+        check_new_request(operation, self, req_id, block_ids, num_computed_tokens)
+        if None in self.req_ids:
+            row = self.req_ids.index(None)
+            self.req_ids[row] = req_id
+        else:
+            row = len(self.req_ids)
+            self.req_ids.append(req_id)
+        for column, block in enumerate(block_ids):
+            self.block_table[row, column] = block
+        self.num_blocks[row] = len(block_ids)
+        self.num_computed_tokens[row] = num_computed_tokens
+        return row
+
+    def append_blocks(self, req_id: Any, block_ids: Sequence[int]) -> None:
+        """Put more blocks behind those that the request has."""
+        operation = "PersistentBatch.append_blocks"
+        check_known(operation, self.req_ids, req_id)
+        row = self.req_ids.index(req_id)
+        held = int(self.num_blocks[row])
+        check_block_ids(operation, block_ids, self.max_num_blocks - held)
+        for index, block in enumerate(block_ids):
+            self.block_table[row, held + index] = block
+        self.num_blocks[row] = held + len(block_ids)
+
+    def remove_request(self, req_id: Any) -> int:
+        """Make the request's row a hole; returns the row."""
+        check_known("PersistentBatch.remove_request", self.req_ids, req_id)
+        row = self.req_ids.index(req_id)
+        self.req_ids[row] = None
+        return row
+
+    def condense(self) -> None:
+        """Close the holes: as long as there is one, the last request moves into the first."""
+        while None in self.req_ids:
+            last = self.req_ids.pop()
+            if last is not None:
+                hole, row = self.req_ids.index(None), len(self.req_ids)
+                self.req_ids[hole] = last
+                for state in (self.block_table, self.num_blocks, self.num_computed_tokens):
+                    state[hole] = state[row]
+
+    def swap_states(self, i: int, j: int) -> None:
+        """Exchange all state of rows i and j, which hold requests."""
+        check_row("PersistentBatch.swap_states", "i", i, self.req_ids)
+        check_row("PersistentBatch.swap_states", "j", j, self.req_ids)
+        self.req_ids[i], self.req_ids[j] = self.req_ids[j], self.req_ids[i]
+        for state in (self.block_table, self.num_blocks, self.num_computed_tokens):
+            row_i = state[i].clone()
+            state[i] = state[j]
+            state[j] = row_i
+
+    def build(
+        self,
+        num_scheduled_tokens: Mapping[Any, int],
+        num_padded_reqs: int | None = None,
+        num_padded_tokens: int | None = None,
+    ) -> CommonAttentionMetadata:
+        """The batch of a step in which each request has `num_scheduled_tokens[req_id]` tokens.
+
+        Padded up to `num_padded_reqs` rows and `num_padded_tokens` tokens (default: none).
+        Its tensors are views of the step buffers: valid until the next build.
+        MetadataError for a hole, a request without an entry, an entry without a request,
+        blocks that do not cover the tokens, a batch that does not fit, padding below it.
+        """
+        query_lens = check_step(
+            "PersistentBatch.build", self, num_scheduled_tokens, num_padded_reqs, num_padded_tokens
+        )
+        num_reqs, num_tokens = len(query_lens), sum(query_lens)
+        computed = self.num_computed_tokens[:num_reqs].tolist()
+        slots = []
+        for row in range(num_reqs):
+            blocks = self.block_table[row, : int(self.num_blocks[row])].tolist()
+            for i in range(query_lens[row]):
+                position = computed[row] + i
+                block = blocks[position // self.block_size]
+                slots.append(block * self.block_size + position % self.block_size)
+            self._block_table[row, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+        padded_rows = 0 if num_padded_reqs is None else num_padded_reqs - num_reqs
+        return self._metadata(
+            query_lens + [0] * padded_rows,
+            computed + [0] * padded_rows,
+            slots,
+            num_tokens if num_padded_tokens is None else num_padded_tokens,
+        )
+
+    def build_dummy(self, num_reqs: int, num_tokens: int) -> CommonAttentionMetadata:
+        """A batch of nobody's tokens, for an idle rank or a profile run; rows stay as they are.
+
+        `num_tokens` spread over `num_reqs` requests, one more for the first ones where it
+        does not divide; nothing computed, blocks all 0, slots all -1. Valid until the
+        next build. MetadataError for more than the buffers or the rows hold.
+        """
+        check_dummy("PersistentBatch.build_dummy", self, num_reqs, num_tokens)
+        query_lens = []
+        for row in range(num_reqs):
+            one_more = row < num_tokens % num_reqs
+            query_lens.append(num_tokens // num_reqs + one_more)
+        self._block_table[:num_reqs] = 0
+        return self._metadata(query_lens, [0] * num_reqs, [], num_tokens)
+
+    def advance(self, num_scheduled_tokens: Mapping[Any, int]) -> None:
+        """Count each request's tokens of a step as computed. Errors of `build`, holes allowed."""
+        query_lens = check_schedule("PersistentBatch.advance", self, num_scheduled_tokens)
+        for row, query_len in enumerate(query_lens):
+            self.num_computed_tokens[row] += query_len
+
+    def _metadata(
+        self, query_lens: list[int], computed: list[int], slots: list[int], num_tokens: int
+    ) -> CommonAttentionMetadata:
+        """Write the step buffers but for the blocks, and show their part that is in use."""
+        num_reqs = len(query_lens)
+        offsets, seq_lens = [0], []
+        for query_len, computed_len in zip(query_lens, computed, strict=True):
+            offsets.append(offsets[-1] + query_len)
+            seq_lens.append(computed_len + query_len)
+        for buffer, values in (
+            (self._query_start_loc, offsets),
+            (self._query_start_loc_cpu, offsets),
+            (self._seq_lens, seq_lens),
+            (self._seq_lens_cpu, seq_lens),
+            (self._computed_cpu, computed),
+        ):
+            buffer[: len(values)] = torch.tensor(values, dtype=torch.int32)
+        self.slot_mapping.fill_(PAD_SLOT_ID)
+        self.slot_mapping[: len(slots)] = torch.tensor(slots, dtype=torch.int64)
+        return CommonAttentionMetadata(
+            query_start_loc=self._query_start_loc[: num_reqs + 1],
+            query_start_loc_cpu=self._query_start_loc_cpu[: num_reqs + 1],
+            seq_lens=self._seq_lens[:num_reqs],
+            seq_lens_cpu=self._seq_lens_cpu[:num_reqs],
+            num_computed_tokens_cpu=self._computed_cpu[:num_reqs],
+            num_reqs=num_reqs,
+            num_actual_tokens=num_tokens,
+            max_query_len=max(query_lens, default=0),
+            max_seq_len=max(seq_lens, default=0),
+            block_table_tensor=self._block_table[:num_reqs],
+            slot_mapping=self.slot_mapping[:num_tokens],
+        )
