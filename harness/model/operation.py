@@ -150,6 +150,8 @@ class Operation:
     faults: dict[str, Fault] = field(default_factory=dict)
     kernels: bool = False
     """Whether it has a device path of its own; otherwise it only reads the CPU."""
+    methods: tuple[str, ...] = ()
+    """What a class must have to offer the operation, so that it can be put to use."""
     shared: str = ""
     """Why both packages have the interface's one implementation, "" if each has its own."""
     diagnose: Callable[[Call, str, Any, Any], str] = _no_diagnosis

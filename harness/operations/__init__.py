@@ -10,12 +10,14 @@ from harness.operations import (
     layout_sequence,
     local_attention,
     mla_dims,
+    padding,
     sequence_slots,
     slot_mapping,
     ubatch,
 )
 
 _FILES = (
+    padding,
     batch_split,
     ubatch,
     local_attention,

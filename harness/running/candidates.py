@@ -144,16 +144,27 @@ def offered_by(module: Any, operation: Operation) -> Any:
     """The candidate's function or class for the operation, None if it does not offer one.
 
     For a sequence all names that its steps use: the candidate's where it has them, the
-    reference's otherwise; None if it has none of them.
+    reference's otherwise; None if it has none of them. A class needs its methods.
     """
     if operation.sequence is None:
-        return _callable_in(module, operation.name)
+        return _whole(module, operation)
     own = {name: _callable_in(module, name) for name in operation.sequence.parts}
     own = {name: part for name, part in own.items() if part is not None}
     if not own:
         return None
     others = {name: getattr(reference, name) for name in operation.sequence.parts}
     return Parts(others | own, tuple(own))
+
+
+def _whole(module: Any, operation: Operation) -> Any:
+    """A function, or a class with the operation's methods that is not only imported from ours."""
+    found = _callable_in(module, operation.name)
+    if not operation.methods:
+        return found
+    ours = found is getattr(reference, operation.name)
+    if ours and getattr(module, "__name__", "") not in ("reference", "optimized"):
+        return None
+    return found if all(hasattr(found, name) for name in operation.methods) else None
 
 
 def _callable_in(module: Any, name: str) -> Any:
