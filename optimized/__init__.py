@@ -17,6 +17,7 @@ from .fast_prefill import (
     create_fast_prefill_custom_backend,
     make_kv_sharing_fast_prefill_common_attn_metadata,
 )
+from .kv_cache import copy_blocks, swap_blocks
 from .local_attention import make_local_attention_virtual_batches
 from .persistent_batch import PersistentBatch
 from .slot_mapping import (
@@ -43,6 +44,7 @@ __all__ = [  # noqa: PLE0604
     "compute_causal_conv1d_metadata",
     "compute_slot_mapping",
     "compute_slot_mapping_start_idx",
+    "copy_blocks",
     "create_fast_prefill_custom_backend",
     "is_block_tables_empty",
     "make_kv_sharing_fast_prefill_common_attn_metadata",
@@ -51,4 +53,5 @@ __all__ = [  # noqa: PLE0604
     "slice_query_start_locs",
     "split_attn_metadata",
     "split_decodes_and_prefills",
+    "swap_blocks",
 ]

@@ -43,6 +43,7 @@ KERNELS: list[tuple[str, str, set[str], dict[str, Any]]] = [
         {"query_start_loc", "seq_lens", "slices", "child_starts", "child_seq_lens"},
         {"ONE_SLICE": True, "BLOCK": 256},
     ),
+    ("kv_cache", "_copy_blocks_kernel", {"source", "target", "pairs"}, {"BLOCK": 1024}),
 ]
 ONES = {
     "_slot_mapping_kernel": [
@@ -51,8 +52,9 @@ ONES = {
     ],
     "_gather_virtual_kernel": ["table_row_stride", "table_column_stride", "columns"],
     "_slice_rows_kernel": ["query_start_loc_stride", "seq_lens_stride"],
+    "_copy_blocks_kernel": ["id_stride", "source0", "target0", "n2", "n1"],
 }
-ALWAYS_INT64 = {"out", "slices"}
+ALWAYS_INT64 = {"out", "pairs", "slices"}
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target[1]))
