@@ -34,6 +34,11 @@ GLOSSARY = (
         "One concrete input of one operation. Its id is a hash of its content; it can be saved, "
         "shown as a picture and replayed.",
     ),
+    Entry(
+        "sequence",
+        "A case of many steps through the same persistent objects. After each step everything "
+        "that a program can see of them is compared.",
+    ),
     Entry("oracle", "A rule that judges a candidate on a case."),
     Entry("check", "One oracle judging one candidate on one case."),
     Entry(

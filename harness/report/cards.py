@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 from harness.model.run import Difference, Finding
 
 from .batch_view import batch_facts, batch_size
-from .difference_picture import difference_picture
-from .difference_view import view_difference
+from .difference_picture import FieldPicture, field_picture
 from .focus import find_focus, find_marks
 from .literal import case_literal, example_line
 from .pictures import batch_picture
-from .wording import middle_out, shorten
+from .sequence_card import SequenceCard, build_sequence
+from .sequence_view import step_count
+from .wording import many, middle_out, shorten
 
 BUDGET = 3_000_000
 """Bytes of all pictures, literals and logs: the page stays under 5 MB."""
@@ -23,15 +24,6 @@ _LOG = 8_000
 _SENTENCE = 1_200
 _SHORT_LITERAL = 16
 """Lines of a literal that is shown unfolded."""
-
-
-class FieldPicture(NamedTuple):
-    """One wrong field, drawn."""
-
-    name: str
-    sentence: str
-    types: str
-    svg: str
 
 
 class Card(NamedTuple):
@@ -48,29 +40,45 @@ class Card(NamedTuple):
     more_fields: tuple[str, ...]
     """Wrong fields that are not drawn."""
     equal_fields: tuple[str, ...]
+    sequence: SequenceCard | None
+    """The steps, which hold the wrong fields; None for one call."""
+    after: str
+    """Such as "after step 3", "" for one call."""
     batch: str
     facts: str
     params: tuple[tuple[str, str], ...]
     literal: str
     literal_open: bool
     example: str
+    """"" for a sequence: its steps come from a state machine, which takes no example."""
+    snippet: str
+    """Of a sequence: the program that shows what went wrong."""
     log: str
     left_out: tuple[str, ...]
     """What would make the page too big."""
 
 
 class _Budget:
-    """Gives bytes away until none are left."""
+    """Gives bytes away until none are left; remembers what a card had to go without."""
 
     def __init__(self, left: int) -> None:
         self.left = left
+        self.left_out: list[str] = []
 
-    def take(self, size: int) -> bool:
+    def take(self, size: int, what: str) -> bool:
         """Whether `size` bytes still fit; if so they are spent."""
         if size > self.left:
+            self.left_out.append(what)
             return False
         self.left -= size
         return True
+
+    def keep(self, text: str, what: str, limit: int = _LITERAL) -> str:
+        """The text, "" if it is too long or nothing is left for it."""
+        if len(text) > limit:
+            self.left_out.append(what)
+            return ""
+        return text if self.take(len(text), what) else ""
 
 
 def build_cards(findings: list[Finding], budget: int = BUDGET) -> list[Card]:
@@ -80,21 +88,13 @@ def build_cards(findings: list[Finding], budget: int = BUDGET) -> list[Card]:
 
 
 def _card(number: int, finding: Finding, purse: _Budget) -> Card:
-    left_out = []
+    purse.left_out = []
+    sequence = _sequence(finding, f"f{number}", purse)
     wrong = [difference for difference in finding.outputs if not difference.equal]
-    fields = tuple(_field(d, f"f{number}-{i}") for i, d in enumerate(wrong[:_FIELDS]))
-    batch = _batch(finding, wrong, f"f{number}")
-    if not purse.take(len(batch) + sum(len(field.svg) for field in fields)):
-        left_out.append("pictures")
-        batch, fields = "", tuple(field._replace(svg="") for field in fields)
-    literal, example = case_literal(finding.case), example_line(finding.case)
-    if len(literal) > _LITERAL or not purse.take(len(literal) + len(example)):
-        left_out.append("literal of the input")
-        literal = example = ""
-    log = middle_out(finding.log, _LOG)
-    if not purse.take(len(log)):
-        left_out.append("log")
-        log = ""
+    alone = not step_count(finding)
+    fields, batch = _pictures(finding, wrong, f"f{number}", purse) if alone else ((), "")
+    literal = purse.keep(case_literal(finding.case), "literal of the input")
+    failing = next((step.number for step in sequence.steps if step.failing), 0) if sequence else 0
     return Card(
         number=number,
         finding=finding,
@@ -104,42 +104,64 @@ def _card(number: int, finding: Finding, purse: _Budget) -> Card:
         size=size_sentence(finding),
         source=_source(finding),
         fields=fields,
-        more_fields=tuple(difference.field for difference in wrong[_FIELDS:]),
-        equal_fields=tuple(d.field for d in finding.outputs if d.equal),
+        more_fields=tuple(difference.field for difference in wrong[_FIELDS:]) if alone else (),
+        equal_fields=tuple(d.field for d in finding.outputs if d.equal) if alone else (),
+        sequence=sequence,
+        after=f"after step {failing}" if failing else "",
         batch=batch,
         facts=batch_facts(finding.case.batch) if finding.case.batch else "",
         params=_params(finding),
         literal=literal,
-        literal_open=literal.count("\n") < _SHORT_LITERAL,
-        example=example,
-        log=log,
-        left_out=tuple(left_out),
+        literal_open=literal.count("\n") < _SHORT_LITERAL and not finding.snippet,
+        example=purse.keep(example_line(finding.case), "@example") if literal and alone else "",
+        snippet=purse.keep(finding.snippet, "program"),
+        log=purse.keep(middle_out(finding.log, _LOG), "log"),
+        left_out=tuple(purse.left_out),
     )
+
+
+def _sequence(finding: Finding, prefix: str, purse: _Budget) -> SequenceCard | None:
+    """The steps, without pictures if these are too much, None if all is too much."""
+    sequence = build_sequence(finding, prefix)
+    if sequence is None or purse.take(sequence.size, "pictures"):
+        return sequence
+    plain = sequence.without_pictures()
+    return plain if purse.take(plain.size, "steps") else None
+
+
+def _pictures(
+    finding: Finding, wrong: list[Difference], prefix: str, purse: _Budget
+) -> tuple[tuple[FieldPicture, ...], str]:
+    """The wrong fields and the batch, drawn."""
+    fields = tuple(field_picture(d, f"{prefix}-{i}") for i, d in enumerate(wrong[:_FIELDS]))
+    batch = _batch(finding, wrong, prefix)
+    if purse.take(len(batch) + sum(len(field.svg) for field in fields), "pictures"):
+        return fields, batch
+    return tuple(field._replace(svg="") for field in fields), ""
 
 
 def size_sentence(finding: Finding) -> str:
     """The input's size before and after shrinking."""
+    steps = step_count(finding)
+    if steps:
+        after, before = many(steps, "step"), many(finding.steps_before, "step")
+        # "3 steps, shrunk from 22": the word once.
+        return _shrunk(after, before, before.split()[0])
     if finding.case.batch is None:
         return "no batch"
     after = batch_size(finding.requests, finding.tokens)
     before = batch_size(finding.requests_before, finding.tokens_before)
-    if before == after:
+    return _shrunk(after, before, before)
+
+
+def _shrunk(after: str, before: str, told: str) -> str:
+    if after == before:
         return f"{after}; it was found at this size"
-    return f"{after}, shrunk from {before}"
+    return f"{after}, shrunk from {told}"
 
 
 def _source(finding: Finding) -> str:
     return f"{finding.origin} ({finding.source})" if finding.source else finding.origin
-
-
-def _field(difference: Difference, prefix: str) -> FieldPicture:
-    view = view_difference(difference, 80)
-    types = difference.expected_type
-    if difference.expected_type != difference.got_type:
-        types = f"expected {difference.expected_type}, got {difference.got_type}"
-    return FieldPicture(
-        difference.field, view.sentence, types, difference_picture(difference, prefix)
-    )
 
 
 def _batch(finding: Finding, wrong: list[Difference], prefix: str) -> str:
@@ -151,6 +173,8 @@ def _batch(finding: Finding, wrong: list[Difference], prefix: str) -> str:
 
 def _params(finding: Finding) -> tuple[tuple[str, str], ...]:
     """The case's other arguments, and what was spoilt."""
-    pairs: list[tuple[str, Any]] = list(finding.case.params.items())
+    pairs: list[tuple[str, Any]] = [
+        (name, value) for name, value in finding.case.params.items() if name != "steps"
+    ]
     shown = [(name, shorten(repr(value), 200)) for name, value in pairs]
     return (*shown, ("fault", finding.case.fault)) if finding.case.fault else tuple(shown)

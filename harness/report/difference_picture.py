@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from harness.model.run import Difference
 
 from .difference_view import Cell, DifferenceView, Line, index_text, view_difference
@@ -13,6 +15,26 @@ _WORDS = 78
 """Width of the words expected and got."""
 _CELL = 24
 """Height of a cell."""
+
+
+class FieldPicture(NamedTuple):
+    """One wrong field, drawn."""
+
+    name: str
+    sentence: str
+    types: str
+    svg: str
+
+
+def field_picture(difference: Difference, prefix: str) -> FieldPicture:
+    """One wrong field with its sentence, its types and its picture."""
+    view = view_difference(difference, 80)
+    types = difference.expected_type
+    if difference.expected_type != difference.got_type:
+        types = f"expected {difference.expected_type}, got {difference.got_type}"
+    return FieldPicture(
+        difference.field, view.sentence, types, difference_picture(difference, prefix)
+    )
 
 
 def difference_picture(difference: Difference, prefix: str) -> Markup:

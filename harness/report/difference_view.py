@@ -81,15 +81,9 @@ class DifferenceView(NamedTuple):
 
 def view_difference(difference: Difference, width: int, separator: int = 2) -> DifferenceView:
     """Choose what to draw of `difference` in `width` columns of text."""
-    rows = [[*row] for row in _paired(difference)]
+    rows = list(_paired(difference))
     cells = [cell for row in rows for cell in row]
-    size = max((len(text) for cell in cells for text in cell[1:3] if text), default=1)
-    per_line = _per_line(width, size + separator)
-    lines = [
-        Line("".join(f"[{i}]" for i in row[0].at[:-1]), tuple(row[start : start + per_line]))
-        for row in rows
-        for start in range(0, len(row), per_line)
-    ]
+    lines = _lines(rows, width, separator)
     first_line = next((i for i, line in enumerate(lines) if line.wrong), 0)
     first = max(0, min(first_line - _BEFORE, len(lines) - MAX_LINES))
     last = min(len(lines), first + MAX_LINES)
@@ -107,6 +101,20 @@ def view_difference(difference: Difference, width: int, separator: int = 2) -> D
         wrong=sum(cell.wrong for cell in cells),
         first=next((cell for cell in cells if cell.wrong), None),
     )
+
+
+def changed_lines(before: Any, after: Any, width: int, separator: int = 2) -> list[Line]:
+    """The lines in which a field's value has changed: what was is expected, what is is got.
+
+    A changed cell is a wrong one; those around the changes are left out, but for one.
+    """
+    depth = _depth(after)
+    if depth < _depth(before):
+        return [Line("", (Cell((), _text(before), _text(after), True),))]
+    if depth != _depth(before):
+        before = []  # nothing to compare with: every element is new
+    lines = _lines(list(_aligned(before, after, depth, None)), width, separator)
+    return [_trimmed(line) for line in lines if line.wrong]
 
 
 def first_wrong(difference: Difference) -> Index | None:
@@ -133,6 +141,13 @@ def _paired(difference: Difference) -> Iterator[list[Cell]]:
         yield [Cell((), _text(expected), _text(got), True)]
         return
     marked = None if difference.wrong is None else {tuple(index) for index in difference.wrong}
+    yield from _aligned(expected, got, depth, marked)
+
+
+def _aligned(
+    expected: Any, got: Any, depth: int, marked: set[Index] | None
+) -> Iterator[list[Cell]]:
+    """Two values of one depth; wrong is what differs, or what is `marked`."""
     left, right = dict(_rows(expected, ())), dict(_rows(got, ()))
     for prefix in sorted(left.keys() | right.keys()):
         ours, theirs = left.get(prefix, []), right.get(prefix, [])
@@ -145,6 +160,23 @@ def _paired(difference: Difference) -> Iterator[list[Cell]]:
             row.append(Cell(index, _text(a[0]) if a else None, _text(b[0]) if b else None, wrong))
         if row:
             yield row
+
+
+def _lines(rows: list[list[Cell]], width: int, separator: int) -> list[Line]:
+    """Rows cut into lines that fit."""
+    texts = (text for row in rows for cell in row for text in cell[1:3] if text)
+    per_line = _per_line(width, max(map(len, texts), default=1) + separator)
+    return [
+        Line("".join(f"[{i}]" for i in row[0].at[:-1]), tuple(row[start : start + per_line]))
+        for row in rows
+        for start in range(0, len(row), per_line)
+    ]
+
+
+def _trimmed(line: Line) -> Line:
+    """The line from one cell before its first wrong one to one behind its last."""
+    wrong = [i for i, cell in enumerate(line.cells) if cell.wrong]
+    return line._replace(cells=line.cells[max(0, wrong[0] - 1) : wrong[-1] + 2])
 
 
 def same(a: Any, b: Any) -> bool:

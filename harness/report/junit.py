@@ -8,6 +8,7 @@ import junitparser
 
 from harness.model.run import Finding, OperationResult, Run
 
+from .sequence_view import input_size
 from .wording import clean, many, middle_out, shorten
 
 _MESSAGE = 1_000
@@ -64,8 +65,7 @@ def _failure(finding: Finding) -> Any:
         f"field:    {finding.field}",
         f"expected: {shorten(finding.expected, _MESSAGE)}",
         f"got:      {shorten(finding.got, _MESSAGE)}",
-        f"input:    {many(finding.requests, 'request')}, {many(finding.tokens, 'token')}"
-        f" ({finding.case_path})",
+        f"input:    {shorten(input_size(finding), _MESSAGE)} ({finding.case_path})",
         f"replay:   {finding.command}",
     ]
     if finding.log:

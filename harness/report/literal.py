@@ -29,7 +29,7 @@ def example_line(case: Case) -> str:
 def _literal(value: Any, indent: int, used: int) -> str:
     """`value` as source that starts `used` columns into a line indented by `indent`."""
     flat = _flat(value)
-    if indent + used + len(flat) <= _WIDTH:
+    if indent + used + len(flat) <= _WIDTH and not _has_steps(value):
         return flat
     if isinstance(value, msgspec.Struct):
         items = [
@@ -51,6 +51,15 @@ def _literal(value: Any, indent: int, used: int) -> str:
             items = _filled([_flat(item) for item in value], indent + 4)
         return _broken(start, items, end, indent)
     return flat
+
+
+def _has_steps(value: Any) -> bool:
+    """Whether it holds a list of several dicts: steps are read one a line."""
+    if isinstance(value, Case):
+        return _has_steps(value.params)
+    if isinstance(value, dict):
+        return any(map(_has_steps, value.values()))
+    return isinstance(value, list) and sum(isinstance(item, dict) for item in value) > 1
 
 
 def _flat(value: Any) -> str:

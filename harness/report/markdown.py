@@ -7,6 +7,7 @@ from collections import Counter
 
 from harness.model.run import Finding, Run, Verdict
 
+from .sequence_view import input_size
 from .wording import (
     GLYPHS,
     STATE_WORDS,
@@ -70,12 +71,12 @@ def _candidates(run: Run) -> str:
 
 
 def _finding(number: int, finding: Finding) -> str:
-    size = f"{many(finding.requests, 'request')}, {many(finding.tokens, 'token')}"
     return "\n".join(
         [
             f"**F{number}. {_escape(shorten(finding.diagnosis, 300))}**  ",
             f"{_code(finding.operation)} of {_code(finding.candidate)} ({_escape(finding.device)}),"
-            f" {_escape(finding.oracle)} oracle, field {_code(finding.field)}, {size}:"
+            f" {_escape(finding.oracle)} oracle, field {_code(finding.field)},"
+            f" {_escape(shorten(input_size(finding), 300))}:"
             f" expected {_code(shorten(finding.expected, 120))},"
             f" got {_code(shorten(finding.got, 120))}.",
             "",

@@ -18,6 +18,7 @@ from harness.model.run import (
 )
 
 from .files import replace_file
+from .sequence_view import step_count
 from .wording import clean_tree
 
 
@@ -50,6 +51,8 @@ class SummaryFinding(msgspec.Struct, kw_only=True):
     """Relative to the folder of summary.json."""
     requests: int
     tokens: int
+    steps: int
+    """Of a sequence, 0 for any other operation."""
     failed_cases: int
     expected: str
     got: str
@@ -114,6 +117,6 @@ def _operation(result: OperationResult) -> SummaryOperation:
 
 
 def _finding(finding: Finding) -> SummaryFinding:
-    return SummaryFinding(
-        **{name: getattr(finding, name) for name in SummaryFinding.__struct_fields__}
-    )
+    names = SummaryFinding.__struct_fields__
+    fields = {name: getattr(finding, name) for name in names if name != "steps"}
+    return SummaryFinding(**fields, steps=step_count(finding))

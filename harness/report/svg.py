@@ -42,11 +42,19 @@ def hatched(x: float, y: float, width: float, height: float, kind: str, prefix: 
 
 
 def picture(
-    width: float, height: float, title: str, description: str, body: Markup, prefix: str
+    width: float,
+    height: float,
+    title: str,
+    description: str,
+    body: Markup,
+    prefix: str,
+    *,
+    hatched: bool = True,
 ) -> Markup:
     """An image with a name and a description for those who don't see it.
 
-    `prefix` keeps the ids of several pictures on a page apart.
+    `prefix` keeps the ids of several pictures on a page apart; the hatchings are only
+    defined in a picture that may use them.
     """
     patterns = "".join(
         tag(
@@ -59,12 +67,13 @@ def picture(
             patternTransform=f"rotate({angle})",
         )
         for kind, size, angle, line in _HATCHES
+        if hatched
     )
     names = tag("title", escape(clean(title)), id=f"{prefix}-title")
     names += tag("desc", escape(clean(description)), id=f"{prefix}-desc")
     return tag(
         "svg",
-        names + tag("defs", patterns) + body,
+        names + (tag("defs", patterns) if patterns else "") + body,
         class_="picture",
         role="img",
         aria_labelledby=f"{prefix}-title",

@@ -20,7 +20,10 @@ _STYLES = {"computed": "cyan", "query": "bold blue", "unused": "dim"}
 
 
 def draw_case(case: Case, differences: Sequence[Difference] = ()) -> RenderableType:
-    """A case's batch and other arguments; what the first of `differences` hits is marked."""
+    """A case's batch and other arguments; what the first of `differences` hits is marked.
+
+    Steps of a sequence are left to `harness.report.terminal_steps`.
+    """
     parts: list[RenderableType] = []
     if case.batch is not None:
         parts.append(
@@ -29,6 +32,7 @@ def draw_case(case: Case, differences: Sequence[Difference] = ()) -> RenderableT
     parts += [
         Text.assemble((f"{name} ", "dim"), shorten(clean(repr(value)), 200))
         for name, value in case.params.items()
+        if not (case.num_steps and name == "steps")
     ]
     if case.fault:
         parts.append(Text.assemble(("fault ", "dim"), clean(case.fault)))
@@ -56,14 +60,20 @@ def draw_batch(
 def draw_difference(differences: Iterable[Difference], width: int = 96) -> RenderableType:
     """Every wrong field, expected above got, ^ under what is wrong; equal ones by name."""
     differences = list(differences)
-    parts: list[Text] = []
-    for difference in differences:
-        if not difference.equal:
-            parts += _field(view_difference(difference, width - 16))
+    parts = difference_lines(differences, width)
     equal = [clean(difference.field) for difference in differences if difference.equal]
     if equal:
         parts.append(Text(f"equal: {listed(equal)}", style="dim"))
     return Group(*parts)
+
+
+def difference_lines(differences: Iterable[Difference], width: int = 96) -> list[Text]:
+    """Every wrong field, expected above got, ^ under what is wrong."""
+    parts: list[Text] = []
+    for difference in differences:
+        if not difference.equal:
+            parts += _field(view_difference(difference, width - 16))
+    return parts
 
 
 def _request(row: RequestRow, view: BatchView) -> Text:

@@ -15,7 +15,9 @@ from harness.model.run import Difference
 from harness.model.verdict import Failure
 from harness.operations import ALL
 from harness.report.literal import case_literal
+from harness.report.sequence_view import case_steps
 from harness.report.terminal import draw_case, draw_difference
+from harness.report.terminal_steps import draw_steps
 from harness.running.candidates import resolve
 from harness.running.environment import gpu_name
 from harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
@@ -125,11 +127,17 @@ def _judge(worker: Worker, case: Case, console: Console, label: str) -> int:
     differences = [msgspec.convert(output, Difference) for output in explanation.outputs]
     wrong = [difference for difference in differences if not difference.equal]
     console.print(draw_case(case, wrong))
+    steps = explanation.steps or case_steps(case)
+    if steps:
+        where = failures[0].where if failures else ""
+        console.print(draw_steps(steps, differences, where, passed=not failures))
     if not failures:
         console.print(f"PASS {label}", style="green", markup=False)
         return VERIFIED
-    if wrong:
+    if wrong and not steps:
         console.print(draw_difference(wrong))
+    if explanation.snippet:
+        console.print(f"\n{explanation.snippet}\n", markup=False)
     for failure in failures:
         console.print(_sentence(failure), markup=False)
     log = failures[0].log or explanation.log

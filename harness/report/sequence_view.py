@@ -1,0 +1,187 @@
+"""What of a sequence is drawn: its steps, and what each of them changed in the state.
+
+The same choice for the page and the terminal. Up to the first difference both sides
+agree, so one state is shown; there both are; what comes later follows from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from harness.model.case import Case
+from harness.model.run import Difference, Finding
+
+from .changes import Change, change_of, is_blank
+from .difference_view import same
+from .wording import many
+
+MAX_STEPS = 32
+"""Steps drawn of a sequence, those around the first difference."""
+MAX_FIELDS = 6
+"""Changed fields drawn of a step."""
+_AFTER = 3
+"""Steps drawn behind the first difference when not all are."""
+_OF_STEP = re.compile(r"\[(\d+)\]\.(.*)", re.DOTALL)
+_RAISES = "raises"
+"""The field of every step that holds the class of the error it got."""
+
+
+class StepView(NamedTuple):
+    """One step and the state after it."""
+
+    number: int
+    """From 1, as people count."""
+    label: str
+    code: str
+    failing: bool
+    reached: bool
+    """Whether its state is compared: False for all behind the first difference."""
+    raises: str
+    """Class of the error that it gets on both sides, "" for none."""
+    wrong: tuple[Difference, ...]
+    """Fields that differ, under their name without the step."""
+    changes: tuple[Change, ...]
+    unchanged: bool
+    """Whether the step changed nothing that is looked at."""
+    more: tuple[str, ...]
+    """Changed fields that are not in `changes`."""
+    equal: tuple[str, ...]
+    """Of the failing step: fields that are equal on both sides."""
+
+
+class SequenceView(NamedTuple):
+    """The steps that are drawn, and what is said of the rest."""
+
+    steps: tuple[StepView, ...]
+    above: str
+    below: str
+
+
+def view_sequence(
+    steps: Sequence[tuple[str, str]], outputs: Sequence[Difference], field: str = ""
+) -> SequenceView:
+    """Choose what to draw of `steps` (label, source); `field` is the first wrong one."""
+    states = _states(outputs)
+    failing = _failing(field, states)
+    last = len(steps)
+    if last > MAX_STEPS:
+        last = min(last, (last if failing is None else failing) + 1 + _AFTER)
+    first = max(0, last - MAX_STEPS)
+    drawn = tuple(_step(i, steps[i], states, failing) for i in range(first, last))
+    return SequenceView(drawn, _left_out(0, first), _left_out(last, len(steps)))
+
+
+def finding_steps(finding: Finding) -> list[tuple[str, str]]:
+    """Label and source of each step; of a candidate that died what the case says of them."""
+    return finding.steps or case_steps(finding.case)
+
+
+def case_steps(case: Case) -> list[tuple[str, str]]:
+    """Label and source of each step as far as the case alone tells; none without steps."""
+    if not case.num_steps:
+        return []
+    return [(_words_of_step(step), "") for step in case.params["steps"]]
+
+
+def step_count(finding: Finding) -> int:
+    """Steps of the shrunk sequence, 0 for anything else."""
+    return len(finding_steps(finding))
+
+
+def input_size(finding: Finding) -> str:
+    """Such as "3 steps, wrong after step 2 (swap rows 0 and 1)" or "1 request, 3 tokens"."""
+    steps = finding_steps(finding)
+    if not steps:
+        return f"{many(finding.requests, 'request')}, {many(finding.tokens, 'token')}"
+    failing = _failing(finding.field, _states(finding.outputs))
+    if failing is None or failing >= len(steps):
+        return many(len(steps), "step")
+    return f"{many(len(steps), 'step')}, wrong after step {failing + 1} ({steps[failing][0]})"
+
+
+def _words_of_step(step: Any) -> str:
+    if not isinstance(step, dict):
+        return str(step)
+    values = [f"{name}={value}" for name, value in step.items() if name != "do"]
+    return " ".join([str(step.get("do", "")), *values])
+
+
+def _states(outputs: Sequence[Difference]) -> dict[int, dict[str, Difference]]:
+    """The outputs by step, each under its name without the step."""
+    states: dict[int, dict[str, Difference]] = {}
+    for output in outputs:
+        if found := _OF_STEP.fullmatch(output.field):
+            states.setdefault(int(found[1]), {})[found[2]] = output
+    return states
+
+
+def _failing(field: str, states: dict[int, dict[str, Difference]]) -> int | None:
+    """The step that the finding names, else the first that differs."""
+    if found := _OF_STEP.match(field):
+        return int(found[1])
+    return next(
+        (step for step in sorted(states) if not all(d.equal for d in states[step].values())), None
+    )
+
+
+def _step(
+    index: int,
+    step: tuple[str, str],
+    states: dict[int, dict[str, Difference]],
+    failing: int | None,
+) -> StepView:
+    reached = failing is None or index <= failing
+    state = states.get(index, {}) if reached else {}
+    wrong = tuple(
+        msgspec.structs.replace(output, field=name)
+        for name, output in state.items()
+        if not output.equal
+    )
+    changes = list(_changes(state, states.get(index - 1, {}), index == 0))
+    raises = state.get(_RAISES)
+    return StepView(
+        number=index + 1,
+        label=step[0],
+        code=step[1],
+        failing=index == failing,
+        reached=reached,
+        raises=str(raises.expected) if raises and raises.equal and raises.expected else "",
+        wrong=wrong,
+        changes=tuple(changes[:MAX_FIELDS]),
+        unchanged=bool(state) and not wrong and not changes,
+        more=tuple(change.name for change in changes[MAX_FIELDS:]),
+        equal=_equal(state) if index == failing else (),
+    )
+
+
+def _equal(state: dict[str, Difference]) -> tuple[str, ...]:
+    """Fields that are equal on both sides; that neither raised is not worth a word."""
+    return tuple(name for name, output in state.items() if output.equal and name != _RAISES)
+
+
+def _changes(
+    state: dict[str, Difference], earlier: dict[str, Difference], first: bool
+) -> Iterator[Change]:
+    """Fields with another value than after the step before; at first those with any."""
+    before = {name: output.expected for name, output in earlier.items()}
+    for name, output in state.items():
+        value = output.expected
+        if not output.equal or name == _RAISES:
+            continue
+        if not (is_blank(value) if first else same(before.get(name), value)):
+            yield change_of(name, before.get(name), value, first)
+    for name in [name for name in before if state and name not in state]:
+        if before[name] is not None:
+            yield change_of(name, before[name], None, first)
+
+
+def _left_out(first: int, last: int) -> str:
+    if first >= last:
+        return ""
+    if last - first == 1:
+        return f"step {last} not drawn"
+    return f"steps {first + 1:,} to {last:,} not drawn"
