@@ -4,6 +4,7 @@ from harness.model.operation import Operation
 from harness.operations import (
     batch_split,
     causal_conv1d,
+    class_factories,
     fast_prefill,
     kv_cache_layout,
     layer_parameters,
@@ -13,6 +14,7 @@ from harness.operations import (
     padding,
     sequence_slots,
     slot_mapping,
+    spec_decode,
     ubatch,
 )
 
@@ -24,6 +26,8 @@ _FILES = (
     slot_mapping,
     sequence_slots,
     fast_prefill,
+    class_factories,
+    spec_decode,
     causal_conv1d,
     layout_sequence,
     kv_cache_layout,

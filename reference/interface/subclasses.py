@@ -8,9 +8,10 @@ name, their instances can be copied but not pickled.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import Field, is_dataclass, make_dataclass
 from dataclasses import fields as dataclass_fields
-from dataclasses import is_dataclass, make_dataclass
 from inspect import ismemberdescriptor
+from keyword import iskeyword
 from types import new_class
 from typing import Any
 
@@ -177,7 +178,11 @@ def _check_fields(fields: object, present: set[str]) -> None:
         triple = isinstance(field, tuple) and len(field) == _FIELD_PARTS
         if not triple or not isinstance(field[0], str):
             raise TypeError(f"{_METADATA}: fields has {field!r}, expected (name, type, default)")
-        if not field[0].isidentifier() or field[0] in seen:
-            expected = "a name that the class does not have"
-            raise MetadataError(_METADATA, "fields", repr(field[0]), expected)
-        seen.add(field[0])
+        name, _, default = field
+        if not name.isidentifier() or iskeyword(name) or name in seen:
+            expected = "an identifier that the class does not have"
+            raise MetadataError(_METADATA, "fields", repr(name), expected)
+        if not isinstance(default, Field) and type(default).__hash__ is None:
+            expected = "field(default_factory=...): all instances would share it"
+            raise MetadataError(_METADATA, "fields", f"{name} = {default!r}", expected)
+        seen.add(name)

@@ -1,0 +1,391 @@
+"""Operations of SPEC.md section 6 that make classes: they are driven on a small real backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import Field, field, fields, is_dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from harness.cases import engine_backend as engine
+from harness.cases.batches import make_batch
+from harness.model.case import Batch, Case
+from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from harness.operations.common import METADATA_FIELDS, wrong_type
+from harness.operations.fast_prefill import (
+    ITSELF,
+    KEPT,
+    last_tokens,
+    lay_out_sampled,
+    reduced_breaches,
+    reduced_outputs,
+    sampled_batches,
+)
+from reference.interface import (
+    KV_SHARING_FAST_PREFILL_METADATA_FIELDS,
+    KVSharingFastPrefillMetadata,
+    MetadataError,
+)
+
+METADATA, BACKEND, CUSTOM = (
+    "subclass_attention_metadata",
+    "subclass_attention_backend",
+    "create_fast_prefill_custom_backend",
+)
+SHARED = "classes are made once and compute nothing: there is nothing to make faster"
+_LOGITS = tuple(name for name, *_ in KV_SHARING_FAST_PREFILL_METADATA_FIELDS)
+_GIVEN = "given."
+_PREFIXES = st.sampled_from(("Sliced", "FastPrefill_", ""))
+_DATACLASSES = st.sampled_from((engine.DATACLASS, engine.FROZEN, engine.SLOTS))
+_FORMS = st.integers(engine.DATACLASS, engine.PLAIN_SLOTS)
+_KINDS = st.lists(st.integers(engine.REQUIRED, engine.ATTACHED), max_size=5)
+_INT, _LIST, _TENSOR = range(3)
+"""Kinds of added fields: an int, a list of its own for each instance, an optional tensor."""
+_ADDED = st.lists(st.integers(_INT, _TENSOR), max_size=4)
+
+
+def _declared(case: Case) -> list[int]:
+    """Kinds of fields; those that are only attached to instances are no part of a class."""
+    return [kind for kind in case.params["kinds"] if kind != engine.ATTACHED]
+
+
+def _added_fields(added: list[int]) -> list[tuple[str, Any, Any]]:
+    declared: list[tuple[str, Any, Any]] = []
+    for number, kind in enumerate(added):
+        default: Any = {_LIST: field(default_factory=list), _TENSOR: None}.get(kind, 7 + number)
+        declared.append((f"added_{number}", Any, default))
+    return declared
+
+
+def _metadata_case(prefix: str, form: int, kinds: list[int], added: list[int]) -> Case:
+    params = {"prefix": prefix, "form": form, "kinds": kinds, "added": added}
+    return Case(METADATA, None, params)
+
+
+def _metadata_boundaries() -> Iterator[tuple[str, Case]]:
+    every = list(range(engine.ATTACHED))
+    yield "two fields", _metadata_case("Sliced", 0, [], [_TENSOR, _INT])
+    yield "nothing added", _metadata_case("Sliced", 0, [engine.REQUIRED], [])
+    yield "every kind of field", _metadata_case("Sliced", 0, every, [_INT, _LIST, _TENSOR])
+    yield "empty prefix", _metadata_case("", 0, every, [_INT])
+    yield "frozen", _metadata_case("Sliced", engine.FROZEN, every, [_INT, _LIST])
+    yield "slots", _metadata_case("Sliced", engine.SLOTS, every, [_INT, _TENSOR])
+
+
+def _prepare_metadata(case: Case, _pattern: int, _device: str) -> Call:
+    params, kinds = case.params, _declared(case)
+    cls = engine.metadata_class(params["form"] % (engine.SLOTS + 1), kinds)
+    added = _added_fields(params["added"])
+    facts = {"cls": cls, "kinds": kinds, "added": [name for name, *_ in added]}
+    return Call([params["prefix"], cls, added], facts=facts)
+
+
+def _drive_metadata(offered: Any, call: Call) -> Any:
+    """The class, an instance with every default and one with values of its own."""
+    made = offered(*call.args)
+    kinds = call.facts["kinds"]
+    details = engine.expected_values(kinds)
+    taken = {
+        name: details[name]
+        for name, kind in zip(details, kinds, strict=True)
+        if kind in (engine.REQUIRED, engine.KEYWORD)
+    }
+    values = taken | dict.fromkeys(engine.BATCH_FIELDS, 3)
+    own = {name: 40 + number for number, name in enumerate(call.facts["added"])}
+    return made, made(**values), made(**values, **own), made(**values)
+
+
+def _metadata_outputs(call: Call, result: Any) -> Outputs:
+    made, plain, filled, second = result
+    details, added = engine.field_names(call.facts["kinds"]), call.facts["added"]
+    outputs: Outputs = {
+        "name": made.__name__,
+        "is a subclass": issubclass(made, call.facts["cls"]),
+        "fields": [f.name for f in fields(made)] if is_dataclass(made) else MISSING,
+        "frozen": made.__dataclass_params__.frozen,
+        "eq": made.__eq__ is object.__eq__,
+    }
+    for name in (*engine.BATCH_FIELDS, *details, *added):
+        outputs[name] = getattr(plain, name, MISSING)
+        outputs[f"own {name}"] = getattr(filled, name, MISSING)
+    outputs["lists are shared"] = any(
+        isinstance(getattr(plain, name, None), list)
+        and getattr(plain, name) is getattr(second, name)
+        for name in (*details, *added)
+    )
+    return outputs
+
+
+def _metadata_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    prefix, cls, added = call.args
+    if outputs["name"] != prefix + "EngineMetadata" or not outputs["is a subclass"]:
+        yield Breach("name", "is not the prefix and the name of the class that is extended")
+    wanted = [f.name for f in fields(cls)] + [name for name, *_ in added]
+    if sorted(outputs["fields"]) != sorted(wanted):
+        yield Breach("fields", "are not those of the class and the added ones")
+    for name, value in engine.expected_values(call.facts["kinds"]).items():
+        if outputs[name] != value:
+            yield Breach(name, "is not what the class itself gives it")
+    for number, (name, _, default) in enumerate(added):
+        given = [] if isinstance(default, Field) else default
+        if outputs[name] != given or outputs[f"own {name}"] != 40 + number:
+            yield Breach(name, "has neither its default nor the value that it was given")
+    if outputs["frozen"] is not cls.__dataclass_params__.frozen:
+        yield Breach("frozen", "is not as in the class that is extended")
+    if outputs["lists are shared"]:
+        yield Breach("lists are shared", "between instances")
+
+
+def _metadata_steps(batch: Batch) -> Iterator[Case]:
+    added = [query_len % 3 for query_len in batch.query_lens[:3]]
+    yield _metadata_case("Sliced", batch.num_requests % 3, [batch.num_tokens % 5], added)
+
+
+def _plain_class(call: Call) -> None:
+    call.args[1] = engine.metadata_class(engine.PLAIN, [])
+
+
+def _fields_fault(change: Any, error: type[Exception]) -> Fault:
+    def spoil(call: Call) -> None:
+        call.args[2] = change(call.args[2])
+
+    return Fault(field="fields", spoil=spoil, error=error)
+
+
+subclass_attention_metadata = Operation(
+    name=METADATA,
+    section="6",
+    summary="a metadata class with fields added to it",
+    cases=lambda: st.builds(_metadata_case, _PREFIXES, _DATACLASSES, _KINDS, _ADDED),
+    boundaries=_metadata_boundaries,
+    from_batch=_metadata_steps,
+    prepare=_prepare_metadata,
+    run=_drive_metadata,
+    outputs=_metadata_outputs,
+    invariants=_metadata_invariants,
+    shared=SHARED,
+    faults={
+        "prefix of another type": Fault(
+            field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
+        ),
+        "class of another type": wrong_type(1, "metadata_cls"),
+        "class that is no dataclass": Fault(
+            field="metadata_cls", spoil=_plain_class, error=TypeError
+        ),
+        "fields of another type": wrong_type(2, "fields"),
+        "field without a default": _fields_fault(lambda a: [*a, ("more", int)], TypeError),
+        "field without a name": _fields_fault(lambda a: [*a, (3, int, 0)], TypeError),
+        "field that the class has": _fields_fault(
+            lambda a: [*a, ("seq_lens", int, 0)], MetadataError
+        ),
+        "field added twice": _fields_fault(lambda a: [*a, *[("more", int, 0)] * 2], MetadataError),
+        "name that is none": _fields_fault(lambda a: [*a, ("a b", int, 0)], MetadataError),
+        "keyword as a name": _fields_fault(lambda a: [*a, ("class", int, 0)], MetadataError),
+        "one list for all instances": _fields_fault(
+            lambda a: [*a, ("more", list, [])], MetadataError
+        ),
+    },
+)
+
+
+def _backend_case(prefix: str, form: int, kinds: list[int]) -> Case:
+    return Case(BACKEND, None, {"prefix": prefix, "form": form, "kinds": kinds})
+
+
+def _backend_boundaries() -> Iterator[tuple[str, Case]]:
+    yield "a builder of its own", _backend_case("Local_4_16_", 0, [])
+    yield "empty prefix", _backend_case("", 0, [engine.REQUIRED])
+
+
+def _prepare_backend(case: Case, _pattern: int, _device: str) -> Call:
+    params = case.params
+    backend = engine.make_backend(params["form"], params["kinds"])
+    other = engine.make_backend(engine.DATACLASS, [engine.COMPUTED]).get_builder_cls()
+    facts = {"backend": backend, "builder": other, "before": backend.get_builder_cls()}
+    return Call([params["prefix"], backend, other], facts=facts)
+
+
+def _backend_outputs(call: Call, result: Any) -> Outputs:
+    backend = call.facts["backend"]
+    return {
+        "name": result.__name__,
+        "is a subclass": issubclass(result, backend) and result is not backend,
+        "builder": result.get_builder_cls() is call.facts["builder"],
+        "builder of an instance": result().get_builder_cls() is call.facts["builder"],
+        "registered name": result.get_name(),
+        "metadata class": result.get_metadata_cls() is backend.get_metadata_cls(),
+        "accept_output_buffer": result.accept_output_buffer,
+        "cache shape": list(result.get_kv_cache_shape(3, 16, 2, 8)),
+        "class name": result.full_cls_name()[1],
+        "underlying builder": backend.get_builder_cls() is call.facts["before"],
+    }
+
+
+def _backend_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    wanted = {
+        "name": call.args[0] + "EngineBackend",
+        "class name": call.args[0] + "EngineBackend",
+        "registered name": "ENGINE",
+        "cache shape": [2, 3, 16, 2, 8],
+    }
+    for name, value in outputs.items():
+        if value != wanted.get(name, True):
+            yield Breach(name, "is not as the backend and the builder that were given say")
+
+
+subclass_attention_backend = Operation(
+    name=BACKEND,
+    section="6",
+    summary="a backend with another builder",
+    cases=lambda: st.builds(_backend_case, _PREFIXES, _FORMS, _KINDS),
+    boundaries=_backend_boundaries,
+    from_batch=lambda batch: [_backend_case("Sliced", batch.num_requests % 5, [])],
+    prepare=_prepare_backend,
+    outputs=_backend_outputs,
+    invariants=_backend_invariants,
+    shared=SHARED,
+    faults={
+        "prefix of another type": Fault(
+            field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
+        ),
+        "backend of another type": wrong_type(1, "attention_backend_cls"),
+        "builder of another type": wrong_type(2, "builder_cls"),
+    },
+)
+
+
+def _custom_case(
+    batch: Batch, form: int, kinds: list[int], prefix_len: int = 0, fast_build: bool = False
+) -> Case:
+    params = {"form": form, "kinds": kinds, "prefix_len": prefix_len, "fast_build": fast_build}
+    return Case(CUSTOM, batch, params)
+
+
+def _custom_boundaries() -> Iterator[tuple[str, Case]]:
+    example = make_batch([15, 5, 8], [26, 26, 32], 16, logits_indices=(14, 18, 19, 27))
+    every = list(range(engine.ATTACHED + 1))
+    yield "SPEC example", _custom_case(example, 0, [engine.REQUIRED])
+    names = ("dataclass", "frozen dataclass", "dataclass with slots", "plain class", "plain slots")
+    for form, name in enumerate(names):
+        yield f"{name} with every kind of field", _custom_case(example, form, every)
+    yield "dummy run without logits indices (K20)", _custom_case(make_batch([4], [0], 4), 0, [])
+    yield "decodes only", _custom_case(last_tokens(make_batch([1, 1], [3, 0], 4)), 0, [])
+    yield "prefix and fast build", _custom_case(example, 0, [], 32, fast_build=True)
+    subclassed = make_batch([3, 4], [2, 0], 4, subclassed=True, logits_indices=(2, 6))
+    yield "a subclass of the common metadata", _custom_case(subclassed, 0, [engine.DEFAULT])
+
+
+def _prepare_custom(case: Case, pattern: int, device: str) -> Call:
+    metadata, arena = lay_out_sampled(case, pattern, device)
+    backend = engine.make_backend(case.params["form"], case.params["kinds"])
+    facts = {"metadata": metadata, "batch": case.batch, "backend": backend, "device": device}
+    return Call(["FastPrefill_", backend], arena=arena, facts=facts | case.params)
+
+
+def _drive_custom(offered: Any, call: Call) -> Any:
+    """The backend, its builder, and what that builds of the batch."""
+    backend, facts = offered(*call.args), call.facts
+    builder = engine.make_builder(backend, facts["device"])
+    return (
+        backend,
+        builder,
+        builder.build(facts["prefix_len"], facts["metadata"], fast_build=facts["fast_build"]),
+    )
+
+
+def _custom_outputs(call: Call, result: Any) -> Outputs:
+    made, builder, built = result
+    facts = call.facts
+    backend = facts["backend"]
+    [(prefix_len, reduced, fast_build)] = builder.given
+    outputs: Outputs = {
+        "name": made.__name__,
+        "is a subclass": issubclass(made, backend) and made is not backend,
+        "builder is a subclass": isinstance(builder, backend.get_builder_cls()),
+        "layer_names": list(builder.layer_names),
+        "common_prefix_len": prefix_len,
+        "fast_build": fast_build,
+        "metadata is a subclass": isinstance(built, backend.get_metadata_cls()),
+        "metadata has the protocol": isinstance(built, KVSharingFastPrefillMetadata),
+    }
+    outputs |= reduced_outputs(facts["metadata"], reduced, _GIVEN)
+    for name in (*engine.BATCH_FIELDS, *engine.field_names(facts["kinds"]), *_LOGITS):
+        outputs[name] = getattr(built, name, MISSING)
+    return outputs
+
+
+def _custom_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    facts = call.facts
+    given = facts["metadata"]
+    yield from reduced_breaches(given, outputs, _GIVEN)
+    for name in ("is a subclass", "builder is a subclass", "metadata is a subclass"):
+        if not outputs[name]:
+            yield Breach(name, "does not hold")
+    if not outputs["metadata has the protocol"]:
+        yield Breach("metadata has the protocol", "does not hold")
+    for name, value in engine.expected_values(facts["kinds"]).items():
+        if outputs[name] != value:
+            yield Breach(name, "is not what the underlying builder gave it")
+    for name in _LOGITS:
+        if not _equal(outputs[name], getattr(given, name)):
+            yield Breach(name, "is not that of the batch")
+    for name in ("query_start_loc", "max_query_len", "num_actual_tokens"):
+        itself = outputs[_GIVEN + ITSELF]
+        if not _equal(outputs[name], getattr(given, name) if itself else outputs[_GIVEN + name]):
+            yield Breach(name, "is not what the underlying builder was given")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return bool(one is other or one == other)
+
+
+def _diagnose_custom(_call: Call, name: str, _expected: Any, got: Any) -> str:
+    if got is not MISSING:
+        return ""
+    if name in _LOGITS:
+        return "metadata without its logits fields"
+    return "field of the underlying metadata lost" if not name.startswith(_GIVEN) else ""
+
+
+def _no_backend(call: Call) -> None:
+    call.args[1] = torch.Tensor
+
+
+create_fast_prefill_custom_backend = Operation(
+    name=CUSTOM,
+    section="6",
+    summary="a backend whose builder sees only the tokens whose logits are sampled",
+    cases=lambda: st.builds(
+        _custom_case, sampled_batches(), _FORMS, _KINDS, st.sampled_from((0, 0, 32)), st.booleans()
+    ),
+    boundaries=_custom_boundaries,
+    from_batch=lambda batch: [_custom_case(last_tokens(batch), batch.num_requests % 5, [0, 2, 5])],
+    prepare=_prepare_custom,
+    run=_drive_custom,
+    outputs=_custom_outputs,
+    invariants=_custom_invariants,
+    shares=frozenset(
+        {*engine.BATCH_FIELDS, *_LOGITS, *(_GIVEN + name for name in KEPT.union(METADATA_FIELDS))}
+    ),
+    kernels=True,
+    diagnose=_diagnose_custom,
+    faults={
+        "prefix of another type": Fault(
+            field="prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
+        ),
+        "backend of another type": wrong_type(1, "underlying_attn_backend"),
+        "class that is no backend": Fault(
+            field="underlying_attn_backend", spoil=_no_backend, error=TypeError
+        ),
+    },
+)
+
+OPERATIONS = (
+    subclass_attention_metadata,
+    subclass_attention_backend,
+    create_fast_prefill_custom_backend,
+)
