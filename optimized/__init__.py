@@ -19,6 +19,7 @@ from .fast_prefill import (
 )
 from .kv_cache import copy_blocks, swap_blocks
 from .local_attention import make_local_attention_virtual_batches
+from .metadata_builder import CommonMetadataBuilder
 from .persistent_batch import PersistentBatch
 from .slot_mapping import (
     _compute_slot_mapping_numpy,
@@ -36,6 +37,7 @@ from .ubatch import (
 
 __all__ = [  # noqa: PLE0604
     *_interface,
+    "CommonMetadataBuilder",
     "PersistentBatch",
     "_compute_slot_mapping_numpy",
     "_compute_slot_mapping_python",

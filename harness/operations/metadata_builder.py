@@ -1,0 +1,367 @@
+"""Operations of SPEC.md section 7: the first-generation (V0) metadata builder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from harness.cases.arena import STALE_PATTERNS, Arena, Piece
+from harness.cases.batches import HIGHEST_BLOCK, batches, make_batch
+from harness.cases.engine_v0 import (
+    InputBuilder,
+    MetadataV0,
+    Runner,
+    lengths,
+    seq_groups,
+    sequences,
+    step_of,
+)
+from harness.model.case import Batch, Case
+from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from harness.operations.common import batch_of, wrong_type, wrong_value
+from reference.interface import MetadataError
+
+NAME = "CommonMetadataBuilder"
+_FIELDS = tuple(f.name for f in fields(MetadataV0))
+_KINDS: tuple[dict[str, Any], ...] = ({}, {"chunked": False}, {"pad_size": 0}, {"pad_size": 2})
+_STEPS = st.sampled_from(_KINDS)
+_ROWS = st.lists(st.integers(0, 5), max_size=3, unique=True)
+_SPARE_ROWS, _SPARE_COLUMNS = 2, 1
+_MAPS = "multi_modal_placeholder_index_maps"
+
+
+def _case(batch: Batch, **step: Any) -> Case:
+    """`step` as in `harness.cases.engine_v0.Step`."""
+    return Case(NAME, batch, step)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    batch = draw(batches(min_requests=1))
+    step = dict(draw(_STEPS))
+    kind = draw(st.integers(0, 7))
+    if kind == 1:
+        return _case(batch, profile=draw(st.sampled_from((1, 2))))
+    if kind & 2:
+        step["window"] = draw(st.integers(1, 40))
+    if kind & 4:
+        step |= {name: draw(_ROWS) for name in ("hits", "images", "last_chunks")}
+    if kind == 0:
+        step["together"] = draw(st.sampled_from((1, 2, 3)))
+    return _case(batch, **step)
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    mixed = make_batch([5, 3, 1, 1], [0, 4, 6, 2], 2, order="shuffled")
+    prompts = make_batch([5, 3], [0, 4], 2)
+    decodes = make_batch([1, 1, 1], [3, 8, 5], 2, order="descending")
+    yield "prompts and decodes", _case(mixed)
+    yield "prompts computed at once", _case(make_batch([5, 4], [0, 0], 2), chunked=False)
+    yield "prompts at once beside decodes", _case(mixed, chunked=False)
+    yield "decodes", _case(decodes)
+    yield "one token", _case(make_batch([1], [0], 16))
+    yield "graph", _case(decodes, pad_size=0)
+    yield "graph with padding", _case(decodes, pad_size=3)
+    yield "prefix-cache hit", _case(prompts, chunked=False, hits=[1])
+    chunk = make_batch([3, 2], [4, 6], 2, order="shuffled")
+    yield "chunked prefill with a prefix-cache hit (K26)", _case(chunk, hits=[0, 1])
+    yield "last chunk of one token", _case(make_batch([1, 1], [6, 6], 2), last_chunks=[1])
+    yield "window within the sequence", _case(mixed, window=3)
+    yield "window of whole blocks", _case(decodes, window=4)
+    yield "window beyond the sequence", _case(mixed, window=90)
+    yield "window, graph", _case(decodes, window=3, pad_size=2)
+    yield (
+        "window on a prompt at once",
+        _case(make_batch([9, 2], [0, 0], 2), chunked=False, window=4),
+    )
+    yield "images", _case(make_batch([6, 5, 1, 1], [0, 0, 0, 7], 2), images=[0, 1, 2, 3])
+    yield "samples of one request", _case(make_batch([1] * 5, [7] * 5, 4, shared=True), together=3)
+    yield "profile run without tables", _case(mixed, profile=1)
+    yield "profile run with tables of None", _case(mixed, profile=2)
+    yield "highest block id", _case(make_batch([300, 1], [0, 700], 256, first=HIGHEST_BLOCK - 5))
+    long = make_batch([2000, 1, 1], [100, 4000, 9], 16, order="shuffled")
+    yield "long sequences", _case(long)
+    yield "many decodes", _case(make_batch([1] * 200, list(range(200)), 16), pad_size=56)
+
+
+def _of_an_engine(batch: Batch) -> Iterator[Case]:
+    yield _case(batch)
+    if batch.query_lens and max(batch.query_lens) == 1:
+        yield _case(batch, pad_size=2)
+
+
+def input_of(case: Case, pattern: int, device: str) -> tuple[InputBuilder, list[Any], Arena]:
+    """The input builder, the other arguments of `build`, and where the runner's tables lie.
+
+    With pattern 1 the live blocks have other ids and the runner's tables other garbage.
+    """
+    batch, step = batch_of(case), step_of(case.params)
+    if pattern:
+        other = tuple(tuple(block ^ 1 for block in blocks) for blocks in batch.blocks)
+        batch = msgspec.structs.replace(batch, blocks=other)
+    groups = seq_groups(batch, step)
+    seq_lens, query_lens = lengths(batch, step)
+    shape = (len(seq_lens) + _SPARE_ROWS, max([1, *map(len, batch.blocks)]) + _SPARE_COLUMNS)
+    stale = STALE_PATTERNS[pattern]
+    tables = np.full(shape, stale, dtype=np.int32)
+    piece = Piece("graph_block_tables", tables, on_cpu=True, strides=(shape[1] + 3, 1))
+    arena = Arena([piece], stale)
+    runner = Runner(
+        device=torch.device(device),
+        graph_block_tables=arena.tensors["graph_block_tables"].numpy(),
+        pin_memory=device != "cpu",
+    )
+    builder = InputBuilder(runner, step.window or None, batch.block_size, groups, step.chunked)
+    rows = len(seq_lens) if step.pad_size != -1 else sum(query_lens)
+    return builder, [seq_lens, query_lens, step.pad_size, rows], arena
+
+
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    builder, others, arena = input_of(case, pattern, device)
+    return Call(
+        [builder, *others],
+        arena=arena,
+        plain={"inter_data_list": builder.inter_data_list, "lengths": others[:2]},
+        facts={"step": step_of(case.params), "batch": case.batch, "pattern": pattern},
+    )
+
+
+def builder_class(offered: Any) -> Any:
+    """The candidate's class as a backend subclasses it."""
+    return type("Builder", (offered,), {"_metadata_cls": MetadataV0})
+
+
+def _run(offered: Any, call: Call) -> Any:
+    builder = builder_class(offered)(call.args[0])
+    builder.prepare()
+    return builder.build(*call.args[1:])
+
+
+def metadata_v0_outputs(metadata: Any) -> Outputs:
+    """Every field of V0 metadata by name; index maps as plain lists, whatever their class."""
+    outputs = {name: getattr(metadata, name, MISSING) for name in _FIELDS}
+    maps = outputs[_MAPS]
+    if isinstance(maps, dict):
+        plain = {key: [list(one.src), list(one.dest)] for key, one in maps.items()}
+        outputs[_MAPS] = plain
+    return outputs
+
+
+def _outputs(_call: Call, result: Any) -> Outputs:
+    return metadata_v0_outputs(result)
+
+
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Counted from the groups alone: tokens, slots within a sequence's blocks, offsets."""
+    builder, seq_lens, query_lens, pad_size, batch_size = call.args
+    groups = builder.inter_data_list
+    prompts = sum(len(group.seq_ids) for group in groups if group.is_prompt)
+    if outputs["num_prefills"] != prompts:
+        yield Breach("num_prefills", f"is not the number of prompts, {prompts}")
+    tokens = outputs["num_prefill_tokens"] + outputs["num_decode_tokens"]
+    if tokens != sum(query_lens) + max(0, pad_size) or len(outputs["slot_mapping"]) != tokens:
+        yield Breach("slot_mapping", "has not one entry a token")
+    for name, lens in (("query_start_loc", query_lens), ("seq_start_loc", seq_lens)):
+        if outputs[name].tolist() != list(accumulate(lens, initial=0)):
+            yield Breach(name, "is not the running sum of the lengths")
+    if pad_size >= 0 and outputs["num_decode_tokens"] != batch_size:
+        yield Breach("num_decode_tokens", "is not the batch size of the graph")
+    yield from _slot_breaches(groups, builder, outputs["slot_mapping"].tolist())
+
+
+def _slot_breaches(groups: Any, builder: InputBuilder, slots: list[int]) -> Iterator[Breach]:
+    token, size = 0, builder.block_size
+    for group in groups:
+        for row, seq_id in enumerate(group.seq_ids):
+            table = (group.block_tables or {}).get(seq_id) or ()
+            query_len = group.query_lens[row]
+            for slot in slots[token : token + query_len]:
+                if slot != -1 and slot // size not in table:
+                    yield Breach("slot_mapping", "lies in a block that is not its sequence's")
+            token += query_len
+    if any(slot != -1 for slot in slots[token:]):
+        yield Breach("slot_mapping", "gives padding a slot")
+
+
+def diagnose_tables(expected: Any, got: Any) -> str:
+    """What is wrong with V0 block tables."""
+    if not isinstance(got, torch.Tensor) or got.ndim != 2 or got.dtype != expected.dtype:
+        return ""
+    if got.shape[0] == expected.shape[0] and got.shape[1] < expected.shape[1]:
+        return "block table shorter than its sequence"
+    if got.shape != expected.shape:
+        return ""
+    wrong = got != expected
+    if (got[wrong] == STALE_PATTERNS[0]).any():
+        return "stale entry read"
+    return "block table shorter than its sequence" if (got[wrong] == 0).all() else ""
+
+
+def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
+    return diagnose_tables(expected, got) if field == "block_tables" else ""
+
+
+def _group_fault(
+    field: str,
+    change: Callable[[Any], None],
+    error: type[Exception] = MetadataError,
+    applies: Callable[[Case], bool] = lambda _: True,
+) -> Fault:
+    """The last sequence group spoilt: decodes if there are any."""
+
+    def spoil(call: Call) -> None:
+        change(call.args[0].inter_data_list[-1])
+
+    return Fault(field=field, spoil=spoil, error=error, applies=applies)
+
+
+def _set(field: str, value: Any) -> Callable[[Any], None]:
+    """The field of the group's last sequence becomes `value`."""
+
+    def change(group: Any) -> None:
+        getattr(group, field)[-1] = value
+
+    return change
+
+
+def _ends_with_a_decode(case: Case) -> bool:
+    found = sequences(batch_of(case), step_of(case.params))
+    return not found[-1].is_prompt
+
+
+def _has_tables(case: Case) -> bool:
+    return not step_of(case.params).profile
+
+
+def _in_graph(case: Case) -> bool:
+    return step_of(case.params).pad_size != -1
+
+
+def _longer_query(group: Any) -> None:
+    group.query_lens[-1] += 1
+
+
+def _two_tokens(group: Any) -> None:
+    group.query_lens[-1] = 2
+    group.input_tokens[-1] = [7, 7]
+    group.orig_seq_lens[-1] += 1
+
+
+def _short_table(group: Any) -> None:
+    group.block_tables[group.seq_ids[-1]] = []
+
+
+def _no_table(group: Any) -> None:
+    group.block_tables = {group.seq_ids[-1] + 1: [3]}
+
+
+def _narrow_graph(call: Call) -> None:
+    call.args[0].runner.graph_block_tables = np.zeros((900, 0), dtype=np.int32)
+
+
+def _low_graph(call: Call) -> None:
+    call.args[0].runner.graph_block_tables = np.zeros((0, 9000), dtype=np.int32)
+
+
+def _float_graph(call: Call) -> None:
+    call.args[0].runner.graph_block_tables = np.zeros((900, 900), dtype=np.float32)
+
+
+def _longer_lengths(position: int) -> Callable[[Call], None]:
+    def spoil(call: Call) -> None:
+        call.args[position] = [*call.args[position], 1]
+
+    return spoil
+
+
+def _of_another_batch(call: Call) -> None:
+    call.args[2] = [length + 1 for length in call.args[2]]
+
+
+def _fault(
+    field: str, spoil: Callable[[Call], None], applies: Callable[[Case], bool] = lambda _: True
+) -> Fault:
+    return Fault(field=field, spoil=spoil, error=MetadataError, applies=applies)
+
+
+def _prompts_in_graph(call: Call) -> None:
+    rows = len(call.args[2])
+    call.args[1] = call.args[1][:rows]
+    call.args[3:] = [0, rows]
+
+
+def _starts_with_a_prompt(case: Case) -> bool:
+    found = sequences(batch_of(case), step_of(case.params))
+    return found[0].is_prompt
+
+
+common_metadata_builder = Operation(
+    name=NAME,
+    section="7",
+    summary="V0 metadata from the sequence groups of a step",
+    cases=_cases,
+    boundaries=_boundaries,
+    from_batch=_of_an_engine,
+    prepare=_prepare,
+    outputs=_outputs,
+    run=_run,
+    invariants=_invariants,
+    diagnose=_diagnose,
+    faults={
+        "one length missing": _group_fault("context_lens", lambda group: group.context_lens.pop()),
+        "one sequence's tokens missing": _group_fault(
+            "input_tokens", lambda group: group.input_tokens.pop()
+        ),
+        "float length": _group_fault("seq_lens", _set("seq_lens", 2.0), TypeError),
+        "negative context": _group_fault("context_lens", _set("context_lens", -1)),
+        "negative window": _group_fault(
+            "curr_sliding_window_blocks", _set("curr_sliding_window_blocks", -1)
+        ),
+        "sequence of another step": _group_fault("orig_seq_lens", _set("orig_seq_lens", 90_000)),
+        "query longer than its tokens": _group_fault(
+            "input_tokens", _longer_query, applies=lambda case: not _ends_with_a_decode(case)
+        ),
+        "decode of two tokens": _group_fault(
+            "query_lens", _two_tokens, applies=_ends_with_a_decode
+        ),
+        "position beyond the block table (K14)": _group_fault(
+            "block_table", _short_table, applies=_ends_with_a_decode
+        ),
+        "sequence without a block table": _group_fault(
+            "block_tables", _no_table, applies=_has_tables
+        ),
+        "tables of another type": _group_fault(
+            "block_tables", lambda group: setattr(group, "block_tables", [3]), TypeError
+        ),
+        "prefix-cache hit without tables": _group_fault(
+            "block_tables",
+            lambda group: setattr(group, "prefix_cache_hit", True),
+            applies=lambda case: not _has_tables(case),
+        ),
+        "seq_lens of another batch": _fault("seq_lens", _longer_lengths(1)),
+        "query_lens of another batch": _fault("query_lens", _longer_lengths(2)),
+        "query_lens of another step": _fault("query_lens", _of_another_batch),
+        "batch without tokens": _fault(
+            "query_lens", lambda call: call.args.__setitem__(2, [0] * len(call.args[2]))
+        ),
+        "seq_lens of another type": wrong_type(1, "seq_lens"),
+        "pad size below -1": wrong_value(3, "cuda_graph_pad_size", -2),
+        "pad size of another type": wrong_type(3, "cuda_graph_pad_size"),
+        "batch size of another graph": wrong_value(4, "batch_size", 0, _in_graph),
+        "batch larger than the graphs": _fault("batch_size", _low_graph, _in_graph),
+        "block table longer than the graphs'": _fault("block_tables", _narrow_graph, _in_graph),
+        "float graph tables": _fault("graph_block_tables", _float_graph, _in_graph),
+        "prompts in a graph": _fault(
+            "cuda_graph_pad_size", _prompts_in_graph, _starts_with_a_prompt
+        ),
+    },
+)
+
+OPERATIONS = (common_metadata_builder,)

@@ -1,0 +1,257 @@
+"""First-generation (V0) metadata from the sequences of a step (SPEC.md section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from itertools import chain
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+
+from reference.interface import PAD_SLOT_ID, AttentionMetadataBuilderV0, MetadataError
+from reference.interface.checks_v0 import BUILD, check_build, check_graph, check_seq_group
+from reference.interface.protocols_v0 import InputBuilder, InterData, PlaceholderMap
+
+from .host.arrays import Array
+from .host.metadata_builder import fill_rectangle
+from .packed import Packed
+from .slot_mapping import (
+    compute_slot_mapping,
+    compute_slot_mapping_start_idx,
+    is_block_tables_empty,
+)
+
+M = TypeVar("M")
+
+
+class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
+    """Metadata of one batch after the other: `prepare`, then `build`.
+
+    A subclass names its metadata class in `_metadata_cls`; without it the runner's
+    backend makes the metadata. All int32 tensors of a batch are parts of one upload.
+    SPEC.md section 7.
+    """
+
+    _metadata_cls: type[M]
+
+    def __init__(self, input_builder: InputBuilder) -> None:
+        self.input_builder = input_builder
+        self.runner = input_builder.runner
+        self.sliding_window = input_builder.sliding_window
+        self.block_size = input_builder.block_size
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Forget the previous batch; metadata that was built of it stays as it is."""
+        self.slot_mapping: list[int] = []
+        self.prefill_seq_lens: list[int] = []
+        self.context_lens: list[int] = []
+        self.block_tables: list[Sequence[int]] = []
+        self.curr_seq_lens: list[int] = []
+        self.multimodal_placeholder_maps: dict[str, PlaceholderMap] = {}
+        self.num_prefills = 0
+        self.num_prefill_tokens = 0
+        self.num_decode_tokens = 0
+
+    def _add_seq_group(self, inter_data: InterData, chunked_prefill_enabled: bool) -> None:
+        """Add the sequences of one group to the batch.
+
+        Errors as in `reference`, with the batch as it was. SPEC.md section 7.
+        """
+        check_seq_group(inter_data)
+        tables, rows = inter_data.block_tables, range(len(inter_data.seq_ids))
+        is_profile_run = is_block_tables_empty(tables)
+        slots: list[int] = []
+        for row in rows:
+            self._add_slots(slots, inter_data, row, is_profile_run)
+        if is_profile_run or (
+            inter_data.is_prompt and not chunked_prefill_enabled and not inter_data.prefix_cache_hit
+        ):
+            self.block_tables += [() for _ in rows]
+        else:
+            self.block_tables += _block_tables(inter_data)
+        self.slot_mapping += slots
+        self.context_lens += inter_data.context_lens
+        if inter_data.is_prompt:
+            self.num_prefills += len(rows)
+            self.num_prefill_tokens += sum(inter_data.query_lens)
+            self.prefill_seq_lens += inter_data.orig_seq_lens
+            self._add_placeholder_maps(inter_data)
+        else:
+            self.num_decode_tokens += len(rows)
+            self.curr_seq_lens += inter_data.seq_lens
+
+    def _add_slots(
+        self, slots: list[int], group: InterData, row: int, is_profile_run: bool
+    ) -> None:
+        """Append the slots of one sequence's query tokens (SPEC.md section 5)."""
+        context_len, seq_id = group.context_lens[row], group.seq_ids[row]
+        tables: Any = group.block_tables
+        if not group.is_prompt and not is_profile_run:
+            column, offset = divmod(context_len, self.block_size)
+            blocks = tables[seq_id]
+            if column < len(blocks):
+                slots.append(int(blocks[column]) * self.block_size + offset)
+                return
+        compute_slot_mapping(
+            is_profile_run,
+            slots,
+            seq_id,
+            group.orig_seq_lens[row],
+            context_len,
+            compute_slot_mapping_start_idx(
+                group.is_prompt, group.query_lens[row], context_len, self.sliding_window
+            ),
+            self.block_size,
+            tables,
+        )
+
+    def _add_placeholder_maps(self, inter_data: InterData) -> None:
+        maps = inter_data.multi_modal_placeholder_maps
+        if not maps:
+            return
+        merged = self.multimodal_placeholder_maps
+        for _ in inter_data.seq_ids:
+            for modality, placeholders in maps.items():
+                if modality not in merged:
+                    merged[modality] = type(placeholders)()
+                merged[modality].extend(placeholders)
+
+    def build(
+        self,
+        seq_lens: list[int],
+        query_lens: list[int],
+        cuda_graph_pad_size: int,
+        batch_size: int,
+    ) -> M:
+        """Metadata of the input builder's sequence groups, tensors on the runner's device.
+
+        `seq_lens` and `query_lens` are in tokens, one entry a sequence, in a graph
+        `seq_lens` one a padded row too. `cuda_graph_pad_size` is the number of padded
+        rows, -1 without a graph; `batch_size` counts them. Errors as in `reference`,
+        with the batch as it was. No synchronisation. SPEC.md section 7.
+        """
+        before = self._batch()
+        try:
+            for inter_data in self.input_builder.inter_data_list:
+                self._add_seq_group(inter_data, self.input_builder.chunked_prefill_enabled)
+            return self._build(seq_lens, query_lens, cuda_graph_pad_size, batch_size)
+        except Exception:
+            vars(self).update(before)
+            raise
+
+    def _batch(self) -> dict[str, Any]:
+        """A copy of what has been added, nothing as a rule."""
+        lists = ("slot_mapping", "prefill_seq_lens", "context_lens", "block_tables")
+        counts = ("num_prefills", "num_prefill_tokens", "num_decode_tokens")
+        batch = {name: getattr(self, name).copy() for name in (*lists, "curr_seq_lens")}
+        batch |= {name: getattr(self, name) for name in counts}
+        batch["multimodal_placeholder_maps"] = deepcopy(self.multimodal_placeholder_maps)
+        return batch
+
+    def _build(
+        self, seq_lens: list[int], query_lens: list[int], pad_size: int, batch_size: int
+    ) -> M:
+        tokens = self.num_prefill_tokens + self.num_decode_tokens
+        check_build(seq_lens, query_lens, pad_size, batch_size, len(self.context_lens), tokens)
+        in_graph = pad_size != -1
+        table_lengths = np.array([len(table) for table in self.block_tables])
+        rows, width = len(table_lengths), int(table_lengths.max())
+        if in_graph:
+            check_graph(self.runner, self.num_prefills, len(seq_lens), batch_size, width)
+            rows, width = batch_size, self.runner.graph_block_tables.shape[1]
+        int32 = self._packed(seq_lens, query_lens, table_lengths, rows, width)
+        return self._make_metadata(
+            {
+                "num_prefills": self.num_prefills,
+                "slot_mapping": self._slots(max(0, pad_size)),
+                "multi_modal_placeholder_index_maps": {
+                    modality: placeholders.index_map()
+                    for modality, placeholders in self.multimodal_placeholder_maps.items()
+                },
+                "enable_kv_scales_calculation": True,
+                "num_prefill_tokens": self.num_prefill_tokens,
+                "num_decode_tokens": batch_size if in_graph else self.num_decode_tokens,
+                "seq_lens": seq_lens.copy(),
+                "seq_lens_tensor": int32[0],
+                "max_query_len": max(query_lens),
+                "max_prefill_seq_len": max(self.prefill_seq_lens, default=0),
+                "max_decode_seq_len": max(self.curr_seq_lens, default=0),
+                "query_start_loc": int32[1],
+                "seq_start_loc": int32[2],
+                "context_lens_tensor": int32[3],
+                "block_tables": int32[4].view(rows, width),
+                "use_cuda_graph": in_graph,
+            }
+        )
+
+    def _packed(
+        self,
+        seq_lens: list[int],
+        query_lens: list[int],
+        table_lengths: Array,
+        rows: int,
+        width: int,
+    ) -> list[torch.Tensor]:
+        """Sequence lengths, both offsets, context lengths, block tables (flat), in one copy."""
+        offsets = [len(query_lens) + 1, len(seq_lens) + 1]
+        lengths = [len(seq_lens), *offsets, len(self.context_lens), rows * width]
+        packed = Packed(lengths, pinned=self._pinned)
+        arrays = packed.arrays
+        arrays[0][:] = seq_lens
+        _running_sum(query_lens, arrays[1])
+        _running_sum(seq_lens, arrays[2])
+        arrays[3][:] = self.context_lens
+        blocks = _flat(self.block_tables, int(table_lengths.sum()))
+        fill_rectangle(blocks, table_lengths, width, arrays[4])
+        return packed.on(self.runner.device)
+
+    def _slots(self, pad_size: int) -> torch.Tensor:
+        """The slots, -1 behind them."""
+        count = len(self.slot_mapping)
+        staged = torch.empty(count + pad_size, dtype=torch.int64, pin_memory=self._pinned)
+        slots = staged.numpy()
+        slots[:count] = self.slot_mapping
+        slots[count:] = PAD_SLOT_ID
+        return staged.to(self.runner.device, non_blocking=True)
+
+    @property
+    def _pinned(self) -> bool:
+        """Whether what is sent to the device must lie, and can lie, in pinned memory."""
+        on_cuda = torch.device(self.runner.device).type == "cuda"
+        return on_cuda and bool(self.runner.pin_memory)
+
+    def _make_metadata(self, fields: dict[str, Any]) -> M:
+        if hasattr(type(self), "_metadata_cls"):
+            return self._metadata_cls(**fields)
+        made: M = self.runner.attn_backend.make_metadata(**fields)
+        return made
+
+
+def _block_tables(group: InterData) -> list[Sequence[int]]:
+    """The blocks of each sequence, of a decode with a window the last ones."""
+    tables: Any = group.block_tables
+    if group.prefix_cache_hit or not any(group.curr_sliding_window_blocks):
+        return [tables[seq_id] for seq_id in group.seq_ids]
+    # blocks[-0:] is all of them, as 0 means
+    lasts = zip(group.seq_ids, group.curr_sliding_window_blocks, strict=True)
+    return [tables[seq_id][-last:] for seq_id, last in lasts]
+
+
+def _flat(tables: list[Sequence[int]], count: int) -> Array:
+    """All block ids in a row (MetadataError for ids that are not int32's, or negative)."""
+    try:
+        blocks = np.fromiter(chain.from_iterable(tables), dtype=np.int32, count=count)
+    except OverflowError as error:
+        raise MetadataError(BUILD, "block_tables", str(error), "ids below 2**31") from None
+    if count and blocks.min() < 0:
+        raise MetadataError(BUILD, "block_tables", int(blocks.min()), "at least 0")
+    return blocks
+
+
+def _running_sum(lengths: list[int], out: Array) -> None:
+    """Offsets with a leading 0."""
+    out[0] = 0
+    np.cumsum(lengths, out=out[1:])
