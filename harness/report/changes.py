@@ -11,6 +11,7 @@ from .wording import many
 _LINES = 2
 _WIDTH = 72
 """Lines drawn of a changed field, and columns of text in one."""
+_BLANK = ("0", "None", "False")
 
 
 class Change(NamedTuple):
@@ -28,6 +29,8 @@ class Change(NamedTuple):
 def change_of(name: str, before: Any, after: Any, fresh: bool) -> Change:
     """What a step changed in a field; `fresh` as in `Change`."""
     lines = changed_lines([] if fresh and isinstance(after, list) else before, after, _WIDTH)
+    if fresh:
+        lines = [line for line in lines if not all(cell.got in _BLANK for cell in line.cells)]
     more = sum(cell.wrong for line in lines[_LINES:] for cell in line.cells)
     return Change(name, tuple(lines[:_LINES]), more, fresh)
 
@@ -46,7 +49,7 @@ def change_text(change: Change) -> str:
         if kind != "same"
     ]
     if change.more:
-        parts.append(many(change.more, "more element"))
+        parts.append(f"{many(change.more, 'more element')} changed")
     return ", ".join(parts)
 
 

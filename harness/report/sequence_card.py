@@ -30,8 +30,7 @@ class StepCard(NamedTuple):
     code: str
     failing: bool
     reached: bool
-    raises: str
-    unchanged: bool
+    remarks: tuple[str, ...]
     fields: tuple[FieldPicture, ...]
     more_fields: tuple[str, ...]
     """Wrong fields that are not drawn."""
@@ -93,8 +92,7 @@ def _card(step: StepView, prefix: str, drawn: bool) -> StepCard:
         code=shorten(step.code, _CODE),
         failing=step.failing,
         reached=step.reached,
-        raises=step.raises,
-        unchanged=step.unchanged,
+        remarks=step.remarks,
         fields=tuple(
             field_picture(wrong, f"{prefix}-{i}") for i, wrong in enumerate(step.wrong[:_FIELDS])
         ),

@@ -52,6 +52,12 @@ class StepView(NamedTuple):
     equal: tuple[str, ...]
     """Of the failing step: fields that are equal on both sides."""
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is said of it behind its label."""
+        raises = f"raises {self.raises}, as it must" if self.raises else ""
+        return tuple(filter(None, (raises, "no visible change" if self.unchanged else "")))
+
 
 class SequenceView(NamedTuple):
     """The steps that are drawn, and what is said of the rest."""
@@ -71,7 +77,8 @@ def view_sequence(
     if last > MAX_STEPS:
         last = min(last, (last if failing is None else failing) + 1 + _AFTER)
     first = max(0, last - MAX_STEPS)
-    drawn = tuple(_step(i, steps[i], states, failing) for i in range(first, last))
+    leading = _leading(field, states.get(-1 if failing is None else failing, {}))
+    drawn = tuple(_step(i, steps[i], states, failing, leading) for i in range(first, last))
     return SequenceView(drawn, _left_out(0, first), _left_out(last, len(steps)))
 
 
@@ -128,20 +135,30 @@ def _failing(field: str, states: dict[int, dict[str, Difference]]) -> int | None
     )
 
 
+def _leading(field: str, state: dict[str, Difference]) -> list[str]:
+    """What goes wrong in the end is shown first at every step, the finding's field before all."""
+    found = _OF_STEP.match(field)
+    path = found[2] if found else ""
+    wrong = [name for name, output in state.items() if not output.equal]
+    return sorted(wrong, key=lambda name: not path.startswith(name))
+
+
 def _step(
     index: int,
     step: tuple[str, str],
     states: dict[int, dict[str, Difference]],
     failing: int | None,
+    leading: list[str],
 ) -> StepView:
     reached = failing is None or index <= failing
     state = states.get(index, {}) if reached else {}
+    state = {name: state[name] for name in dict.fromkeys([*leading, *state]) if name in state}
     wrong = tuple(
         msgspec.structs.replace(output, field=name)
         for name, output in state.items()
         if not output.equal
     )
-    changes = list(_changes(state, states.get(index - 1, {}), index == 0))
+    changed = list(_changed(state, states.get(index - 1, {}), index == 0))
     raises = state.get(_RAISES)
     return StepView(
         number=index + 1,
@@ -151,9 +168,9 @@ def _step(
         reached=reached,
         raises=str(raises.expected) if raises and raises.equal and raises.expected else "",
         wrong=wrong,
-        changes=tuple(changes[:MAX_FIELDS]),
-        unchanged=bool(state) and not wrong and not changes,
-        more=tuple(change.name for change in changes[MAX_FIELDS:]),
+        changes=tuple(change_of(*change, index == 0) for change in changed[:MAX_FIELDS]),
+        unchanged=bool(state) and not wrong and not changed,
+        more=tuple(name for name, *_ in changed[MAX_FIELDS:]),
         equal=_equal(state) if index == failing else (),
     )
 
@@ -163,20 +180,23 @@ def _equal(state: dict[str, Difference]) -> tuple[str, ...]:
     return tuple(name for name, output in state.items() if output.equal and name != _RAISES)
 
 
-def _changes(
+def _changed(
     state: dict[str, Difference], earlier: dict[str, Difference], first: bool
-) -> Iterator[Change]:
-    """Fields with another value than after the step before; at first those with any."""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Fields with another value than after the step before: name, before and after.
+
+    At the first step those that have any value; a field that is there no more becomes None.
+    """
     before = {name: output.expected for name, output in earlier.items()}
     for name, output in state.items():
         value = output.expected
         if not output.equal or name == _RAISES:
             continue
         if not (is_blank(value) if first else same(before.get(name), value)):
-            yield change_of(name, before.get(name), value, first)
+            yield name, before.get(name), value
     for name in [name for name in before if state and name not in state]:
         if before[name] is not None:
-            yield change_of(name, before[name], None, first)
+            yield name, before[name], None
 
 
 def _left_out(first: int, last: int) -> str:

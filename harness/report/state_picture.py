@@ -58,7 +58,7 @@ class _Drawing:
             else:
                 self._line(line)
         if change.more:
-            words = f"⋮ {many(change.more, 'more element')}"
+            words = f"⋮ {many(change.more, 'more element')} changed"
             self.parts.append(text(self.left, self.y + 10, words, "t soft"))
             self.y += 18
 

@@ -49,8 +49,8 @@ def _step(step: StepView, digits: int, *, failing: bool) -> list[RenderableType]
     head = Text("> " if failing else "  ", style="bold red", overflow="fold")
     head.append(f"{step.number:{digits}}  ", style="bold" if failing else "not bold dim")
     head.append(clean(step.label), style="bold" if step.reached else "not bold dim")
-    for words in _remarks(step):
-        head.append(f"  ({words})", style="not bold dim")
+    for words in (*step.remarks, *([] if step.reached else ["not compared"])):
+        head.append(f"  ({clean(words)})", style="not bold dim")
     pad = " " * (digits + 4)
     lines: list[RenderableType] = [head]
     lines += [Text(f"{pad}{line}", style="cyan") for line in clean(step.code).splitlines()]
@@ -68,17 +68,6 @@ def _step(step: StepView, digits: int, *, failing: bool) -> list[RenderableType]
     if step.wrong and step.equal:
         lines.append(Text(f"{pad}  equal: {listed(_clean(step.equal), _NAMES)}", style="dim"))
     return lines
-
-
-def _remarks(step: StepView) -> list[str]:
-    remarks = []
-    if step.raises:
-        remarks.append(f"raises {clean(step.raises)}, as it must")
-    if step.unchanged:
-        remarks.append("no visible change")
-    if not step.reached:
-        remarks.append("not compared")
-    return remarks
 
 
 def _clean(names: tuple[str, ...]) -> list[str]:
