@@ -62,7 +62,7 @@ def _check_cache(operation: str, field: str, cache: object) -> None:
 def _check_writable(operation: str, field: str, cache: torch.Tensor) -> None:
     """Refuse a cache whose elements share memory, as `expand` makes it."""
     for size, stride in zip(cache.shape, cache.stride(), strict=True):
-        if size > 1 and stride == 0:
+        if size > 1 and stride == 0 and cache.numel():
             raise MetadataError(operation, field, "expanded", "memory for every element")
 
 

@@ -1,0 +1,139 @@
+"""What the operations on cache blocks share: pairs, what must hold after them, bad pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness.cases.arena import Arena, Piece
+from harness.cases.paged_cache import PagedCache
+from harness.model.case import Case
+from harness.model.operation import Breach, Call, Fault, Outputs
+from reference.interface import MetadataError
+
+SRC, DST, PAIRS = "src_kv_cache", "dst_kv_cache", "pairs"
+
+
+def pairs_of(case: Case, sources: int, targets: int, *, same_cache: bool) -> list[list[int]]:
+    """The case's pairs, those left out that the caches or other pairs do not allow."""
+    kept: list[list[int]] = []
+    read, written = set(), set()
+    for pair in case.params["pairs"]:
+        if len(pair) < 2 or not sources or not targets:
+            continue
+        source, target = pair[0] % sources, pair[1] % targets
+        clash = same_cache and (target in read or source in written or source == target)
+        if target not in written and not clash:
+            kept.append([source, target])
+            read.add(source)
+            written.add(target)
+    return kept
+
+
+def pairs_piece(pairs: list[list[int]], *, on_cpu: bool, strided: bool) -> Piece:
+    """The pairs as they are laid out; strided ones have stale words between them."""
+    values = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return Piece(PAIRS, values, on_cpu, (5, 2) if strided else (2, 1))
+
+
+def cache_outputs(call: Call, result: Any) -> Outputs:
+    """What is returned, and the integers of the caches that are written."""
+    return {"result": result, **call.facts["words"]}
+
+
+def elements(caches: list[PagedCache], arena: Arena) -> dict[str, np.ndarray]:
+    """Copies of what the caches hold now, by name."""
+    return {c.name: c.words(arena.tensors[c.name]).cpu().numpy().copy() for c in caches}
+
+
+def cache_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Every block that a pair names, and every block that none does, by numpy."""
+    before, pairs = call.facts["before"], call.facts["pairs"]
+    for name, written in call.facts["words"].items():
+        source = before[SRC] if name == DST else before[name]
+        now, old = outputs[name].cpu().numpy(), before[name]
+        targets = [target for _, target in pairs]
+        if (now[:, targets] != source[:, [source for source, _ in pairs]]).any():
+            yield Breach(name, "a destination does not hold its source")
+        others = np.setdiff1d(np.arange(written.shape[1]), targets)
+        if (now[:, others] != old[:, others]).any():
+            yield Breach(name, "a block changed that is no destination")
+    if outputs["result"] is not None:
+        yield Breach("result", "returns something")
+
+
+def diagnose_blocks(call: Call, field: str, expected: Any, got: Any) -> str:
+    """Which blocks or halves are wrong, and whose content they have."""
+    if field not in call.facts["words"] or not isinstance(got, torch.Tensor):
+        return ""
+    right, wrong = expected.cpu().numpy(), got.cpu().numpy()
+    before, pairs = call.facts["before"], call.facts["pairs"]
+    targets = {target for _, target in pairs}
+    halves, blocks = (sorted(set(places.tolist())) for places in (right != wrong).nonzero()[:2])
+    if not blocks:
+        return ""
+    if set(blocks) - targets:
+        return "a block changed that is no destination"
+    if len(halves) == 1 and (wrong[:, blocks] == before[field][:, blocks])[halves].all():
+        return f"only the {('values', 'keys')[halves[0]]} copied"
+    if (wrong[:, blocks] == before[field][:, blocks]).all():
+        return "block not copied"
+    source = before[SRC] if field == DST else before[field]
+    if all((source == wrong[:, block, None]).all((0, 2, 3, 4)).any() for block in blocks):
+        return "another block's content"
+    changed = (wrong != right)[:, blocks]
+    stays = (wrong == before[field])[:, blocks]
+    return "part of a block copied" if stays[changed].all() else "wrong elements within a block"
+
+
+def replace_pairs(make: Callable[[Call], Any]) -> Callable[[Call], None]:
+    """Spoils the last argument."""
+
+    def spoil(call: Call) -> None:
+        call.args[-1] = make(call)
+
+    return spoil
+
+
+def _with_pair(*pair: int) -> Callable[[Call], None]:
+    """One more pair behind the good ones; -9 stands for the first id beyond the caches."""
+
+    def make(call: Call) -> torch.Tensor:
+        beyond = max(words.shape[1] for words in call.facts["before"].values())
+        made = [beyond if block == -9 else block for block in pair]
+        return torch.tensor([*call.facts["pairs"], made], dtype=torch.int64)
+
+    return replace_pairs(make)
+
+
+def _twice(call: Call) -> torch.Tensor:
+    pairs = call.facts["pairs"]
+    return torch.tensor([*pairs, pairs[0]], dtype=torch.int64)
+
+
+def pair_faults(
+    field: str, has_caches: Callable[[Case], bool], has_pairs: Callable[[Case], bool]
+) -> dict[str, Fault]:
+    """Ways to spoil the pairs, which are the last argument, for both operations."""
+
+    def fault(spoil: Callable[[Call], None], **others: Any) -> Fault:
+        return Fault(field=field, spoil=spoil, **{"error": MetadataError} | others)
+
+    flat = replace_pairs(lambda call: torch.tensor(call.facts["pairs"], dtype=torch.int64).ravel())
+    three = replace_pairs(lambda _: torch.zeros((1, 3), dtype=torch.int64))
+    narrow = replace_pairs(lambda call: call.args[-1].int())
+    listed = replace_pairs(lambda call: call.args[-1].tolist())
+    return {
+        "source beyond the cache": fault(_with_pair(-9, 0), applies=has_caches),
+        "destination beyond the cache": fault(_with_pair(0, -9), applies=has_caches),
+        "negative source": fault(_with_pair(-1, 0), applies=has_caches),
+        "negative destination": fault(_with_pair(0, -1), applies=has_caches),
+        "destination twice": fault(replace_pairs(_twice), applies=has_pairs),
+        "flat pairs": fault(flat, applies=has_pairs),
+        "pairs of three": fault(three),
+        "int32 pairs": fault(narrow),
+        "list of pairs": fault(listed, error=TypeError),
+    }
