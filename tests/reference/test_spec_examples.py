@@ -183,3 +183,118 @@ def test_no_block_tables(package):
     assert package.is_block_tables_empty({}) is True
     assert package.is_block_tables_empty({1: None}) is True
     assert package.is_block_tables_empty({1: None, 2: []}) is False
+
+
+FAST_PREFILL = "make_kv_sharing_fast_prefill_common_attn_metadata"
+
+
+def sampled(make_metadata, indices, query_lens=(15, 5, 8), seq_lens=(41, 31, 40), **fields):
+    logits = torch.tensor([*indices, 99, 99], dtype=torch.int32)
+    return make_metadata(
+        list(query_lens),
+        list(seq_lens),
+        logits_indices_padded=logits,
+        num_logits_indices=len(indices),
+        **fields,
+    )
+
+
+@pytest.mark.spec("Example: indices [14,18,19,27], query_start_loc [0,15,20,28]")
+def test_fast_prefill_counts_the_sampled_tokens(package, make_metadata):
+    metadata = sampled(make_metadata, [14, 18, 19, 27])
+    reduced = getattr(package, FAST_PREFILL)(metadata)
+    assert reduced.query_start_loc.tolist() == [0, 1, 3, 4]
+    assert reduced.query_start_loc_cpu.tolist() == [0, 1, 3, 4]
+    assert (reduced.max_query_len, reduced.num_actual_tokens) == (2, 4)
+    assert type(reduced.max_query_len) is type(reduced.num_actual_tokens) is int
+
+
+@pytest.mark.spec("E8: published code asserts there")
+def test_fast_prefill_of_a_dummy_run_is_the_batch_itself(package, make_metadata):
+    metadata = make_metadata([4, 4], [4, 4])
+    assert getattr(package, FAST_PREFILL)(metadata) is metadata
+
+
+def test_fast_prefill_of_decodes_is_the_batch_itself(package, make_metadata):
+    metadata = sampled(make_metadata, [0, 1], [1, 1], [5, 7])
+    assert getattr(package, FAST_PREFILL)(metadata) is metadata
+
+
+@pytest.mark.spec("E15: published code drops the logits fields")
+@pytest.mark.spec("the result does **not** have `c == s - q` and `validate` refuses it")
+def test_fast_prefill_keeps_all_else(package, make_metadata):
+    shares = torch.tensor([20, 16, 20], dtype=torch.int32)
+    metadata = sampled(make_metadata, [14, 18, 27], causal=False, dcp_local_seq_lens=shares)
+    reduced = getattr(package, FAST_PREFILL)(metadata)
+    assert reduced.causal is True
+    assert reduced.logits_indices_padded is metadata.logits_indices_padded
+    assert reduced.num_logits_indices == 3
+    assert reduced.dcp_local_seq_lens is shares
+    assert reduced.seq_lens.tolist() == [41, 31, 40]
+    assert reduced.num_computed_tokens_cpu.tolist() == [26, 26, 32]
+    assert len(reduced.slot_mapping) == 28
+    with pytest.raises(package.MetadataError, match="num_computed_tokens_cpu"):
+        package.validate(reduced)
+
+
+@pytest.mark.spec("The order of the indices does not matter, and an index that is listed twice")
+@pytest.mark.spec("belongs to nobody and is not counted")
+def test_fast_prefill_takes_indices_in_any_order(package, make_metadata):
+    metadata = sampled(make_metadata, [29, 27, 14, 14, 28, 19], num_actual_tokens=30)
+    reduced = getattr(package, FAST_PREFILL)(metadata)
+    assert reduced.query_start_loc.tolist() == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize("index", [-1, 28])
+def test_fast_prefill_refuses_what_is_no_token(package, make_metadata, index):
+    with pytest.raises(package.MetadataError, match=r"logits_indices_padded\[1\]"):
+        getattr(package, FAST_PREFILL)(sampled(make_metadata, [14, index]))
+
+
+@pytest.mark.spec("E16: published code forgets `staticmethod`")
+def test_builder_of_a_subclassed_backend_can_be_asked_of_an_instance(package):
+    class Backend:
+        pass
+
+    class Builder:
+        pass
+
+    made = package.subclass_attention_backend("Local_", Backend, Builder)
+    assert made.__name__ == "Local_Backend"
+    assert issubclass(made, Backend)
+    assert made.get_builder_cls() is made().get_builder_cls() is Builder
+
+
+@pytest.mark.spec("(T, H, D) → (batch, T/batch, H, D), a view")
+def test_shapes_of_spec_decode(package):
+    query = torch.arange(24.0).reshape(6, 2, 2)
+    shaped = package.reshape_query_for_spec_decode(query, 3)
+    assert shaped.shape == (3, 2, 2, 2)
+    assert shaped.data_ptr() == query.data_ptr()
+    back = package.reshape_attn_output_for_spec_decode(shaped)
+    assert torch.equal(back, query)
+    assert back.data_ptr() == query.data_ptr()
+    assert package.reshape_attn_output_for_spec_decode(query) is query
+
+
+@pytest.mark.parametrize("batch_size", [4, 0, -1])
+def test_batch_size_that_does_not_divide_the_query(package, batch_size):
+    with pytest.raises(package.MetadataError, match="batch_size"):
+        package.reshape_query_for_spec_decode(torch.zeros(6, 2, 2), batch_size)
+
+
+@pytest.mark.spec("Example: query_start_loc [0,5,21,21,30]")
+def test_programs_of_the_causal_convolution(package):
+    offsets = torch.tensor([0, 5, 21, 21, 30], dtype=torch.int32)
+    nums_dict, batch_ptr, chunk_ptr = package.compute_causal_conv1d_metadata(offsets)
+    programs = nums_dict[8]
+    assert programs["nums"].tolist() == [1, 2, 0, 2]
+    assert programs["mlist"].tolist() == [0, 1, 1, 3, 3]
+    assert programs["offsetlist"].tolist() == [0, 0, 1, 0, 1]
+    assert (programs["tot"], programs["mlist_len"]) == (5, 5)
+    assert programs["batch_ptr"] is batch_ptr
+    assert programs["token_chunk_offset_ptr"] is chunk_ptr
+    assert batch_ptr.tolist() == [0, 1, 1, 3, 3] + [-1] * 2043
+    assert chunk_ptr.tolist() == [0, 0, 1, 0, 1] + [-1] * 2043
+    dtypes = [programs[name].dtype for name in ("nums", "mlist", "offsetlist", "batch_ptr")]
+    assert dtypes == [torch.int32, torch.int64, torch.int32, torch.int32]
