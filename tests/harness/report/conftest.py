@@ -133,6 +133,54 @@ def run(verdict: str, operations: list[OperationResult], **changes: Any) -> Run:
     return Run(**(fields | changes))
 
 
+BATCH_STEPS = [
+    ("add request a", "batch.add('a')"),
+    ("add a again, which is refused", "batch.add('a')"),
+    ("add request b", "batch.add('b')"),
+    ("swap rows 0 and 1", "batch.swap(0, 1)"),
+    ("remove request a", "batch.remove('a')"),
+]
+_RIGHT: list[dict[str, Any]] = [
+    {"raises": None, "req_ids": ["a"], "rows": [[3, 4, 0], [0, 0, 0]], "num_reqs": 1, "built": 0},
+    {"raises": "ValueError"},
+    {"raises": None, "req_ids": ["a", "b"], "rows": [[3, 4, 0], [7, 0, 0]], "num_reqs": 2},
+    {"req_ids": ["b", "a"], "rows": [[7, 0, 0], [3, 4, 0]]},
+    {"req_ids": ["b"], "rows": [[7, 0, 0], [0, 0, 0]], "num_reqs": 1},
+]
+
+
+def sequence_finding(number: int = 1, **changes: Any) -> Finding:
+    """Two rows that are views of each other when they are swapped, in the fourth of five steps."""
+    state: dict[str, Any] = {}
+    outputs = []
+    for index, changed in enumerate(_RIGHT):
+        state = state | {"raises": None} | changed
+        for name, value in state.items():
+            got = value
+            if index >= 3 and name == "rows":
+                got = [[7, 0, 0], [7, 0, 0]]
+            outputs.append(difference(f"[{index}].{name}", value, got, "int32 [2, 3] cpu"))
+    fields: dict[str, Any] = {
+        "case": Case("batch_sequence", None, {"width": 3, "steps": [{"do": "add"}] * 5}),
+        "oracle": "sequences",
+        "field": "[3].rows[1, 0]",
+        "diagnosis": "both rows hold the same request",
+        "message": "after step 4 (swap rows 0 and 1): [3].rows[1, 0] is 7, expected 3",
+        "expected": "[[7 0 0] [3 4 0]]",
+        "got": "[[7 0 0] [7 0 0]]",
+        "steps": list(BATCH_STEPS),
+        "steps_before": 22,
+        "snippet": "from candidate import Batch\n\nbatch = Batch(3)\n# 1. add request a",
+        "outputs": outputs,
+    }
+    return finding(number, **(fields | changes))
+
+
+@pytest.fixture
+def make_sequence_finding() -> Callable[..., Finding]:
+    return sequence_finding
+
+
 @pytest.fixture
 def oracles() -> dict[str, str]:
     return dict(ORACLES)
@@ -209,6 +257,14 @@ def failing() -> Run:
         result("get_mla_dims", "UNVERIFIED", section="7", reason="no <reference> yet"),
     ]
     return run("FAIL", operations, findings=findings)
+
+
+@pytest.fixture
+def sequence(make_sequence_finding: Callable[..., Finding]) -> Run:
+    oracles = {"sequences": OracleCount(checks=1900, failed=12)}
+    failed = result("batch_sequence", "FAIL", section="6", oracles=oracles)
+    operations = [result("build_slot_mapping"), failed]
+    return run("FAIL", operations, findings=[make_sequence_finding()])
 
 
 @pytest.fixture

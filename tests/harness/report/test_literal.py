@@ -70,6 +70,23 @@ def test_literal_omits_defaults_and_breaks_lines(mixed):
     assert max(map(len, literal.splitlines())) <= 88
 
 
+def test_steps_stand_one_a_line():
+    case = Case("x", None, {"width": 2, "steps": [{"do": "get"}, {"do": "set", "to": "a"}]})
+    assert case_literal(case) == (
+        "Case(\n"
+        "    operation='x',\n"
+        "    params={\n"
+        "        'width': 2,\n"
+        "        'steps': [\n"
+        "            {'do': 'get'},\n"
+        "            {'do': 'set', 'to': 'a'},\n"
+        "        ],\n"
+        "    },\n"
+        ")"
+    )
+    assert evaluate(case_literal(case)) == case
+
+
 def test_long_tuples_are_packed():
     batch = Batch(16, (1,) * 2000, (0,) * 2000, ((3,),) * 2000)
     literal = case_literal(Case("x", batch))

@@ -11,7 +11,7 @@ from harness.report import write_report
 FILES = {"index.html", "summary.json", "summary.md", "junit.xml"}
 
 
-@pytest.mark.parametrize("name", ["passing", "failing", "incomplete", "empty"])
+@pytest.mark.parametrize("name", ["passing", "failing", "sequence", "incomplete", "empty"])
 def test_writes_every_file(name, request, tmp_path, oracles):
     run = request.getfixturevalue(name)
     assert write_report(run, tmp_path, oracles=oracles) == []

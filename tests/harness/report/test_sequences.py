@@ -1,0 +1,326 @@
+"""A sequence is shown step by step: what each changed, and where both sides part."""
+
+from __future__ import annotations
+
+import random
+from io import StringIO
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from harness.model.case import Case
+from harness.model.run import Difference
+from harness.report.cards import build_cards, size_sentence
+from harness.report.changes import change_of, change_text
+from harness.report.html import render_html
+from harness.report.junit import junit_bytes
+from harness.report.markdown import markdown_text
+from harness.report.sequence_view import MAX_FIELDS, MAX_STEPS, input_size, view_sequence
+from harness.report.state_picture import state_picture
+from harness.report.summary import summarize
+from harness.report.terminal_steps import draw_steps
+
+HOSTILE = '<b>bold</b> </script><script>alert(1)</script> & "quotes" \x1b[31mred\x00'
+
+
+def shown(renderable, width=100):
+    out = StringIO()
+    Console(file=out, width=width, color_system=None).print(renderable)
+    return out.getvalue()
+
+
+def wide(make_finding, make_difference, steps=25, **changes):
+    """All of a big state changes at every step, most of it goes wrong at the last one."""
+    draw = random.Random(3)
+    outputs = []
+    for step in range(steps):
+        state = {f"field_{i}": [draw.randrange(10**6) for _ in range(256)] for i in range(20)}
+        state["table"] = [[draw.randrange(1000) for _ in range(48)] for _ in range(12)]
+        for name, value in state.items():
+            got = value[::-1] if step == steps - 1 else value
+            outputs.append(make_difference(f"[{step}].{name}", value, got, "int64 [256] cpu"))
+    lines = [(f"advance all {step}", f"batch.advance({step})") for step in range(steps)]
+    fields = {"steps": lines, "outputs": outputs, "field": f"[{steps - 1}].table[0, 0]"}
+    return make_finding(**fields | changes)
+
+
+def test_steps_show_what_they_changed(make_sequence_finding):
+    finding = make_sequence_finding()
+    view = view_sequence(finding.steps, finding.outputs, finding.field)
+    assert [step.number for step in view.steps] == [1, 2, 3, 4, 5]
+    assert [[change.name for change in step.changes] for step in view.steps] == [
+        ["rows", "req_ids", "num_reqs"],  # what goes wrong in the end comes first
+        [],
+        ["rows", "req_ids", "num_reqs"],
+        ["req_ids"],
+        [],
+    ]
+    assert [change_text(change) for change in view.steps[2].changes] == [
+        "[1, 0] 0 -> 7",
+        "[1] new 'b'",
+        "1 -> 2",
+    ]
+    assert view.steps[1].remarks == ("raises ValueError, as it must", "no visible change")
+
+
+def test_the_failing_step_holds_what_is_wrong(make_sequence_finding):
+    finding = make_sequence_finding()
+    view = view_sequence(finding.steps, finding.outputs, finding.field)
+    assert [step.failing for step in view.steps] == [False, False, False, True, False]
+    assert [step.reached for step in view.steps] == [True, True, True, True, False]
+    (wrong,) = view.steps[3].wrong
+    assert (wrong.field, wrong.expected[1], wrong.got[1]) == ("rows", [3, 4, 0], [7, 0, 0])
+    assert view.steps[3].equal == ("req_ids", "num_reqs", "built")
+    # Without a field in the finding the first step that differs is the one.
+    again = view_sequence(finding.steps, finding.outputs)
+    assert [step.number for step in again.steps if step.failing] == [4]
+
+
+def test_a_step_of_equal_sides_may_fail_too(make_sequence_finding):
+    """An invariant is broken by both: nothing differs, and yet the step is marked."""
+    finding = make_sequence_finding(field="[1].req_ids", oracle="invariants")
+    outputs = [output for output in finding.outputs if output.equal]
+    view = view_sequence(finding.steps, outputs, finding.field)
+    assert [step.number for step in view.steps if step.failing] == [2]
+    assert not any(step.wrong for step in view.steps)
+
+
+def test_a_field_that_comes_and_goes(make_difference):
+    outputs = [
+        make_difference("[0].slots", None, None),
+        make_difference("[1].slots", [5, 6], [5, 6]),
+        make_difference("[2].other", 1, 1),
+    ]
+    steps = view_sequence([("a", ""), ("b", ""), ("c", "")], outputs).steps
+    told = [[(c.name, change_text(c)) for c in step.changes] for step in steps]
+    assert told == [
+        [],
+        [("slots", "[0..1] new 5 6")],
+        [("other", "None -> 1"), ("slots", "[5, 6] -> None")],
+    ]
+    assert steps[0].unchanged
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("NHD", "HND", "'NHD' -> 'HND'"),
+        ([1, 2, 3], [1, 5, 3], "[1] 2 -> 5"),
+        ([1, 2, 3], [4, 5, 3], "[0..1] 1 2 -> 4 5"),
+        ([1, 2, 3], [1], "[1..2] gone (was 2 3)"),
+        ([], [7], "[0] new 7"),
+        ([[1, 2]], [[1, 2], [3, 4]], "[1, 0..1] new 3 4"),
+        ([[1, 2]], [], "[[1, 2]] -> []"),
+        ([0] * 300, [1] * 300, "252 more elements changed"),
+    ],
+)
+def test_changes_in_words(before, after, words):
+    assert change_text(change_of("x", before, after, False)).endswith(words)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=6),
+    max_leaves=30,
+)
+
+
+@given(VALUES, VALUES, st.booleans())
+def test_any_change_is_drawn(before, after, first):
+    outputs = [
+        Difference(
+            field=f"[{step}].x",
+            expected=value,
+            got=value,
+            expected_type="",
+            got_type="",
+            equal=True,
+        )
+        for step, value in enumerate([before, after])
+    ]
+    steps = [("one", "one()"), ("two", "two()")]
+    assert shown(draw_steps(steps, outputs))
+    for step in view_sequence(steps, outputs).steps:
+        if svg := state_picture(step, "f1"):
+            root = ElementTree.fromstring(svg)
+            assert root.find("desc").text
+
+
+def test_the_picture_of_a_state_tells_changes_without_colour(make_sequence_finding):
+    finding = make_sequence_finding()
+    steps = view_sequence(finding.steps, finding.outputs, finding.field).steps
+    root = ElementTree.fromstring(state_picture(steps[2], "f1-s3"))
+    classes = [element.get("class") for element in root.iter("rect")]
+    assert classes.count("changed") == classes.count("bar") == 3
+    assert classes.count("equal") == 3  # one neighbour each, and what num_reqs was
+    texts = [element.text for element in root.iter("text")]
+    assert {"rows", "[1]", "req_ids", "'b'", "num_reqs", "→"} <= set(texts)
+    assert root.find("title").text == "Changed by step 3: add request b"
+    assert "num_reqs 1 -> 2" in root.find("desc").text
+    assert root.find("defs") is None  # nothing is hatched
+    assert state_picture(steps[1], "f1-s2") == ""
+
+
+def test_card_of_a_sequence(sequence, oracles):
+    source = render_html(sequence, oracles)
+    for words in (
+        "5 steps, shrunk from 22.",
+        "First wrong field, after step 4",
+        "✗ goes wrong here",
+        "first difference at [1, 0]: expected 3, got 7; 2 of 6 elements wrong",
+        "raises ValueError, as it must",
+        "Changed alike on both sides:",
+        "What comes after the first difference follows from it",
+        'data-copy="Copy the program"',
+        "from candidate import Batch",
+    ):
+        assert words in source, words
+    assert source.count('<li class="failing">') == 1
+    assert "url(#f1-s4-0-wrong)" in source
+    for words in ("no batch", "@example(", "<dt>steps</dt>", "None</b>"):
+        assert words not in source, words
+
+
+def test_what_a_sequence_says_is_never_markup(make_run, make_sequence_finding, make_difference):
+    hostile = make_sequence_finding(
+        steps=[(HOSTILE, HOSTILE)],
+        outputs=[
+            make_difference(f"[0].{HOSTILE}", HOSTILE, HOSTILE),
+            make_difference("[0].y", "a", HOSTILE),
+        ],
+        field="[0].y",
+        snippet=HOSTILE,
+    )
+    source = render_html(make_run("FAIL", [], findings=[hostile]), {})
+    assert source.count("<script>") == 1
+    assert "<b>bold" not in source
+    assert "\x1b" not in source
+    assert "\x00" not in source
+
+
+def test_a_long_sequence_of_wide_states_stays_small(
+    make_run, make_sequence_finding, make_difference
+):
+    finding = wide(make_sequence_finding, make_difference)
+    (card,) = build_cards([finding])
+    last = card.sequence.steps[-1]
+    assert (len(last.fields), len(last.more_fields)) == (4, 17)
+    assert card.sequence.size < 450_000
+    source = render_html(make_run("FAIL", [], findings=[finding]), {})
+    assert source.count("<li>") + source.count('<li class="failing">') >= 25
+    assert len(source) < 500_000
+
+
+def test_many_long_sequences_stay_below_five_megabytes(
+    make_run, make_sequence_finding, make_difference
+):
+    first = wide(make_sequence_finding, make_difference, steps=6)
+    findings = [first] * 30
+    plain = [("step " * 20, "code() " * 60)] * 25
+    findings += [make_sequence_finding(i, steps=plain, outputs=[]) for i in range(200)]
+    cards = build_cards(findings)
+    assert cards[0].sequence.pictured
+    assert not cards[-1].sequence or not cards[-1].sequence.pictured
+    assert sum(card.sequence.size if card.sequence else 0 for card in cards) < 3_000_000
+
+
+def test_only_steps_around_the_first_difference_are_drawn(make_difference):
+    steps = [(f"step {i}", "") for i in range(100)]
+    outputs = [make_difference(f"[{i}].x", i, i + (i >= 60)) for i in range(100)]
+    view = view_sequence(steps, outputs, "[60].x")
+    assert len(view.steps) == MAX_STEPS
+    assert view.above == "steps 1 to 32 not drawn"
+    assert view.below == "steps 65 to 100 not drawn"
+    assert [step.number for step in view.steps if step.failing] == [61]
+    passed = view_sequence(steps, [make_difference("[0].x", 1, 1)])
+    assert (passed.steps[-1].number, passed.below) == (100, "")
+
+
+def test_no_more_fields_than_fit_are_drawn(make_sequence_finding, make_difference):
+    finding = wide(make_sequence_finding, make_difference, steps=2)
+    step = view_sequence(finding.steps, finding.outputs, finding.field).steps[0]
+    assert (len(step.changes), len(step.more)) == (MAX_FIELDS, 21 - MAX_FIELDS)
+    assert step.changes[0].name == "table"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, "5 steps, shrunk from 22"),
+        ({"steps_before": 5}, "5 steps; it was found at this size"),
+        ({"steps": [("get", "get()")], "steps_before": 2}, "1 step, shrunk from 2"),
+    ],
+)
+def test_size_is_told_in_steps(changes, sentence, make_sequence_finding):
+    assert size_sentence(make_sequence_finding(**changes)) == sentence
+
+
+def test_a_candidate_that_died_leaves_the_steps_of_its_case(
+    make_run, make_sequence_finding, oracles
+):
+    steps = [{"do": "export", "layout": "HND"}, {"do": "get"}]
+    case = Case("layout_sequence", None, {"steps": steps})
+    finding = make_sequence_finding(
+        case=case, oracle="process", field="", steps=[], outputs=[], snippet=""
+    )
+    source = render_html(make_run("FAIL", [], findings=[finding]), oracles)
+    assert "<b>export layout=HND</b>" in source
+    assert "goes wrong here" not in source
+    assert input_size(finding) == "2 steps"
+
+
+def test_machines_read_the_number_of_steps(sequence, failing):
+    assert [finding.steps for finding in summarize(sequence).findings] == [5]
+    assert [finding.steps for finding in summarize(failing).findings] == [0, 0, 0]
+
+
+def test_ci_reads_the_failing_step(sequence):
+    words = "5 steps, wrong after step 4 (swap rows 0 and 1)"
+    assert f"input:    {words} (cases/" in junit_bytes(sequence).decode()
+    assert f"field `[3].rows[1, 0]`, {words}: expected" in markdown_text(sequence)
+
+
+def test_terminal_draws_a_sequence(make_sequence_finding):
+    finding = make_sequence_finding()
+    text = shown(draw_steps(finding.steps, finding.outputs, finding.field))
+    assert text == (
+        "5 steps\n"
+        "  1  add request a\n"
+        "     batch.add('a')\n"
+        "       rows  [0, 0..2] 3 4 0\n"
+        "       req_ids  [0] 'a'\n"
+        "       num_reqs  1\n"
+        "  2  add a again, which is refused  (raises ValueError, as it must)  (no visible change)\n"
+        "     batch.add('a')\n"
+        "  3  add request b\n"
+        "     batch.add('b')\n"
+        "       rows  [1, 0] 0 -> 7\n"
+        "       req_ids  [1] new 'b'\n"
+        "       num_reqs  1 -> 2\n"
+        "> 4  swap rows 0 and 1\n"
+        "     batch.swap(0, 1)\n"
+        "       req_ids  [0..1] 'a' 'b' -> 'b' 'a'\n"
+        "       rows  int32 [2, 3] cpu\n"
+        "         first difference at [1, 0]: expected 3, got 7; 2 of 6 elements wrong\n"
+        "                       0  1  2\n"
+        "         [0] both      7  0  0\n"
+        "         [1] expected  3  4  0\n"
+        "             got       7  0  0\n"
+        "                       ^  ^\n"
+        "       equal: req_ids, num_reqs and built\n"
+        "  5  remove request a  (not compared)\n"
+        "     batch.remove('a')\n"
+        "  name was -> is   [2] an element   > goes wrong\n"
+    )
+    assert text.isascii()
+
+
+def test_terminal_marks_nothing_where_the_candidate_passed(make_sequence_finding):
+    finding = make_sequence_finding()
+    equal = [output for output in finding.outputs if output.equal]
+    text = shown(draw_steps(finding.steps, equal, passed=True))
+    assert ">" not in text.replace("->", "")
+    assert "not compared" not in text

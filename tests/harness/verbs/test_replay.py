@@ -1,0 +1,87 @@
+"""`attnproof replay` of a sequence: its steps, what each changed, and a program that runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from harness.cases.corpus import CaseFile, write_case
+from harness.model.case import Case
+from harness.running.errors import MISMATCH, VERIFIED
+from harness.verbs.replay import replay
+
+STEPS = [{"do": "get"}, {"do": "set", "layout": "HND"}, {"do": "get"}]
+KEEPS_ITS_FIRST_ANSWER = """
+from functools import lru_cache
+
+import reference
+from reference import set_kv_cache_layout
+
+
+@lru_cache
+def get_kv_cache_layout():
+    return reference.get_kv_cache_layout()
+"""
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "case.json"
+    write_case(path, CaseFile(case=Case("layout_sequence", None, {"steps": STEPS})))
+    return path
+
+
+@pytest.fixture
+def candidate(tmp_path):
+    path = tmp_path / "keeps_its_first_answer.py"
+    path.write_text(KEEPS_ITS_FIRST_ANSWER)
+    return path
+
+
+def replayed(saved, candidate, tmp_path, capfd):
+    code = replay(str(saved), [str(candidate)], "auto", tmp_path, 20.0)
+    return code, capfd.readouterr().out
+
+
+def test_failing_sequence_is_shown_step_by_step(saved, candidate, tmp_path, capfd):
+    code, text = replayed(saved, candidate, tmp_path, capfd)
+    assert code == MISMATCH
+    assert (
+        "3 steps\n"
+        "  1  get\n"
+        "     layout = get_kv_cache_layout()\n"
+        "       layout  'NHD'\n"
+        "  2  set HND  (no visible change)\n"
+        "     set_kv_cache_layout('HND')\n"
+        "> 3  get\n"
+        "     layout = get_kv_cache_layout()\n"
+        "       layout  str\n"
+        "         first difference: expected 'HND', got 'NHD'\n"
+        "          expected  'HND'\n"
+        "          got       'NHD'\n"
+        "                    ^^^^^\n"
+    ) in text
+    assert "\n            {'do': 'get'},\n" in text  # the literal, a step a line
+    assert "\nsteps [" not in text
+    assert text.index("# 3. get") < text.index("sequences: an earlier answer was kept")
+    last = "FAIL layout_sequence [keeps_its_first_answer]: an earlier answer was kept\n"
+    assert text.endswith(last)
+
+
+def test_passing_sequence_is_shown_too(saved, tmp_path, capfd):
+    code, text = replayed(saved, "reference", tmp_path, capfd)
+    assert code == VERIFIED
+    assert "  3  get\n     layout = get_kv_cache_layout()\n       layout  'NHD' -> 'HND'\n" in text
+    assert "goes wrong" not in text
+    assert "import" not in text  # a program that shows nothing wrong is no news
+
+
+def test_program_of_a_failing_sequence_runs(saved, candidate, tmp_path, capfd):
+    _, text = replayed(saved, candidate, tmp_path, capfd)
+    program = re.search(r"\n\n(import sys\n.*?observe\(globals\(\)\)\))\n\n", text, re.DOTALL)[1]
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "{'layout': 'NHD'}\n"), ran.stderr
