@@ -288,4 +288,5 @@ def step_of(params: Mapping[str, Any]) -> Step:
     values: dict[str, Any] = {f.name: params[f.name] for f in fields(Step) if f.name in params}
     if values.get("profile"):
         values["pad_size"] = -1  # a profile run is no graph
-    return Step(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    rows = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return replace(Step(), **values | rows)

@@ -6,6 +6,7 @@ from harness.operations import (
     causal_conv1d,
     class_factories,
     fast_prefill,
+    graph_state,
     kv_cache,
     kv_cache_layout,
     layer_parameters,
@@ -38,6 +39,7 @@ _FILES = (
     layer_parameters,
     mla_dims,
     metadata_builder,
+    graph_state,
     persistent_batch,
 )
 ALL: dict[str, Operation] = {op.name: op for file in _FILES for op in file.OPERATIONS}

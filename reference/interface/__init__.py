@@ -29,6 +29,7 @@ from .encoder_decoder import (
 )
 from .errors import MetadataError
 from .fields import aligned
+from .graph_state import CommonAttentionState
 from .kv_cache_layout import (
     get_kv_cache_layout,
     is_valid_kv_cache_layout,
@@ -77,6 +78,7 @@ __all__ = [
     "AttentionState",
     "AttentionType",
     "CommonAttentionMetadata",
+    "CommonAttentionState",
     "CompilationConfig",
     "EncoderDecoderMetadata",
     "InputBatch",
