@@ -44,6 +44,18 @@ KERNELS: list[tuple[str, str, set[str], dict[str, Any]]] = [
         {"ONE_SLICE": True, "BLOCK": 256},
     ),
     ("kv_cache", "_copy_blocks_kernel", {"source", "target", "pairs"}, {"BLOCK": 1024}),
+    (
+        "fast_prefill",
+        "_count_sampled_kernel",
+        {"query_start_loc", "indices", "counted"},
+        {"ROWS": 16, "INDICES": 256},
+    ),
+    (
+        "causal_conv1d",
+        "_write_pointers_kernel",
+        {"first_program", "pointers"},
+        {"BLOCK": 512},
+    ),
 ]
 ONES = {
     "_slot_mapping_kernel": [
@@ -52,9 +64,11 @@ ONES = {
     ],
     "_gather_virtual_kernel": ["table_row_stride", "table_column_stride", "columns"],
     "_slice_rows_kernel": ["query_start_loc_stride", "seq_lens_stride"],
+    "_count_sampled_kernel": ["query_start_loc_stride", "indices_stride"],
+    "_write_pointers_kernel": [],
     "_copy_blocks_kernel": ["id_stride", "source0", "target0", "n2", "n1"],
 }
-ALWAYS_INT64 = {"out", "pairs", "slices"}
+ALWAYS_INT64 = {"first_program", "out", "pairs", "slices"}
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target[1]))

@@ -1,0 +1,139 @@
+"""Class factories of SPEC.md section 6: what can be extended, and what is said of the rest."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
+from typing import NamedTuple
+
+import pytest
+
+import reference
+from reference import KV_SHARING_FAST_PREFILL_METADATA_FIELDS as LOGITS
+from reference import CommonAttentionMetadata, KVSharingFastPrefillMetadata, MetadataError
+
+
+@dataclass
+class Plain:
+    seq_len: int
+    label: str = "x"
+
+
+class Builder:
+    """A builder of whatever it is told."""
+
+    made: object = None
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        return self.made
+
+
+class Backend:
+    @staticmethod
+    def get_builder_cls():
+        return Builder
+
+
+def build(make_metadata, made):
+    """What the fast-prefill backend's builder makes of metadata that the underlying one made."""
+    backend = reference.create_fast_prefill_custom_backend("Fast", Backend)
+    builder = backend.get_builder_cls()()
+    builder.made = made
+    return builder.build(0, make_metadata([3], [5]))
+
+
+def test_added_fields_have_their_defaults():
+    made = reference.subclass_attention_metadata("Fast", Plain, LOGITS)
+    assert (made.__name__, made.__module__) == ("FastPlain", Plain.__module__)
+    assert [f.name for f in fields(made)] == [
+        *("seq_len", "label", "logits_indices_padded", "num_logits_indices")
+    ]
+    instance = made(4)
+    assert isinstance(instance, KVSharingFastPrefillMetadata)
+    assert (instance.label, instance.logits_indices_padded) == ("x", None)
+    assert replace(instance, num_logits_indices=2).num_logits_indices == 2
+
+
+def test_a_frozen_class_stays_frozen():
+    frozen = dataclass(frozen=True)(type("Frozen", (), {"__annotations__": {"size": int}}))
+    instance = reference.subclass_attention_metadata("My", frozen, [("more", int, 1)])(3)
+    assert hash(instance) == hash(type(instance)(3))
+    with pytest.raises(FrozenInstanceError):
+        instance.more = 2
+
+
+def test_lists_are_made_for_each_instance():
+    added = [("more", list, field(default_factory=list))]
+    made = reference.subclass_attention_metadata("My", Plain, added)
+    assert made(1).more is not made(1).more
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ([("label", int, 0)], "'label', expected an identifier that the class does not have"),
+        ([("a b", int, 0)], "'a b', expected an identifier"),
+        ([("more", list, [])], r"more = \[\], expected field\(default_factory"),
+    ],
+)
+def test_fields_that_cannot_be_added(added, message):
+    with pytest.raises(MetadataError, match=message):
+        reference.subclass_attention_metadata("My", Plain, added)
+
+
+@pytest.mark.parametrize("cls", [int, Builder, 7, None])
+def test_classes_that_are_no_dataclass(cls):
+    with pytest.raises(TypeError, match="metadata_cls"):
+        reference.subclass_attention_metadata("My", cls, [])
+
+
+class Pair(NamedTuple):
+    one: int
+
+
+@pytest.mark.parametrize("made", [None, 7, Pair(1), (1, 2), True])
+def test_metadata_that_cannot_be_extended(make_metadata, made):
+    with pytest.raises(TypeError, match=f"made a {type(made).__name__}, expected an instance"):
+        build(make_metadata, made)
+
+
+def test_slots_that_were_never_filled_stay_so(make_metadata):
+    class Slotted:
+        __slots__ = ("__hidden", "filled", "unfilled")
+
+        def hide(self):
+            self.__hidden = 3
+            return self
+
+        def hidden(self):
+            return self.__hidden
+
+    slotted = Slotted().hide()
+    slotted.filled = 1
+    extended = build(make_metadata, slotted)
+    assert (extended.filled, extended.hidden()) == (1, 3)
+    assert not hasattr(extended, "unfilled")
+
+
+def test_metadata_that_has_logits_fields_gets_the_batch_s(make_metadata):
+    @dataclass
+    class WithLogits:
+        num_logits_indices: int = 5
+
+    extended = build(make_metadata, WithLogits())
+    assert extended.num_logits_indices is None
+    assert extended.logits_indices_padded is None
+
+
+def test_what_the_underlying_builder_made_is_left_alone(make_metadata):
+    plain = Plain(4)
+    plain.attached = [1]
+    extended = build(make_metadata, plain)
+    assert extended.attached is plain.attached
+    assert not hasattr(plain, "logits_indices_padded")
+    assert type(plain) is Plain
+
+
+@pytest.mark.parametrize("backend", [Builder, int, CommonAttentionMetadata])
+def test_classes_that_are_no_backend(backend):
+    with pytest.raises(TypeError, match="expected an AttentionBackend"):
+        reference.create_fast_prefill_custom_backend("Fast", backend)
