@@ -68,3 +68,27 @@ def test_more_tokens_than_one_tile(agree):
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64, device="cuda"), lens.cumsum(0)])
     table = torch.randperm(7 * 90, device="cuda").reshape(7, 90)
     agree("build_slot_mapping", offsets, lens * 0 + 5, table, 16, num_padded_tokens=2300)
+
+
+def test_sampled_tokens_and_programs(build, agree):
+    rng = random.Random("sampled")
+    for _ in range(30):
+        lens = [rng.choice([0, 1, 2, 5, 9, 600]) for _ in range(1 + rng.randrange(40))]
+        md = build(lens, [q + 3 for q in lens], 4, device="cuda", strided=rng.random() < 0.5)
+        indices = [rng.randrange(sum(lens)) for _ in range(rng.randrange(400) if sum(lens) else 0)]
+        md.logits_indices_padded = torch.tensor([*indices, 9**8], device="cuda")
+        md.num_logits_indices = len(indices)
+        agree("make_kv_sharing_fast_prefill_common_attn_metadata", md)
+        agree("compute_causal_conv1d_metadata", md.query_start_loc)
+        md.logits_indices_padded[:1] = -1
+        agree("make_kv_sharing_fast_prefill_common_attn_metadata", md)
+
+
+def test_a_batch_that_comes_back_itself_is_not_waited_for(build, no_sync):
+    dummy = build([3, 5, 1], [9, 20, 7], device="cuda")
+    decodes = build([1, 1], [9, 20], device="cuda")
+    decodes.logits_indices_padded = torch.tensor([0, 1], device="cuda")
+    decodes.num_logits_indices = 2
+    for md in (dummy, decodes):
+        reduced = no_sync(optimized.make_kv_sharing_fast_prefill_common_attn_metadata, md)
+        assert reduced is md
