@@ -80,8 +80,7 @@ class PersistentBatch:
         else:
             row = len(self.req_ids)
             self.req_ids.append(req_id)
-        for column, block in enumerate(block_ids):
-            self.block_table[row, column] = block
+        self.block_table[row, : len(block_ids)] = torch.tensor(block_ids, dtype=torch.int32)
         self.num_blocks[row] = len(block_ids)
         self.num_computed_tokens[row] = num_computed_tokens
         return row
@@ -93,9 +92,9 @@ class PersistentBatch:
         row = self.req_ids.index(req_id)
         held = int(self.num_blocks[row])
         check_block_ids(operation, block_ids, self.max_num_blocks - held)
-        for index, block in enumerate(block_ids):
-            self.block_table[row, held + index] = block
-        self.num_blocks[row] = held + len(block_ids)
+        end = held + len(block_ids)
+        self.block_table[row, held:end] = torch.tensor(block_ids, dtype=torch.int32)
+        self.num_blocks[row] = end
 
     def remove_request(self, req_id: Any) -> int:
         """Make the request's row a hole; returns the row."""

@@ -2,9 +2,11 @@
 
 from harness.model.operation import Operation
 from harness.operations import (
+    batch_sequence,
     batch_split,
     causal_conv1d,
     class_factories,
+    encoder_decoder,
     fast_prefill,
     graph_state,
     kv_cache,
@@ -38,8 +40,10 @@ _FILES = (
     kv_cache_layout,
     layer_parameters,
     mla_dims,
+    encoder_decoder,
     metadata_builder,
     graph_state,
     persistent_batch,
+    batch_sequence,
 )
 ALL: dict[str, Operation] = {op.name: op for file in _FILES for op in file.OPERATIONS}

@@ -79,10 +79,11 @@ def check_block_ids(operation: str, block_ids: Sequence[int], room: int) -> None
     if not isinstance(block_ids, list | tuple):
         given = type(block_ids).__name__
         raise TypeError(f"{operation}: block_ids is {given}, expected a list of ints")
-    for index, block in enumerate(block_ids):
-        check_int(operation, f"block_ids[{index}]", block, 0)
-        if block > MAX_INT32:
-            raise MetadataError(operation, f"block_ids[{index}]", block, "an id below 2**31")
+    if not all(type(block) is int and 0 <= block <= MAX_INT32 for block in block_ids):
+        for index, block in enumerate(block_ids):
+            check_int(operation, f"block_ids[{index}]", block, 0)
+            if block > MAX_INT32:
+                raise MetadataError(operation, f"block_ids[{index}]", block, "an id below 2**31")
     if len(block_ids) > room:
         expected = f"at most {room}, the free columns of its row"
         raise MetadataError(operation, "block_ids", f"{len(block_ids)} blocks", expected)

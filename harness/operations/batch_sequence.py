@@ -1,0 +1,341 @@
+"""Oracle 7 over SPEC.md section 7: a persistent batch through the steps of an engine.
+
+Bug classes: rows that are views of each other when they are swapped (K12), padded rows
+that hold earlier requests' state (K13), a slot buffer that starts at a valid slot (K17),
+a shorter request in a longer row (K18). Each needs more than one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from harness.cases.machine import Machine
+from harness.model.case import Batch, Case
+from harness.model.operation import Call, Outputs, Sequence
+from harness.operations.batch_steps import Step, engine_after, script
+from harness.operations.common import metadata_outputs
+from harness.operations.persistent_batch import live_blocks
+from harness.operations.playing import sequence_operation
+
+NAME = "batch_sequence"
+_SIZES = {"max_num_reqs": 4, "max_num_tokens": 24, "max_num_blocks": 3, "block_size": 4}
+_BUFFERS = ("query_start_loc", "seq_lens", "block_table_tensor", "slot_mapping")
+_SMALL = st.integers(0, 3)
+_LENS = st.lists(st.sampled_from((1, 2, 0, 5, 9)), min_size=1, max_size=4)
+
+
+class _Machine(Machine):
+    operation = NAME
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = 0
+        self.built = False
+
+    @initialize(
+        reqs=st.sampled_from((4, 2, 3, 6)),
+        tokens=st.sampled_from((24, 8, 40)),
+        blocks=st.sampled_from((3, 1, 2, 5)),
+        block_size=st.sampled_from((4, 1, 2, 16)),
+    )
+    def sizes(self, reqs: int, tokens: int, blocks: int, block_size: int) -> None:
+        """How large the buffers are."""
+        self.params = dict(zip(_SIZES, (reqs, tokens, blocks, block_size), strict=True))
+
+    @rule(blocks=_SMALL, tokens=st.integers(0, 12))
+    def add(self, blocks: int, tokens: int) -> None:
+        """A request arrives, some of its tokens cached."""
+        self.requests = min(self.requests + 1, self.params["max_num_reqs"])
+        self.step("add", blocks=blocks, tokens=tokens)
+
+    @precondition(lambda self: self.requests)
+    @rule(which=_SMALL, blocks=_SMALL)
+    def append(self, which: int, blocks: int) -> None:
+        """A request gets more blocks."""
+        self.step("append", which=which, blocks=blocks)
+
+    @precondition(lambda self: self.requests)
+    @rule(which=_SMALL)
+    def remove(self, which: int) -> None:
+        """A request leaves a hole, and its blocks."""
+        self.requests -= 1
+        self.step("remove", which=which)
+
+    @precondition(lambda self: self.requests)
+    @rule()
+    def condense(self) -> None:
+        """The last requests close the holes."""
+        self.step("condense")
+
+    @precondition(lambda self: self.requests > 1)
+    @rule(i=_SMALL, j=_SMALL)
+    def swap(self, i: int, j: int) -> None:
+        """Two rows change places."""
+        self.step("swap", i=i, j=j)
+
+    @precondition(lambda self: self.requests)
+    @rule(lens=_LENS)
+    def build(self, lens: list[int]) -> None:
+        """A step of all requests."""
+        self.built = True
+        self.step("build", lens=lens, pad_reqs=0, pad_tokens=0)
+
+    @rule(lens=_LENS, pad_reqs=st.integers(1, 3), pad_tokens=st.integers(0, 5))
+    def build_padded(self, lens: list[int], pad_reqs: int, pad_tokens: int) -> None:
+        """A step with graph padding."""
+        self.built = True
+        self.step("build", lens=lens, pad_reqs=pad_reqs, pad_tokens=pad_tokens)
+
+    @precondition(lambda self: self.requests > 1)
+    @rule(lens=_LENS, threshold=_SMALL)
+    def reorder(self, lens: list[int], threshold: int) -> None:
+        """Decodes to the front, then the step, then the counts."""
+        self.built = True
+        self.step("reorder", lens=lens, threshold=threshold)
+
+    @precondition(lambda self: self.built)
+    @rule()
+    def advance(self) -> None:
+        """The tokens of the last step are cached now."""
+        self.step("advance")
+
+    @rule(reqs=_SMALL, tokens=st.integers(0, 12))
+    def dummy(self, reqs: int, tokens: int) -> None:
+        """An idle rank takes part with nobody's tokens."""
+        self.built = True
+        self.step("dummy", reqs=reqs, tokens=tokens)
+
+    @precondition(lambda self: self.built)
+    @rule()
+    def slots(self) -> None:
+        """The slots once more, into a buffer that is kept."""
+        self.step("slots")
+
+    @precondition(lambda self: self.built)
+    @rule(at=st.integers(0, 12))
+    def cut(self, at: int) -> None:
+        """Two micro-batches."""
+        self.step("cut", at=at)
+
+    @precondition(lambda self: self.built)
+    @rule(blocks=_SMALL)
+    def local(self, blocks: int) -> None:
+        """Virtual batches for chunked local attention."""
+        self.step("local", blocks=blocks)
+
+    @rule(kind=st.integers(0, 11))
+    def bad(self, kind: int) -> None:
+        """Bad input."""
+        self.step("bad", kind=kind)
+
+
+def _observe(names: dict[str, Any]) -> Outputs:
+    """The rows, the batch that was built last, all of the slot buffers, what a step returned.
+
+    Micro-batches and virtual batches are looked at once: their tensors may be views of
+    step buffers, which the next build writes.
+    """
+    batch, metadata = names["batch"], names["metadata"]
+    seen: Outputs = {
+        "req_ids": list(batch.req_ids),
+        "num_reqs": batch.num_reqs,
+        "blocks": [_blocks(batch, row) for row in range(len(batch.req_ids))],
+        "num_computed_tokens": [
+            None if req_id is None else int(batch.num_computed_tokens[row])
+            for row, req_id in enumerate(batch.req_ids)
+        ],
+        **{name: names[name] for name in ("row", "moved", "counts", "slots")},
+        "slot_buffer": batch.slot_mapping,
+    }
+    if metadata is not None:
+        seen |= _metadata(metadata, batch.block_size, "")
+        seen["moved buffers"] = _moved(metadata, names.setdefault("_addresses", {}))
+    for index, child in enumerate(names.get("children") or ()):
+        seen |= _metadata(child, batch.block_size, f"micro-batch {index}: ")
+    if names.get("virtual") is not None:
+        seen |= _metadata(names["virtual"], batch.block_size, "virtual: ")
+    names["children"] = names["virtual"] = None
+    return seen
+
+
+def _blocks(batch: Any, row: int) -> list[int] | None:
+    if batch.req_ids[row] is None:
+        return None
+    blocks: list[int] = batch.block_table[row, : int(batch.num_blocks[row])].tolist()
+    return blocks
+
+
+def _metadata(metadata: Any, block_size: int, prefix: str) -> Outputs:
+    seen = metadata_outputs(metadata, prefix)
+    seen[f"{prefix}block_table_tensor"] = live_blocks(metadata, block_size)
+    return seen
+
+
+def _moved(metadata: Any, addresses: dict[str, int]) -> list[str]:
+    """Tensors that do not lie where they lay in the first batch that was built."""
+    tensors = {name: getattr(metadata, name) for name in _BUFFERS}
+    at = {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor.numel()}
+    return [name for name, address in at.items() if addresses.setdefault(name, address) != address]
+
+
+def _diagnose(call: Call, field: str, expected: Any, got: Any) -> str:
+    name = field[field.index("].") + 2 :]
+    if name == "raises":
+        return _about_error(expected, got)
+    if name == "moved buffers":
+        return "a step buffer changed its address"
+    if isinstance(expected, list) and isinstance(got, list):
+        return _about_rows(name, expected, got)
+    if not (isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)):
+        return ""
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return ""
+    where = expected != got
+    if name.endswith(("slot_mapping", "slot_buffer", "slots")):
+        return _about_slots(call, field, expected[where].tolist(), got[where].tolist())
+    if name.endswith("block_table_tensor"):
+        return _about_blocks(call, field, got[where].tolist())
+    if name.endswith(("seq_lens", "seq_lens_cpu")) and not expected[where].any():
+        return "padded row keeps an earlier request's state"
+    return ""
+
+
+def _about_error(expected: str | None, got: str | None) -> str:
+    if expected is None:
+        return f"raises {got} on good input"
+    return "accepts bad input" if got is None else "wrong error for bad input"
+
+
+def _about_rows(name: str, expected: list[Any], got: list[Any]) -> str:
+    """Row state: of which other row or request it is."""
+    if name not in ("req_ids", "blocks", "num_computed_tokens") or len(expected) != len(got):
+        return ""
+    wrong = [
+        row for row, (right, value) in enumerate(zip(expected, got, strict=True)) if right != value
+    ]
+    others = {row: [*got[:row], *got[row + 1 :]] for row in wrong}
+    if all(expected.count(got[row]) == 1 and got[row] in others[row] for row in wrong):
+        return "both rows hold the same request"
+    if sorted(map(str, expected)) == sorted(map(str, got)):
+        return "a row holds another request's state"
+    if name == "req_ids":
+        return "a request was lost"
+    if name == "num_computed_tokens":
+        return "a row keeps an earlier request's state"
+    mine = [set(right or ()) for right in expected]
+    foreign = [set(got[row] or ()) - mine[row] for row in wrong]
+    if any(blocks & set().union(*mine) for blocks in foreign):
+        return "another request's block"
+    return "stale block of an earlier request" if any(foreign) else "a row loses blocks"
+
+
+def _about_slots(call: Call, field: str, expected: list[int], got: list[int]) -> str:
+    if set(expected) == {-1}:
+        return "a valid slot where none is due"
+    if set(got) == {-1}:
+        return "token without its slot"
+    size = call.facts["case"].params["block_size"]
+    if any(right % size != value % size for right, value in zip(expected, got, strict=True)):
+        return "wrong slot"
+    return _about_blocks(call, field, [slot // size for slot in got])
+
+
+def _about_blocks(call: Call, field: str, got: list[int]) -> str:
+    """Wrong blocks by who has them now."""
+    engine = engine_after(call.facts["case"], int(field[1 : field.index("]")]))
+    owners = {engine.owner(block) for block in got}
+    return "stale block of an earlier request" if None in owners else "another request's block"
+
+
+def _case(*steps: Step, **sizes: int) -> Case:
+    return Case(NAME, None, _SIZES | sizes | {"steps": list(steps)})
+
+
+def _add(blocks: int, tokens: int = 0) -> Step:
+    return {"do": "add", "blocks": blocks, "tokens": tokens}
+
+
+def _build(*lens: int, pad_reqs: int = 0, pad_tokens: int = 0) -> Step:
+    return {"do": "build", "lens": list(lens), "pad_reqs": pad_reqs, "pad_tokens": pad_tokens}
+
+
+def _remove(which: int) -> Step:
+    return {"do": "remove", "which": which}
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    swap, condense = {"do": "swap", "i": 0, "j": 2}, {"do": "condense"}
+    advance, slots = {"do": "advance"}, {"do": "slots"}
+    dummy = {"do": "dummy", "reqs": 2, "tokens": 7}
+    three = (_add(2, 3), _add(1, 1), _add(3, 5))
+    yield "swapped rows (K12)", _case(*three, swap, _build(1, 2, 3), swap, _build(1))
+    yield (
+        "padded rows after more requests (K13)",
+        _case(*three, _build(2), _remove(2), _remove(1), _build(1, pad_reqs=2, pad_tokens=3)),
+    )
+    yield "dummy run after a step (K17)", _case(*three, _build(2), dummy, slots, _build(1))
+    yield "slot buffer before the first step (K17)", _case(_add(1), dummy)
+    yield (
+        "shorter request in a longer row (K18)",
+        _case(
+            *(_add(3, 11), _build(1), _remove(0), _add(1, 4)),
+            *({"do": "append", "which": 0, "blocks": 0}, _build(3), slots),
+        ),
+    )
+    yield "two holes", _case(*three, _add(0), _remove(0), _remove(1), condense, _build(1))
+    yield "hole at the end", _case(*three, _remove(2), _add(2, 1), _remove(2), condense, _build(1))
+    yield "tokens of three steps", _case(_add(3), *(_build(4), advance, slots) * 3)
+    reorder = {"do": "reorder", "lens": [5, 1, 2], "threshold": 0}
+    yield "reordered batch", _case(*three, reorder, advance, reorder)
+    yield (
+        "micro-batches and virtual batches of a padded batch",
+        _case(
+            *(*three, _build(3, pad_reqs=1, pad_tokens=2)),
+            *({"do": "cut", "at": 4}, {"do": "local", "blocks": 0}),
+        ),
+    )
+    bad = [{"do": "bad", "kind": kind} for kind in range(12)]
+    yield "refused steps change nothing", _case(*three, _build(2), _remove(1), *bad)
+    yield "highest block ids, block size 16", _case(_add(1, 9), _build(5), block_size=16)
+
+
+def _from_batch(batch: Batch) -> Iterator[Case]:
+    """Up to six of the batch's requests, each with the blocks that a short row holds."""
+    rows = list(zip(batch.blocks, batch.computed_lens, strict=True))[:6]
+    requests = [_add(len(blocks) % 4, computed) for blocks, computed in rows]
+    lens = [min(query_len, 9) for query_len in batch.query_lens[:6]]
+    reorder = {"do": "reorder", "lens": lens, "threshold": 0}
+    steps = [*requests, _build(*lens, pad_reqs=batch.num_tokens % 2), {"do": "advance"}]
+    sizes = {"max_num_reqs": 6, "block_size": batch.block_size}
+    yield _case(*steps, _remove(batch.num_tokens % 5), reorder, {"do": "slots"}, **sizes)
+
+
+batch_sequence = sequence_operation(
+    name=NAME,
+    section="7",
+    summary="a persistent batch through the steps of an engine",
+    boundaries=_boundaries,
+    from_batch=_from_batch,
+    diagnose=_diagnose,
+    kernels=True,
+    sequence=Sequence(
+        parts=(
+            "PersistentBatch",
+            "build_slot_mapping",
+            "make_local_attention_virtual_batches",
+            "reorder_batch_to_split_decodes_and_prefills",
+            "split_attn_metadata",
+            "split_decodes_and_prefills",
+        ),
+        machine=_Machine,
+        script=script,
+        observe=_observe,
+    ),
+)
+
+OPERATIONS = (batch_sequence,)
