@@ -104,8 +104,7 @@ def input_of(case: Case, pattern: int, device: str) -> tuple[InputBuilder, list[
     """
     batch, step = batch_of(case), step_of(case.params)
     if pattern:
-        other = tuple(tuple(block ^ 1 for block in blocks) for blocks in batch.blocks)
-        batch = msgspec.structs.replace(batch, blocks=other)
+        batch = msgspec.structs.replace(batch, blocks=tuple(map(_other_ids, batch.blocks)))
     groups = seq_groups(batch, step)
     seq_lens, query_lens = lengths(batch, step)
     shape = (len(seq_lens) + _SPARE_ROWS, max([1, *map(len, batch.blocks)]) + _SPARE_COLUMNS)
@@ -121,6 +120,11 @@ def input_of(case: Case, pattern: int, device: str) -> tuple[InputBuilder, list[
     builder = InputBuilder(runner, step.window or None, batch.block_size, groups, step.chunked)
     rows = len(seq_lens) if step.pad_size != -1 else sum(query_lens)
     return builder, [seq_lens, query_lens, step.pad_size, rows], arena
+
+
+def _other_ids(blocks: tuple[int, ...]) -> tuple[int, ...]:
+    """Other ids, but 0 stays: it cannot be told from the filling with either pattern."""
+    return tuple(block ^ 1 if block > 1 else block for block in blocks)
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
