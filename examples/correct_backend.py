@@ -17,6 +17,7 @@ import torch
 
 from reference.interface import PAD_SLOT_ID, CommonAttentionMetadata, MetadataError, UBatchSlice
 from reference.interface.checks import (
+    check_bool,
     check_common_metadata,
     check_int,
     check_logits,
@@ -24,11 +25,11 @@ from reference.interface.checks import (
     check_rows,
     check_sequences,
     check_slice,
-    check_slot_mapping,
     check_span,
     check_tensor,
     check_ubatch,
 )
+from reference.interface.checks_slots import check_slot_mapping
 from reference.interface.fields import alignments
 
 
@@ -41,6 +42,7 @@ def split_decodes_and_prefills(
     operation, md = "split_decodes_and_prefills", common_attn_metadata
     check_common_metadata(operation, md)
     check_int(operation, "decode_threshold", decode_threshold, 1)
+    check_bool(operation, "require_uniform", require_uniform)
     check_queries(operation, md)
     if not md.num_reqs:
         return (0, 0, 0, 0)

@@ -14,19 +14,19 @@ import torch
 
 from reference.interface import PAD_SLOT_ID, CommonAttentionMetadata, UBatchSlice
 from reference.interface.checks import (
+    check_bool,
     check_common_metadata,
     check_int,
     check_list,
     check_logits,
     check_queries,
-    check_range,
     check_rows,
     check_sequences,
     check_slice,
-    check_slot_mapping,
     check_span,
     check_ubatch,
 )
+from reference.interface.checks_slots import check_blocks, check_range, check_slot_mapping
 from reference.interface.fields import alignments
 
 _TILE = 32
@@ -41,6 +41,7 @@ def split_decodes_and_prefills(
     operation, md = "split_decodes_and_prefills", common_attn_metadata
     check_common_metadata(operation, md)
     check_int(operation, "decode_threshold", decode_threshold, 1)
+    check_bool(operation, "require_uniform", require_uniform)
     check_queries(operation, md)
     if not md.num_reqs:
         return (0, 0, 0, 0)
@@ -163,6 +164,14 @@ def _compute_slot_mapping_numpy(
     """Wrong for more tokens than one tile holds."""
     check_list("_compute_slot_mapping_numpy", "slot_mapping", slot_mapping)
     check_range("_compute_slot_mapping_numpy", block_table, range_start, range_end, block_size)
+    check_blocks(
+        "_compute_slot_mapping_numpy",
+        "block_table",
+        block_table,
+        range_start,
+        range_end,
+        block_size,
+    )
     blocks = torch.tensor(block_table, dtype=torch.int64)
     for tile_start in range(range_start, range_end, _TILE):
         count = min(_TILE, range_end - tile_start)

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 
 from reference.interface import PAD_SLOT_ID
-from reference.interface.checks import (
+from reference.interface.checks import check_bool, check_int, check_list, check_tables
+from reference.interface.checks_slots import (
     check_block_row,
-    check_int,
-    check_list,
+    check_blocks,
     check_range,
     check_slot_mapping,
-    check_tables,
+    overlap,
 )
 
 from .dispatch import on_device
 from .host.arrays import array, common_dtype, flat_table
-from .host.slot_mapping import count_tokens, fill_slots
+from .host.slot_mapping import count_tokens, fill_range, fill_slots
 
 _INTEGERS: Final = frozenset({torch.int32, torch.int64})
-_FEW_BLOCKS: Final = 8
-"""Blocks up to which one `range` per block beats numpy, whose calls cost as much as these."""
+_FEW_BLOCKS: Final = 2
+"""Blocks up to which one `range` per block beats a loop into an array that becomes a list."""
 
 
 def compute_slot_mapping_start_idx(
@@ -35,6 +37,8 @@ def compute_slot_mapping_start_idx(
     MetadataError for negative lengths and a window below 1. SPEC.md section 5.
     """
     operation = "compute_slot_mapping_start_idx"
+    if type(is_prompt) is not bool:
+        check_bool(operation, "is_prompt", is_prompt)
     check_int(operation, "query_len", query_len, 0)
     check_int(operation, "context_len", context_len, 0)
     if sliding_window is None:
@@ -60,7 +64,9 @@ def compute_slot_mapping(
     Python ints. Errors as in `reference`, with the list as it was. SPEC.md section 5.
     """
     operation = "compute_slot_mapping"
-    check_list(operation, "slot_mapping", slot_mapping)
+    if type(is_profile_run) is not bool or not isinstance(slot_mapping, list):
+        check_bool(operation, "is_profile_run", is_profile_run)
+        check_list(operation, "slot_mapping", slot_mapping)
     check_int(operation, "seq_len", seq_len, 0)
     if is_profile_run:
         slot_mapping.extend([PAD_SLOT_ID] * seq_len)
@@ -73,7 +79,9 @@ def compute_slot_mapping(
     slots = [PAD_SLOT_ID] * (start_idx - context_len)
     few = seq_len - first <= _FEW_BLOCKS * block_size
     extend = _extend_by_block if few else _extend_at_once
-    extend(slots, blocks, first, seq_len, block_size)
+    if not extend(slots, blocks, first, seq_len, block_size):
+        check_blocks(operation, "block_tables", blocks, first, seq_len, block_size)
+        _extend_by_block(slots, blocks, first, seq_len, block_size)
     slot_mapping.extend(slots)
 
 
@@ -89,7 +97,8 @@ def _compute_slot_mapping_python(
     check_list(operation, "slot_mapping", slot_mapping)
     check_range(operation, block_table, range_start, range_end, block_size)
     slots: list[int] = []
-    _extend_by_block(slots, block_table, range_start, range_end, block_size)
+    if not _extend_by_block(slots, block_table, range_start, range_end, block_size):
+        check_blocks(operation, "block_table", block_table, range_start, range_end, block_size)
     slot_mapping.extend(slots)
 
 
@@ -104,33 +113,44 @@ def _compute_slot_mapping_numpy(
     operation = "_compute_slot_mapping_numpy"
     check_list(operation, "slot_mapping", slot_mapping)
     check_range(operation, block_table, range_start, range_end, block_size)
-    _extend_at_once(slot_mapping, block_table, range_start, range_end, block_size)
+    if not _extend_at_once(slot_mapping, block_table, range_start, range_end, block_size):
+        check_blocks(operation, "block_table", block_table, range_start, range_end, block_size)
+        _extend_by_block(slot_mapping, block_table, range_start, range_end, block_size)
 
 
 def _extend_by_block(
     slots: list[int], blocks: Sequence[int], first: int, end: int, block_size: int
-) -> None:
-    """One `range` per block: consecutive slots."""
+) -> bool:
+    """One `range` per block: consecutive slots. False, some of them added, for a bad block id."""
     position = first
-    while position < end:
-        column, offset = divmod(position, block_size)
-        run = min(block_size - offset, end - position)
-        slot = int(blocks[column]) * block_size + offset
-        slots.extend(range(slot, slot + run))
-        position += run
+    try:
+        while position < end:
+            column, offset = divmod(position, block_size)
+            run = min(block_size - offset, end - position)
+            slot = index(blocks[column]) * block_size + offset
+            if slot < 0:
+                return False
+            slots.extend(range(slot, slot + run))
+            position += run
+    except TypeError:
+        return False
+    return True
 
 
 def _extend_at_once(
     slots: list[int], blocks: Sequence[int], first: int, end: int, block_size: int
-) -> None:
-    """All slots of the blocks that are touched, then the part asked for."""
+) -> bool:
+    """One compiled loop over the blocks that are touched. False, nothing added, for a bad id."""
     if first >= end:
-        return
-    column = first // block_size
-    touched = np.asarray(blocks[column : (end - 1) // block_size + 1], dtype=np.int64)
-    table = touched[:, None] * block_size + np.arange(block_size)
-    skipped = column * block_size
-    slots.extend(table.reshape(-1)[first - skipped : end - skipped].tolist())
+        return True
+    touched = np.asarray(blocks[first // block_size : (end - 1) // block_size + 1])
+    if touched.dtype.kind != "i":
+        return False
+    filled = np.empty(end - first, np.int64)
+    if not fill_range(touched.astype(np.int64, copy=False), first, block_size, filled):
+        return False
+    slots.extend(filled.tolist())
+    return True
 
 
 def build_slot_mapping(
@@ -201,9 +221,24 @@ def _fits(batch: _Batch) -> bool:
         and starts.shape == (rows + 1,)
         and computed.shape == (rows,)
         and (start_idx is None or start_idx.shape == (rows,))
-        and (out is None or (out.ndim == 1 and out.dtype is torch.int64))
+        and (out is None or (out.ndim == 1 and out.dtype is torch.int64 and _apart(batch, out)))
         and (num_padded is None or (type(num_padded) is int and num_padded >= 0))
     )
+
+
+def _apart(batch: _Batch, out: torch.Tensor) -> bool:
+    """Whether no input lies in the memory of `out`; mostly its address alone shows that."""
+    start = out.data_ptr()
+    stop = start + out.nbytes if out.is_contiguous() else math.inf
+    for tensor in (batch.query_start_loc, batch.num_computed, batch.table, batch.start_idx):
+        if tensor is None:
+            continue
+        first = tensor.data_ptr()
+        behind = first >= stop
+        before = first + tensor.nbytes <= start and tensor.is_contiguous()
+        if not (behind or before) and overlap(tensor, out):
+            return False
+    return True
 
 
 def _on_device(batch: _Batch) -> torch.Tensor:

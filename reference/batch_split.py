@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .interface import CommonAttentionMetadata, InputBatch, SchedulerOutput
 from .interface.checks import (
+    check_bool,
     check_common_metadata,
     check_int,
     check_queries,
@@ -28,6 +29,7 @@ def split_decodes_and_prefills(
     md = common_attn_metadata
     check_common_metadata(operation, md)
     check_int(operation, "decode_threshold", decode_threshold, 1)
+    check_bool(operation, "require_uniform", require_uniform)
     check_queries(operation, md)
     num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
     if num_reqs == 0:

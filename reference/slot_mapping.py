@@ -8,14 +8,8 @@ import numpy as np
 import torch
 
 from .interface import PAD_SLOT_ID
-from .interface.checks import (
-    check_block_row,
-    check_int,
-    check_list,
-    check_range,
-    check_slot_mapping,
-    check_tables,
-)
+from .interface.checks import check_bool, check_int, check_list, check_tables
+from .interface.checks_slots import check_block_row, check_blocks, check_range, check_slot_mapping
 
 
 def compute_slot_mapping_start_idx(
@@ -26,6 +20,7 @@ def compute_slot_mapping_start_idx(
     MetadataError for negative lengths and a window below 1. SPEC.md section 5.
     """
     operation = "compute_slot_mapping_start_idx"
+    check_bool(operation, "is_prompt", is_prompt)
     check_int(operation, "query_len", query_len, 0)
     check_int(operation, "context_len", context_len, 0)
     if sliding_window is None:
@@ -48,10 +43,12 @@ def compute_slot_mapping(
 
     Positions [context_len, seq_len) get `block * block_size + offset`, those before
     `start_idx` get -1; a profile run gets `seq_len` times -1. Appended values are
-    Python ints. MetadataError, with the list as it was, for a position beyond the
-    sequence's blocks and for negative lengths. SPEC.md section 5.
+    Python ints. With the list as it was: MetadataError for a position beyond the
+    sequence's blocks, for negative lengths and for a negative block id; TypeError for
+    one that is no integer. SPEC.md section 5.
     """
     operation = "compute_slot_mapping"
+    check_bool(operation, "is_profile_run", is_profile_run)
     check_list(operation, "slot_mapping", slot_mapping)
     check_int(operation, "seq_len", seq_len, 0)
     if is_profile_run:
@@ -62,6 +59,7 @@ def compute_slot_mapping(
     check_int(operation, "block_size", block_size, 1)
     first = max(start_idx, context_len)
     block_table = check_block_row(operation, block_tables, seq_id, first, seq_len, block_size)
+    check_blocks(operation, "block_tables", block_table, first, seq_len, block_size)
     slots = [PAD_SLOT_ID] * max(0, start_idx - context_len)
     _compute_slot_mapping_python(slots, block_table, first, seq_len, block_size)
     slot_mapping.extend(slots)
@@ -78,6 +76,7 @@ def _compute_slot_mapping_python(
     operation = "_compute_slot_mapping_python"
     check_list(operation, "slot_mapping", slot_mapping)
     check_range(operation, block_table, range_start, range_end, block_size)
+    check_blocks(operation, "block_table", block_table, range_start, range_end, block_size)
     slots = []
     for position in range(range_start, range_end):
         block = int(block_table[position // block_size])
@@ -96,8 +95,10 @@ def _compute_slot_mapping_numpy(
     operation = "_compute_slot_mapping_numpy"
     check_list(operation, "slot_mapping", slot_mapping)
     check_range(operation, block_table, range_start, range_end, block_size)
+    check_blocks(operation, "block_table", block_table, range_start, range_end, block_size)
     positions = np.arange(range_start, range_end, dtype=np.int64)
-    blocks = np.asarray(block_table, dtype=np.int64)[positions // block_size]
+    columns = (positions // block_size).tolist()
+    blocks = np.array([block_table[column] for column in columns], dtype=np.int64)
     slot_mapping.extend((blocks * block_size + positions % block_size).tolist())
 
 

@@ -53,6 +53,12 @@ def _split_boundaries() -> Iterator[tuple[str, Case]]:
         "padded rows, no padded tokens (K11)",
         _split_case(decodes([1], padded_requests=1), 1, True),
     )
+    graph = decodes([1, 1], padded_requests=2, padded_tokens=2)
+    for uniform in (False, True):
+        yield (
+            f"decodes in a larger graph, uniform {uniform} (K11, K13)",
+            _split_case(graph, 1, uniform),
+        )
     yield "no requests", _split_case(decodes([]), 1, False)
     yield "no requests, uniform", _split_case(decodes([]), 2, True)
     yield "only padded rows", _split_case(decodes([], padded_requests=2, padded_tokens=2), 2, True)
@@ -81,6 +87,13 @@ def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield Breach(_COUNTS[counts.index(min(counts))], "is negative")
 
 
+def _diagnose_split(call: Call, field: str, expected: Any, got: Any) -> str:
+    """Tokens counted without those of graph padding, or with them twice."""
+    padded = call.facts["batch"].padded_tokens
+    tokens = field in _COUNTS[2:] and type(got) is int
+    return "padded tokens miscounted" if tokens and padded == abs(expected - got) > 0 else ""
+
+
 def _prepare_split(case: Case, pattern: int, device: str) -> Call:
     params = case.params
     others = [params["decode_threshold"], params["require_uniform"]]
@@ -103,10 +116,12 @@ split_decodes_and_prefills = Operation(
     prepare=_prepare_split,
     outputs=_split_outputs,
     invariants=_split_invariants,
+    diagnose=_diagnose_split,
     faults={
         **metadata_faults(0),
         "threshold of 0": wrong_value(1, "decode_threshold", 0),
         "threshold of another type": wrong_type(1, "decode_threshold"),
+        "uniform of another type": wrong_type(2, "require_uniform"),
         "metadata of another type": wrong_type(0, "metadata"),
     },
 )

@@ -70,6 +70,7 @@ compute_slot_mapping_start_idx = Operation(
         "negative context": wrong_value(2, "context_len", -1),
         "window of 0": wrong_value(3, "sliding_window", 0),
         "query of another type": wrong_type(1, "query_len"),
+        "prompt of another type": wrong_type(0, "is_prompt"),
     },
 )
 
@@ -161,10 +162,14 @@ def _writes(case: Case) -> bool:
     return not params["is_profile_run"] and first < params["seq_len"]
 
 
-def _forget_block(call: Call) -> None:
-    blocks = call.args[7][_SEQ_ID]
-    call.args[7] = {_SEQ_ID: [*blocks[:-1], None]}
-    call.plain = {}
+def _last_block(block: Any, error: type[Exception]) -> Fault:
+    """The last block of the sequence's table replaced."""
+
+    def spoil(call: Call) -> None:
+        call.args[7] = {_SEQ_ID: [*call.args[7][_SEQ_ID][:-1], block]}
+        call.plain = {}
+
+    return Fault(field="block_tables", spoil=spoil, error=error, applies=_writes)
 
 
 def _no_table(call: Call) -> None:
@@ -200,9 +205,10 @@ compute_slot_mapping = Operation(
         "sequence of another type": wrong_type(3, "seq_len"),
         "slots of another type": wrong_type(1, "slot_mapping"),
         "tables of another type": wrong_type(7, "block_tables", _not_profile),
-        "block without an id": Fault(
-            field="block_table", spoil=_forget_block, error=TypeError, applies=_writes
-        ),
+        "profile run of another type": wrong_type(0, "is_profile_run"),
+        "block without an id": _last_block(None, TypeError),
+        "float block id": _last_block(3.0, TypeError),
+        "negative block id": _last_block(-1, MetadataError),
     },
 )
 
@@ -249,6 +255,10 @@ def _loop_operation(name: str) -> Operation:
         call.args[1] = call.args[1][:-1]
         call.plain = {}
 
+    def negate(call: Call) -> None:
+        call.args[1] = [*call.args[1][:-1], -1]
+        call.plain = {}
+
     return Operation(
         name=name,
         section="5",
@@ -263,6 +273,12 @@ def _loop_operation(name: str) -> Operation:
             "position beyond the block table": Fault(
                 field="block_table",
                 spoil=shorten,
+                error=MetadataError,
+                applies=lambda case: case.params["range_start"] < case.params["range_end"],
+            ),
+            "negative block id": Fault(
+                field="block_table",
+                spoil=negate,
                 error=MetadataError,
                 applies=lambda case: case.params["range_start"] < case.params["range_end"],
             ),

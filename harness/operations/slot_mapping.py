@@ -183,6 +183,16 @@ def _out(call: Call) -> torch.Tensor:
     return offsets.new_zeros(call.facts["tokens"] + 3, dtype=torch.int64)
 
 
+def _over(call: Call) -> torch.Tensor:
+    """A buffer whose last entry lies on the first computed length."""
+    room = call.facts["tokens"] + 3
+    memory = call.args[1].new_zeros(room + len(call.args[1]), dtype=torch.int64)
+    lengths = memory[room - 1 : -1]
+    lengths.copy_(call.args[1])
+    call.args[1] = lengths
+    return memory[:room]
+
+
 def _kwarg(field: str, make: Any, error: type[Exception] = MetadataError) -> Fault:
     def spoil(call: Call) -> None:
         call.kwargs[field] = make(call)
@@ -253,6 +263,12 @@ build_slot_mapping = Operation(
             error=MetadataError,
             applies=_needs_tokens,
             cpu_only=True,
+        ),
+        "buffer that is an input": Fault(
+            field="out",
+            spoil=lambda call: call.kwargs.update(out=_over(call)),
+            error=MetadataError,
+            applies=_needs_tokens,
         ),
         "window of another batch": _kwarg("start_idx", lambda call: call.args[0]),
     },

@@ -55,3 +55,25 @@ def fill_slots(
             out[t] = -1
     for t in range(offsets[-1], out.shape[0]):
         out[t] = -1
+
+
+@compiled
+def fill_range(blocks: Array, first: int, block_size: int, out: Array) -> bool:
+    """Write the slots of `out`'s positions from `first` on; False for a negative block id.
+
+    `blocks` begins with the block that holds position `first`.
+    """
+    offset, i, column = first % block_size, 0, 0
+    while i < out.shape[0]:
+        block = blocks[column]
+        if block < 0:
+            return False
+        run = min(block_size - offset, out.shape[0] - i)
+        slot = block * block_size + offset
+        slots = out[i : i + run]  # indexed from 0, so that the loop vectorises
+        for t in range(run):
+            slots[t] = slot + t
+        i += run
+        column += 1
+        offset = 0
+    return True

@@ -6,7 +6,7 @@ tensor is read, so none of them synchronises. `validate` reads the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -262,85 +262,10 @@ def check_local_attention(
         )
 
 
-def check_slot_mapping(
-    query_start_loc: torch.Tensor,
-    num_computed_tokens: torch.Tensor,
-    block_table: torch.Tensor,
-    block_size: int,
-    num_padded_tokens: int | None,
-    start_idx: torch.Tensor | None,
-    out: torch.Tensor | None,
-) -> None:
-    """Everything `build_slot_mapping` requires (SPEC.md section 5); device tensors are not read."""
-    operation = "build_slot_mapping"
-    check_int(operation, "block_size", block_size, 1)
-    check_tensor(operation, "query_start_loc", query_start_loc, 1)
-    rows = query_start_loc.shape[0] - 1
-    if rows < 0:
-        raise MetadataError(operation, "query_start_loc", "empty", "at least one offset")
-    device = query_start_loc.device
-    for field, tensor, ndim in (
-        ("num_computed_tokens", num_computed_tokens, 1),
-        ("block_table", block_table, 2),
-        ("start_idx", start_idx, 1),
-    ):
-        if field != "start_idx" or tensor is not None:
-            checked = check_tensor(operation, field, tensor, ndim)
-            check_length(operation, field, checked, rows)
-            check_device(operation, field, checked, device)
-    if num_padded_tokens is not None:
-        check_int(operation, "num_padded_tokens", num_padded_tokens, 0)
-    if out is not None:
-        check_tensor(operation, "out", out, 1)
-        check_device(operation, "out", out, device)
-        if out.dtype is not _INT64:
-            raise MetadataError(operation, "out", f"of dtype {out.dtype}", "int64")
-        if num_padded_tokens is not None and out.shape[0] < num_padded_tokens:
-            expected = f"at least num_padded_tokens = {num_padded_tokens}"
-            raise MetadataError(operation, "out", f"of length {out.shape[0]}", expected)
-    if query_start_loc.is_cpu:
-        _check_slot_values(query_start_loc, num_computed_tokens, num_padded_tokens, out)
-
-
 def check_device(operation: str, field: str, tensor: torch.Tensor, device: torch.device) -> None:
     """Require `tensor` on `device`."""
     if tensor.device != device:
         raise MetadataError(operation, field, f"on {tensor.device}", f"on {device}")
-
-
-def _check_slot_values(
-    query_start_loc: torch.Tensor,
-    num_computed_tokens: torch.Tensor,
-    num_padded_tokens: int | None,
-    out: torch.Tensor | None,
-) -> None:
-    operation = "build_slot_mapping"
-    check_offsets(operation, "query_start_loc", query_start_loc)
-    if num_computed_tokens.numel() and int(num_computed_tokens.min()) < 0:
-        given = f"{int(num_computed_tokens.min())} at its least"
-        raise MetadataError(operation, "num_computed_tokens", given, "no negative length")
-    tokens = int(query_start_loc[-1])
-    if num_padded_tokens is not None and num_padded_tokens < tokens:
-        raise MetadataError(operation, "num_padded_tokens", num_padded_tokens, f"at least {tokens}")
-    if out is not None and out.shape[0] < tokens:
-        raise MetadataError(operation, "out", f"of length {out.shape[0]}", f"at least {tokens}")
-
-
-def check_block_row(
-    operation: str,
-    block_tables: Mapping[int, Sequence[int]] | None,
-    seq_id: int,
-    range_start: int,
-    range_end: int,
-    block_size: int,
-) -> Sequence[int]:
-    """The block table of `seq_id`, long enough for positions [range_start, range_end)."""
-    check_tables(operation, block_tables)
-    if block_tables is None or seq_id not in block_tables:
-        given = "None" if block_tables is None else f"without sequence {seq_id}"
-        raise MetadataError(operation, "block_tables", given, f"a table for sequence {seq_id}")
-    check_range(operation, block_tables[seq_id], range_start, range_end, block_size)
-    return block_tables[seq_id]
 
 
 def check_tables(operation: str, block_tables: object) -> None:
@@ -354,20 +279,3 @@ def check_list(operation: str, field: str, value: object) -> None:
     """Require a list, which is appended to."""
     if not isinstance(value, list):
         raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected list")
-
-
-def check_range(
-    operation: str,
-    block_table: Sequence[int],
-    range_start: int,
-    range_end: int,
-    block_size: int,
-) -> None:
-    """Require a block for each position of [range_start, range_end)."""
-    check_int(operation, "range_start", range_start, 0)
-    check_int(operation, "range_end", range_end, 0)
-    check_int(operation, "block_size", block_size, 1)
-    needed = -(-range_end // block_size)
-    if range_start < range_end and needed > len(block_table):
-        expected = f"at least {needed} for positions up to {range_end - 1}"
-        raise MetadataError(operation, "block_table", f"{len(block_table)} blocks", expected)
