@@ -3,6 +3,7 @@
 from harness.model.operation import Operation
 from harness.operations import (
     batch_sequence,
+    backend_classes,
     batch_split,
     causal_conv1d,
     class_factories,
@@ -43,6 +44,7 @@ _FILES = (
     encoder_decoder,
     metadata_builder,
     graph_state,
+    backend_classes,
     persistent_batch,
     batch_sequence,
 )
