@@ -236,13 +236,13 @@ def _count_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield Breach("prefill_kv_tokens", "queries and keys are the same tokens here")
 
 
-def _other_field(call: Call, _field: str, expected: Any, got: Any) -> str:
-    """Which other field of the metadata was taken."""
-    fields = call.facts["fields"]
+def _other_field(call: Call, field: str, expected: Any, got: Any) -> str:
+    """Which other field of the metadata was taken: a tensor, a maximum or a count."""
+    fields, what = call.facts["fields"], "max" if field.startswith("max") else "num"
     if isinstance(got, torch.Tensor):
         names = [name for name, value in fields.items() if value is got]
     elif type(got) is int and got != expected:
-        names = [name for name, value in fields.items() if type(value) is int and value == got]
+        names = [n for n, value in fields.items() if n.startswith(what) and value == got]
     else:
         names = []
     return f"{names[0]} taken" if names else ""

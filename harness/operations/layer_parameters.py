@@ -37,6 +37,7 @@ _FIELDS = (
 _SCALES = (0.125, 0.08838834764831845, 0.0625)
 _FLAGS = (None, True, False)
 _STATE_SPACE = "model.layers.0.mixer"
+_OWN = "the result is the caller's own object (E10)"
 _WHY_SHARED = "runs once when a model is loaded: nothing to make faster"
 
 
@@ -133,10 +134,11 @@ def _prepare_layers(case: Case, _pattern: int, _device: str) -> Call:
     )
 
 
-def _layers_outputs(_call: Call, result: Any) -> Outputs:
+def _layers_outputs(call: Call, result: Any) -> Outputs:
+    """By layer as asked for, so that a wrong order is one finding and not five."""
     outputs: Outputs = {"layers": list(result)}
-    for index, parameters in enumerate(result.values()):
-        outputs |= _fields(parameters, f"[{index}].")
+    for index, name in enumerate(call.facts["names"]):
+        outputs |= _fields(result[name], f"[{index}].")
     return outputs
 
 
@@ -144,7 +146,7 @@ def _layers_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     if outputs["layers"] != call.facts["names"]:
         yield Breach("layers", "are not those asked for, in that order")
         return
-    for index, name in enumerate(outputs["layers"]):
+    for index, name in enumerate(call.facts["names"]):
         kind, window, soft_cap, scale, sinks = call.facts["rows"][name]
         cls = IMPLS[kind % len(IMPLS)]
         wanted = {
@@ -304,7 +306,7 @@ def _global_outputs(call: Call, result: Any) -> Outputs:
 def _global_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     rows = call.facts["rows"]
     if outputs["is_own_object"]:
-        yield Breach("is_own_object", "the result is an object of the caller (E10)")
+        yield Breach("is_own_object", _OWN)
     if outputs["has_same_window_lefts"] is not (len({row[0] for row in rows}) == 1):
         yield Breach("has_same_window_lefts", "is not whether all windows are alike")
     alike = {(window, cap, scale % 3, bool(sinks)) for window, cap, scale, sinks, _ in rows}
@@ -328,6 +330,7 @@ infer_global_hyperparameters = Operation(
     prepare=_prepare_global,
     outputs=_global_outputs,
     invariants=_global_invariants,
+    diagnose=lambda _call, field, _expected, _got: _OWN if field == "is_own_object" else "",
     shared=_WHY_SHARED,
     faults={
         "no layers": wrong_value(0, "per_layer_params", {}),
