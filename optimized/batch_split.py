@@ -8,6 +8,7 @@ from typing import Any
 
 from reference.interface import CommonAttentionMetadata, InputBatch, SchedulerOutput
 from reference.interface.checks import (
+    check_bool,
     check_common_metadata,
     check_int,
     check_queries,
@@ -16,6 +17,7 @@ from reference.interface.checks import (
 
 from .host.arrays import array
 from .host.batch_split import leading_decodes
+from .host.shapes import shapes_fit
 
 
 def split_decodes_and_prefills(
@@ -31,11 +33,13 @@ def split_decodes_and_prefills(
     device tensor. MetadataError as in `reference`. SPEC.md section 2.
     """
     operation = "split_decodes_and_prefills"
-    md = common_attn_metadata
-    check_common_metadata(operation, md)
-    check_int(operation, "decode_threshold", decode_threshold, 1)
+    md, uniform = common_attn_metadata, require_uniform
+    if not shapes_fit(md):
+        check_common_metadata(operation, md)
+    if type(decode_threshold) is not int or decode_threshold < 1 or type(uniform) is not bool:
+        check_int(operation, "decode_threshold", decode_threshold, 1)
+        check_bool(operation, "require_uniform", uniform)
     offsets = md.query_start_loc_cpu
-    uniform = bool(require_uniform)
     num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
     num_decodes, decode_tokens = leading_decodes(
         array(offsets, offsets.dtype), decode_threshold, uniform, num_tokens, md.max_query_len

@@ -21,6 +21,7 @@ from .dispatch import on_device, staging, upload
 from .host.arrays import Array, array, as_dtype, common_dtype, flat_table
 from .host.lengths import lengths_fit
 from .host.local_attention import count_virtual, fill_virtual, gather_blocks
+from .host.shapes import shapes_fit
 
 
 def make_local_attention_virtual_batches(
@@ -105,7 +106,8 @@ def _checked_plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _
     sizes_fit = type(chunk) is type(block_size) is int and chunk > 0 < block_size
     if not sizes_fit or chunk % block_size:
         check_local_attention(chunk, md, block_size)
-    check_common_metadata(operation, md)
+    if not shapes_fit(md):
+        check_common_metadata(operation, md)
     mirrors = (md.query_start_loc_cpu, md.seq_lens_cpu)
     dtype = common_dtype(md.query_start_loc, md.seq_lens, md.num_computed_tokens_cpu, *mirrors)
     offsets, seq_lens = array(mirrors[0], dtype), array(mirrors[1], dtype)
