@@ -88,10 +88,15 @@ def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
 
 
 def _diagnose_split(call: Call, field: str, expected: Any, got: Any) -> str:
-    """Tokens counted without those of graph padding, or with them twice."""
-    padded = call.facts["batch"].padded_tokens
-    tokens = field in _COUNTS[2:] and type(got) is int
-    return "padded tokens miscounted" if tokens and padded == abs(expected - got) > 0 else ""
+    """Rows or tokens of graph padding that were left out, or counted where they do not belong."""
+    if type(got) is not int:
+        return ""
+    if field in _COUNTS[2:]:
+        padded = call.facts["batch"].padded_tokens
+        return "padded tokens miscounted" if padded == abs(expected - got) > 0 else ""
+    query_lens = call.facts["metadata"].query_start_loc_cpu.diff().tolist()
+    empty = next((r for r, q in enumerate(reversed(query_lens)) if q), len(query_lens))
+    return "zero-length (padded) rows miscounted" if empty == abs(expected - got) else ""
 
 
 def _prepare_split(case: Case, pattern: int, device: str) -> Call:

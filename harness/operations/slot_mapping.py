@@ -186,7 +186,7 @@ def _out(call: Call) -> torch.Tensor:
 def _over(call: Call) -> torch.Tensor:
     """A buffer whose last entry lies on the first computed length."""
     room = call.facts["tokens"] + 3
-    memory = call.args[1].new_zeros(room + len(call.args[1]), dtype=torch.int64)
+    memory: torch.Tensor = call.args[1].new_zeros(room + len(call.args[1]), dtype=torch.int64)
     lengths = memory[room - 1 : -1]
     lengths.copy_(call.args[1])
     call.args[1] = lengths
