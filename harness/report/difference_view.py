@@ -106,15 +106,17 @@ def view_difference(difference: Difference, width: int, separator: int = 2) -> D
 def changed_lines(before: Any, after: Any, width: int, separator: int = 2) -> list[Line]:
     """The lines in which a field's value has changed: what was is expected, what is is got.
 
-    A changed cell is a wrong one; those around the changes are left out, but for one.
+    A changed cell is a wrong one; those around the changes are left out, but for one. Values
+    that differ in no element, such as in the number of empty rows, are one cell each.
     """
     depth = _depth(after)
-    if depth < _depth(before):
-        return [Line("", (Cell((), _text(before), _text(after), True),))]
-    if depth != _depth(before):
-        before = []  # nothing to compare with: every element is new
-    lines = _lines(list(_aligned(before, after, depth, None)), width, separator)
-    return [_trimmed(line) for line in lines if line.wrong]
+    rows: list[list[Cell]] = []
+    if depth >= _depth(before):
+        # Beside a value of less depth, such as none, every element is new.
+        earlier = before if depth == _depth(before) else []
+        rows = list(_aligned(earlier, after, depth, None))
+    lines = [_trimmed(line) for line in _lines(rows, width, separator) if line.wrong]
+    return lines or [Line("", (Cell((), _text(before), _text(after), True),))]
 
 
 def first_wrong(difference: Difference) -> Index | None:

@@ -114,6 +114,7 @@ def test_a_field_that_comes_and_goes(make_difference):
         ([], [7], "[0] new 7"),
         ([[1, 2]], [[1, 2], [3, 4]], "[1, 0..1] new 3 4"),
         ([[1, 2]], [], "[[1, 2]] -> []"),
+        ([[]], [[], []], "[[]] -> [[], []]"),
         ([0] * 300, [1] * 300, "252 more elements changed"),
     ],
 )
@@ -147,6 +148,7 @@ def test_any_change_is_drawn(before, after, first):
         if svg := state_picture(step, "f1"):
             root = ElementTree.fromstring(svg)
             assert root.find("desc").text
+            assert {"changed", "unused"} & {box.get("class") for box in root.iter("rect")}
 
 
 def test_the_picture_of_a_state_tells_changes_without_colour(make_sequence_finding):
