@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import torch
@@ -25,36 +26,72 @@ def block_runs(source: torch.Tensor, target: torch.Tensor) -> BlockRuns:
     become one where both caches allow it, and a run is counted in the widest words that
     fit. No memory is touched.
     """
-    integers = _INTEGERS[source.element_size()]
-    sizes, source_strides, target_strides = _merged(source, target)
-    views = [
-        cache.view(integers).as_strided((*cache.shape[:2], *sizes), (*cache.stride()[:2], *strides))
-        for cache, strides in ((source, source_strides), (target, target_strides))
-    ]
-    for word in _WIDER:
-        if all(_can_widen(view, word.itemsize) for view in views):
-            return BlockRuns(*(view.view(word) for view in views))
-    return BlockRuns(*views)
+    plan = _plan(
+        source.shape[2:],
+        source.stride(),
+        target.stride(),
+        source.element_size(),
+        (*_place(source), *_place(target)),
+    )
+    written = _words(target, plan, plan.target_strides)
+    if source is target:
+        return BlockRuns(written, written)
+    return BlockRuns(_words(source, plan, plan.source_strides), written)
 
 
-def _merged(source: torch.Tensor, target: torch.Tensor) -> tuple[list[int], list[int], list[int]]:
+class _Plan(NamedTuple):
+    """How two caches are looked at; strides in elements, half and block first."""
+
+    sizes: tuple[int, ...]
+    source_strides: tuple[int, ...]
+    target_strides: tuple[int, ...]
+    integers: torch.dtype
+    """Of the size of an element."""
+    words: torch.dtype
+
+
+def _place(cache: torch.Tensor) -> tuple[int, int]:
+    """Where the cache starts, modulo the widest word: what decides how wide words can be."""
+    return cache.data_ptr() % 8, int(cache.storage_offset()) * cache.element_size() % 8
+
+
+def _words(cache: torch.Tensor, plan: _Plan, strides: tuple[int, ...]) -> torch.Tensor:
+    view = cache.view(plan.integers).as_strided((*cache.shape[:2], *plan.sizes), strides)
+    return view if plan.words is plan.integers else view.view(plan.words)
+
+
+@lru_cache(64)  # the layers of a model have few shapes, and a step's copies take less than this
+def _plan(
+    shape: torch.Size,
+    source_strides: tuple[int, ...],
+    target_strides: tuple[int, ...],
+    itemsize: int,
+    places: tuple[int, ...],
+) -> _Plan:
+    sizes, source_inner, target_inner = _merged(shape, source_strides[2:], target_strides[2:])
+    reads = (*source_strides[:2], *source_inner)
+    writes = (*target_strides[:2], *target_inner)
+    words = _INTEGERS[itemsize]
+    if source_inner[-1] == target_inner[-1] == 1:
+        in_elements = (sizes[-1], *reads[:-1], *writes[:-1])
+        lengths = [*places, *(length * itemsize for length in in_elements)]
+        fitting = (w for w in _WIDER if all(length % w.itemsize == 0 for length in lengths))
+        words = max(words, next(fitting, words), key=lambda word: word.itemsize)
+    return _Plan(tuple(sizes), reads, writes, _INTEGERS[itemsize], words)
+
+
+def _merged(
+    shape: torch.Size, source_strides: tuple[int, ...], target_strides: tuple[int, ...]
+) -> tuple[list[int], list[int], list[int]]:
     """Sizes and both strides of three dimensions, the innermost last."""
-    dims = list(zip(source.shape[2:], source.stride()[2:], target.stride()[2:], strict=True))
-    dims = sorted((dim for dim in dims if dim[0] != 1), key=lambda dim: -dim[2])
+    dims = zip(shape, source_strides, target_strides, strict=True)
     merged: list[tuple[int, int, int]] = []
-    for size, from_stride, to_stride in dims:
+    for size, from_stride, to_stride in sorted(dims, key=lambda dim: -dim[2]):
+        if size == 1:
+            continue
         follows = merged and merged[-1][1:] == (size * from_stride, size * to_stride)
         outer = merged.pop()[0] if follows else 1
         merged.append((outer * size, from_stride, to_stride))
     merged = [(1, 0, 0)] * (3 - len(merged)) + merged
     sizes, from_strides, to_strides = (list(column) for column in zip(*merged, strict=True))
     return sizes, from_strides, to_strides
-
-
-def _can_widen(view: torch.Tensor, width: int) -> bool:
-    """Whether words of `width` bytes divide the view's runs, strides and address."""
-    itemsize = view.element_size()
-    if width <= itemsize or view.stride(-1) != 1 or view.data_ptr() % width:
-        return False
-    lengths = (view.shape[-1], view.storage_offset(), *view.stride()[:-1])
-    return all(length * itemsize % width == 0 for length in lengths)

@@ -11,6 +11,7 @@ import torch
 
 from .constants import AttentionCGSupport, AttentionType
 from .metadata import CommonAttentionMetadata
+from .protocols import KVCacheSpec, VllmConfig
 
 M = TypeVar("M")
 Pairs = torch.Tensor
@@ -182,9 +183,9 @@ class AttentionMetadataBuilder(ABC, Generic[M]):
     @abstractmethod
     def __init__(
         self,
-        kv_cache_spec: Any,
+        kv_cache_spec: KVCacheSpec,
         layer_names: list[str],
-        vllm_config: Any,
+        vllm_config: VllmConfig,
         device: torch.device,
     ) -> None:
         self.kv_cache_spec = kv_cache_spec

@@ -154,3 +154,28 @@ def test_errors_are_those_of_the_reference(agree):
         error = agree("copy_blocks", [one], torch.tensor(pairs))
         assert isinstance(error, reference.MetadataError)
     assert isinstance(agree("swap_blocks", one, None, torch.tensor([[0, 1]])), TypeError)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("from_device", ["cpu", "cuda"])
+@pytest.mark.parametrize("to_device", ["cpu", "cuda"])
+def test_between_devices(from_device, to_device):
+    """Only what arrives on the CPU is waited for."""
+    pairs = torch.tensor([[5, 0], [5, 3], [1, 4]])
+    outcomes = []
+    for package in (reference, optimized):
+        source = cache((2, 6, 16, 2, 8), torch.float16, "HND", seed=1).to(from_device)
+        target = cache((2, 9, 16, 2, 8), torch.float16, seed=2).to(to_device)
+        package.swap_blocks(source, target, pairs)
+        if package is optimized and to_device == "cuda":
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                package.swap_blocks(source, target, pairs)
+                package.copy_blocks([target], torch.tensor([[1, 2]]))
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        elif to_device == "cuda":
+            package.copy_blocks([target], torch.tensor([[1, 2]]))
+        outcomes.append(bits(target))
+    assert torch.equal(*outcomes)
