@@ -34,7 +34,7 @@ class _Machine(Machine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.requests = 0
+        self.requests = self.holes = 0
         self.built = False
 
     @initialize(
@@ -51,6 +51,7 @@ class _Machine(Machine):
     def add(self, blocks: int, tokens: int) -> None:
         """A request arrives, some of its tokens cached."""
         self.requests = min(self.requests + 1, self.params["max_num_reqs"])
+        self.holes = max(0, self.holes - 1)
         self.step("add", blocks=blocks, tokens=tokens)
 
     @precondition(lambda self: self.requests)
@@ -64,12 +65,14 @@ class _Machine(Machine):
     def remove(self, which: int) -> None:
         """A request leaves a hole, and its blocks."""
         self.requests -= 1
+        self.holes += 1
         self.step("remove", which=which)
 
-    @precondition(lambda self: self.requests)
+    @precondition(lambda self: self.holes)
     @rule()
     def condense(self) -> None:
         """The last requests close the holes."""
+        self.holes = 0
         self.step("condense")
 
     @precondition(lambda self: self.requests > 1)
@@ -78,25 +81,22 @@ class _Machine(Machine):
         """Two rows change places."""
         self.step("swap", i=i, j=j)
 
-    @precondition(lambda self: self.requests)
-    @rule(lens=_LENS)
-    def build(self, lens: list[int]) -> None:
-        """A step of all requests."""
+    @rule(lens=_LENS, pad_reqs=st.just(0) | _SMALL, pad_tokens=_SMALL)
+    def build(self, lens: list[int], pad_reqs: int, pad_tokens: int) -> None:
+        """A step of all requests, with graph padding or without."""
+        self._close_holes()
         self.built = True
-        self.step("build", lens=lens, pad_reqs=0, pad_tokens=0)
-
-    @rule(lens=_LENS, pad_reqs=st.integers(1, 3), pad_tokens=st.integers(0, 5))
-    def build_padded(self, lens: list[int], pad_reqs: int, pad_tokens: int) -> None:
-        """A step with graph padding."""
-        self.built = True
-        self.step("build", lens=lens, pad_reqs=pad_reqs, pad_tokens=pad_tokens)
+        self.step("build", lens=lens, pad_reqs=pad_reqs, pad_tokens=pad_reqs and pad_tokens)
 
     @precondition(lambda self: self.requests > 1)
     @rule(lens=_LENS, threshold=_SMALL)
     def reorder(self, lens: list[int], threshold: int) -> None:
         """Decodes to the front, then the step, then the counts."""
+        self._close_holes()
         self.built = True
         self.step("reorder", lens=lens, threshold=threshold)
+        self.step("build", lens=lens, pad_reqs=0, pad_tokens=0)
+        self.step("split", threshold=threshold)
 
     @precondition(lambda self: self.built)
     @rule()
@@ -132,6 +132,10 @@ class _Machine(Machine):
     def bad(self, kind: int) -> None:
         """Bad input."""
         self.step("bad", kind=kind)
+
+    def _close_holes(self) -> None:
+        if self.holes:
+            self.condense()
 
 
 def _observe(names: dict[str, Any]) -> Outputs:
@@ -198,10 +202,14 @@ def _diagnose(call: Call, field: str, expected: Any, got: Any) -> str:
     where = expected != got
     if name.endswith(("slot_mapping", "slot_buffer", "slots")):
         return _about_slots(call, field, expected[where].tolist(), got[where].tolist())
+    rows = where.reshape(len(where), -1).any(1)
+    if (
+        name.endswith(("seq_lens", "seq_lens_cpu", "block_table_tensor"))
+        and not expected[rows].any()
+    ):
+        return "padded row keeps an earlier request's state"
     if name.endswith("block_table_tensor"):
         return _about_blocks(call, field, got[where].tolist())
-    if name.endswith(("seq_lens", "seq_lens_cpu")) and not expected[where].any():
-        return "padded row keeps an earlier request's state"
     return ""
 
 
@@ -218,8 +226,7 @@ def _about_rows(name: str, expected: list[Any], got: list[Any]) -> str:
     wrong = [
         row for row, (right, value) in enumerate(zip(expected, got, strict=True)) if right != value
     ]
-    others = {row: [*got[:row], *got[row + 1 :]] for row in wrong}
-    if all(expected.count(got[row]) == 1 and got[row] in others[row] for row in wrong):
+    if all(_is_of_another(row, expected, got) for row in wrong):
         return "both rows hold the same request"
     if sorted(map(str, expected)) == sorted(map(str, got)):
         return "a row holds another request's state"
@@ -232,6 +239,12 @@ def _about_rows(name: str, expected: list[Any], got: list[Any]) -> str:
     if any(blocks & set().union(*mine) for blocks in foreign):
         return "another request's block"
     return "stale block of an earlier request" if any(foreign) else "a row loses blocks"
+
+
+def _is_of_another(row: int, expected: list[Any], got: list[Any]) -> bool:
+    """Whether the row has what another one has, and rightly."""
+    same = (other for other, value in enumerate(got) if other != row and value == got[row])
+    return any(expected[other] == got[other] for other in same)
 
 
 def _about_slots(call: Call, field: str, expected: list[int], got: list[int]) -> str:
@@ -270,13 +283,21 @@ def _remove(which: int) -> Step:
 
 def _boundaries() -> Iterator[tuple[str, Case]]:
     swap, condense = {"do": "swap", "i": 0, "j": 2}, {"do": "condense"}
+    split = {"do": "split", "threshold": 0}
     advance, slots = {"do": "advance"}, {"do": "slots"}
     dummy = {"do": "dummy", "reqs": 2, "tokens": 7}
     three = (_add(2, 3), _add(1, 1), _add(3, 5))
     yield "swapped rows (K12)", _case(*three, swap, _build(1, 2, 3), swap, _build(1))
     yield (
         "padded rows after more requests (K13)",
-        _case(*three, _build(2), _remove(2), _remove(1), _build(1, pad_reqs=2, pad_tokens=3)),
+        _case(
+            *three,
+            _build(2),
+            _remove(2),
+            _remove(1),
+            {"do": "condense"},
+            _build(1, pad_reqs=2, pad_tokens=3),
+        ),
     )
     yield "dummy run after a step (K17)", _case(*three, _build(2), dummy, slots, _build(1))
     yield "slot buffer before the first step (K17)", _case(_add(1), dummy)
@@ -290,8 +311,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "two holes", _case(*three, _add(0), _remove(0), _remove(1), condense, _build(1))
     yield "hole at the end", _case(*three, _remove(2), _add(2, 1), _remove(2), condense, _build(1))
     yield "tokens of three steps", _case(_add(3), *(_build(4), advance, slots) * 3)
-    reorder = {"do": "reorder", "lens": [5, 1, 2], "threshold": 0}
-    yield "reordered batch", _case(*three, reorder, advance, reorder)
+    served = ({"do": "reorder", "lens": [5, 1, 2], "threshold": 0}, _build(5, 1, 2), split)
+    yield "reordered batch", _case(*three, *served, advance, *served)
     yield (
         "micro-batches and virtual batches of a padded batch",
         _case(
@@ -311,8 +332,9 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
     lens = [min(query_len, 9) for query_len in batch.query_lens[:6]]
     reorder = {"do": "reorder", "lens": lens, "threshold": 0}
     steps = [*requests, _build(*lens, pad_reqs=batch.num_tokens % 2), {"do": "advance"}]
+    steps += [_remove(batch.num_tokens % 5), {"do": "condense"}, reorder, _build(*lens)]
     sizes = {"max_num_reqs": 6, "block_size": batch.block_size}
-    yield _case(*steps, _remove(batch.num_tokens % 5), reorder, {"do": "slots"}, **sizes)
+    yield _case(*steps, {"do": "split", "threshold": 0}, {"do": "slots"}, **sizes)
 
 
 batch_sequence = sequence_operation(

@@ -102,9 +102,14 @@ class Engine:
         return Line(f"remove request {req_id}", f"row = batch.remove_request({req_id!r})")
 
     def _condense(self, _step: Step) -> Line | None:
+        """The last request fills the first hole."""
         if None not in self.rows:
             return None
-        return Line("condense", self._closing_holes().strip())
+        while None in self.rows:
+            last = self.rows.pop()
+            if last is not None:
+                self.rows[self.rows.index(None)] = last
+        return Line("condense", "batch.condense()")
 
     def _swap(self, step: Step) -> Line | None:
         rows = [row for row, req_id in enumerate(self.rows) if req_id is not None]
@@ -114,34 +119,48 @@ class Engine:
         self.rows[i], self.rows[j] = self.rows[j], self.rows[i]
         return Line(f"swap rows {i} and {j}", f"batch.swap_states({i}, {j})")
 
-    def _build(self, step: Step) -> Line:
-        condense = self._closing_holes()
+    def _build(self, step: Step) -> Line | None:
+        if None in self.rows:
+            return None
         scheduled = self._schedule(step["lens"])
-        padding = [
-            min(self.max_reqs, len(scheduled) + step["pad_reqs"]),
-            min(self.max_tokens, sum(scheduled.values()) + step["pad_tokens"]),
-        ]
-        self._remember(scheduled, *padding)
+        rows = min(self.max_reqs, len(scheduled) + step["pad_reqs"])
+        tokens = min(self.max_tokens, sum(scheduled.values()) + step["pad_tokens"])
+        query_lens = [scheduled[req_id] for req_id in self.live]
+        self._built = _lengths(query_lens, rows - len(query_lens), tokens - sum(query_lens))
+        self._scheduled = scheduled
         padded = step["pad_reqs"] or step["pad_tokens"]
-        options = f", {padding[0]}, {padding[1]}" if padded else ""
-        words = f", padded to {padding[0]} rows and {padding[1]} tokens" if padded else ""
+        options = f", {rows}, {tokens}" if padded else ""
+        words = f", padded to {rows} rows and {tokens} tokens" if padded else ""
         return Line(
-            f"build {_told(scheduled)}{words}",
-            f"{condense}metadata = batch.build({scheduled}{options})",
+            f"build {_told(scheduled)}{words}", f"metadata = batch.build({scheduled}{options})"
         )
 
-    def _reorder(self, step: Step) -> Line:
-        condense = self._closing_holes()
-        threshold = 1 + step["threshold"] % 4
-        scheduled = self._schedule(step["lens"])
-        self._split(scheduled, threshold)
-        self._remember(scheduled, len(scheduled), sum(scheduled.values()))
+    def _reorder(self, step: Step) -> Line | None:
+        """Section 2: the first prefills change places with the last decodes."""
+        if None in self.rows or not self.rows:
+            return None
+        threshold, scheduled = 1 + step["threshold"], self._schedule(step["lens"])
+        rows = self.live
+        decodes = [row for row, r in enumerate(rows) if scheduled[r] <= threshold]
+        prefills = [row for row, r in enumerate(rows) if scheduled[r] > threshold]
+        for prefill, decode in zip(prefills, reversed(decodes), strict=False):
+            if decode < len(decodes):
+                break
+            rows[prefill], rows[decode] = rows[decode], rows[prefill]
+        self.rows = list(rows)
         return Line(
-            f"reorder for {_told(scheduled)}, threshold {threshold}, and build",
-            f"{condense}scheduled = SimpleNamespace(num_scheduled_tokens={scheduled})\n"
+            f"reorder for {_told(scheduled)}, threshold {threshold}",
+            f"scheduled = SimpleNamespace(num_scheduled_tokens={scheduled})\n"
             "moved = reorder_batch_to_split_decodes_and_prefills"
-            f"(batch, scheduled, {threshold})\n"
-            "metadata = batch.build(scheduled.num_scheduled_tokens)\n"
+            f"(batch, scheduled, {threshold})",
+        )
+
+    def _split(self, step: Step) -> Line | None:
+        if self._built is None:
+            return None
+        threshold = 1 + step["threshold"]
+        return Line(
+            f"count decodes and prefills, threshold {threshold}",
             f"counts = split_decodes_and_prefills(metadata, {threshold})",
         )
 
@@ -232,41 +251,15 @@ class Engine:
     def _ids(self, blocks: list[int]) -> list[int]:
         return [_shown(block, self._pattern) for block in blocks]
 
-    def _closing_holes(self) -> str:
-        """Source that condenses the batch if that is due; the last request fills the first hole."""
-        if None not in self.rows:
-            return ""
-        while None in self.rows:
-            last = self.rows.pop()
-            if last is not None:
-                self.rows[self.rows.index(None)] = last
-        return "batch.condense()\n"
-
     def _schedule(self, lens: list[int]) -> dict[str, int]:
         """Query tokens of each request: as many as its blocks and the buffers hold."""
         scheduled, left = {}, self.max_tokens
-        for number, req_id in enumerate(self.live):
+        for number, req_id in enumerate(self.blocks):  # in order of arrival
             wanted = lens[number % len(lens)] if lens else 0
             room = len(self.blocks[req_id]) * self.block_size - self.computed[req_id]
             scheduled[req_id] = min(wanted, room, left)
             left -= scheduled[req_id]
         return scheduled
-
-    def _split(self, scheduled: dict[str, int], threshold: int) -> None:
-        """Rows as section 2 says: the first prefills change places with the last decodes."""
-        rows = self.live
-        decodes = [row for row, r in enumerate(rows) if scheduled[r] <= threshold]
-        prefills = [row for row, r in enumerate(rows) if scheduled[r] > threshold]
-        for prefill, decode in zip(prefills, reversed(decodes), strict=False):
-            if decode < len(decodes):
-                break
-            rows[prefill], rows[decode] = rows[decode], rows[prefill]
-        self.rows = list(rows)
-
-    def _remember(self, scheduled: dict[str, int], rows: int, tokens: int) -> None:
-        query_lens = [scheduled[req_id] for req_id in self.live]
-        self._built = _lengths(query_lens, rows - len(query_lens), tokens - sum(query_lens))
-        self._scheduled = scheduled
 
 
 _MAKERS: dict[str, Callable[[Engine, Step], Line | None]] = {
@@ -277,6 +270,7 @@ _MAKERS: dict[str, Callable[[Engine, Step], Line | None]] = {
     "swap": Engine._swap,
     "build": Engine._build,
     "reorder": Engine._reorder,
+    "split": Engine._split,
     "advance": Engine._advance,
     "dummy": Engine._dummy,
     "slots": Engine._slots,

@@ -234,14 +234,16 @@ def _dummy_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
 def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
     if not (isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)):
         return ""
-    if (
-        expected.shape != got.shape
-        or expected.dtype != got.dtype
-        or not field.endswith("slot_buffer")
-    ):
+    if expected.shape != got.shape or expected.dtype != got.dtype:
         return ""
-    where = expected != got
-    return "a valid slot where none is due" if (expected[where] == -1).all() else ""
+    right = expected[expected != got]
+    if field.endswith(("slot_buffer", "slot_mapping")) and (right == -1).all():
+        return "a valid slot where none is due"
+    if field.endswith(("seq_lens", "seq_lens_cpu")) and not right.any():
+        return "padded row keeps an earlier request's state"
+    if field in _STATE and (expected <= got).all():
+        return "a row keeps an earlier request's state"
+    return ""
 
 
 def _size(position: int, field: str, value: Any, error: type[Exception] = MetadataError) -> Fault:

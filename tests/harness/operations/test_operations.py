@@ -89,7 +89,8 @@ def test_drawn_sequences_survive_saving_and_make_sense_with_any_steps_left_out(o
 
     machine = type("Bound", (operation.sequence.machine,), {"judge": staticmethod(judge_some)})
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=20, stateful_step_count=20, database=None)
+        machine,
+        settings=settings(max_examples=20, stateful_step_count=20, database=None, deadline=None),
     )
     assert max(case.num_steps for case in drawn) > 5
 
