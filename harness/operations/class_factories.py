@@ -105,11 +105,13 @@ def _metadata_outputs(call: Call, result: Any) -> Outputs:
         "is a subclass": issubclass(made, call.facts["cls"]),
         "fields": [f.name for f in fields(made)] if is_dataclass(made) else MISSING,
         "frozen": made.__dataclass_params__.frozen,
-        "eq": made.__eq__ is object.__eq__,
+        "compared by identity": made.__eq__ is object.__eq__,
     }
-    for name in (*engine.BATCH_FIELDS, *details, *added):
-        outputs[name] = getattr(plain, name, MISSING)
-        outputs[f"own {name}"] = getattr(filled, name, MISSING)
+    for number, name in enumerate((*engine.BATCH_FIELDS, *details)):
+        outputs[f"[{number}].inherited"] = getattr(plain, name, MISSING)
+    for number, name in enumerate(added):
+        outputs[f"[{number}].default"] = getattr(plain, name, MISSING)
+        outputs[f"[{number}].given"] = getattr(filled, name, MISSING)
     outputs["lists are shared"] = any(
         isinstance(getattr(plain, name, None), list)
         and getattr(plain, name) is getattr(second, name)
@@ -125,17 +127,29 @@ def _metadata_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     wanted = [f.name for f in fields(cls)] + [name for name, *_ in added]
     if sorted(outputs["fields"]) != sorted(wanted):
         yield Breach("fields", "are not those of the class and the added ones")
-    for name, value in engine.expected_values(call.facts["kinds"]).items():
-        if outputs[name] != value:
-            yield Breach(name, "is not what the class itself gives it")
-    for number, (name, _, default) in enumerate(added):
-        given = [] if isinstance(default, Field) else default
-        if outputs[name] != given or outputs[f"own {name}"] != 40 + number:
-            yield Breach(name, "has neither its default nor the value that it was given")
+    inherited = [3] * len(engine.BATCH_FIELDS)
+    inherited += engine.expected_values(call.facts["kinds"]).values()
+    for number, value in enumerate(inherited):
+        if outputs[f"[{number}].inherited"] != value:
+            yield Breach(f"[{number}].inherited", "is not what the class itself gives it")
+    for number, (_, _, default) in enumerate(added):
+        if outputs[f"[{number}].default"] != ([] if isinstance(default, Field) else default):
+            yield Breach(f"[{number}].default", "is not the default of the added field")
+        if outputs[f"[{number}].given"] != 40 + number:
+            yield Breach(f"[{number}].given", "is not what the instance was given")
     if outputs["frozen"] is not cls.__dataclass_params__.frozen:
         yield Breach("frozen", "is not as in the class that is extended")
     if outputs["lists are shared"]:
         yield Breach("lists are shared", "between instances")
+
+
+def _diagnose_metadata(_call: Call, name: str, _expected: Any, got: Any) -> str:
+    if got is MISSING and name.startswith("["):
+        return "field of the metadata class lost"
+    return {
+        "frozen": "frozen unlike the class that is extended",
+        "compared by identity": "compared unlike the class that is extended",
+    }.get(name, "")
 
 
 def _metadata_steps(batch: Batch) -> Iterator[Case]:
@@ -166,6 +180,7 @@ subclass_attention_metadata = Operation(
     outputs=_metadata_outputs,
     invariants=_metadata_invariants,
     shared=SHARED,
+    diagnose=_diagnose_metadata,
     faults={
         "prefix of another type": Fault(
             field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
@@ -207,13 +222,20 @@ def _prepare_backend(case: Case, _pattern: int, _device: str) -> Call:
     return Call([params["prefix"], backend, other], facts=facts)
 
 
+def _builder_of(backend: Any) -> Any:
+    try:
+        return backend.get_builder_cls()
+    except TypeError:  # it takes no instance
+        return None
+
+
 def _backend_outputs(call: Call, result: Any) -> Outputs:
     backend = call.facts["backend"]
     return {
         "name": result.__name__,
         "is a subclass": issubclass(result, backend) and result is not backend,
         "builder": result.get_builder_cls() is call.facts["builder"],
-        "builder of an instance": result().get_builder_cls() is call.facts["builder"],
+        "builder of an instance": _builder_of(result()) is call.facts["builder"],
         "registered name": result.get_name(),
         "metadata class": result.get_metadata_cls() is backend.get_metadata_cls(),
         "accept_output_buffer": result.accept_output_buffer,
@@ -235,6 +257,14 @@ def _backend_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
             yield Breach(name, "is not as the backend and the builder that were given say")
 
 
+def _diagnose_backend(_call: Call, name: str, _expected: Any, _got: Any) -> str:
+    return {
+        "builder": "another builder than the given one",
+        "builder of an instance": "get_builder_cls cannot be called on an instance",
+        "underlying builder": "the underlying backend was changed",
+    }.get(name, "")
+
+
 subclass_attention_backend = Operation(
     name=BACKEND,
     section="6",
@@ -246,6 +276,7 @@ subclass_attention_backend = Operation(
     outputs=_backend_outputs,
     invariants=_backend_invariants,
     shared=SHARED,
+    diagnose=_diagnose_backend,
     faults={
         "prefix of another type": Fault(
             field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
@@ -311,8 +342,10 @@ def _custom_outputs(call: Call, result: Any) -> Outputs:
         "metadata has the protocol": isinstance(built, KVSharingFastPrefillMetadata),
     }
     outputs |= reduced_outputs(facts["metadata"], reduced, _GIVEN)
-    for name in (*engine.BATCH_FIELDS, *engine.field_names(facts["kinds"]), *_LOGITS):
+    for name in (*engine.BATCH_FIELDS, *_LOGITS):
         outputs[name] = getattr(built, name, MISSING)
+    for number, name in enumerate(engine.field_names(facts["kinds"])):
+        outputs[f"[{number}].detail"] = getattr(built, name, MISSING)
     return outputs
 
 
@@ -325,9 +358,9 @@ def _custom_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
             yield Breach(name, "does not hold")
     if not outputs["metadata has the protocol"]:
         yield Breach("metadata has the protocol", "does not hold")
-    for name, value in engine.expected_values(facts["kinds"]).items():
-        if outputs[name] != value:
-            yield Breach(name, "is not what the underlying builder gave it")
+    for number, value in enumerate(engine.expected_values(facts["kinds"]).values()):
+        if outputs[f"[{number}].detail"] != value:
+            yield Breach(f"[{number}].detail", "is not what the underlying builder gave it")
     for name in _LOGITS:
         if not _equal(outputs[name], getattr(given, name)):
             yield Breach(name, "is not that of the batch")
@@ -344,8 +377,13 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _diagnose_custom(_call: Call, name: str, _expected: Any, got: Any) -> str:
+    handed_on = {
+        _GIVEN + ITSELF: "the underlying builder got another batch",
+        "common_prefix_len": "prefix length not handed on",
+        "fast_build": "fast_build not handed on",
+    }
     if got is not MISSING:
-        return ""
+        return handed_on.get(name, "")
     if name in _LOGITS:
         return "metadata without its logits fields"
     return "field of the underlying metadata lost" if not name.startswith(_GIVEN) else ""
