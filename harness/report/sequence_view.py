@@ -153,11 +153,7 @@ def _step(
     reached = failing is None or index <= failing
     state = states.get(index, {}) if reached else {}
     state = {name: state[name] for name in dict.fromkeys([*leading, *state]) if name in state}
-    wrong = tuple(
-        msgspec.structs.replace(output, field=name)
-        for name, output in state.items()
-        if not output.equal
-    )
+    wrong = tuple(_named(name, output) for name, output in state.items() if not output.equal)
     changed = list(_changed(state, states.get(index - 1, {}), index == 0))
     raises = state.get(_RAISES)
     return StepView(
@@ -173,6 +169,14 @@ def _step(
         more=tuple(name for name, *_ in changed[MAX_FIELDS:]),
         equal=_equal(state) if index == failing else (),
     )
+
+
+def _named(name: str, output: Difference) -> Difference:
+    """The field under its name without the step; an error and none are no matter of types."""
+    if name != _RAISES:
+        return msgspec.structs.replace(output, field=name)
+    kind = "class of the error, None without one"
+    return msgspec.structs.replace(output, field=name, expected_type=kind, got_type=kind)
 
 
 def _equal(state: dict[str, Difference]) -> tuple[str, ...]:

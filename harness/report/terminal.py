@@ -81,7 +81,7 @@ def _request(row: RequestRow, view: BatchView) -> Text:
     digits = len(str(max(r.number for r in view.rows)))
     size = f"q {row.query} c {row.computed} s {row.length}"
     widest = max(len(f"q {r.query} c {r.computed} s {r.length}") for r in view.rows)
-    line = Text("> " if row.focused else "  ", style="bold red", overflow="fold")
+    line = Text("> " if row.focused else "  ", style="bold red")
     line.append(f"r{row.number:<{digits}}  ", style="bold")
     line.append(f"{size:<{widest}}  ", style="not bold dim")
     last = 0

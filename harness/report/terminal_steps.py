@@ -46,7 +46,7 @@ def draw_steps(
 
 
 def _step(step: StepView, digits: int, *, failing: bool) -> list[RenderableType]:
-    head = Text("> " if failing else "  ", style="bold red", overflow="fold")
+    head = Text("> " if failing else "  ", style="bold red")
     head.append(f"{step.number:{digits}}  ", style="bold" if failing else "not bold dim")
     head.append(clean(step.label), style="bold" if step.reached else "not bold dim")
     for words in (*step.remarks, *([] if step.reached else ["not compared"])):

@@ -175,6 +175,14 @@ def test_terminal_draws_differences_side_by_side(make_difference):
     )
 
 
+def test_long_lines_are_whole_where_the_terminal_wraps():
+    batch = Batch(1, (30,), (0,), (tuple(range(100, 130)),))
+    out = StringIO()
+    Console(file=out, width=40, color_system=None, soft_wrap=True).print(draw_batch(batch))
+    assert "100[#] 101[#]" in out.getvalue()
+    assert "129[#]\n" in out.getvalue()
+
+
 def test_terminal_is_plain_ascii(mixed, make_difference):
     case = Case("split_attn_metadata", mixed, {"cuts": [3]})
     text = shown(draw_case(case))

@@ -320,6 +320,20 @@ def test_terminal_draws_a_sequence(make_sequence_finding):
     assert text.isascii()
 
 
+def test_an_error_that_is_missing_is_told_as_such(make_difference):
+    missing = Difference(
+        field="[0].raises",
+        expected="ValueError",
+        got=None,
+        expected_type="str",
+        got_type="NoneType",
+        equal=False,
+    )
+    text = shown(draw_steps([("swap rows 0 and 9", "batch.swap(0, 9)")], [missing]))
+    assert "raises  class of the error, None without one\n" in text
+    assert "  first difference: expected 'ValueError', got None\n" in text
+
+
 def test_terminal_marks_nothing_where_the_candidate_passed(make_sequence_finding):
     finding = make_sequence_finding()
     equal = [output for output in finding.outputs if output.equal]
