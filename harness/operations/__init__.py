@@ -2,13 +2,15 @@
 
 from harness.model.operation import Operation
 from harness.operations import (
-    batch_sequence,
     backend_classes,
+    batch_sequence,
     batch_split,
+    builder_sequence,
     causal_conv1d,
     class_factories,
     encoder_decoder,
     fast_prefill,
+    graph_sequence,
     graph_state,
     kv_cache,
     kv_cache_layout,
@@ -44,6 +46,8 @@ _FILES = (
     encoder_decoder,
     metadata_builder,
     graph_state,
+    builder_sequence,
+    graph_sequence,
     backend_classes,
     persistent_batch,
     batch_sequence,
