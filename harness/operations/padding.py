@@ -251,7 +251,7 @@ common_attention_metadata = Operation(
     shares=_VIEWS,
     faults=_FAULTS,
     diagnose=_diagnose,
-    shared="one class: a batch made by one package is taken by the other",
+    shared="a batch that one package makes is taken by the other",
     methods=("unpadded",),
 )
 
