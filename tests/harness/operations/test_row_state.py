@@ -1,0 +1,95 @@
+"""The look at every per-row array finds those that a move forgets, whatever they are."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import optimized
+import reference
+from harness.operations.row_state import left_behind
+
+ARRAYS = {
+    "tensor": torch.zeros,
+    "bool tensor": lambda rows: torch.zeros(rows, dtype=torch.bool),
+    "2-D tensor": lambda rows: torch.zeros(rows, 9, dtype=torch.int64),
+    "array": lambda rows: np.zeros(rows, dtype=np.int8),
+    "list": lambda rows: [None] * rows,
+    "list of lists": lambda rows: [[] for _ in range(rows)],
+    "one attribute deeper": lambda rows: SimpleNamespace(top_p=torch.zeros(rows)),
+}
+
+
+def forgetful(array, *, on_swap=True, on_condense=True, parent=reference.PersistentBatch):
+    """A batch with one more per-row array, which its methods forget or do not."""
+
+    class Batch(parent):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.extra = array(self.max_num_reqs)
+
+        def _values(self):
+            return getattr(self.extra, "top_p", self.extra)
+
+        def _place(self, before):
+            """What each request had in its row of now."""
+            old = self._values()[:] if isinstance(self._values(), list) else self._copy()
+            for row, req_id in enumerate(self.req_ids):
+                if req_id is not None:
+                    self._values()[row] = old[before.index(req_id)]
+
+        def _copy(self):
+            values = self._values()
+            return values.clone() if isinstance(values, torch.Tensor) else values.copy()
+
+        def swap_states(self, i, j):
+            before = list(self.req_ids)
+            super().swap_states(i, j)
+            if not on_swap:
+                self._place(before)
+
+        def condense(self):
+            before = list(self.req_ids)
+            super().condense()
+            if not on_condense:
+                self._place(before)
+
+    return Batch
+
+
+@pytest.mark.parametrize("package", [reference, optimized])
+def test_both_packages_move_everything(package):
+    assert left_behind(package.PersistentBatch) == []
+
+
+@pytest.mark.parametrize("parent", [reference.PersistentBatch, optimized.PersistentBatch])
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_forgotten_array_is_found(kind, parent):
+    name = "extra.top_p" if kind == "one attribute deeper" else "extra"
+    found = left_behind(forgetful(ARRAYS[kind], parent=parent))
+    assert found == [(name, "swap_states"), (name, "condense")]
+    found = left_behind(forgetful(ARRAYS[kind], on_condense=False, parent=parent))
+    assert found == [(name, "swap_states")]
+    found = left_behind(forgetful(ARRAYS[kind], on_swap=False, parent=parent))
+    assert found == [(name, "condense")]
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_array_that_moves_is_not_reported(kind):
+    assert left_behind(forgetful(ARRAYS[kind], on_swap=False, on_condense=False)) == []
+
+
+def test_step_buffer_need_not_move():
+    class Batch(forgetful(ARRAYS["tensor"])):
+        def build(self, *args, **kwargs):
+            self.extra.fill_(-1)
+            return super().build(*args, **kwargs)
+
+    assert left_behind(Batch) == []
+
+
+def test_buffers_of_other_lengths_are_none_of_a_row():
+    assert left_behind(forgetful(lambda rows: torch.zeros(rows + 1))) == []

@@ -1,0 +1,157 @@
+"""PersistentBatch: both packages through the same random steps, equal after each."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+import optimized
+import reference
+
+SIZES = (5, 40, 4)
+
+
+class Pair:
+    """One batch of each package; every call goes to both."""
+
+    def __init__(self, *sizes, device="cpu"):
+        self.batches = [
+            package.PersistentBatch(*sizes, device) for package in (reference, optimized)
+        ]
+
+    def __call__(self, method, *arguments):
+        expected, got = [_outcome(getattr(b, method), *arguments) for b in self.batches]
+        if isinstance(expected, Exception):
+            assert type(got) is type(expected)
+            assert str(got) == str(expected)
+        elif method.startswith("build"):
+            same_metadata(expected, got, self.batches[0].block_size)
+        else:
+            assert type(got) is type(expected)
+            assert got == expected, method
+        theirs, ours = self.batches
+        assert ours.req_ids == theirs.req_ids
+        assert ours.num_reqs == theirs.num_reqs
+        assert ours.slot_mapping.tolist() == theirs.slot_mapping.tolist()
+        for row, req_id in enumerate(theirs.req_ids):
+            if req_id is not None:
+                assert _row(ours, row) == _row(theirs, row)
+        return got
+
+
+def _outcome(function, *arguments):
+    try:
+        return function(*arguments)
+    except (ValueError, TypeError) as error:
+        return error
+
+
+def _row(batch, row):
+    held = int(batch.num_blocks[row])
+    return int(batch.num_computed_tokens[row]), batch.block_table[row, :held].tolist()
+
+
+def same_metadata(expected, got, block_size):
+    """Equal in all fields, in the block table as far as the sequences go."""
+    for field in fields(expected):
+        right, value = getattr(expected, field.name), getattr(got, field.name)
+        assert type(value) is type(right), field.name
+        if field.name == "block_table_tensor":
+            assert value.shape == right.shape
+            for row, seq_len in enumerate(expected.seq_lens_cpu.tolist()):
+                live = -(-seq_len // block_size)
+                assert value[row, :live].tolist() == right[row, :live].tolist()
+        elif isinstance(right, torch.Tensor):
+            assert (value.dtype, value.device) == (right.dtype, right.device), field.name
+            assert value.tolist() == right.tolist(), field.name
+        else:
+            assert value == right, field.name
+
+
+def play(pair, rng, steps):
+    """Random steps, good and bad."""
+    added = []
+    for number in range(steps):
+        some = rng.choice(added) if added else 0
+        kind = rng.choice(("add", "add", "append", "remove", "condense", "swap", "build", "dummy"))
+        if kind == "add":
+            req_id = some if rng.random() < 0.1 else number
+            added.append(req_id)
+            blocks = [rng.randrange(2**31) for _ in range(rng.randrange(6))]
+            pair("add_request", req_id, blocks, rng.choice((0, 0, 1, 3, 16)))
+        elif kind == "append":
+            pair("append_blocks", some, [rng.randrange(99) for _ in range(rng.randrange(3))])
+        elif kind == "remove":
+            pair("remove_request", some)
+        elif kind == "condense":
+            pair("condense")
+        elif kind == "swap":
+            pair("swap_states", rng.randrange(-1, 5), rng.randrange(5))
+        elif kind == "build":
+            scheduled = schedule(pair.batches[0], rng)
+            padded = rng.choice((None, None, 4, 5)), rng.choice((None, None, 12, 40))
+            metadata = pair("build", scheduled, *padded)
+            if not isinstance(metadata, Exception):
+                reference.validate(metadata)
+                pair("advance", scheduled)
+        else:
+            pair("build_dummy", rng.randrange(7), rng.choice((0, 1, 5, 17, 41)))
+
+
+def schedule(batch, rng):
+    """Tokens that mostly fit the requests' blocks, and now and then another id or none."""
+    scheduled = {}
+    for row, req_id in enumerate(batch.req_ids):
+        if req_id is not None:
+            computed, blocks = _row(batch, row)
+            room = len(blocks) * batch.block_size - computed
+            wanted = rng.choice((0, 1, 1, 2, 5))
+            scheduled[req_id] = wanted if rng.random() < 0.1 else min(wanted, room)
+    if rng.random() < 0.1:
+        scheduled[-7] = 1
+    return {} if rng.random() < 0.05 else scheduled
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 4, 16])
+def test_random_steps(block_size):
+    for seed in range(8):
+        play(Pair(*SIZES, block_size), random.Random(100 * block_size + seed), 40)
+
+
+def test_mapping_that_is_no_dict():
+    from collections import ChainMap
+
+    pair = Pair(*SIZES, 4)
+    pair("add_request", "a", [3])
+    pair("build", ChainMap({"a": 2}))
+    pair("advance", ChainMap({"a": 2}))
+
+
+@pytest.mark.parametrize("tokens", [True, np.int64(1), 1.0, "1", None, 2**70])
+def test_token_counts_that_are_no_int_or_too_many(tokens):
+    pair = Pair(*SIZES, 4)
+    pair("add_request", "a", [3])
+    for method in ("build", "advance"):
+        assert isinstance(pair(method, {"a": tokens}), (ValueError, TypeError))
+
+
+def test_memory_of_a_step_starts_at_multiples_of_16_bytes():
+    batch = optimized.PersistentBatch(5, 8, 3, 4)
+    batch.add_request("a", [1])
+    metadata = batch.build({"a": 1}, 5)
+    for name in ("query_start_loc", "seq_lens", "block_table_tensor"):
+        tensor = getattr(metadata, name)
+        offset = tensor.storage_offset() * tensor.element_size()
+        assert offset % 16 == 0, name
+
+
+def test_more_tokens_than_one_tile():
+    pair = Pair(3, 2000, 100, 16)
+    pair("add_request", "a", list(range(100)), 5)
+    pair("add_request", "b", [7])
+    pair("add_request", "c", list(range(300, 350)), 1)
+    pair("build", {"a": 1200, "b": 0, "c": 700}, 3, 1999)
