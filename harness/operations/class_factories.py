@@ -1,4 +1,4 @@
-"""Operations of SPEC.md section 6 that make classes: they are driven on a small real backend."""
+"""Operations of SPEC.md section 6 that make classes: what they make is used as an engine would."""
 
 from __future__ import annotations
 
@@ -6,37 +6,18 @@ from collections.abc import Iterator
 from dataclasses import Field, field, fields, is_dataclass
 from typing import Any
 
-import torch
 from hypothesis import strategies as st
 
 from harness.cases import engine_backend as engine
-from harness.cases.batches import make_batch
 from harness.model.case import Batch, Case
 from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
-from harness.operations.common import METADATA_FIELDS, wrong_type
-from harness.operations.fast_prefill import (
-    ITSELF,
-    KEPT,
-    last_tokens,
-    lay_out_sampled,
-    reduced_breaches,
-    reduced_outputs,
-    sampled_batches,
-)
+from harness.operations.common import wrong_type
 from reference.interface import (
-    KV_SHARING_FAST_PREFILL_METADATA_FIELDS,
-    KVSharingFastPrefillMetadata,
     MetadataError,
 )
 
-METADATA, BACKEND, CUSTOM = (
-    "subclass_attention_metadata",
-    "subclass_attention_backend",
-    "create_fast_prefill_custom_backend",
-)
+METADATA, BACKEND = "subclass_attention_metadata", "subclass_attention_backend"
 SHARED = "classes are made once and compute nothing: there is nothing to make faster"
-_LOGITS = tuple(name for name, *_ in KV_SHARING_FAST_PREFILL_METADATA_FIELDS)
-_GIVEN = "given."
 _PREFIXES = st.sampled_from(("Sliced", "FastPrefill_", ""))
 _DATACLASSES = st.sampled_from((engine.DATACLASS, engine.FROZEN, engine.SLOTS))
 _FORMS = st.integers(engine.DATACLASS, engine.PLAIN_SLOTS)
@@ -287,143 +268,4 @@ subclass_attention_backend = Operation(
 )
 
 
-def _custom_case(
-    batch: Batch, form: int, kinds: list[int], prefix_len: int = 0, fast_build: bool = False
-) -> Case:
-    params = {"form": form, "kinds": kinds, "prefix_len": prefix_len, "fast_build": fast_build}
-    return Case(CUSTOM, batch, params)
-
-
-def _custom_boundaries() -> Iterator[tuple[str, Case]]:
-    example = make_batch([15, 5, 8], [26, 26, 32], 16, logits_indices=(14, 18, 19, 27))
-    every = list(range(engine.ATTACHED + 1))
-    yield "SPEC example", _custom_case(example, 0, [engine.REQUIRED])
-    names = ("dataclass", "frozen dataclass", "dataclass with slots", "plain class", "plain slots")
-    for form, name in enumerate(names):
-        yield f"{name} with every kind of field", _custom_case(example, form, every)
-    yield "dummy run without logits indices (K20)", _custom_case(make_batch([4], [0], 4), 0, [])
-    yield "decodes only", _custom_case(last_tokens(make_batch([1, 1], [3, 0], 4)), 0, [])
-    yield "prefix and fast build", _custom_case(example, 0, [], 32, fast_build=True)
-    subclassed = make_batch([3, 4], [2, 0], 4, subclassed=True, logits_indices=(2, 6))
-    yield "a subclass of the common metadata", _custom_case(subclassed, 0, [engine.DEFAULT])
-
-
-def _prepare_custom(case: Case, pattern: int, device: str) -> Call:
-    metadata, arena = lay_out_sampled(case, pattern, device)
-    backend = engine.make_backend(case.params["form"], case.params["kinds"])
-    facts = {"metadata": metadata, "batch": case.batch, "backend": backend, "device": device}
-    return Call(["FastPrefill_", backend], arena=arena, facts=facts | case.params)
-
-
-def _drive_custom(offered: Any, call: Call) -> Any:
-    """The backend, its builder, and what that builds of the batch."""
-    backend, facts = offered(*call.args), call.facts
-    builder = engine.make_builder(backend, facts["device"])
-    return (
-        backend,
-        builder,
-        builder.build(facts["prefix_len"], facts["metadata"], fast_build=facts["fast_build"]),
-    )
-
-
-def _custom_outputs(call: Call, result: Any) -> Outputs:
-    made, builder, built = result
-    facts = call.facts
-    backend = facts["backend"]
-    [(prefix_len, reduced, fast_build)] = builder.given
-    outputs: Outputs = {
-        "name": made.__name__,
-        "is a subclass": issubclass(made, backend) and made is not backend,
-        "builder is a subclass": isinstance(builder, backend.get_builder_cls()),
-        "layer_names": list(builder.layer_names),
-        "common_prefix_len": prefix_len,
-        "fast_build": fast_build,
-        "metadata is a subclass": isinstance(built, backend.get_metadata_cls()),
-        "metadata has the protocol": isinstance(built, KVSharingFastPrefillMetadata),
-    }
-    outputs |= reduced_outputs(facts["metadata"], reduced, _GIVEN)
-    for name in (*engine.BATCH_FIELDS, *_LOGITS):
-        outputs[name] = getattr(built, name, MISSING)
-    for number, name in enumerate(engine.field_names(facts["kinds"])):
-        outputs[f"[{number}].detail"] = getattr(built, name, MISSING)
-    return outputs
-
-
-def _custom_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
-    facts = call.facts
-    given = facts["metadata"]
-    yield from reduced_breaches(given, outputs, _GIVEN)
-    for name in ("is a subclass", "builder is a subclass", "metadata is a subclass"):
-        if not outputs[name]:
-            yield Breach(name, "does not hold")
-    if not outputs["metadata has the protocol"]:
-        yield Breach("metadata has the protocol", "does not hold")
-    for number, value in enumerate(engine.expected_values(facts["kinds"]).values()):
-        if outputs[f"[{number}].detail"] != value:
-            yield Breach(f"[{number}].detail", "is not what the underlying builder gave it")
-    for name in _LOGITS:
-        if not _equal(outputs[name], getattr(given, name)):
-            yield Breach(name, "is not that of the batch")
-    for name in ("query_start_loc", "max_query_len", "num_actual_tokens"):
-        itself = outputs[_GIVEN + ITSELF]
-        if not _equal(outputs[name], getattr(given, name) if itself else outputs[_GIVEN + name]):
-            yield Breach(name, "is not what the underlying builder was given")
-
-
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(one, other)
-    return bool(one is other or one == other)
-
-
-def _diagnose_custom(_call: Call, name: str, _expected: Any, got: Any) -> str:
-    handed_on = {
-        _GIVEN + ITSELF: "the underlying builder got another batch",
-        "common_prefix_len": "prefix length not handed on",
-        "fast_build": "fast_build not handed on",
-    }
-    if got is not MISSING:
-        return handed_on.get(name, "")
-    if name in _LOGITS:
-        return "metadata without its logits fields"
-    return "field of the underlying metadata lost" if not name.startswith(_GIVEN) else ""
-
-
-def _no_backend(call: Call) -> None:
-    call.args[1] = torch.Tensor
-
-
-create_fast_prefill_custom_backend = Operation(
-    name=CUSTOM,
-    section="6",
-    summary="a backend whose builder sees only the tokens whose logits are sampled",
-    cases=lambda: st.builds(
-        _custom_case, sampled_batches(), _FORMS, _KINDS, st.sampled_from((0, 0, 32)), st.booleans()
-    ),
-    boundaries=_custom_boundaries,
-    from_batch=lambda batch: [_custom_case(last_tokens(batch), batch.num_requests % 5, [0, 2, 5])],
-    prepare=_prepare_custom,
-    run=_drive_custom,
-    outputs=_custom_outputs,
-    invariants=_custom_invariants,
-    shares=frozenset(
-        {*engine.BATCH_FIELDS, *_LOGITS, *(_GIVEN + name for name in KEPT.union(METADATA_FIELDS))}
-    ),
-    kernels=True,
-    diagnose=_diagnose_custom,
-    faults={
-        "prefix of another type": Fault(
-            field="prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
-        ),
-        "backend of another type": wrong_type(1, "underlying_attn_backend"),
-        "class that is no backend": Fault(
-            field="underlying_attn_backend", spoil=_no_backend, error=TypeError
-        ),
-    },
-)
-
-OPERATIONS = (
-    subclass_attention_metadata,
-    subclass_attention_backend,
-    create_fast_prefill_custom_backend,
-)
+OPERATIONS = (subclass_attention_metadata, subclass_attention_backend)
