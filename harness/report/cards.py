@@ -12,7 +12,7 @@ from .focus import find_focus, find_marks
 from .literal import case_literal, example_line
 from .pictures import batch_picture
 from .sequence_card import SequenceCard, build_sequence
-from .sequence_view import step_count
+from .sequence_input import step_count
 from .wording import many, middle_out, shorten
 
 BUDGET = 3_000_000

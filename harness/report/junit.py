@@ -8,7 +8,7 @@ import junitparser
 
 from harness.model.run import Finding, OperationResult, Run
 
-from .sequence_view import input_size
+from .sequence_input import input_size
 from .wording import clean, many, middle_out, shorten
 
 _MESSAGE = 1_000

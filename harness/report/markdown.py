@@ -7,7 +7,7 @@ from collections import Counter
 
 from harness.model.run import Finding, Run, Verdict
 
-from .sequence_view import input_size
+from .sequence_input import input_size
 from .wording import (
     GLYPHS,
     STATE_WORDS,

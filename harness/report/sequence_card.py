@@ -7,14 +7,13 @@ from typing import NamedTuple
 from harness.model.run import Finding
 
 from .difference_picture import FieldPicture, field_picture
-from .sequence_view import StepView, finding_steps, view_sequence
+from .sequence_input import finding_steps
+from .sequence_view import StepView, view_sequence
 from .state_picture import state_picture
 from .wording import many, shorten
 
 _PICTURES = 250_000
 """Bytes of all pictures of one sequence; those nearest to the first difference come first."""
-_FIELDS = 4
-"""Wrong fields drawn of a step."""
 _LABEL = 200
 _CODE = 600
 _NAMES = 24
@@ -93,10 +92,8 @@ def _card(step: StepView, prefix: str, drawn: bool) -> StepCard:
         failing=step.failing,
         reached=step.reached,
         remarks=step.remarks,
-        fields=tuple(
-            field_picture(wrong, f"{prefix}-{i}") for i, wrong in enumerate(step.wrong[:_FIELDS])
-        ),
-        more_fields=_few([wrong.field for wrong in step.wrong[_FIELDS:]]),
+        fields=tuple(field_picture(wrong, f"{prefix}-{i}") for i, wrong in enumerate(step.wrong)),
+        more_fields=_few(step.more_wrong),
         state=state,
         more=_few([*changed, *step.more]),
         equal=_few(step.equal),

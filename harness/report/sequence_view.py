@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from harness.model.case import Case
-from harness.model.run import Difference, Finding
+from harness.model.run import Difference
 
 from .changes import Change, change_of, is_blank
 from .difference_view import same
-from .wording import many
 
 MAX_STEPS = 32
 """Steps drawn of a sequence, those around the first difference."""
 MAX_FIELDS = 6
 """Changed fields drawn of a step."""
+MAX_WRONG = 4
+"""Wrong fields drawn of a step."""
 _AFTER = 3
 """Steps drawn behind the first difference when not all are."""
 _OF_STEP = re.compile(r"\[(\d+)\]\.(.*)", re.DOTALL)
@@ -44,7 +44,10 @@ class StepView(NamedTuple):
     """Class of the error that it gets on both sides, "" for none."""
     wrong: tuple[Difference, ...]
     """Fields that differ, under their name without the step."""
+    more_wrong: tuple[str, ...]
+    """Fields that differ and are not in `wrong`: too many, or lost with an error."""
     changes: tuple[Change, ...]
+    """What both sides changed alike."""
     unchanged: bool
     """Whether the step changed nothing that is looked at."""
     more: tuple[str, ...]
@@ -71,8 +74,8 @@ def view_sequence(
     steps: Sequence[tuple[str, str]], outputs: Sequence[Difference], field: str = ""
 ) -> SequenceView:
     """Choose what to draw of `steps` (label, source); `field` is the first wrong one."""
-    states = _states(outputs)
-    failing = _failing(field, states)
+    states = states_by_step(outputs)
+    failing = failing_step(field, states)
     last = len(steps)
     if last > MAX_STEPS:
         last = min(last, (last if failing is None else failing) + 1 + _AFTER)
@@ -82,42 +85,7 @@ def view_sequence(
     return SequenceView(drawn, _left_out(0, first), _left_out(last, len(steps)))
 
 
-def finding_steps(finding: Finding) -> list[tuple[str, str]]:
-    """Label and source of each step; of a candidate that died what the case says of them."""
-    return finding.steps or case_steps(finding.case)
-
-
-def case_steps(case: Case) -> list[tuple[str, str]]:
-    """Label and source of each step as far as the case alone tells; none without steps."""
-    if not case.num_steps:
-        return []
-    return [(_words_of_step(step), "") for step in case.params["steps"]]
-
-
-def step_count(finding: Finding) -> int:
-    """Steps of the shrunk sequence, 0 for anything else."""
-    return len(finding_steps(finding))
-
-
-def input_size(finding: Finding) -> str:
-    """Such as "3 steps, wrong after step 2 (swap rows 0 and 1)" or "1 request, 3 tokens"."""
-    steps = finding_steps(finding)
-    if not steps:
-        return f"{many(finding.requests, 'request')}, {many(finding.tokens, 'token')}"
-    failing = _failing(finding.field, _states(finding.outputs))
-    if failing is None or failing >= len(steps):
-        return many(len(steps), "step")
-    return f"{many(len(steps), 'step')}, wrong after step {failing + 1} ({steps[failing][0]})"
-
-
-def _words_of_step(step: Any) -> str:
-    if not isinstance(step, dict):
-        return str(step)
-    values = [f"{name}={value}" for name, value in step.items() if name != "do"]
-    return " ".join([str(step.get("do", "")), *values])
-
-
-def _states(outputs: Sequence[Difference]) -> dict[int, dict[str, Difference]]:
+def states_by_step(outputs: Sequence[Difference]) -> dict[int, dict[str, Difference]]:
     """The outputs by step, each under its name without the step."""
     states: dict[int, dict[str, Difference]] = {}
     for output in outputs:
@@ -126,7 +94,7 @@ def _states(outputs: Sequence[Difference]) -> dict[int, dict[str, Difference]]:
     return states
 
 
-def _failing(field: str, states: dict[int, dict[str, Difference]]) -> int | None:
+def failing_step(field: str, states: dict[int, dict[str, Difference]]) -> int | None:
     """The step that the finding names, else the first that differs."""
     if found := _OF_STEP.match(field):
         return int(found[1])
@@ -153,7 +121,10 @@ def _step(
     reached = failing is None or index <= failing
     state = states.get(index, {}) if reached else {}
     state = {name: state[name] for name in dict.fromkeys([*leading, *state]) if name in state}
-    wrong = tuple(_named(name, output) for name, output in state.items() if not output.equal)
+    wrong = [_named(name, output) for name, output in state.items() if not output.equal]
+    # An error that should not be takes the rest with it: it alone is worth a picture.
+    drawn = [output for output in wrong if output.field == _RAISES and output.got] or wrong
+    drawn = drawn[:MAX_WRONG]
     changed = list(_changed(state, states.get(index - 1, {}), index == 0))
     raises = state.get(_RAISES)
     return StepView(
@@ -163,7 +134,8 @@ def _step(
         failing=index == failing,
         reached=reached,
         raises=str(raises.expected) if raises and raises.equal and raises.expected else "",
-        wrong=wrong,
+        wrong=tuple(drawn),
+        more_wrong=tuple(output.field for output in wrong if output not in drawn),
         changes=tuple(change_of(*change, index == 0) for change in changed[:MAX_FIELDS]),
         unchanged=bool(state) and not wrong and not changed,
         more=tuple(name for name, *_ in changed[MAX_FIELDS:]),

@@ -18,7 +18,7 @@ from harness.model.run import (
 )
 
 from .files import replace_file
-from .sequence_view import step_count
+from .sequence_input import step_count
 from .wording import clean_tree
 
 

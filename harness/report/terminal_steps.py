@@ -65,6 +65,8 @@ def _step(step: StepView, digits: int, *, failing: bool) -> list[RenderableType]
     if step.more:
         lines.append(Text(f"{pad}  also changed: {listed(_clean(step.more), _NAMES)}", "dim"))
     lines += [Text.assemble(f"{pad}  ", line) for line in difference_lines(step.wrong)]
+    if step.more_wrong:
+        lines.append(Text(f"{pad}  also wrong: {listed(_clean(step.more_wrong), _NAMES)}"))
     if step.wrong and step.equal:
         lines.append(Text(f"{pad}  equal: {listed(_clean(step.equal), _NAMES)}", style="dim"))
     return lines

@@ -15,7 +15,7 @@ from harness.model.run import Difference
 from harness.model.verdict import Failure
 from harness.operations import ALL
 from harness.report.literal import case_literal
-from harness.report.sequence_view import case_steps
+from harness.report.sequence_input import case_steps
 from harness.report.terminal import draw_case, draw_difference
 from harness.report.terminal_steps import draw_steps
 from harness.running.candidates import resolve

@@ -18,7 +18,8 @@ from harness.report.changes import change_of, change_text
 from harness.report.html import render_html
 from harness.report.junit import junit_bytes
 from harness.report.markdown import markdown_text
-from harness.report.sequence_view import MAX_FIELDS, MAX_STEPS, input_size, view_sequence
+from harness.report.sequence_input import input_size
+from harness.report.sequence_view import MAX_FIELDS, MAX_STEPS, view_sequence
 from harness.report.state_picture import state_picture
 from harness.report.summary import summarize
 from harness.report.terminal_steps import draw_steps
@@ -332,6 +333,18 @@ def test_an_error_that_is_missing_is_told_as_such(make_difference):
     text = shown(draw_steps([("swap rows 0 and 9", "batch.swap(0, 9)")], [missing]))
     assert "raises  class of the error, None without one\n" in text
     assert "  first difference: expected 'ValueError', got None\n" in text
+
+
+def test_an_error_stands_for_all_that_is_lost_with_it(make_difference):
+    outputs = [
+        make_difference("[0].raises", None, "TypeError"),
+        *(make_difference(f"[0].x{i}", i, None) for i in range(20)),
+    ]
+    (step,) = view_sequence([("build", "build()")], outputs).steps
+    assert [output.field for output in step.wrong] == ["raises"]
+    assert step.more_wrong == tuple(f"x{i}" for i in range(20))
+    text = shown(draw_steps([("build", "build()")], outputs))
+    assert "also wrong: x0, x1, x2, x3, x4, x5, x6, x7 and 12 more\n" in text
 
 
 def test_terminal_marks_nothing_where_the_candidate_passed(make_sequence_finding):
