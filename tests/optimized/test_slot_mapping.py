@@ -59,6 +59,38 @@ def test_build_into_a_buffer_clears_its_tail(place, num_padded_tokens):
     assert slots.data_ptr() == out.data_ptr()
 
 
+@pytest.mark.parametrize("name", ["query_start_loc", "num_computed_tokens", "start_idx"])
+@pytest.mark.parametrize("shift", [-2, 0, 1, 7])
+def test_build_refuses_a_buffer_over_an_input(agree, name, shift):
+    memory = torch.zeros(20, dtype=torch.int64)
+    given = {
+        "query_start_loc": torch.tensor([0, 1, 3]),
+        "num_computed_tokens": torch.tensor([0, 4]),
+        "block_table": torch.tensor([[1, 2], [3, 4]]),
+        "block_size": 4,
+        "start_idx": torch.tensor([0, 0]),
+        "out": memory[4:12],
+    }
+    length = len(given[name])
+    given[name] = memory[4 + shift : 4 + shift + length].copy_(given[name])
+    error = agree("build_slot_mapping", **given)
+    if shift == -2 and length == 2:
+        assert isinstance(error, torch.Tensor)  # it ends where the buffer begins
+    else:
+        assert isinstance(error, MetadataError)
+        assert str(error).endswith(f"out is in the memory of {name}, expected memory apart")
+
+
+def test_build_refuses_a_buffer_over_a_strided_table(agree):
+    memory = torch.zeros((4, 4), dtype=torch.int64)
+    starts, lengths = torch.tensor([0, 1, 2]), torch.tensor([0, 4])
+    table, out = memory[:2, ::2], memory.view(-1)[5:9]
+    error = agree("build_slot_mapping", starts, lengths, table, 4, out=out)
+    assert error.field == "out"
+    out = memory.view(-1)[7:15:2]  # behind the table's last element
+    assert torch.is_tensor(agree("build_slot_mapping", starts, lengths, table, 4, out=out))
+
+
 def test_build_leaves_the_gaps_of_a_strided_buffer_alone():
     buffer = torch.full((20,), 77, dtype=torch.int64)
     one, zero = torch.tensor([0, 2]), torch.tensor([0])
@@ -189,6 +221,13 @@ def test_inner_loops(agree, name, bounds):
         (False, 0, 4, -1, 0, 4, {0: [1]}),
         (False, 0, 4, 0, 0, 0, {0: [1]}),
         (True, 0, 4.0, 0, 0, 4, {0: [1]}),
+        (1, 0, 4, 0, 0, 4, {0: [1]}),
+        (False, 0, 4, 0, 0, 4, {0: [1.0]}),
+        (False, 0, 4, 0, 0, 4, {0: [-1]}),
+        (False, 0, 4, 0, 0, 4, {0: np.array([1.0])}),
+        (False, 0, 40, 0, 0, 4, {0: [*range(9), -3]}),
+        (False, 0, 40, 0, 0, 4, {0: [*range(9), None]}),
+        (False, 0, 40, 0, 0, 4, {0: [*range(9), 2.5]}),
     ],
 )
 def test_compute_rejects_and_leaves_the_list(agree, arguments):
@@ -198,8 +237,24 @@ def test_compute_rejects_and_leaves_the_list(agree, arguments):
     assert slots == [5]
 
 
+@pytest.mark.parametrize(
+    "blocks", [[None, -4, *range(9)], [True, False] * 6, np.arange(12, dtype=np.uint64)]
+)
+@pytest.mark.parametrize("end", [12, 44])
+def test_compute_looks_only_at_the_blocks_that_it_needs(blocks, end):
+    import reference
+
+    results = []
+    for package in (reference, optimized):
+        slots = []
+        package.compute_slot_mapping(False, slots, 0, end, 8, 0, 4, {0: blocks})
+        results.append(slots)
+    assert results[0] == results[1]
+    assert len(results[0]) == end - 8
+
+
 @pytest.mark.parametrize("window", [None, 1, 5, 0, 2.0])
-@pytest.mark.parametrize("is_prompt", [True, False])
+@pytest.mark.parametrize("is_prompt", [True, False, 1, None])
 @pytest.mark.parametrize("query_len", [0, 3, 8, -1])
 def test_start_idx(agree, window, is_prompt, query_len):
     agree("compute_slot_mapping_start_idx", is_prompt, query_len, 2, window)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
@@ -100,6 +101,39 @@ def test_optional_fields_survive_slicing(package, make_metadata):
     assert child.logits_indices_padded.tolist() == [1]
     assert child.num_logits_indices == 1
     assert child.dcp_local_seq_lens.tolist() == [2]
+
+
+@pytest.mark.spec("Slicing (section 3), local attention (section 4) and padding return an instance")
+def test_a_subclass_survives(package, make_metadata):
+    @dataclass
+    class Extended(package.CommonAttentionMetadata):
+        positions: torch.Tensor = field(default=None, metadata=package.aligned("token"))
+        is_prefilling: torch.Tensor = field(default=None, metadata=package.aligned("request"))
+        step: int = 0
+
+    plain = make_metadata([3, 2], [5, 2])
+    metadata = Extended(**vars(plain))
+    metadata.positions = torch.tensor([2, 3, 4, 0, 1])
+    metadata.is_prefilling = torch.tensor([False, True])
+    metadata.step = 9
+    [child] = package.split_attn_metadata([package.UBatchSlice(slice(1, 2), slice(3, 5))], metadata)
+    virtual = package.make_local_attention_virtual_batches(2, metadata, 1)
+    padded = metadata.padded(6, 3)
+    assert type(child) is type(virtual) is type(padded) is Extended
+    assert child.step == virtual.step == padded.step == 9
+    assert child.positions.tolist() == [0, 1]
+    assert child.is_prefilling.tolist() == [True]
+    assert virtual.positions.tolist() == [2, 3, 4, 0, 1]
+    assert virtual.is_prefilling.tolist() == [False, False, True]
+    assert padded.positions.tolist() == [2, 3, 4, 0, 1, 0]
+    assert padded.is_prefilling.tolist() == [False, True, False]
+
+
+def test_flags_are_bools(package, make_metadata):
+    with pytest.raises(TypeError, match="require_uniform is int, expected bool"):
+        package.split_decodes_and_prefills(make_metadata([1], [1]), 1, 1)
+    with pytest.raises(TypeError, match="causal is int, expected bool"):
+        package.split_decodes_and_prefills(make_metadata([1], [1], causal=1))
 
 
 @pytest.mark.spec("E1: published `max_query_len` of local attention")

@@ -6,7 +6,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, find, given, settings
 
+from harness.cases.arena import STALE_PATTERNS
 from harness.cases.batches import BLOCK_SIZES, HIGHEST_BLOCK, batches, block_lists, make_batch
+from harness.cases.subclass import LABEL, Subclassed
 from harness.cases.tensors import lay_out
 from reference import validate
 
@@ -76,6 +78,21 @@ def test_batches_cover(what, holds):
         batches(), lambda batch: bool(holds(batch)), settings=settings(QUICK, max_examples=3000)
     )
     assert holds(found)
+
+
+def test_metadata_of_a_subclass_has_a_field_of_each_declaration():
+    batch = make_batch([2, 1], [3, 0], 4, padded_requests=1, spare_slots=2, subclassed=True)
+    metadata, _ = lay_out(batch)
+    assert type(metadata) is Subclassed
+    validate(metadata, batch.block_size)
+    assert metadata.request_tags.shape == (3, 2)
+    assert (
+        len({*metadata.request_tags.flatten().tolist(), *metadata.request_tags_cpu.tolist()}) == 9
+    )
+    assert metadata.token_tags[3:].tolist() == [STALE_PATTERNS[0]] * 2
+    assert metadata.label == LABEL
+    other, _ = lay_out(batch, 1)
+    assert other.token_tags[:3].tolist() == metadata.token_tags[:3].tolist()
 
 
 def test_blocks_are_unique_unless_a_computed_prefix_is_shared():

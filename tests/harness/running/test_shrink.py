@@ -22,6 +22,7 @@ LARGE = Case(
         dtype="int64",
         encoder_seq_lens=tuple(range(43)),
         logits_indices=(0, 7, 300),
+        subclassed=True,
     ),
     {"cuts": [5, 9, 200]},
 )
@@ -44,6 +45,12 @@ def test_keeps_what_the_failure_needs():
     assert small.batch.query_lens == ()
     assert small.batch.strided
     assert small.batch.padded_requests == 3 or small.batch.padded_requests == 2
+
+
+def test_drops_the_subclass_before_anything_else():
+    assert next(simpler(LARGE)).batch.subclassed is False
+    small = shrink(LARGE, lambda case: case.batch.subclassed, 1500)
+    assert small.batch == make_batch([], [], 16, subclassed=True)
 
 
 def test_every_step_is_a_consistent_batch():
