@@ -44,7 +44,7 @@ def make_kv_sharing_fast_prefill_common_attn_metadata(
         md,
         query_start_loc=as_dtype(starts, md.query_start_loc.dtype),
         query_start_loc_cpu=as_dtype(mirror, md.query_start_loc_cpu.dtype),
-        num_actual_tokens=int(mirror[-1]),
+        num_actual_tokens=int(mirror.numpy()[-1]),
         max_query_len=longest,
         causal=True,
     )
