@@ -40,9 +40,10 @@ def draw_steps(
         parts += _step(step, digits, failing=step.failing and not passed)
     if view.below:
         parts.append(Text(f"  ... {view.below}", style="dim"))
-    legend = "  name was -> is   [2] an element"
-    legend += "   > goes wrong" if any(step.failing for step in view.steps) and not passed else ""
-    return Group(*parts, Text(legend, style="dim"))
+    legend = ["name was -> is   [2] an element"] if any(step.changes for step in view.steps) else []
+    if any(step.failing for step in view.steps) and not passed:
+        legend.append("> goes wrong")
+    return Group(*parts, *([Text(f"  {'   '.join(legend)}", style="dim")] if legend else []))
 
 
 def _step(step: StepView, digits: int, *, failing: bool) -> list[RenderableType]:
