@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array as packed
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,13 +22,10 @@ from reference.interface.checks_persistent_batch import (
     check_step,
 )
 
-from .dispatch import on_device, staging
 from .host.arrays import Array
 from .host.persistent_batch import fill_rows, measure
 from .host.slot_mapping import fill_slots
-
-_ALIGNED = 4
-"""int32 words that sections of a packed buffer start at multiples of: 16 bytes, for kernels."""
+from .step_buffers import StepBuffers, Views
 
 
 class PersistentBatch:
@@ -69,11 +67,7 @@ class PersistentBatch:
         self.slot_mapping = torch.full(
             (max_num_tokens,), PAD_SLOT_ID, dtype=torch.int64, device=self.device
         )
-        lengths = _packed_size(max_num_reqs, 0)
-        self._mirrors = torch.zeros(lengths, dtype=torch.int32)
-        self._packed = torch.zeros(
-            _packed_size(max_num_reqs, max_num_blocks), dtype=torch.int32, device=self.device
-        )
+        self._step = StepBuffers(max_num_reqs, max_num_blocks, self.device)
 
     @property
     def num_reqs(self) -> int:
@@ -160,12 +154,9 @@ class PersistentBatch:
         fits = fits and rows <= self.max_num_reqs and 0 <= tokens <= num_tokens
         if not fits or num_tokens > self.max_num_tokens:
             check_step("PersistentBatch.build", self, *step)
-        mirrors, tensors = self._fill(query_lens, state, rows, clear=False)
-        if on_device(self._packed):
-            self._slots_on_device(tensors)
-        else:
-            self._slots_on_host(tensors)
-        return self._metadata(mirrors, tensors, num_tokens, longest)
+        views = self._fill(query_lens, state, rows, clear=False)
+        self._fill_slots(views)
+        return self._metadata(views, num_tokens, *longest)
 
     def build_dummy(self, num_reqs: int, num_tokens: int) -> CommonAttentionMetadata:
         """A batch of nobody's tokens, for an idle rank or a profile run; rows stay as they are.
@@ -180,10 +171,10 @@ class PersistentBatch:
         query_lens[:rest] += 1
         nothing = np.zeros(num_reqs, np.int32)
         state = _State(self._state.table, nothing, nothing)
-        mirrors, tensors = self._fill(query_lens, state, num_reqs, clear=True)
+        views = self._fill(query_lens, state, num_reqs, clear=True)
         self.slot_mapping.fill_(PAD_SLOT_ID)
         longest = share + (rest > 0)
-        return self._metadata(mirrors, tensors, num_tokens, [longest, longest])
+        return self._metadata(views, num_tokens, longest, longest)
 
     def advance(self, num_scheduled_tokens: Mapping[Any, int]) -> None:
         """Count each request's tokens of a step as computed. Errors of `build`, holes allowed."""
@@ -209,79 +200,66 @@ class PersistentBatch:
         if set(map(type, values)) - {int}:
             return None
         try:
-            return np.array(values, np.int64)
+            return np.frombuffer(packed("q", values), np.int64)
         except OverflowError:
             return None
 
-    def _fill(
-        self, query_lens: Array, state: _State, rows: int, *, clear: bool
-    ) -> tuple[_Lengths, _Step]:
+    def _fill(self, query_lens: Array, state: _State, rows: int, *, clear: bool) -> Views:
         """Write all integers of a step but the slots; on a device by one asynchronous copy."""
-        width = self.max_num_blocks
-        mirrors = _lengths(self._mirrors, self.max_num_reqs, rows)
-        tensors = _step(self._packed, self.max_num_reqs, rows, width)
-        twins, packed = tensors, None
-        if on_device(self._packed):
-            size = _packed_size(self.max_num_reqs, 0) + rows * width
-            packed = staging(size, torch.int32, self.device)
-            twins, clear = _step(packed, self.max_num_reqs, rows, width), True
+        views = self._step.views(rows)
+        lengths, block_table, staged = views.lengths, views.block_table, None
+        if lengths is None or block_table is None:
+            staged, sections = self._step.staged(rows)
+            lengths, block_table, clear = sections.lengths(), sections.block_table.numpy(), True
         fill_rows(
             query_lens,
             state.computed,
             state.num_blocks,
             state.table,
-            _arrays(mirrors),
-            _arrays(twins.lengths),
-            twins.table.numpy(),
+            views.mirror_lengths,
+            lengths,
+            block_table,
             clear,
         )
-        if packed is not None:
-            self._packed[: packed.shape[0]].copy_(packed, non_blocking=True)
-        return mirrors, tensors
+        if staged is not None:
+            self._step.send(staged)
+        return views
 
-    def _slots_on_host(self, tensors: _Step) -> None:
-        starts, _, computed = tensors.lengths
-        columns, table = self.max_num_blocks, tensors.table.numpy().reshape(-1)
-        first_kept = computed.numpy()
+    def _fill_slots(self, views: Views) -> None:
+        """All of the slot buffer: by the host's loop, or by one kernel."""
+        tensors = views.tensors
+        if views.lengths is None or views.block_table is None:
+            from .kernels.slot_mapping import write_slots
+
+            write_slots(
+                *(tensors.query_start_loc, tensors.num_computed, tensors.block_table),
+                *(self.block_size, None, self.slot_mapping),
+            )
+            return
+        starts, _, computed = views.lengths
+        columns = self.max_num_blocks
         fill_slots(
-            *(starts.numpy(), first_kept, first_kept, table, columns, 1, columns),
+            *(starts, computed, computed, views.block_table.reshape(-1), columns, 1, columns),
             *(self.block_size, self.slot_mapping.numpy()),
         )
 
-    def _slots_on_device(self, tensors: _Step) -> None:
-        from .kernels.slot_mapping import write_slots
-
-        starts, _, computed = tensors.lengths
-        write_slots(starts, computed, tensors.table, self.block_size, None, self.slot_mapping)
-
     def _metadata(
-        self, mirrors: _Lengths, tensors: _Step, num_tokens: int, longest: list[int]
+        self, views: Views, num_tokens: int, max_query_len: int, max_seq_len: int
     ) -> CommonAttentionMetadata:
-        starts, seq_lens, _ = tensors.lengths
+        mirrors, tensors = views.mirrors, views.tensors
         return CommonAttentionMetadata(
-            query_start_loc=starts,
-            query_start_loc_cpu=mirrors[0],
-            seq_lens=seq_lens,
-            seq_lens_cpu=mirrors[1],
-            num_computed_tokens_cpu=mirrors[2],
-            num_reqs=seq_lens.shape[0],
+            query_start_loc=tensors.query_start_loc,
+            query_start_loc_cpu=mirrors.query_start_loc,
+            seq_lens=tensors.seq_lens,
+            seq_lens_cpu=mirrors.seq_lens,
+            num_computed_tokens_cpu=mirrors.num_computed,
+            num_reqs=tensors.seq_lens.shape[0],
             num_actual_tokens=num_tokens,
-            max_query_len=longest[0],
-            max_seq_len=longest[1],
-            block_table_tensor=tensors.table,
+            max_query_len=max_query_len,
+            max_seq_len=max_seq_len,
+            block_table_tensor=tensors.block_table,
             slot_mapping=self.slot_mapping[:num_tokens],
         )
-
-
-_Lengths = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""query_start_loc, seq_lens, num_computed_tokens."""
-
-
-class _Step(NamedTuple):
-    """Views of a packed buffer."""
-
-    lengths: _Lengths
-    table: torch.Tensor
 
 
 class _State(NamedTuple):
@@ -306,32 +284,3 @@ class _State(NamedTuple):
         self.table[j, :held] = blocks
         for state in self[1:]:
             state[i], state[j] = int(state[j]), int(state[i])
-
-
-def _section(max_num_reqs: int) -> int:
-    """Words that each kind of length takes in a packed buffer."""
-    return -(-(max_num_reqs + 1) // _ALIGNED) * _ALIGNED
-
-
-def _packed_size(max_num_reqs: int, max_num_blocks: int) -> int:
-    return 3 * _section(max_num_reqs) + max_num_reqs * max_num_blocks
-
-
-def _lengths(packed: torch.Tensor, max_num_reqs: int, rows: int) -> _Lengths:
-    size = _section(max_num_reqs)
-    return (
-        packed[: rows + 1],
-        packed[size : size + rows],
-        packed[2 * size : 2 * size + rows],
-    )
-
-
-def _arrays(lengths: _Lengths) -> tuple[Array, Array, Array]:
-    starts, seq_lens, computed = lengths
-    return starts.numpy(), seq_lens.numpy(), computed.numpy()
-
-
-def _step(packed: torch.Tensor, max_num_reqs: int, rows: int, width: int) -> _Step:
-    start = 3 * _section(max_num_reqs)
-    table = packed[start : start + rows * width].view(rows, width)
-    return _Step(_lengths(packed, max_num_reqs, rows), table)

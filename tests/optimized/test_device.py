@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import optimized
+import reference
 from reference import UBatchSlice
 
 pytestmark = [
@@ -92,3 +93,49 @@ def test_a_batch_that_comes_back_itself_is_not_waited_for(build, no_sync):
     for md in (dummy, decodes):
         reduced = no_sync(optimized.make_kv_sharing_fast_prefill_common_attn_metadata, md)
         assert reduced is md
+
+
+def _filled(package, device="cuda"):
+    batch = package.PersistentBatch(6, 64, 4, 4, device)
+    batch.add_request("a", [7, 3, 9], 5)
+    batch.add_request("b", [2**31 - 1])
+    batch.add_request("c", [2, 0], 3)
+    return batch
+
+
+def test_persistent_batch():
+    steps = [
+        ({"a": 3, "b": 2, "c": 1}, 5, 9),
+        ({"a": 7, "b": 0, "c": 5},),
+        ({"a": 1, "b": 1, "c": 1},),
+    ]
+    theirs, ours = _filled(reference), _filled(optimized)
+    for step in steps:
+        expected, got = theirs.build(*step), ours.build(*step)
+        assert got.slot_mapping.is_cuda
+        for name in ("query_start_loc", "seq_lens", "slot_mapping", "num_computed_tokens_cpu"):
+            assert torch.equal(getattr(got, name), getattr(expected, name)), name
+        assert got.block_table_tensor[0, :3].tolist() == [7, 3, 9]
+        assert torch.equal(got.seq_lens.cpu(), got.seq_lens_cpu)
+        assert torch.equal(ours.slot_mapping, theirs.slot_mapping)
+    dummy = ours.build_dummy(4, 10)
+    assert dummy.query_start_loc.tolist() == [0, 3, 6, 8, 10]
+    assert not dummy.block_table_tensor.any()
+    assert set(ours.slot_mapping.tolist()) == {-1}
+
+
+def test_persistent_batch_does_not_synchronise(no_sync):
+    batch = _filled(optimized)
+    no_sync(batch.build, {"a": 3, "b": 2, "c": 1}, 5, 9)
+    no_sync(batch.build_dummy, 3, 7)
+
+
+def test_steps_in_a_row_do_not_overwrite_what_is_under_way():
+    """Each build's staging is its own: the host runs ahead of a device that is kept busy."""
+    batch, seen = _filled(optimized), []
+    work = torch.ones(4096, 4096, device="cuda")
+    for query_len in range(8):
+        work = work @ work / 4096
+        metadata = batch.build({"a": query_len, "b": 0, "c": 0})
+        seen.append(metadata.query_start_loc.clone())
+    assert [offsets.tolist()[1] for offsets in seen] == list(range(8))
