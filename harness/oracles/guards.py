@@ -85,10 +85,17 @@ class GuardedAllocations(TorchFunctionMode):
 
 
 class _Pool:
-    """One block of guard bytes out of which allocations are cut."""
+    """One block of guard bytes out of which allocations are cut.
+
+    A large allocation has a block of its own, of which only the two ends are guards:
+    to fill and compare all of it would cost more than the call that is judged.
+    """
 
     def __init__(self, size: int, device: torch.device) -> None:
-        self.memory = torch.full((size,), _GUARD_BYTE, dtype=torch.uint8, device=device)
+        self.memory = torch.empty(size, dtype=torch.uint8, device=device)
+        self._large = size > _POOL_BYTES
+        for guard in self._ends() if self._large else [self.memory]:
+            guard.fill_(_GUARD_BYTE)
         self._end = _GUARD_BYTES
         self._taken: list[tuple[int, int]] = []
 
@@ -105,6 +112,8 @@ class _Pool:
 
     def broken(self) -> int:
         """Guards that are not as they were."""
+        if self._large:
+            return sum(bool((guard != _GUARD_BYTE).any()) for guard in self._ends())
         changed = self.memory[: self._end] != _GUARD_BYTE
         for start, stop in self._taken:
             changed[start:stop] = False
@@ -112,3 +121,7 @@ class _Pool:
             return 0
         bounds = [0, *(stop for _, stop in self._taken), self._end]
         return sum(bool(changed[a:b].any()) for a, b in pairwise(bounds))
+
+    def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The guards of a block that holds one allocation."""
+        return self.memory[:_GUARD_BYTES], self.memory[-_GUARD_BYTES:]
