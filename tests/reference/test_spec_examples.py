@@ -254,7 +254,7 @@ def test_fast_prefill_of_decodes_is_the_batch_itself(package, make_metadata):
     assert getattr(package, FAST_PREFILL)(metadata) is metadata
 
 
-@pytest.mark.spec("E15: published code drops the logits fields")
+@pytest.mark.spec("E20: published code drops the logits fields")
 @pytest.mark.spec("the result does **not** have `c == s - q` and `validate` refuses it")
 def test_fast_prefill_keeps_all_else(package, make_metadata):
     shares = torch.tensor([20, 16, 20], dtype=torch.int32)
@@ -285,7 +285,7 @@ def test_fast_prefill_refuses_what_is_no_token(package, make_metadata, index):
         getattr(package, FAST_PREFILL)(sampled(make_metadata, [14, index]))
 
 
-@pytest.mark.spec("E16: published code forgets `staticmethod`")
+@pytest.mark.spec("E21: published code forgets `staticmethod`")
 def test_builder_of_a_subclassed_backend_can_be_asked_of_an_instance(package):
     class Backend:
         pass
@@ -332,3 +332,14 @@ def test_programs_of_the_causal_convolution(package):
     assert chunk_ptr.tolist() == [0, 0, 1, 0, 1] + [-1] * 2043
     dtypes = [programs[name].dtype for name in ("nums", "mlist", "offsetlist", "batch_ptr")]
     assert dtypes == [torch.int32, torch.int64, torch.int32, torch.int32]
+
+
+def test_persistent_batch_builds_a_padded_step(package):
+    batch = package.PersistentBatch(4, 10, 3, 4)
+    batch.add_request("a", [7, 3], 5)
+    batch.add_request("b", [1])
+    metadata = batch.build({"a": 2, "b": 1}, 3, 5)
+    assert metadata.query_start_loc.tolist() == [0, 2, 3, 3]
+    assert metadata.seq_lens.tolist() == [7, 1, 0]
+    assert metadata.slot_mapping.tolist() == [13, 14, 4, -1, -1]
+    assert batch.build_dummy(4, 10).query_start_loc.tolist() == [0, 3, 6, 8, 10]
