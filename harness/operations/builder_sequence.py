@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
@@ -61,6 +62,12 @@ class _Machine(Machine):
         """What an engine does for each step: prepare, then build."""
         self.step("prepare")
         self.step("build", rows=rows, pad=-1, image=image)
+
+    @rule(contexts=st.lists(st.integers(1, 8), min_size=1, max_size=3), pad=st.integers(0, 1))
+    def run_graph(self, contexts: list[int], pad: int) -> None:
+        """The same for a step of decodes that a graph holds."""
+        self.step("prepare")
+        self.step("build", rows=[[1, context] for context in contexts], pad=pad)
 
     @rule(rows=st.lists(_ROW, min_size=1, max_size=2))
     def build_other_lengths(self, rows: list[list[int]]) -> None:
@@ -144,26 +151,27 @@ def _build(
 
 
 def _observe(names: dict[str, Any]) -> Outputs:
-    """The latest metadata: what was made a few builds ago may not move."""
-    made = list(enumerate(names["made"]))
-    return {
-        f"batch {index}.{name}": value
-        for index, metadata in made[-_LOOKED_AT:]
-        for name, value in metadata_v0_outputs(metadata).items()
-    }
+    """The latest metadata by field, and each field of those before it: they may not move."""
+    seen: Outputs = {"builds": len(names["made"])}
+    for metadata in names["made"][-1:]:
+        seen |= metadata_v0_outputs(metadata)
+    earlier = [metadata_v0_outputs(metadata) for metadata in names["made"][-_LOOKED_AT:-1]]
+    for name in earlier[0] if earlier else ():
+        seen[f"earlier.{name}"] = [_plain(outputs[name]) for outputs in earlier]
+    return seen
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 def _diagnose(call: Call, field: str, _expected: Any, _got: Any) -> str:
     step, _, name = field[1:].partition("].")
-    if not name.startswith("batch "):
-        return ""
-    lines = call.args[0].lines[: int(step) + 1]
-    builds = [line for line in lines if line.label.startswith("build") and not line.raises]
-    batch = int(name.removeprefix("batch ").split(".")[0])
-    if batch < len(builds) - 1:
+    if name.startswith("earlier."):
         return "metadata of an earlier batch changed"
-    prepared = any(line.label == "prepare" for line in lines)
-    return "an earlier batch left behind" if prepared else ""
+    labels = [line.label for line in call.args[0].lines[: int(step) + 1]]
+    known = name not in ("raises", "builds") and "prepare" in labels[1:]
+    return "an earlier batch left behind" if known else ""
 
 
 def _case(*steps: dict[str, Any]) -> Case:

@@ -25,6 +25,8 @@ _SETUP = """from harness.cases.script_v0 import decodes, runner
 runner = runner({backend!r})
 state = CommonAttentionState(runner)
 graphs = {{}}"""
+_LOWEST = 20
+"""All that steps write is at least so much; what a capture writes is less."""
 _SIZE = st.integers(1, ROWS)
 _VALUE = st.integers(2, 9).map(lambda tens: 10 * tens)
 
@@ -84,7 +86,7 @@ def _script(case: Case, _pattern: int) -> Script:
 def _lines(steps: list[dict[str, Any]], encoder_decoder: bool) -> Iterator[Line]:
     most, sizes = 0, set[int]()  # rows of the capture, 0 outside one; graphs
     for step in steps:
-        do, rows = step["do"], step.get("rows", 0)
+        do, rows = step["do"], max(1, step.get("rows", 1))
         if do == "begin":
             refused = bool(most) or rows > ROWS
             yield _begin(rows, refused)
@@ -123,10 +125,10 @@ def _graph(rows: int, encoder_decoder: bool, refused: bool) -> Line:
 
 
 def _prepare(step: dict[str, Any], encoder_decoder: bool) -> Line:
-    size, rows, width = step["graph"], step["rows"], step["width"]
+    size, rows, width = step["graph"], max(1, step["rows"]), max(1, step["width"])
     code = (
         f"clone, buffers = graphs[{size}]\n"
-        f"step = decodes({rows}, {width}, {step['value']})\n"
+        f"step = decodes({rows}, {width}, {max(_LOWEST, step['value'])})\n"
         f"clone.prepare_graph_input_buffers(buffers, step, {encoder_decoder})"
     )
     refused = rows > size or width > BLOCKS
@@ -135,24 +137,27 @@ def _prepare(step: dict[str, Any], encoder_decoder: bool) -> Line:
 
 
 def _observe(names: dict[str, Any]) -> Outputs:
-    """What each graph would read if it were replayed now, and the runner's tables."""
+    """What the graphs would read if they were replayed now, one after the other by size."""
+    graphs = [buffers for _, (_, buffers) in sorted(names["graphs"].items())]
     seen: Outputs = {
-        f"graph {size}.{name}": tensor
-        for size, (_, buffers) in sorted(names["graphs"].items())
-        for name, tensor in buffers.items()
+        name: torch.cat([buffers[name] for buffers in graphs])
+        for name in (graphs[0] if graphs else ())
     }
-    return seen | {"runner.graph_block_tables": names["runner"].graph_block_tables}
+    return seen | {
+        "graphs": sorted(names["graphs"]),
+        "graph_block_tables": names["runner"].graph_block_tables,
+    }
 
 
 def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
-    if field.endswith("raises") and expected == "ValueError" and got is None:
+    if field.endswith("].raises") and expected == "ValueError" and got is None:
         return "state stays in capturing mode"
-    if field.endswith("raises") and expected is None:
+    if field.endswith("].raises") and expected is None:
         return "state stays in capturing mode" if got == "ValueError" else ""
     if not isinstance(expected, torch.Tensor) or getattr(got, "shape", None) != expected.shape:
         return ""
     wrong = got != expected
-    earlier = (got[wrong] >= 20).all() and (expected[wrong] < 20).all()
+    earlier = (got[wrong] >= _LOWEST).all() and (expected[wrong] < _LOWEST).all()
     return "an earlier step's value kept" if earlier else ""
 
 

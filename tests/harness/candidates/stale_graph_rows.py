@@ -1,0 +1,14 @@
+"""Graph state that leaves the rows behind a step as an earlier step left them (K13)."""
+
+import reference
+
+
+class CommonAttentionState(reference.CommonAttentionState):
+    def prepare_graph_input_buffers(
+        self, input_buffers, attn_metadata, is_encoder_decoder_model=False
+    ):
+        before = {name: buffer.clone() for name, buffer in input_buffers.items()}
+        super().prepare_graph_input_buffers(input_buffers, attn_metadata, is_encoder_decoder_model)
+        rows = len(attn_metadata.seq_lens_tensor)
+        for name, buffer in input_buffers.items():
+            buffer[rows:] = before[name][rows:]

@@ -1,0 +1,56 @@
+"""The V0 builder and graph state over many steps: their scripts, and what they must find."""
+
+from __future__ import annotations
+
+import pytest
+
+import reference
+from harness.cases.sampler import batches_from_sampler
+from harness.operations import ALL
+from harness.operations.playing import play
+from harness.running.candidates import offered_by
+
+NAMES = ("builder_sequence", "graph_sequence")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_line_is_refused_where_it_says_so(name):
+    operation = ALL[name]
+    cases = [case for _, case in operation.boundaries()]
+    for item in batches_from_sampler(12, 5).batches:
+        cases += operation.from_batch(item.batch)
+    for case in cases:
+        script = operation.sequence.script(case, 0)
+        played = play(operation.sequence, offered_by(reference, operation), script)
+        refused = [step["raises"] is not None for step in played.steps]
+        assert refused == [line.raises for line in script.lines], case
+
+
+@pytest.mark.parametrize(
+    ("candidate", "operation", "diagnosis"),
+    [
+        ("forgets_to_clear", "builder_sequence", "an earlier batch left behind"),
+        ("runners_tables", "builder_sequence", "an earlier batch left behind"),
+        ("runners_tables", "CommonMetadataBuilder", "stale entry read"),
+        ("stale_graph_rows", "graph_sequence", "an earlier step's value kept"),
+        ("stale_graph_rows", "CommonAttentionState", "an earlier step's value kept"),
+        (
+            "harness.strength.known_bugs.k28_capturing_for_ever",
+            "graph_sequence",
+            "state stays in capturing mode",
+        ),
+        (
+            "harness.strength.known_bugs.k26_prefix_blocks_only",
+            "CommonMetadataBuilder",
+            "block table shorter than its sequence",
+        ),
+    ],
+)
+def test_what_is_left_of_an_earlier_step_is_found(
+    examine_candidate, candidate, operation, diagnosis
+):
+    found = examine_candidate(candidate, operation, examples=200).findings
+    assert diagnosis in [finding.diagnosis for finding in found]
+    for finding in found:
+        steps = ALL[operation].sequence and len(finding.steps)
+        assert not steps or steps <= 5
