@@ -162,14 +162,17 @@ def _writes(case: Case) -> bool:
     return not params["is_profile_run"] and first < params["seq_len"]
 
 
-def _last_block(block: Any, error: type[Exception]) -> Fault:
-    """The last block of the sequence's table replaced."""
+def _last_block(block: Any, error: type[Exception], least: int = 1) -> Fault:
+    """The last block of the sequence's table replaced, where it has `least` blocks."""
 
     def spoil(call: Call) -> None:
         call.args[7] = {_SEQ_ID: [*call.args[7][_SEQ_ID][:-1], block]}
         call.plain = {}
 
-    return Fault(field="block_tables", spoil=spoil, error=error, applies=_writes)
+    def applies(case: Case) -> bool:
+        return _writes(case) and len(case.params["blocks"]) >= least
+
+    return Fault(field="block_tables", spoil=spoil, error=error, applies=applies)
 
 
 def _no_table(call: Call) -> None:
@@ -209,6 +212,8 @@ compute_slot_mapping = Operation(
         "block without an id": _last_block(None, TypeError),
         "float block id": _last_block(3.0, TypeError),
         "negative block id": _last_block(-1, MetadataError),
+        "float id among many": _last_block(3.0, TypeError, 8),
+        "negative id among many": _last_block(-1, MetadataError, 8),
     },
 )
 
@@ -255,9 +260,15 @@ def _loop_operation(name: str) -> Operation:
         call.args[1] = call.args[1][:-1]
         call.plain = {}
 
-    def negate(call: Call) -> None:
-        call.args[1] = [*call.args[1][:-1], -1]
-        call.plain = {}
+    def last_block(block: Any, error: type[Exception]) -> Fault:
+        def spoil(call: Call) -> None:
+            call.args[1] = [*call.args[1][:-1], block]
+            call.plain = {}
+
+        return Fault(field="block_table", spoil=spoil, error=error, applies=has_positions)
+
+    def has_positions(case: Case) -> bool:
+        return bool(case.params["range_start"] < case.params["range_end"])
 
     return Operation(
         name=name,
@@ -271,17 +282,10 @@ def _loop_operation(name: str) -> Operation:
         invariants=_slot_invariants,
         faults={
             "position beyond the block table": Fault(
-                field="block_table",
-                spoil=shorten,
-                error=MetadataError,
-                applies=lambda case: case.params["range_start"] < case.params["range_end"],
+                field="block_table", spoil=shorten, error=MetadataError, applies=has_positions
             ),
-            "negative block id": Fault(
-                field="block_table",
-                spoil=negate,
-                error=MetadataError,
-                applies=lambda case: case.params["range_start"] < case.params["range_end"],
-            ),
+            "negative block id": last_block(-1, MetadataError),
+            "float block id": last_block(3.0, TypeError),
             "block size of 0": wrong_value(4, "block_size", 0),
             "negative start": wrong_value(2, "range_start", -1),
             "end of another type": wrong_type(3, "range_end"),
