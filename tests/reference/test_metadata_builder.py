@@ -1,0 +1,160 @@
+"""SPEC.md section 7, the V0 metadata builder: what it says literally, for both packages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from harness.cases.engine_v0 import InterData, MetadataV0, PlaceholderMap
+from harness.cases.script_v0 import BLOCKS, ROWS, input_builder, request
+
+
+@pytest.fixture
+def engine():
+    """An input builder with blocks of two tokens; sequence n owns blocks 10 n and on."""
+    return input_builder()
+
+
+@pytest.fixture
+def builder(package, engine):
+    class Builder(package.CommonMetadataBuilder):
+        _metadata_cls = MetadataV0
+
+    return Builder(engine)
+
+
+def test_a_prompt_beside_a_decode(engine, builder):
+    engine.inter_data_list = [request(1, 3, 2), request(2, 1, 6)]
+    made = builder.build([5, 7], [3, 1], -1, 4)
+    assert (made.num_prefills, made.num_prefill_tokens, made.num_decode_tokens) == (1, 3, 1)
+    assert made.slot_mapping.tolist() == [22, 23, 24, 46]
+    assert made.slot_mapping.dtype == torch.int64
+    assert made.block_tables.tolist() == [[10, 11, 12, 0], [20, 21, 22, 23]]
+    assert made.query_start_loc.tolist() == [0, 3, 4]
+    assert made.seq_start_loc.tolist() == [0, 5, 12]
+    assert made.context_lens_tensor.tolist() == [2, 6]
+    assert (made.max_query_len, made.max_prefill_seq_len, made.max_decode_seq_len) == (3, 5, 7)
+    tensors = (made.block_tables, made.seq_lens_tensor, made.query_start_loc, made.seq_start_loc)
+    assert {tensor.dtype for tensor in tensors} == {torch.int32}
+    assert made.use_cuda_graph is False
+
+
+def test_a_prompt_at_once_reads_no_blocks(engine, builder):
+    engine.chunked_prefill_enabled = False
+    engine.inter_data_list = [request(1, 3, 0)]
+    made = builder.build([3], [3], -1, 3)
+    assert made.block_tables.shape == (1, 0)
+    assert made.slot_mapping.tolist() == [20, 21, 22]
+
+
+def test_a_prefix_cache_hit_reads_all_blocks(engine, builder):
+    engine.chunked_prefill_enabled = False
+    engine.inter_data_list = [request(1, 1, 6)]
+    engine.inter_data_list[0].is_prompt = engine.inter_data_list[0].prefix_cache_hit = True
+    assert builder.build([7], [1], -1, 1).block_tables.tolist() == [[10, 11, 12, 13]]
+
+
+def test_a_window_keeps_the_last_blocks_of_a_decode(engine, builder):
+    engine.inter_data_list = [request(1, 1, 6)]
+    engine.inter_data_list[0].curr_sliding_window_blocks = [2]
+    engine.inter_data_list[0].seq_lens = [3]
+    made = builder.build([3], [1], -1, 1)
+    assert made.block_tables.tolist() == [[12, 13]]
+    assert made.max_decode_seq_len == 3
+    assert made.slot_mapping.tolist() == [26]
+
+
+def test_a_graph_is_padded_and_leaves_the_runners_tables_alone(engine, builder):
+    engine.runner.graph_block_tables[:] = 77
+    engine.inter_data_list = [request(1, 1, 2)]
+    made = builder.build([3, 1], [1], 1, 2)
+    assert made.slot_mapping.tolist() == [22, -1]
+    assert made.num_decode_tokens == 2
+    assert made.block_tables.tolist() == [[10, 11] + [0] * (BLOCKS - 2), [0] * BLOCKS]
+    assert made.use_cuda_graph is True
+    assert (engine.runner.graph_block_tables == 77).all()
+
+
+def test_a_profile_run(engine, builder):
+    engine.inter_data_list = [InterData(True, [1], [[7, 7]], [2], [2], [2], [0], [0], None)]
+    made = builder.build([2], [2], -1, 2)
+    assert made.slot_mapping.tolist() == [-1, -1]
+    assert made.block_tables.shape == (1, 0)
+
+
+def test_placeholder_maps_are_merged_and_left_alone(engine, builder):
+    groups = [request(1, 3, 0, image=True), request(2, 5, 0, image=True)]
+    given = [dict(group.multi_modal_placeholder_maps) for group in groups]
+    engine.inter_data_list = groups
+    maps = builder.build([3, 5], [3, 5], -1, 8).multi_modal_placeholder_index_maps
+    assert maps["image"].dest == [0, 1, 3, 4, 5]
+    assert maps["image"].src == [0, 1, 2, 3, 4]
+    assert given[0]["image"] == PlaceholderMap([range(2)], 2, [range(2)], 3)
+
+
+def test_the_backend_makes_metadata_where_no_class_is_named(package, engine):
+    engine.inter_data_list = [request(1, 1, 2)]
+    made = package.CommonMetadataBuilder(engine).build([3], [1], -1, 1)
+    assert isinstance(made, MetadataV0)
+
+
+def test_a_subclass_may_add_groups_in_its_own_way(package, engine):
+    class Builder(package.CommonMetadataBuilder):
+        _metadata_cls = MetadataV0
+
+        def _add_seq_group(self, inter_data, chunked_prefill_enabled):
+            super()._add_seq_group(inter_data, chunked_prefill_enabled)
+            self.block_tables[-1] = [99]
+
+    engine.inter_data_list = [request(1, 1, 2), request(2, 1, 2)]
+    assert Builder(engine).build([3, 3], [1, 1], -1, 2).block_tables.tolist() == [[99], [99]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query_lens": [2]}, "query_lens is 2, expected 1, as it is a decode's"),
+        ({"context_lens": [2, 3]}, "context_lens is of length 2, expected length 1"),
+        ({"orig_seq_lens": [9]}, "orig_seq_lens is 9, expected context_len . query_len = 4"),
+        ({"block_tables": {1: [10]}}, "block_table is 1 blocks, expected at least 2"),
+        ({"block_tables": {1: [10, 2**31]}}, "block_tables is .*, expected ids below 2..31"),
+        ({"block_tables": {1: [-1, 11]}}, "block_tables is -1, expected at least 0"),
+    ],
+)
+def test_a_bad_group_leaves_the_builder_as_it_was(package, engine, builder, change, message):
+    engine.inter_data_list = [request(2, 1, 3), request(1, 1, 3)]
+    for name, value in change.items():
+        setattr(engine.inter_data_list[1], name, value)
+    with pytest.raises(package.MetadataError, match=message):
+        builder.build([4, 4], [1, 1], -1, 2)
+    assert builder.slot_mapping == builder.block_tables == builder.context_lens == []
+    engine.inter_data_list = [request(2, 1, 3)]
+    assert builder.build([4], [1], -1, 1).slot_mapping.tolist() == [43]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([4, 1], [1], 1, 3), "batch_size is 3, expected sequences and padding, 2"),
+        (([4, 1, 1, 1, 1], [1], 4, 5), f"batch_size is 5, expected at most {ROWS}"),
+        (([4], [1], 1, 2), "seq_lens is of length 1, expected length 2"),
+        (([4], [1, 1], -1, 1), "query_lens is of length 2, expected length 1"),
+        (([4], [0], -1, 1), "query_lens is without any token"),
+        (([4], [2], -1, 1), "query_lens is 2 tokens, expected 1, as many as were added"),
+    ],
+)
+def test_lengths_of_another_batch_are_refused(package, engine, builder, arguments, message):
+    engine.inter_data_list = [request(1, 1, 3)]
+    with pytest.raises(package.MetadataError, match=message):
+        builder.build(*arguments)
+
+
+def test_a_graph_holds_no_prompt(package, engine, builder):
+    engine.inter_data_list = [request(1, 3, 0)]
+    with pytest.raises(package.MetadataError, match="graphs hold decodes only"):
+        builder.build([3], [3], 0, 1)
+    engine.runner.graph_block_tables = np.zeros((ROWS, 1), dtype=np.int32)
+    engine.inter_data_list = [request(1, 1, 3)]
+    with pytest.raises(package.MetadataError, match="block_tables is 2 blocks long"):
+        builder.build([4], [1], 0, 1)
