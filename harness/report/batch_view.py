@@ -122,6 +122,8 @@ def batch_facts(batch: Batch) -> str:
         facts.append(f"max_seq_len {batch.seq_slack:,} above the longest sequence")
     if not batch.causal:
         facts.append("not causal")
+    if batch.subclassed:
+        facts.append("of a subclass with fields of its own")
     return ", ".join(facts)
 
 
