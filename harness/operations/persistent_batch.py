@@ -183,9 +183,9 @@ def _seen(metadata: Any, block_size: int, prefix: str) -> Outputs:
 def live_blocks(metadata: Any, block_size: int) -> Any:
     """The metadata's block table with 0 behind each sequence's last block."""
     table = metadata.block_table_tensor
-    counts = (metadata.seq_lens_cpu + block_size - 1) // block_size
-    columns = torch.arange(table.shape[1])
-    return torch.where((columns < counts[:, None]).to(table.device), table, 0)
+    counts = -(-metadata.seq_lens_cpu.numpy() // block_size)
+    stale = np.arange(table.shape[1]) >= counts[:, None]
+    return table.masked_fill(torch.from_numpy(stale).to(table.device), 0)
 
 
 def _rows_of(batch: Any) -> Outputs:

@@ -19,3 +19,5 @@ class Bug(NamedTuple):
     """Most requests that a shrunk case may have."""
     tokens: int = 16
     """Most query tokens that a shrunk case may have."""
+    steps: int = 6
+    """Most steps that a shrunk sequence may have."""

@@ -18,3 +18,4 @@ def test_known_bug_is_found(examine_candidate, module):
         assert finding.diagnosis.startswith(bug.diagnoses), finding.message
         assert finding.requests <= bug.requests
         assert finding.tokens <= bug.tokens
+        assert len(finding.steps) <= bug.steps

@@ -1,0 +1,126 @@
+"""Sequences of a persistent batch: any steps make sense, and a mistake is told in words."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+import reference
+from harness.model.case import Case
+from harness.operations import ALL
+from harness.operations.batch_steps import engine_after, script
+from harness.oracles import judge
+from harness.oracles.trial import Trial
+from harness.running.candidates import offered_by
+from harness.running.shrink import simpler
+
+OPERATION = ALL["batch_sequence"]
+BOUNDARIES = dict(OPERATION.boundaries())
+STEPS = BOUNDARIES["shorter request in a longer row (K18)"]
+
+
+def failures(batch, case):
+    """What the oracles say of a class in place of the reference's."""
+    theirs = offered_by(reference, OPERATION)
+    ours = theirs._replace(names=theirs.names | {"PersistentBatch": batch})
+    return judge(Trial(OPERATION, case, ours, theirs, "cpu")).failures
+
+
+def diagnoses(batch, name):
+    return {failure.diagnosis for failure in failures(batch, BOUNDARIES[name])}
+
+
+@pytest.mark.parametrize("case", BOUNDARIES.values(), ids=BOUNDARIES)
+def test_most_steps_of_a_boundary_apply(case):
+    assert len(script(case, 0).lines) == case.num_steps
+
+
+@pytest.mark.parametrize("case", BOUNDARIES.values(), ids=BOUNDARIES)
+def test_whatever_shrinking_tries_makes_sense(case):
+    for smaller in list(simpler(case))[::5]:
+        assert failures(reference.PersistentBatch, smaller) == ()
+
+
+def test_other_garbage_has_other_blocks():
+    first, other = script(STEPS, 0), script(STEPS, 1)
+    assert [line.label for line in first.lines] == [line.label for line in other.lines]
+    assert "[1, 2, 3]" in first.lines[0].code
+    assert "[2147483646, 2147483645, 2147483644]" in other.lines[0].code
+
+
+def test_blocks_are_used_again_and_their_owner_is_known():
+    assert engine_after(STEPS, 0).owner(1) == "a"
+    assert engine_after(STEPS, 2).owner(1) is None
+    assert engine_after(STEPS, 3).owner(1) == "b"
+    assert engine_after(STEPS, 3).owner(2**31 - 2) == "b"
+
+
+class Swapped(reference.PersistentBatch):
+    def swap_states(self, i, j):
+        super().swap_states(i, j)
+        self.num_computed_tokens[j] = self.num_computed_tokens[i]
+
+
+class Forgetful(reference.PersistentBatch):
+    def add_request(self, req_id, block_ids, num_computed_tokens=0):
+        earlier = self.num_computed_tokens.clone()
+        row = super().add_request(req_id, block_ids, num_computed_tokens)
+        self.num_computed_tokens[row] = max(int(earlier[row]), num_computed_tokens)
+        return row
+
+
+class Tail(reference.PersistentBatch):
+    def build(self, *args):
+        earlier = self.slot_mapping.clone()
+        made = super().build(*args)
+        self.slot_mapping[made.num_actual_tokens :] = earlier[made.num_actual_tokens :]
+        return made
+
+
+class Moving(reference.PersistentBatch):
+    def build(self, *args):
+        self._seq_lens = self._seq_lens.clone()
+        return super().build(*args)
+
+
+class Lenient(reference.PersistentBatch):
+    def remove_request(self, req_id):
+        return super().remove_request(req_id) if req_id in self.req_ids else -1
+
+
+class Half(reference.PersistentBatch):
+    def append_blocks(self, req_id, block_ids):
+        row = self.req_ids.index(req_id) if req_id in self.req_ids else 0
+        self.num_computed_tokens[row] += 1
+        super().append_blocks(req_id, block_ids)
+
+
+@pytest.mark.parametrize(
+    ("batch", "boundary", "words"),
+    [
+        (Swapped, "swapped rows (K12)", "both rows hold the same request"),
+        (
+            Forgetful,
+            "shorter request in a longer row (K18)",
+            "a row keeps an earlier request's state",
+        ),
+        (Tail, "padded rows after more requests (K13)", "a valid slot where none is due"),
+        (Moving, "tokens of three steps", "a step buffer changed its address"),
+        (Lenient, "refused steps change nothing", "accepts bad input"),
+        (Half, "refused steps change nothing", "a row keeps an earlier request's state"),
+    ],
+)
+def test_mistake_is_told_in_words(batch, boundary, words):
+    assert words in diagnoses(batch, boundary)
+
+
+def test_a_single_step_is_told_with_its_number():
+    steps = [
+        {"do": "add", "blocks": 1, "tokens": 0},
+        {"do": "build", "lens": [1], "pad_reqs": 0, "pad_tokens": 0},
+        {"do": "build", "lens": [0], "pad_reqs": 0, "pad_tokens": 0},
+    ]
+    case = Case(OPERATION.name, None, STEPS.params | {"steps": steps})
+    (failure,) = [f for f in failures(Tail, case) if f.oracle == "sequences"]
+    assert failure.message.startswith("after step 3 (build a: 0): [2].slot_buffer[0] is 4")
+    assert failures(Tail, msgspec.structs.replace(case, params=case.params | {"steps": []})) == ()
