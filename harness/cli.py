@@ -24,6 +24,8 @@ app = typer.Typer(
 
 _CANDIDATE = "built-in name, installed name, dotted module, file.py or package folder; repeatable"
 _DEVICE = "auto, cpu, interpreter (CPU tensors, Triton interpreted) or cuda"
+_INTERRUPTED = 130
+"""What typer makes of an interrupt that comes before a verb listens for it."""
 _OUT = "folder of the report"
 _TIMEOUT = "seconds that a candidate may take over one case"
 
@@ -155,7 +157,9 @@ def main() -> None:
     except AttnproofError as error:
         print(f"attnproof: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as ending:
+        if isinstance(ending, SystemExit) and ending.code != _INTERRUPTED:
+            raise
         print("attnproof: interrupted before anything was verified", file=sys.stderr)
         sys.exit(INCOMPLETE)
     except BrokenPipeError:

@@ -37,7 +37,7 @@ class Context:
 def diagnose(context: Context, name: str, expected: Any, got: Any) -> str:
     """The most specific description that fits every wrong element of the field."""
     field = name.rsplit(".", 1)[-1]
-    kind = _kind(expected, got)
+    kind = _raised(expected, got) if field == "raises" else _kind(expected, got)
     if kind:
         return kind
     right, wrong = _array(expected), _array(got)
@@ -51,6 +51,13 @@ def diagnose(context: Context, name: str, expected: Any, got: Any) -> str:
     if right.shape != wrong.shape:
         return _shape(right, wrong)
     return _values(context, field, right.astype(np.int64), wrong.astype(np.int64))
+
+
+def _raised(expected: str | None, got: Any) -> str:
+    """A difference between the errors that a step of a sequence gets."""
+    if expected is None:
+        return f"raises {got} on good input"
+    return "accepts malformed input" if got is None else "wrong error for malformed input"
 
 
 def _kind(expected: Any, got: Any) -> str:

@@ -24,6 +24,8 @@ from harness.running.worker import warm_up
 from harness.running.workers import CandidateUnloadableError, Worker
 
 NO_GPU = "no CUDA device on this machine"
+INTERPRETED_SHARE = 4
+"""One in so many trace steps is run in Triton's interpreter."""
 HOST_ONLY = "reads only CPU mirrors: there is no device path to verify"
 
 
@@ -153,7 +155,7 @@ def _start(operation: Operation, candidate: Candidate, plan: Plan, folder: Path)
             operation,
             candidate,
             plan.settings,
-            plan.steps,
+            steps_on(candidate, plan.steps),
             plan.corpus,
             ledger,
             lambda cases: theirs.send_bytes(b"%d" % cases),
@@ -165,6 +167,14 @@ def _start(operation: Operation, candidate: Candidate, plan: Plan, folder: Path)
     process.start()
     theirs.close()
     return _Task(operation, candidate, process, ours)
+
+
+def steps_on(candidate: Candidate, steps: list[tuple[str, Batch]]) -> list[tuple[str, Batch]]:
+    """The trace steps that a candidate gets: in the interpreter every fourth of them.
+
+    A kernel takes tens of milliseconds there, which 200 large steps would make minutes.
+    """
+    return steps[::INTERPRETED_SHARE] if candidate.lane == "interpreter" else steps
 
 
 def _raise_interrupt(_signal: int, _frame: object) -> None:

@@ -22,6 +22,9 @@ from harness.running.fuzz import fuzz
 from harness.running.ledger import Ledger
 from harness.running.workers import CandidateUnloadableError, InvalidCaseError, Worker
 
+_NO_FIELDS = ("process", "errors")
+"""Oracles whose failures, told apart by their kind, need not be about a field."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a run does, as resolved from the command line."""
@@ -212,7 +215,7 @@ def _finding(found: Found, examination: Examination) -> Finding:
         candidate=candidate.name,
         device=candidate.lane,
         oracle=failure.oracle,
-        field=failure.where or failure.field,
+        field=failure.where or ("" if failure.oracle in _NO_FIELDS else failure.field),
         diagnosis=failure.diagnosis,
         message=failure.message,
         expected=failure.expected,

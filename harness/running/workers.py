@@ -107,9 +107,10 @@ class Worker:
         reply = self._ask(EXPLAIN, case)
         if isinstance(reply, Explained):
             return reply.explanation
-        if reply is None:
-            return Explanation([], self._obituary().log)
-        return Explanation([], "")
+        log = self._obituary().log if reply is None else ""
+        sequence = self._operations[case.operation].sequence
+        lines = sequence.script(case, 0).lines if sequence else ()
+        return Explanation([], log, [(line.label, line.code) for line in lines])
 
     def restart(self) -> None:
         """Go on in a fresh process."""

@@ -80,7 +80,7 @@ def verify(options: Options) -> int:
     record = _record(plan, outcomes, options, interrupted)
     record.started = started.isoformat(timespec="seconds")
     record.seconds = round(time.monotonic() - clock, 1)
-    record.notes[:0] = [*notes, *_not_looked_at(candidates)]
+    record.notes[:0] = [*notes, *_not_looked_at(candidates, len(steps))]
     place = output.finish(record, candidates)
     say(_last_words(record, place))
     return _EXIT_CODES[record.verdict]
@@ -170,13 +170,20 @@ def _verdict(results: list[OperationResult], interrupted: bool) -> tuple[RunVerd
     return ("INCOMPLETE", reason) if reason else ("PASS", "")
 
 
-def _not_looked_at(candidates: list[Candidate]) -> list[str]:
-    if any(candidate.lane == "cuda" for candidate in candidates):
-        return []
-    return [
-        "compiled kernels on a GPU: this run called every candidate on CPU tensors only, "
-        "Triton kernels through the interpreter"
-    ]
+def _not_looked_at(candidates: list[Candidate], steps: int) -> list[str]:
+    lanes = {candidate.lane for candidate in candidates}
+    notes = []
+    if "interpreter" in lanes and steps > 1:
+        notes.append(
+            f"three in four of the {steps} trace steps in Triton's interpreter, where a kernel "
+            "takes tens of milliseconds"
+        )
+    if "cuda" not in lanes:
+        notes.append(
+            "compiled kernels on a GPU: this run called every candidate on CPU tensors only, "
+            "Triton kernels through the interpreter"
+        )
+    return notes
 
 
 def _last_words(record: Run, place: Path) -> str:
