@@ -133,7 +133,7 @@ def _run(offered: Any, call: Call) -> Outputs:
 
 
 def _fill_and_empty(batch: Any, sizes: list[Any], stale: int) -> None:
-    """Requests in all rows, columns and tokens, which leave again: what is then reused is stale."""
+    """Requests in all rows, columns and tokens, which leave again: what they leave is stale."""
     rows, tokens, columns, block_size = sizes[:4]
     scheduled = {}
     for row in range(rows):
@@ -141,6 +141,7 @@ def _fill_and_empty(batch: Any, sizes: list[Any], stale: int) -> None:
         scheduled["earlier", row] = min(tokens, columns * block_size)
         tokens -= scheduled["earlier", row]
     batch.build(scheduled)
+    batch.advance(scheduled)
     for req_id in scheduled:
         batch.remove_request(req_id)
     batch.condense()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from dataclasses import fields
 
@@ -120,6 +121,15 @@ def schedule(batch, rng):
 def test_random_steps(block_size):
     for seed in range(8):
         play(Pair(*SIZES, block_size), random.Random(100 * block_size + seed), 40)
+
+
+def test_methods_and_parameters_are_those_of_the_reference():
+    theirs = inspect.getmembers(reference.PersistentBatch, inspect.isfunction)
+    for name, function in theirs:
+        if name == "__init__" or not name.startswith("_"):
+            ours = getattr(optimized.PersistentBatch, name)
+            assert inspect.signature(ours) == inspect.signature(function), name
+    assert isinstance(optimized.PersistentBatch(1, 1, 1, 1), reference.InputBatch)
 
 
 def test_mapping_that_is_no_dict():
