@@ -176,6 +176,8 @@ class Step:
     """Rows of one token that are a prompt's last chunk and not a decode."""
     images: tuple[int, ...] = ()
     """Prompts with an image, by row."""
+    whole: tuple[int, ...] = ()
+    """Rows that read all their blocks in spite of the window."""
     together: int = 1
     """Decodes in a sequence group: the samples of one request."""
 
@@ -224,8 +226,10 @@ def _group(members: list[Sequence], block_size: int, step: Step) -> InterData:
     is_prompt = members[0].is_prompt
     seq_lens = [member.context_len + member.query_len for member in members]
     windows = [
-        (0, length) if is_prompt else _window(length, block_size, step.window)
-        for length in seq_lens
+        (0, length)
+        if is_prompt or member.row in step.whole
+        else _window(length, block_size, step.window)
+        for member, length in zip(members, seq_lens, strict=True)
     ]
     rows = {member.row for member in members}
     return InterData(

@@ -169,7 +169,10 @@ def _diagnose(call: Call, field: str, _expected: Any, _got: Any) -> str:
     step, _, name = field[1:].partition("].")
     if name.startswith("earlier."):
         return "metadata of an earlier batch changed"
-    labels = [line.label for line in call.args[0].lines[: int(step) + 1]]
+    lines = call.args[0].lines[: int(step) + 1]
+    if any(line.raises for line in lines[:-1]):
+        return "a refused batch left behind"
+    labels = [line.label for line in lines]
     known = name not in ("raises", "builds") and "prepare" in labels[1:]
     return "an earlier batch left behind" if known else ""
 

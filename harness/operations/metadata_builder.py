@@ -54,7 +54,8 @@ def _cases(draw: st.DrawFn) -> Case:
     if kind & 4:
         step |= {name: draw(_ROWS) for name in ("hits", "images", "last_chunks")}
     if kind == 0:
-        step["together"] = draw(st.sampled_from((1, 2, 3)))
+        step |= {"together": draw(st.sampled_from((1, 2, 3))), "window": draw(st.integers(0, 9))}
+        step["whole"] = draw(_ROWS)
     return _case(batch, **step)
 
 
@@ -81,6 +82,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         "window on a prompt at once",
         _case(make_batch([9, 2], [0, 0], 2), chunked=False, window=4),
     )
+    yield "window of only one of the samples", _case(decodes, window=3, whole=[1], together=3)
     yield "images", _case(make_batch([6, 5, 1, 1], [0, 0, 0, 7], 2), images=[0, 1, 2, 3])
     yield "samples of one request", _case(make_batch([1] * 5, [7] * 5, 4, shared=True), together=3)
     yield "profile run without tables", _case(mixed, profile=1)
