@@ -24,7 +24,8 @@ from .dispatch import on_device
 from .host.arrays import array, common_dtype, flat_table
 from .host.slot_mapping import count_tokens, fill_range, fill_slots
 
-_INTEGERS: Final = frozenset({torch.int32, torch.int64})
+_INT32: Final = torch.int32
+_INT64: Final = torch.int64
 _FEW_BLOCKS: Final = 2
 """Blocks up to which one `range` per block beats a loop into an array that becomes a list."""
 
@@ -206,13 +207,9 @@ def _fits(batch: _Batch) -> bool:
     Where this says no, the shared check decides and names the field.
     """
     starts, computed, table, block_size, num_padded, start_idx, out = batch
-    for tensor in (starts, computed, table, start_idx, out):
-        if type(tensor) is not torch.Tensor:
-            if tensor is not None:
-                return False
-        elif not tensor.is_cpu or tensor.dtype not in _INTEGERS:
-            return False
-    if starts is None or computed is None or table is None or table.ndim != 2:
+    if not (_integers(table) and table.ndim == 2 and _integers(starts) and _integers(computed)):
+        return False
+    if not ((start_idx is None or _integers(start_idx)) and (out is None or _integers(out))):
         return False
     rows = table.shape[0]
     return (
@@ -226,17 +223,23 @@ def _fits(batch: _Batch) -> bool:
     )
 
 
+def _integers(tensor: object) -> bool:
+    if type(tensor) is not torch.Tensor or not tensor.is_cpu:
+        return False
+    return tensor.dtype is _INT32 or tensor.dtype is _INT64
+
+
 def _apart(batch: _Batch, out: torch.Tensor) -> bool:
-    """Whether no input lies in the memory of `out`; mostly its address alone shows that."""
+    """Whether no input lies in the memory of `out`; mostly their addresses alone show that."""
     start = out.data_ptr()
     stop = start + out.nbytes if out.is_contiguous() else math.inf
-    for tensor in (batch.query_start_loc, batch.num_computed, batch.table, batch.start_idx):
+    for tensor in (batch[0], batch[1], batch[2], batch[5]):
         if tensor is None:
             continue
         first = tensor.data_ptr()
-        behind = first >= stop
-        before = first + tensor.nbytes <= start and tensor.is_contiguous()
-        if not (behind or before) and overlap(tensor, out):
+        if first >= stop or (first + tensor.nbytes <= start and tensor.is_contiguous()):
+            continue
+        if overlap(tensor, out):
             return False
     return True
 
