@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import array
 from collections.abc import Sequence
 from copy import deepcopy
-from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import torch
 
 from reference.interface import PAD_SLOT_ID, AttentionMetadataBuilderV0, MetadataError
-from reference.interface.checks_v0 import BUILD, check_build, check_graph, check_seq_group
+from reference.interface.checks_v0 import (
+    BUILD,
+    check_build,
+    check_graph,
+    check_input_builder,
+    check_seq_group,
+)
 from reference.interface.protocols_v0 import InputBuilder, InterData, PlaceholderMap
 
 from .host.arrays import Array
@@ -24,6 +30,7 @@ from .slot_mapping import (
 )
 
 M = TypeVar("M")
+_INT: Final = {int}
 
 
 class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
@@ -31,12 +38,13 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
 
     A subclass names its metadata class in `_metadata_cls`; without it the runner's
     backend makes the metadata. All int32 tensors of a batch are parts of one upload.
-    SPEC.md section 7.
+    Errors as in `reference`. SPEC.md section 7.
     """
 
     _metadata_cls: type[M]
 
     def __init__(self, input_builder: InputBuilder) -> None:
+        check_input_builder(input_builder)
         self.input_builder = input_builder
         self.runner = input_builder.runner
         self.sliding_window = input_builder.sliding_window
@@ -60,6 +68,8 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
 
         Errors as in `reference`, with the batch as it was. SPEC.md section 7.
         """
+        if self._add_decode(inter_data):
+            return
         check_seq_group(inter_data)
         tables, rows = inter_data.block_tables, range(len(inter_data.seq_ids))
         is_profile_run = is_block_tables_empty(tables)
@@ -83,27 +93,54 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
             self.num_decode_tokens += len(rows)
             self.curr_seq_lens += inter_data.seq_lens
 
+    def _add_decode(self, group: InterData) -> bool:
+        """Add a group of one well-formed decode, as most are; False for any other."""
+        if group.is_prompt or len(group.seq_ids) != 1:
+            return False
+        tables: Any = group.block_tables
+        try:
+            ((tokens,), (end,), (seq_len,), (query_len,), (context_len,), (last,)) = (
+                group.input_tokens,
+                group.orig_seq_lens,
+                group.seq_lens,
+                group.query_lens,
+                group.context_lens,
+                group.curr_sliding_window_blocks,
+            )
+            blocks = tables[group.seq_ids[0]]
+            column, offset = divmod(context_len, self.block_size)
+            block = blocks[column]
+        except (TypeError, ValueError, LookupError, ZeroDivisionError):
+            return False  # it gets its error the long way
+        kinds = {type(end), type(seq_len), type(query_len), type(context_len), type(last)}
+        if not (kinds == _INT and type(block) is int and len(tokens) == query_len == 1):
+            return False
+        if min(seq_len, context_len, last, block) < 0 or end != context_len + 1:
+            return False
+        self.slot_mapping.append(block * self.block_size + offset)
+        hit = group.prefix_cache_hit
+        self.block_tables.append(blocks if hit or not last else blocks[-last:])
+        self.context_lens.append(context_len)
+        self.curr_seq_lens.append(seq_len)
+        self.num_decode_tokens += 1
+        return True
+
     def _add_slots(
         self, slots: list[int], group: InterData, row: int, is_profile_run: bool
     ) -> None:
         """Append the slots of one sequence's query tokens (SPEC.md section 5)."""
-        context_len, seq_id = group.context_lens[row], group.seq_ids[row]
+        query_len, context_len = group.query_lens[row], group.context_lens[row]
         tables: Any = group.block_tables
-        if not group.is_prompt and not is_profile_run:
-            column, offset = divmod(context_len, self.block_size)
-            blocks = tables[seq_id]
-            if column < len(blocks):
-                slots.append(int(blocks[column]) * self.block_size + offset)
-                return
+        start_idx = compute_slot_mapping_start_idx(
+            group.is_prompt, query_len, context_len, self.sliding_window
+        )
         compute_slot_mapping(
             is_profile_run,
             slots,
-            seq_id,
+            group.seq_ids[row],
             group.orig_seq_lens[row],
             context_len,
-            compute_slot_mapping_start_idx(
-                group.is_prompt, group.query_lens[row], context_len, self.sliding_window
-            ),
+            start_idx,
             self.block_size,
             tables,
         )
@@ -204,7 +241,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         _running_sum(query_lens, arrays[1])
         _running_sum(seq_lens, arrays[2])
         arrays[3][:] = self.context_lens
-        blocks = _flat(self.block_tables, int(table_lengths.sum()))
+        blocks = _flat(self.block_tables)
         fill_rectangle(blocks, table_lengths, width, arrays[4])
         return packed.on(self.runner.device)
 
@@ -240,13 +277,18 @@ def _block_tables(group: InterData) -> list[Sequence[int]]:
     return [tables[seq_id][-last:] for seq_id, last in lasts]
 
 
-def _flat(tables: list[Sequence[int]], count: int) -> Array:
+def _flat(tables: list[Sequence[int]]) -> Array:
     """All block ids in a row (MetadataError for ids that are not int32's, or negative)."""
+    ids = array.array("i")
     try:
-        blocks = np.fromiter(chain.from_iterable(tables), dtype=np.int32, count=count)
+        for table in tables:
+            ids.extend(table)
     except OverflowError as error:
         raise MetadataError(BUILD, "block_tables", str(error), "ids below 2**31") from None
-    if count and blocks.min() < 0:
+    except TypeError as error:
+        raise TypeError(f"{BUILD}: block_tables holds another type, {error}") from None
+    blocks: Array = np.frombuffer(ids, dtype=np.int32) if ids else np.zeros(0, dtype=np.int32)
+    if len(blocks) and blocks.min() < 0:
         raise MetadataError(BUILD, "block_tables", int(blocks.min()), "at least 0")
     return blocks
 

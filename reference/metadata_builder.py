@@ -9,7 +9,13 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from .interface import PAD_SLOT_ID, AttentionMetadataBuilderV0
-from .interface.checks_v0 import check_build, check_graph, check_ids, check_seq_group
+from .interface.checks_v0 import (
+    check_build,
+    check_graph,
+    check_ids,
+    check_input_builder,
+    check_seq_group,
+)
 from .interface.protocols_v0 import InputBuilder, InterData, PlaceholderMap
 from .slot_mapping import (
     compute_slot_mapping,
@@ -35,12 +41,14 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
     """Metadata of one batch after the other: `prepare`, then `build`.
 
     A subclass names its metadata class in `_metadata_cls`; without it the runner's
-    backend makes the metadata. SPEC.md section 7.
+    backend makes the metadata. MetadataError for a block size or window below 1
+    token. SPEC.md section 7.
     """
 
     _metadata_cls: type[M]
 
     def __init__(self, input_builder: InputBuilder) -> None:
+        check_input_builder(input_builder)
         self.input_builder = input_builder
         self.runner = input_builder.runner
         self.sliding_window = input_builder.sliding_window

@@ -242,6 +242,10 @@ def _ends_with_a_decode(case: Case) -> bool:
     return not found[-1].is_prompt
 
 
+def _reads_all_blocks(case: Case) -> bool:
+    return _ends_with_a_decode(case) and not step_of(case.params).window
+
+
 def _has_tables(case: Case) -> bool:
     return not step_of(case.params).profile
 
@@ -262,6 +266,14 @@ def _two_tokens(group: Any) -> None:
 
 def _short_table(group: Any) -> None:
     group.block_tables[group.seq_ids[-1]] = []
+
+
+def _float_block(group: Any) -> None:
+    group.block_tables[group.seq_ids[-1]][0] = 2.0
+
+
+def _negative_block(group: Any) -> None:
+    group.block_tables[group.seq_ids[-1]][0] = -1
 
 
 def _no_table(group: Any) -> None:
@@ -340,6 +352,12 @@ common_metadata_builder = Operation(
         "position beyond the block table (K14)": _group_fault(
             "block_table", _short_table, applies=_ends_with_a_decode
         ),
+        "block id of another type": _group_fault(
+            "block_tables", _float_block, TypeError, _reads_all_blocks
+        ),
+        "negative block id": _group_fault(
+            "block_tables", _negative_block, applies=_reads_all_blocks
+        ),
         "sequence without a block table": _group_fault(
             "block_tables", _no_table, applies=_has_tables
         ),
@@ -350,6 +368,12 @@ common_metadata_builder = Operation(
             "block_tables",
             lambda group: setattr(group, "prefix_cache_hit", True),
             applies=lambda case: not _has_tables(case),
+        ),
+        "block size of 0": _fault(
+            "block_size", lambda call: setattr(call.args[0], "block_size", 0)
+        ),
+        "window of 0": _fault(
+            "sliding_window", lambda call: setattr(call.args[0], "sliding_window", 0)
         ),
         "seq_lens of another batch": _fault("seq_lens", _longer_lengths(1)),
         "query_lens of another batch": _fault("query_lens", _longer_lengths(2)),

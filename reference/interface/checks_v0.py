@@ -8,7 +8,7 @@ import numpy as np
 
 from .checks import check_int, check_tables
 from .errors import MetadataError
-from .protocols_v0 import InterData, Runner
+from .protocols_v0 import InputBuilder, InterData, Runner
 
 _PER_SEQUENCE = (
     "input_tokens",
@@ -28,6 +28,13 @@ def check_ints(operation: str, field: str, values: Collection[int], minimum: int
             raise TypeError(f"{operation}: {field} holds {kind.__name__}, expected int")
     if values and min(values) < minimum:
         raise MetadataError(operation, field, min(values), f"at least {minimum}")
+
+
+def check_input_builder(builder: InputBuilder) -> None:
+    """Require a block size and, where there is one, a window of at least 1 token."""
+    check_int("CommonMetadataBuilder", "block_size", builder.block_size, 1)
+    if builder.sliding_window is not None:
+        check_int("CommonMetadataBuilder", "sliding_window", builder.sliding_window, 1)
 
 
 def check_seq_group(group: InterData) -> None:
