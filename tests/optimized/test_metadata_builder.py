@@ -6,13 +6,14 @@ import copy
 from itertools import pairwise
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 
 import optimized
 import reference
 from harness.cases.batches import make_batch
-from harness.cases.engine_v0 import MetadataV0, Step, lengths, seq_groups
+from harness.cases.engine_v0 import MetadataV0, Runner, Step, lengths, seq_groups
 from harness.cases.script_v0 import input_builder
 
 
@@ -58,3 +59,25 @@ def test_the_tensors_of_a_batch_lie_apart():
     spans = sorted((t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors)
     assert all(stop <= start for (_, stop), (start, _) in pairwise(spans))
     assert all(tensor.is_contiguous() for tensor in tensors)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("pad_size", [-1, 3])
+def test_nothing_synchronises(pad_size):
+    batch = make_batch([1] * 5, [3] * 5, 2)
+    step = Step(pad_size=pad_size)
+    seq_lens, new = lengths(batch, step)
+    tables = np.zeros((8, 4), dtype=np.int32)
+    runner = Runner(torch.device("cuda"), tables, pin_memory=True)
+    arguments = (seq_groups(batch, step), (seq_lens, new, pad_size, len(seq_lens)))
+    expected = _built(reference, *arguments, runner=runner)
+    _built(optimized, *arguments, runner=runner)  # compiles
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        made = _built(optimized, *arguments, runner=runner)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(made.block_tables, expected.block_tables)
+    assert torch.equal(made.slot_mapping, expected.slot_mapping)
+    assert made.seq_lens_tensor.is_cuda
