@@ -26,6 +26,7 @@ NAME = "batch_sequence"
 _SIZES = {"max_num_reqs": 4, "max_num_tokens": 24, "max_num_blocks": 3, "block_size": 4}
 _BUFFERS = ("query_start_loc", "seq_lens", "block_table_tensor", "slot_mapping")
 _SMALL = st.integers(0, 3)
+_CACHED = st.integers(0, 12)
 _LENS = st.lists(st.sampled_from((1, 2, 0, 5, 9)), min_size=1, max_size=4)
 
 
@@ -42,17 +43,20 @@ class _Machine(Machine):
         tokens=st.sampled_from((24, 8, 40)),
         blocks=st.sampled_from((3, 1, 2, 5)),
         block_size=st.sampled_from((4, 1, 2, 16)),
+        waiting=st.lists(st.tuples(_SMALL, _CACHED), max_size=4),
     )
-    def sizes(self, reqs: int, tokens: int, blocks: int, block_size: int) -> None:
-        """How large the buffers are."""
+    def start(
+        self, reqs: int, tokens: int, blocks: int, block_size: int, waiting: list[tuple[int, int]]
+    ) -> None:
+        """How large the buffers are, and who is there already."""
         self.params = dict(zip(_SIZES, (reqs, tokens, blocks, block_size), strict=True))
+        for held, cached in waiting:
+            self._add(held, cached)
 
-    @rule(blocks=_SMALL, tokens=st.integers(0, 12))
+    @rule(blocks=_SMALL, tokens=_CACHED)
     def add(self, blocks: int, tokens: int) -> None:
         """A request arrives, some of its tokens cached."""
-        self.requests = min(self.requests + 1, self.params["max_num_reqs"])
-        self.holes = max(0, self.holes - 1)
-        self.step("add", blocks=blocks, tokens=tokens)
+        self._add(blocks, tokens)
 
     @precondition(lambda self: self.requests)
     @rule(which=_SMALL, blocks=_SMALL)
@@ -61,12 +65,13 @@ class _Machine(Machine):
         self.step("append", which=which, blocks=blocks)
 
     @precondition(lambda self: self.requests)
-    @rule(which=_SMALL)
-    def remove(self, which: int) -> None:
-        """A request leaves a hole, and its blocks."""
-        self.requests -= 1
-        self.holes += 1
-        self.step("remove", which=which)
+    @rule(which=st.lists(_SMALL, min_size=1, max_size=3))
+    def remove(self, which: list[int]) -> None:
+        """Requests leave holes, and their blocks."""
+        for one in which[: self.requests]:
+            self.requests -= 1
+            self.holes += 1
+            self.step("remove", which=one)
 
     @precondition(lambda self: self.holes)
     @rule()
@@ -132,6 +137,11 @@ class _Machine(Machine):
     def bad(self, kind: int) -> None:
         """Bad input."""
         self.step("bad", kind=kind)
+
+    def _add(self, blocks: int, tokens: int) -> None:
+        self.requests = min(self.requests + 1, self.params["max_num_reqs"])
+        self.holes = max(0, self.holes - 1)
+        self.step("add", blocks=blocks, tokens=tokens)
 
     def _close_holes(self) -> None:
         if self.holes:
@@ -233,7 +243,7 @@ def _about_rows(name: str, expected: list[Any], got: list[Any]) -> str:
     if all(_is_of_another(row, expected, got) for row in wrong):
         return "both rows hold the same request"
     if sorted(map(str, expected)) == sorted(map(str, got)):
-        return "a row holds another request's state"
+        return f"{'a request' if name == 'req_ids' else 'state of a request'} in another row"
     if name == "req_ids":
         return "a request was lost"
     if name == "num_computed_tokens":
@@ -313,6 +323,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         ),
     )
     yield "two holes", _case(*three, _add(0), _remove(0), _remove(1), condense, _build(1))
+    yield "lowest hole first", _case(*three, _remove(0), _remove(1), _add(1), _add(2), _build(1))
     yield "hole at the end", _case(*three, _remove(2), _add(2, 1), _remove(2), condense, _build(1))
     yield "tokens of three steps", _case(_add(3), *(_build(4), advance, slots) * 3)
     served = ({"do": "reorder", "lens": [5, 1, 2], "threshold": 0}, _build(5, 1, 2), split)
