@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -15,6 +16,7 @@ from harness.model.case import Case, Sourced
 from harness.model.operation import Operation
 from harness.model.verdict import Failure
 from harness.running.examination import Examination, Root
+from harness.running.shrink import SHRINK_SECONDS
 
 _ROUNDS = 6
 """Passes over the strategy: each one after the first looks past what is known to fail."""
@@ -73,7 +75,11 @@ def _one_pass(
 ) -> list[tuple[Discovery, Sourced]]:
     kinds: dict[Root, type[Discovery]] = {}
     firsts: dict[Root, Sourced] = {}
-    budget = {"calls": _SHRINK_CALLS, "deaths": examination.worker.deaths + _SHRINK_DEATHS}
+    budget = {
+        "calls": _SHRINK_CALLS,
+        "deaths": examination.worker.deaths + _SHRINK_DEATHS,
+        "end": float("inf"),
+    }
 
     def body(case: Case) -> None:
         sourced = Sourced(case, "fuzz")
@@ -86,6 +92,8 @@ def _one_pass(
         root = failure.root
         if root in firsts and _spent(examination, budget) and case != firsts[root].case:
             return
+        if not firsts:
+            budget["end"] = time.monotonic() + SHRINK_SECONDS
         firsts.setdefault(root, sourced)
         kind = kinds.setdefault(root, type("Discovery", (Discovery,), {}))
         raise kind(failure, sourced)
@@ -94,8 +102,9 @@ def _one_pass(
     return [(news, firsts[news.failure.root]) for news in discoveries]
 
 
-def _spent(examination: Examination, budget: dict[str, int]) -> bool:
-    return budget["calls"] <= 0 or examination.worker.deaths >= budget["deaths"]
+def _spent(examination: Examination, budget: dict[str, float]) -> bool:
+    deaths, now = examination.worker.deaths, time.monotonic()
+    return budget["calls"] <= 0 or deaths >= budget["deaths"] or now > budget["end"]
 
 
 def _explore(

@@ -7,6 +7,7 @@ batch fits any arguments; a case that makes no sense simply does not fail.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,8 +20,13 @@ _WORK = 2_000_000
 """Requests and tokens that all tries together may hold: large cases get fewer tries."""
 
 
+SHRINK_SECONDS = 30.0
+"""How long one finding may be shrunk, by Hypothesis and then again here."""
+
+
 def shrink(case: Case, fails: Callable[[Case], bool], tries: int) -> Case:
     """The smallest case found for which `fails` still holds, after at most `tries` calls."""
+    end = time.monotonic() + SHRINK_SECONDS
     seen, work = {case.id}, _WORK
     progress = True
     while progress:
@@ -31,7 +37,7 @@ def shrink(case: Case, fails: Callable[[Case], bool], tries: int) -> Case:
             seen.add(smaller.id)
             tries -= 1
             work -= smaller.num_requests + smaller.num_tokens
-            if tries < 0 or work < 0:
+            if tries < 0 or work < 0 or time.monotonic() > end:
                 return case
             if fails(smaller):
                 case, progress = smaller, True
