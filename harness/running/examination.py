@@ -67,6 +67,10 @@ class Examination:
         """Distinct cases counted so far."""
         return sum(self.origins.values())
 
+    def has_judged(self, case: Case) -> bool:
+        """Whether the verdict on the case is known."""
+        return case.id in self._verdicts
+
     def check(self, sourced: Sourced) -> tuple[Failure, ...]:
         """Judge a case and count it; one that was judged before is not run again (TooDeadly)."""
         interrupt.check()

@@ -85,13 +85,13 @@ def _one_pass(
         sourced = Sourced(case, "fuzz")
         if firsts:
             budget["calls"] -= 1
+            if _spent(examination, budget) and not examination.has_judged(case):
+                return
         failures = examination.check(sourced)
         failure = examination.news(failures)
         if failure is None:
             return
         root = failure.root
-        if root in firsts and _spent(examination, budget) and case != firsts[root].case:
-            return
         if not firsts:
             budget["end"] = time.monotonic() + SHRINK_SECONDS
         firsts.setdefault(root, sourced)
