@@ -266,7 +266,7 @@ def _about_slots(call: Call, field: str, expected: list[int], got: list[int]) ->
         return "a valid slot where none is due"
     if set(got) == {-1}:
         return "token without its slot"
-    size = call.facts["case"].params["block_size"]
+    size = engine_after(call.facts["case"], _step(field)).block_size
     if any(right % size != value % size for right, value in zip(expected, got, strict=True)):
         return "wrong slot"
     return _about_blocks(call, field, [slot // size for slot in got])

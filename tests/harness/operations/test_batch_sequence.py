@@ -124,3 +124,19 @@ def test_a_single_step_is_told_with_its_number():
     (failure,) = [f for f in failures(Tail, case) if f.oracle == "sequences"]
     assert failure.message.startswith("after step 3 (build a: 0): [2].slot_buffer[0] is 4")
     assert failures(Tail, msgspec.structs.replace(case, params=case.params | {"steps": []})) == ()
+
+
+class Neighbour(reference.PersistentBatch):
+    def build(self, *args):
+        made = super().build(*args)
+        made.slot_mapping += 1
+        return made
+
+
+def test_sizes_that_shrinking_took_to_0_count_as_1():
+    steps = [{"do": "add", "blocks": 1, "tokens": 0}, STEPS.params["steps"][1]]
+    sizes = dict.fromkeys(("max_num_reqs", "max_num_tokens", "max_num_blocks", "block_size"), 0)
+    case = Case(OPERATION.name, None, sizes | {"steps": steps})
+    assert "PersistentBatch(1, 1, 1, 1)" in script(case, 0).setup
+    words = {f.diagnosis for f in failures(Neighbour, case) if f.oracle == "sequences"}
+    assert words == {"stale block of an earlier request"}
