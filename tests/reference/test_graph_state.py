@@ -26,6 +26,19 @@ def test_buffers_of_a_capture(state):
     assert made.use_cuda_graph is True
 
 
+@pytest.mark.spec("E13: published code says `.cuda()`")
+def test_buffers_lie_on_the_runners_device():
+    elsewhere = runner()
+    elsewhere.device = torch.device("meta")  # any device that is not the CPU
+    state = CommonAttentionState(elsewhere)
+    with state.graph_capture(2):
+        made = state.graph_capture_get_metadata_for_batch(2, True)
+    tensors = [value for value in vars(made).values() if isinstance(value, torch.Tensor)]
+    assert len(tensors) > 5
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+@pytest.mark.spec("E11: published `prepare_…` forgets the last")
 @pytest.mark.parametrize("backend", ["XFORMERS", "FLASH_ATTN", "ROCM_FLASH"])
 def test_encoder_decoder_models_in_every_method(backend):
     state = CommonAttentionState(runner(backend))
@@ -50,6 +63,7 @@ def test_other_backends_have_no_encoder_decoder_models():
         state.graph_capture_get_metadata_for_batch(2, True)
 
 
+@pytest.mark.spec("E12: published code stays in capturing mode")
 def test_an_exception_leaves_the_state_as_before(state):
     with pytest.raises(ZeroDivisionError), state.graph_capture(2):
         raise ZeroDivisionError
@@ -74,6 +88,7 @@ def test_a_capture_inside_a_capture_leaves_the_outer_one(state):
         assert state.graph_capture_get_metadata_for_batch(3).seq_lens_tensor.shape == (3,)
 
 
+@pytest.mark.spec("E16: published code copies whole buffers only")
 def test_a_shorter_step_leaves_nothing_of_a_longer_one(state):
     with state.graph_capture(ROWS):
         made = state.graph_capture_get_metadata_for_batch(3)

@@ -65,6 +65,7 @@ def test_a_window_keeps_the_last_blocks_of_a_decode(engine, builder):
     assert made.slot_mapping.tolist() == [26]
 
 
+@pytest.mark.spec("E15: published code writes the ids into the runner's array")
 def test_a_graph_is_padded_and_leaves_the_runners_tables_alone(engine, builder):
     engine.runner.graph_block_tables[:] = 77
     engine.inter_data_list = [request(1, 1, 2)]

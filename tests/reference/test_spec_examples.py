@@ -334,6 +334,8 @@ def test_programs_of_the_causal_convolution(package):
     assert dtypes == [torch.int32, torch.int64, torch.int32, torch.int32]
 
 
+@pytest.mark.spec("Example, B = 4, `a` with blocks [7, 3] and 5 computed tokens")
+@pytest.mark.spec("Example: `build_dummy(4, 10)` → query_start_loc [0,3,6,8,10]")
 def test_persistent_batch_builds_a_padded_step(package):
     batch = package.PersistentBatch(4, 10, 3, 4)
     batch.add_request("a", [7, 3], 5)
