@@ -99,14 +99,26 @@ def replace_pairs(make: Callable[[Call], Any]) -> Callable[[Call], None]:
 
 
 def _with_pair(*pair: int) -> Callable[[Call], None]:
-    """One more pair behind the good ones; -9 stands for the first id beyond the caches."""
+    """One more pair behind the good ones; -9 stands for the first id beyond its cache."""
 
     def make(call: Call) -> torch.Tensor:
-        beyond = max(words.shape[1] for words in call.facts["before"].values())
-        made = [beyond if block == -9 else block for block in pair]
+        beyond = [_num_blocks(call, side) for side in (SRC, DST)]
+        made = [end if block == -9 else block for block, end in zip(pair, beyond, strict=True)]
         return torch.tensor([*call.facts["pairs"], made], dtype=torch.int64)
 
     return replace_pairs(make)
+
+
+def _num_blocks(call: Call, side: str) -> int:
+    """Blocks of the cache of that side, of the smallest layer where layers have none."""
+    before = call.facts["before"]
+    caches = [before[side]] if side in before else before.values()
+    return min(int(cache.shape[1]) for cache in caches)
+
+
+def _written_source(call: Call) -> torch.Tensor:
+    pairs = call.facts["pairs"]
+    return torch.tensor([*pairs, [pairs[0][1], pairs[0][0]]], dtype=torch.int64)
 
 
 def _twice(call: Call) -> torch.Tensor:
@@ -115,9 +127,19 @@ def _twice(call: Call) -> torch.Tensor:
 
 
 def pair_faults(
-    field: str, has_caches: Callable[[Case], bool], has_pairs: Callable[[Case], bool]
+    field: str,
+    has_caches: Callable[[Case], bool],
+    has_pairs: Callable[[Case], bool],
+    *,
+    one_cache: Callable[[Case], bool],
+    smaller_source: Callable[[Case], bool],
+    smaller_target: Callable[[Case], bool],
 ) -> dict[str, Fault]:
-    """Ways to spoil the pairs, which are the last argument, for both operations."""
+    """Ways to spoil the pairs, which are the last argument, for both operations.
+
+    `one_cache`: whether a case copies within one cache; `smaller_source` and
+    `smaller_target`: whether there is a cache, not that side's, that has more blocks.
+    """
 
     def fault(spoil: Callable[[Call], None], **others: Any) -> Fault:
         return Fault(field=field, spoil=spoil, **{"error": MetadataError} | others)
@@ -129,6 +151,12 @@ def pair_faults(
     return {
         "source beyond the cache": fault(_with_pair(-9, 0), applies=has_caches),
         "destination beyond the cache": fault(_with_pair(0, -9), applies=has_caches),
+        "source beyond the smaller cache": fault(_with_pair(-9, 0), applies=smaller_source),
+        "destination beyond the smaller cache": fault(_with_pair(0, -9), applies=smaller_target),
+        "destination that is a source": fault(
+            replace_pairs(_written_source),
+            applies=lambda case: one_cache(case) and has_pairs(case),
+        ),
         "negative source": fault(_with_pair(-1, 0), applies=has_caches),
         "negative destination": fault(_with_pair(0, -1), applies=has_caches),
         "destination twice": fault(replace_pairs(_twice), applies=has_pairs),

@@ -48,7 +48,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield f"{query_len} tokens", _case([query_len])
     for programs in (1023, 1024, 1025):
         yield f"{programs} programs (K22)", _case([8 * programs - 3, 0])
-    yield "a request of more programs than 16 bits count (K22)", _case([3, 8 * 2**15 + 1, 9])
+    yield "a request of more programs than 16 bits count (K22)", _case([3, 8 * 2**16 + 1, 9])
     yield "many short requests (K22)", _case([(5 * row) % 12 for row in range(5000)])
     yield "int64", _case([5, 16, 0, 9], wide=True)
     yield "strided", _case([5, 16, 0, 9], strided=True)

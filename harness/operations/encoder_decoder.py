@@ -314,6 +314,9 @@ get_seq_len_block_table_args = _operation(
         "encoder only": _attention_fault(_ENCODER_ONLY),
         "another kind of attention": _attention_fault("cross"),
         "no metadata": wrong_type(0, "attn_metadata"),
+        "number for a flag": Fault(
+            field="is_prompt", spoil=lambda call: call.args.__setitem__(1, 1), error=TypeError
+        ),
     },
 )
 

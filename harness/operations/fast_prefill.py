@@ -252,6 +252,15 @@ def _one_more(value: int) -> Callable[[CommonAttentionMetadata], dict[str, Any]]
     return change
 
 
+def _far(md: CommonAttentionMetadata) -> dict[str, Any]:
+    """The last counted index is token 0 for whoever cuts it to 32 bits."""
+    assert md.logits_indices_padded is not None
+    assert md.num_logits_indices is not None
+    indices = md.logits_indices_padded.to(torch.int64, copy=True)
+    indices[md.num_logits_indices - 1] = 2**32
+    return {"logits_indices_padded": indices}
+
+
 make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
     name=NAME,
     section="6",
@@ -278,6 +287,7 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
             lambda md: {"logits_indices_padded": _floats(md)}, "logits_indices_padded"
         ),
         "logits index behind the last token": _logits(_one_more(0), "logits_indices_padded"),
+        "logits index beyond 32 bits": _logits(_far, "logits_indices_padded"),
         "negative logits index": _logits(_one_more(-1), "logits_indices_padded"),
         "metadata of another type": wrong_type(0, "metadata"),
     },

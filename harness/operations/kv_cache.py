@@ -27,7 +27,6 @@ from harness.operations.block_pairs import (
     pair_faults,
     pairs_of,
     pairs_piece,
-    replace_pairs,
 )
 from harness.operations.common import wrong_type
 from reference.interface import MetadataError
@@ -194,6 +193,22 @@ def _cache_fault(
     return Fault(field=field, spoil=spoil, error=MetadataError, applies=applies)
 
 
+def _smaller(case: Case, side: str, other: str) -> bool:
+    """Whether that side's cache has fewer blocks than the other's, and some."""
+    p = case.params
+    return bool(not p["same_cache"] and 0 < p[f"{side}_blocks"] < p[f"{other}_blocks"])
+
+
+def _is_uneven(case: Case) -> bool:
+    """Whether blocks change their shape when tokens and head dimensions change places."""
+    return max(1, case.params["block_size"]) != max(1, case.params["head_size"])
+
+
+def _other_dtype(cache: torch.Tensor) -> torch.Tensor:
+    sizes = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+    return cache.view(sizes[cache.element_size()])
+
+
 swap_blocks = Operation(
     name=SWAP,
     section="7",
@@ -213,11 +228,22 @@ swap_blocks = Operation(
         "source without keys and values": _cache_fault(0, SRC, lambda cache: cache[0]),
         "source of three halves": _cache_fault(0, SRC, lambda cache: torch.cat([cache, cache[:1]])),
         "destination with other blocks": _cache_fault(1, DST, lambda cache: cache[..., :-1]),
+        "destination with blocks of another shape": _cache_fault(
+            1, DST, lambda cache: cache.transpose(2, 4), _is_uneven
+        ),
         "destination of another dtype": _cache_fault(1, DST, lambda cache: cache.to(torch.int64)),
         "expanded destination": _cache_fault(
             1, DST, lambda cache: cache[:1].expand(2, *cache.shape[1:]), _has_pairs
         ),
-        **pair_faults("src_to_dst", _has_caches, _has_pairs),
+        "destination of another dtype of this size": _cache_fault(1, DST, _other_dtype),
+        **pair_faults(
+            "src_to_dst",
+            _has_caches,
+            _has_pairs,
+            one_cache=lambda case: bool(case.params["same_cache"]),
+            smaller_source=lambda case: _smaller(case, "src", "dst"),
+            smaller_target=lambda case: _smaller(case, "dst", "src"),
+        ),
     },
 )
 
@@ -265,6 +291,8 @@ def _copy_boundaries() -> Iterator[tuple[str, Case]]:
     yield "a block to several places", _copy_case([[2, 0], [2, 1], [2, 3]], [plain])
     yield "first and last block", _copy_case([[0, 3]], [plain])
     yield "layers of different shapes", _copy_case([[0, 1]], [plain, [3, 1, 5, 8, 1, 0]])
+    odd = [3, 3, 1, 5, 0, 0]
+    yield "a cache behind one of odd size", _copy_case([[0, 1]], [odd, plain], "uint8")
     yield "layers that share a cache", _copy_case([[0, 1]], [plain, plain], repeated=True)
     for layout, name in enumerate(LAYOUTS):
         yield name, _copy_case([[3, 1], [2, 0]], [[4, 2, 3, 4, layout, 0]])
@@ -325,9 +353,9 @@ def _first_layer(
     return Fault(field="kv_caches", spoil=spoil, error=error, applies=applies)
 
 
-def _written_source(call: Call) -> torch.Tensor:
-    pairs = call.facts["pairs"]
-    return torch.tensor([*pairs, [pairs[0][1], pairs[0][0]]], dtype=torch.int64)
+def _layers_differ(case: Case) -> bool:
+    """Whether some layer has more blocks than another."""
+    return len({(numbers or [0])[0] for numbers in case.params["layers"]}) > 1
 
 
 copy_blocks = Operation(
@@ -355,13 +383,14 @@ copy_blocks = Operation(
         "expanded layer": _first_layer(
             lambda cache: cache[:1].expand(2, *cache.shape[1:]), MetadataError, _has_pairs
         ),
-        "destination that is a source": Fault(
-            field="src_to_dists",
-            spoil=replace_pairs(_written_source),
-            error=MetadataError,
-            applies=_has_pairs,
+        **pair_faults(
+            "src_to_dists",
+            _has_caches,
+            _has_pairs,
+            one_cache=lambda _: True,
+            smaller_source=_layers_differ,
+            smaller_target=_layers_differ,
         ),
-        **pair_faults("src_to_dists", _has_caches, _has_pairs),
     },
 )
 

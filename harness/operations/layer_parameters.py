@@ -199,6 +199,10 @@ def _another_class(call: Call) -> None:
     call.args[2] = StateSpaceLayer
 
 
+def _no_scale(layer: Layer) -> None:
+    del layer.impl.scale
+
+
 get_per_layer_parameters = Operation(
     name=LAYERS,
     section="7",
@@ -231,6 +235,13 @@ get_per_layer_parameters = Operation(
             error=MetadataError,
             applies=_asks,
         ),
+        "no scale": Fault(
+            field="static_forward_context",
+            spoil=_of_first(_no_scale),
+            error=MetadataError,
+            applies=_asks,
+        ),
+        "class of another type": wrong_type(2, "cls_"),
         "window of another type": Fault(
             field="sliding_window",
             spoil=_of_first(_set_window(("128", 0))),

@@ -11,6 +11,8 @@ from .errors import MetadataError
 
 SWAP, COPY = "swap_blocks", "copy_blocks"
 _CPU = torch.device("cpu")
+_WIDEST = 8
+"""Bytes of an element that can be copied as one integer."""
 
 
 def check_swap_blocks(src: torch.Tensor, dst: torch.Tensor, src_to_dst: torch.Tensor) -> None:
@@ -57,6 +59,9 @@ def _check_cache(operation: str, field: str, cache: object) -> None:
     if cache.ndim != 5 or cache.shape[0] != 2:
         expected = "(2, num_blocks, block_size, num_kv_heads, head_size)"
         raise MetadataError(operation, field, f"of shape {tuple(cache.shape)}", expected)
+    if cache.element_size() > _WIDEST:
+        expected = f"elements of at most {_WIDEST} bytes"
+        raise MetadataError(operation, field, f"of dtype {cache.dtype}", expected)
 
 
 def _check_writable(operation: str, field: str, cache: torch.Tensor) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from .checks import check_bool
 from .constants import AttentionType
 from .errors import MetadataError
 from .protocols import EncoderDecoderMetadata
@@ -50,12 +51,13 @@ def get_seq_len_block_table_args(
 
     The metadata's own tensors. The maximum of a decoder is that of its prefills or of
     its decodes; the encoder has no block tables. AttributeError for another `attn_type`
-    (also ENCODER_ONLY), MetadataError for a field that is None where it counts.
-    SPEC.md section 7.
+    (also ENCODER_ONLY), MetadataError for a field that is None where it counts,
+    TypeError for an `is_prompt` that is no bool. SPEC.md section 7.
     """
     operation = "get_seq_len_block_table_args"
     md = attn_metadata
     _check_metadata(operation, md)
+    check_bool(operation, "is_prompt", is_prompt)
     if attn_type == AttentionType.DECODER:
         lengths = _field(operation, md, "seq_lens_tensor", attn_type)
         longest = "max_prefill_seq_len" if is_prompt else "max_decode_seq_len"

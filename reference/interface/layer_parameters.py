@@ -23,13 +23,16 @@ def get_per_layer_parameters(
     """The hyperparameters of the named attention layers, in the order of `layer_names`.
 
     Each is read from `static_forward_context[name].impl`; other layers are not looked
-    at. MetadataError for a name without a layer, a layer without an impl and an impl
-    that is no `cls_`. SPEC.md section 7.
+    at. MetadataError for a name without a layer, a layer without an impl, an impl that
+    is no `cls_` and one without a scale; TypeError for a window of another form.
+    SPEC.md section 7.
     """
     operation = "get_per_layer_parameters"
     if not isinstance(layer_names, Iterable) or isinstance(layer_names, str):
         given = type(layer_names).__name__
         raise TypeError(f"{operation}: layer_names is {given}, expected a list of str")
+    if not isinstance(cls_, type):
+        raise TypeError(f"{operation}: cls_ is {cls_!r}, expected a class")
     layers = vllm_config.compilation_config.static_forward_context
     parameters = {}
     for index, name in enumerate(layer_names):
@@ -43,10 +46,18 @@ def get_per_layer_parameters(
         parameters[name] = PerLayerParameters(
             window_left=_window_left(operation, name, getattr(impl, "sliding_window", None)),
             logits_soft_cap=getattr(impl, "logits_soft_cap", None),
-            sm_scale=impl.scale,
+            sm_scale=_scale(operation, name, impl),
             has_sinks=getattr(impl, "sinks", None) is not None,
         )
     return parameters
+
+
+def _scale(operation: str, name: str, impl: object) -> float:
+    scale: float | None = getattr(impl, "scale", None)
+    if scale is None:
+        field = f"static_forward_context[{name!r}].impl.scale"
+        raise MetadataError(operation, field, None, "a number")
+    return scale
 
 
 def _window_left(operation: str, name: str, window: object) -> int:
