@@ -95,9 +95,9 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
 
     def _add_decode(self, group: InterData) -> bool:
         """Add a group of one well-formed decode, as most are; False for any other."""
-        if group.is_prompt or len(group.seq_ids) != 1:
-            return False
         tables: Any = group.block_tables
+        if group.is_prompt is not False or len(group.seq_ids) != 1 or type(tables) is not dict:
+            return False
         try:
             ((tokens,), (end,), (seq_len,), (query_len,), (context_len,), (last,)) = (
                 group.input_tokens,
@@ -119,7 +119,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
             return False
         self.slot_mapping.append(block * self.block_size + offset)
         hit = group.prefix_cache_hit
-        self.block_tables.append(blocks if hit or not last else blocks[-last:])
+        self.block_tables.append(list(blocks if hit or not last else blocks[-last:]))
         self.context_lens.append(context_len)
         self.curr_seq_lens.append(seq_len)
         self.num_decode_tokens += 1
@@ -268,13 +268,13 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
 
 
 def _block_tables(group: InterData) -> list[Sequence[int]]:
-    """The blocks of each sequence, of a decode with a window the last ones."""
+    """Copies of the blocks of each sequence, of a decode with a window of the last ones."""
     tables: Any = group.block_tables
     if group.prefix_cache_hit or not any(group.curr_sliding_window_blocks):
-        return [tables[seq_id] for seq_id in group.seq_ids]
+        return [list(tables[seq_id]) for seq_id in group.seq_ids]
     # blocks[-0:] is all of them, as 0 means
     lasts = zip(group.seq_ids, group.curr_sliding_window_blocks, strict=True)
-    return [tables[seq_id][-last:] for seq_id, last in lasts]
+    return [list(tables[seq_id][-last:]) for seq_id, last in lasts]
 
 
 def _flat(tables: list[Sequence[int]]) -> Array:

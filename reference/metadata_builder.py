@@ -99,7 +99,9 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         """The blocks that attention reads: none for a prompt that is computed at once."""
         if inter_data.block_tables is None or is_block_tables_empty(inter_data.block_tables):
             return []
-        blocks = inter_data.block_tables[inter_data.seq_ids[row]] or []
+        blocks = inter_data.block_tables[inter_data.seq_ids[row]]
+        if blocks is None:
+            return []
         if inter_data.prefix_cache_hit:
             return list(blocks)
         if inter_data.is_prompt and not chunked:

@@ -180,6 +180,8 @@ class Step:
     """Rows that read all their blocks in spite of the window."""
     together: int = 1
     """Decodes in a sequence group: the samples of one request."""
+    numpy: int = 0
+    """1: block ids are numpy's integers, as an engine has them that keeps its tables in arrays."""
 
 
 class Sequence(NamedTuple):
@@ -254,7 +256,13 @@ def _seq_id(row: int) -> int:
 def _tables(members: list[Sequence], step: Step) -> dict[int, list[int] | None] | None:
     if step.profile:
         return None if step.profile == 1 else {_seq_id(member.row): None for member in members}
+    if step.numpy:
+        return {_seq_id(member.row): _of_numpy(member.blocks) for member in members}
     return {_seq_id(member.row): member.blocks for member in members}
+
+
+def _of_numpy(blocks: list[int]) -> Any:
+    return [np.int32(block) for block in blocks]
 
 
 def _window(seq_len: int, block_size: int, window: int) -> tuple[int, int]:

@@ -133,7 +133,7 @@ class _Machine(Machine):
         """Virtual batches for chunked local attention."""
         self.step("local", blocks=blocks)
 
-    @rule(kind=st.integers(0, 11))
+    @rule(kind=st.integers(0, 13))
     def bad(self, kind: int) -> None:
         """Bad input."""
         self.step("bad", kind=kind)
@@ -335,7 +335,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
             *({"do": "cut", "at": 4}, {"do": "local", "blocks": 0}),
         ),
     )
-    bad = [{"do": "bad", "kind": kind} for kind in range(12)]
+    bad = [{"do": "bad", "kind": kind} for kind in range(14)]
     yield "refused steps change nothing", _case(*three, _build(2), _remove(1), *bad)
     yield "highest block ids, block size 16", _case(_add(1, 9), _build(5), block_size=16)
 

@@ -238,6 +238,9 @@ class Engine:
             bad["append too many blocks"] = f"batch.append_blocks({first!r}, {more})"
             bad["build without a request's entry"] = "batch.build({})"
             bad["build beyond the blocks"] = f"batch.build({all_covered | {first: beyond}})"
+            wrap = {first: 2**63 - 1}
+            bad["build more tokens than int64 counts"] = f"batch.build({all_covered | wrap})"
+            bad["advance by more tokens than int64 counts"] = f"batch.advance({all_covered | wrap})"
             bad["build for too few rows"] = f"batch.build({all_covered}, {len(live) - 1})"
         if None in self.rows:
             bad["build with a hole"] = f"batch.build({all_covered})"

@@ -100,7 +100,7 @@ def _lines(steps: list[dict[str, Any]]) -> Iterator[Line]:
             added += rows
             yield Line(
                 f"add {_told(rows)}",
-                "\n".join(f"builder._add_seq_group({group}, True)" for group in groups),
+                "\n".join(_add(group) for group in groups),
             )
         elif step["do"] == "add nonsense":
             code = "group = request(99, 1, 3)\ngroup.query_lens = [2]"
@@ -117,6 +117,12 @@ def _lines(steps: list[dict[str, Any]]) -> Iterator[Line]:
 
 def _request(number: int, row: _Row, image: bool) -> str:
     return f"request({number}, {row[0]}, {row[1]}{', image=True' if image else ''})"
+
+
+def _add(group: str) -> str:
+    """The engine's own tables go on to change: here they are gone after the call."""
+    lines = (f"group = {group}", "builder._add_seq_group(group, True)")
+    return "\n".join((*lines, "[table.clear() for table in group.block_tables.values()]"))
 
 
 def _told(rows: list[_Row]) -> str:

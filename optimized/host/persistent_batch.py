@@ -14,9 +14,10 @@ def measure(
     tokens, max_query_len, max_seq_len = 0, 0, 0
     for r in range(query_lens.shape[0]):
         query_len = query_lens[r]
-        seq_len = computed[r] + query_len
-        if query_len < 0 or seq_len > num_blocks[r] * block_size:
+        # not computed + query_len > covered: a sum could wrap
+        if query_len < 0 or query_len > num_blocks[r] * block_size - computed[r]:
             return -1, 0, 0
+        seq_len = computed[r] + query_len
         tokens += query_len
         max_query_len = max(max_query_len, query_len)
         max_seq_len = max(max_seq_len, seq_len)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from .checks import check_int
+from .checks_slots import check_block
 from .errors import MetadataError
 
 MAX_INT32 = 2**31 - 1
@@ -75,14 +76,13 @@ def check_new_request(
 
 
 def check_block_ids(operation: str, block_ids: Sequence[int], room: int) -> None:
-    """Block ids of type int that an int32 holds, at most `room` of them."""
+    """Block ids, Python's or numpy's integers, that an int32 holds, at most `room` of them."""
     if not isinstance(block_ids, list | tuple):
         given = type(block_ids).__name__
         raise TypeError(f"{operation}: block_ids is {given}, expected a list of ints")
     if not all(type(block) is int and 0 <= block <= MAX_INT32 for block in block_ids):
         for index, block in enumerate(block_ids):
-            check_int(operation, f"block_ids[{index}]", block, 0)
-            if block > MAX_INT32:
+            if check_block(operation, f"block_ids[{index}]", block) > MAX_INT32:
                 raise MetadataError(operation, f"block_ids[{index}]", block, "an id below 2**31")
     if len(block_ids) > room:
         expected = f"at most {room}, the free columns of its row"

@@ -125,13 +125,19 @@ def check_blocks(
     if range_start >= range_end:
         return
     for column in range(range_start // block_size, -(-range_end // block_size)):
-        try:
-            block = index(block_table[column])
-        except TypeError:
-            given = type(block_table[column]).__name__
-            raise TypeError(f"{operation}: {field}[{column}] is {given}, expected int") from None
-        if block < 0:
-            raise MetadataError(operation, f"{field}[{column}]", block, "at least 0")
+        check_block(operation, f"{field}[{column}]", block_table[column])
+
+
+def check_block(operation: str, field: str, value: object) -> int:
+    """A block id, Python's integer or numpy's (TypeError), that is not negative."""
+    try:
+        block = index(value)  # type: ignore[arg-type]  # found out by trying
+    except TypeError:
+        given = type(value).__name__
+        raise TypeError(f"{operation}: {field} is {given}, expected int") from None
+    if block < 0:
+        raise MetadataError(operation, field, block, "at least 0")
+    return block
 
 
 def check_range(

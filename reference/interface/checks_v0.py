@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from .checks import check_int, check_tables
+from .checks import check_bool, check_int, check_tables
+from .checks_slots import check_block
 from .errors import MetadataError
 from .protocols_v0 import InputBuilder, InterData, Runner
 
@@ -39,6 +40,7 @@ def check_input_builder(builder: InputBuilder) -> None:
 
 def check_seq_group(group: InterData) -> None:
     """Require one entry a sequence, lengths that agree, and block tables where they are read."""
+    check_bool(ADD, "is_prompt", group.is_prompt)
     rows = len(group.seq_ids)
     for field in _PER_SEQUENCE:
         values = getattr(group, field)
@@ -100,6 +102,9 @@ def check_build(
         if len(values) != length:
             raise MetadataError(BUILD, field, f"of length {len(values)}", f"length {length}")
         check_ints(BUILD, field, values, 0)
+        if sum(values) >= 1 << 31:
+            given = f"{sum(values)} tokens in all"
+            raise MetadataError(BUILD, field, given, "less than 2**31: offsets are int32")
     if not any(query_lens):
         raise MetadataError(BUILD, "query_lens", "without any token", "at least one query token")
     if sum(query_lens) != tokens:
@@ -139,8 +144,8 @@ def graph_shape(operation: str, runner: Runner) -> tuple[int, int]:
 
 
 def check_ids(tables: Sequence[Sequence[int]]) -> None:
-    """Require block ids that fit int32, and Python integers."""
+    """Require block ids that fit int32: integers, Python's or numpy's."""
     for table in tables:
-        check_ints(BUILD, "block_tables", table, 0)
-        if table and max(table) >= 1 << 31:
-            raise MetadataError(BUILD, "block_tables", max(table), "ids below 2**31")
+        for block in table:
+            if check_block(BUILD, "block_tables", block) >= 1 << 31:
+                raise MetadataError(BUILD, "block_tables", block, "ids below 2**31")

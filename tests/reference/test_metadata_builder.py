@@ -84,6 +84,31 @@ def test_a_profile_run(engine, builder):
     assert made.block_tables.shape == (1, 0)
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.int64, int])
+def test_block_ids_of_numpys_types(engine, builder, kind):
+    group = request(1, 1, 3)
+    group.block_tables = {1: [kind(10), kind(11)]}
+    engine.inter_data_list = [group]
+    made = builder.build([4], [1], -1, 1)
+    assert made.slot_mapping.tolist() == [23]
+    assert made.block_tables.tolist() == [[10, 11]]
+
+
+@pytest.mark.parametrize("prompt", [True, False])
+def test_tables_are_read_when_a_group_is_added(builder, prompt):
+    group = request(1, 2 if prompt else 1, 3)
+    builder._add_seq_group(group, True)
+    group.block_tables[1][0] = 77
+    tokens = 2 if prompt else 1
+    assert builder.build([3 + tokens], [tokens], -1, tokens).block_tables[0, 0] == 10
+
+
+def test_offsets_beyond_int32_are_refused(engine, builder):
+    engine.inter_data_list = [request(1, 1, 3), request(2, 1, 3)]
+    with pytest.raises(ValueError, match="in all"):
+        builder.build([2**30, 2**30], [1, 1], -1, 2)
+
+
 def test_placeholder_maps_are_merged_and_left_alone(engine, builder):
     groups = [request(1, 3, 0, image=True), request(2, 5, 0, image=True)]
     given = [dict(group.multi_modal_placeholder_maps) for group in groups]

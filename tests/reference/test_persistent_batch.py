@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -144,6 +145,13 @@ def test_dummy_run_spreads_tokens_and_has_no_slots(batch):
     assert batch.build_dummy(0, 0).num_reqs == 0
 
 
+def test_block_ids_of_numpys_types(package):
+    made = package.PersistentBatch(1, 4, 2, 2)
+    made.add_request("a", [np.int32(3)], 1)
+    made.append_blocks("a", (np.int64(5),))
+    assert made.build({"a": 2}).slot_mapping.tolist() == [7, 10]
+
+
 def test_slots_beyond_int32(package):
     made = package.PersistentBatch(1, 4, 1, 16)
     made.add_request("a", [2**31 - 1], 14)
@@ -180,6 +188,8 @@ def test_reorder_moves_the_state(package, batch):
         ("build", ({"a": 1, "b": 1, "c": 1}, 6), "num_padded_reqs is 6, expected at most 5"),
         ("build", ({"a": 1, "b": 1, "c": 1}, 3, 2), "num_padded_tokens is 2"),
         ("build", ({"a": 1, "b": 1, "c": 1}, None, 21), "num_padded_tokens is 21"),
+        ("build", ({"a": 2**63 - 1, "b": 1, "c": 1},), r"num_blocks\[0\] is 2"),
+        ("advance", ({"a": 2**63 - 1, "b": 1, "c": 1},), r"num_blocks\[0\] is 2"),
         ("build_dummy", (6, 6), "num_reqs is 6, expected at most 5"),
         ("build_dummy", (1, 13), "num_tokens is 13, expected at most 12"),
         ("advance", ({"a": 1},), "missing, expected an entry for request 'b'"),
@@ -199,7 +209,7 @@ def test_bad_input_changes_nothing(package, batch, method, arguments, message):
     [
         ("add_request", ([], [])),
         ("add_request", ("d", "12")),
-        ("add_request", ("d", [True])),
+        ("add_request", ("d", [1.0])),
         ("add_request", ("d", [1], 1.0)),
         ("swap_states", (0, "b")),
         ("build", ([1],)),
