@@ -60,9 +60,11 @@ class CommonAttentionState(AttentionState):
             expected = f"at most {height}, the rows of graph_block_tables"
             raise MetadataError(operation, "max_batch_size", max_batch_size, expected)
         tables = torch.from_numpy(self.runner.graph_block_tables[:max_batch_size].copy())
-        self._graph_slot_mapping = self._full((max_batch_size,), PAD_SLOT_ID, torch.int64)
-        self._graph_seq_lens = self._full((max_batch_size,), 1)
+        slots = self._full((max_batch_size,), PAD_SLOT_ID, torch.int64)
+        seq_lens = self._full((max_batch_size,), 1)
+        # set when all are made: memory may run out
         self._graph_block_tables = tables.to(self.runner.device)
+        self._graph_slot_mapping, self._graph_seq_lens = slots, seq_lens
         self._is_graph_capturing = True
         try:
             yield
