@@ -47,11 +47,11 @@ def expected_values(kinds: Sequence[int]) -> dict[str, Any]:
 def metadata_class(form: int, kinds: Sequence[int]) -> type[Any]:
     """A class `EngineMetadata` of the form, with a field for each of `kinds`."""
     if form in (PLAIN, PLAIN_SLOTS):
-        names = (*BATCH_FIELDS, *field_names(kinds))
         members: dict[str, Any] = {"__doc__": "Metadata of the small backend."}
-        if form == PLAIN_SLOTS:
-            members["__slots__"] = names
-        return type("EngineMetadata", (), members)
+        if form == PLAIN:
+            return type("EngineMetadata", (), members)
+        base = type("EngineMetadataBase", (), {"__slots__": BATCH_FIELDS})
+        return type("EngineMetadata", (base,), members | {"__slots__": field_names(kinds)})
     specified: list[tuple[str, Any] | tuple[str, Any, Any]] = [
         (name, torch.Tensor if name.endswith(("loc", "lens")) else int) for name in BATCH_FIELDS
     ]
@@ -77,10 +77,18 @@ def metadata_class(form: int, kinds: Sequence[int]) -> type[Any]:
     return make_dataclass(
         "EngineMetadata",
         specified,
-        namespace={"__post_init__": post_init, "__doc__": "Metadata of the small backend."},
+        namespace={
+            "__post_init__": post_init,
+            "__doc__": "Metadata of the small backend.",
+            "__module__": __name__,
+        },
         frozen=form == FROZEN,
         slots=form == SLOTS,
-        eq=False,  # tensors have no truth value
+        # Tensors have no truth value: of the frozen ones none are compared here either.
+        eq=form == FROZEN,
+        order=form == FROZEN,
+        unsafe_hash=form == SLOTS,
+        repr=form != SLOTS,
     )
 
 

@@ -40,11 +40,11 @@ class CausalImpl(Impl):
 
 
 class EncoderImpl(Impl):
-    """Looks to both sides, None for no window; does not know sinks."""
+    """Looks to both sides, as a list, None for no window; does not know sinks."""
 
     def _kept(self, window: int | None, soft_cap: Any, sinks: Any) -> dict[str, Any]:
         del sinks
-        sides = None if window is None else (window - 1, window - 1)
+        sides = None if window is None else [window - 1, window - 1]
         return {"sliding_window": sides, "logits_soft_cap": soft_cap}
 
 

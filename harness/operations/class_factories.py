@@ -22,6 +22,8 @@ _PREFIXES = st.sampled_from(("Sliced", "FastPrefill_", ""))
 _DATACLASSES = st.sampled_from((engine.DATACLASS, engine.FROZEN, engine.SLOTS))
 _FORMS = st.integers(engine.DATACLASS, engine.PLAIN_SLOTS)
 _KINDS = st.lists(st.integers(engine.REQUIRED, engine.ATTACHED), max_size=5)
+_KEPT = ("frozen", "eq", "order", "unsafe_hash", "repr")
+"""What of a dataclass goes on to its extension."""
 _INT, _LIST, _TENSOR = range(3)
 """Kinds of added fields: an int, a list of its own for each instance, an optional tensor."""
 _ADDED = st.lists(st.integers(_INT, _TENSOR), max_size=4)
@@ -85,9 +87,10 @@ def _metadata_outputs(call: Call, result: Any) -> Outputs:
         "name": made.__name__,
         "is a subclass": issubclass(made, call.facts["cls"]),
         "fields": [f.name for f in fields(made)] if is_dataclass(made) else MISSING,
-        "frozen": made.__dataclass_params__.frozen,
+        "module": made.__module__,
         "compared by identity": made.__eq__ is object.__eq__,
     }
+    outputs |= {name: getattr(made.__dataclass_params__, name) for name in _KEPT}
     for number, name in enumerate((*engine.BATCH_FIELDS, *details)):
         outputs[f"[{number}].inherited"] = getattr(plain, name, MISSING)
     for number, name in enumerate(added):
@@ -118,8 +121,11 @@ def _metadata_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
             yield Breach(f"[{number}].default", "is not the default of the added field")
         if outputs[f"[{number}].given"] != 40 + number:
             yield Breach(f"[{number}].given", "is not what the instance was given")
-    if outputs["frozen"] is not cls.__dataclass_params__.frozen:
-        yield Breach("frozen", "is not as in the class that is extended")
+    for name in _KEPT:
+        if outputs[name] is not getattr(cls.__dataclass_params__, name):
+            yield Breach(name, "is not as in the class that is extended")
+    if outputs["module"] != cls.__module__:
+        yield Breach("module", "is not that of the class that is extended")
     if outputs["lists are shared"]:
         yield Breach("lists are shared", "between instances")
 
@@ -130,6 +136,11 @@ def _diagnose_metadata(_call: Call, name: str, _expected: Any, got: Any) -> str:
     return {
         "frozen": "frozen unlike the class that is extended",
         "compared by identity": "compared unlike the class that is extended",
+        "eq": "compared unlike the class that is extended",
+        "order": "ordered unlike the class that is extended",
+        "unsafe_hash": "hashed unlike the class that is extended",
+        "repr": "represented unlike the class that is extended",
+        "module": "another module than that of the class that is extended",
     }.get(name, "")
 
 
@@ -222,6 +233,7 @@ def _backend_outputs(call: Call, result: Any) -> Outputs:
         "accept_output_buffer": result.accept_output_buffer,
         "cache shape": list(result.get_kv_cache_shape(3, 16, 2, 8)),
         "class name": result.full_cls_name()[1],
+        "module": result.__module__ == backend.__module__,
         "underlying builder": backend.get_builder_cls() is call.facts["before"],
     }
 

@@ -70,7 +70,11 @@ def _drive(offered: Any, call: Call) -> Any:
     return (
         backend,
         builder,
-        builder.build(facts["prefix_len"], facts["metadata"], fast_build=facts["fast_build"]),
+        builder.build(
+            common_prefix_len=facts["prefix_len"],
+            common_attn_metadata=facts["metadata"],
+            fast_build=facts["fast_build"],
+        ),
     )
 
 
@@ -141,6 +145,18 @@ def _no_backend(call: Call) -> None:
     call.args[1] = torch.Tensor
 
 
+def _builds_a_tuple(call: Call) -> None:
+    """The underlying builder makes something that no class can extend with fields."""
+    backend = call.args[1]
+
+    class Builder(backend.get_builder_cls()):  # type: ignore[misc]
+        def build(self, *_args: Any, **_kwargs: Any) -> tuple[int, ...]:
+            return (7,)
+
+    members = {"get_builder_cls": staticmethod(lambda: Builder)}
+    call.args[1] = type(backend.__name__, (backend,), members)
+
+
 create_fast_prefill_custom_backend = Operation(
     name=NAME,
     section="6",
@@ -164,6 +180,9 @@ create_fast_prefill_custom_backend = Operation(
             field="prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
         ),
         "backend of another type": wrong_type(1, "underlying_attn_backend"),
+        "metadata that cannot be extended": Fault(
+            field="underlying builder", spoil=_builds_a_tuple, error=TypeError
+        ),
         "class that is no backend": Fault(
             field="underlying_attn_backend", spoil=_no_backend, error=TypeError
         ),

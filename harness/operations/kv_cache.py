@@ -200,8 +200,7 @@ def _smaller(case: Case, side: str, other: str) -> bool:
 
 
 def _is_uneven(case: Case) -> bool:
-    """Whether blocks change their shape when tokens and head dimensions change places."""
-    return max(1, case.params["block_size"]) != max(1, case.params["head_size"])
+    return bool(max(1, case.params["block_size"]) != max(1, case.params["head_size"]))
 
 
 def _other_dtype(cache: torch.Tensor) -> torch.Tensor:
@@ -291,8 +290,7 @@ def _copy_boundaries() -> Iterator[tuple[str, Case]]:
     yield "a block to several places", _copy_case([[2, 0], [2, 1], [2, 3]], [plain])
     yield "first and last block", _copy_case([[0, 3]], [plain])
     yield "layers of different shapes", _copy_case([[0, 1]], [plain, [3, 1, 5, 8, 1, 0]])
-    odd = [3, 3, 1, 5, 0, 0]
-    yield "a cache behind one of odd size", _copy_case([[0, 1]], [odd, plain], "uint8")
+    yield "behind an odd size", _copy_case([[0, 1]], [[3, 3, 1, 5, 0, 0], plain], "uint8")
     yield "layers that share a cache", _copy_case([[0, 1]], [plain, plain], repeated=True)
     for layout, name in enumerate(LAYOUTS):
         yield name, _copy_case([[3, 1], [2, 0]], [[4, 2, 3, 4, layout, 0]])
@@ -358,6 +356,11 @@ def _layers_differ(case: Case) -> bool:
     return len({(numbers or [0])[0] for numbers in case.params["layers"]}) > 1
 
 
+def _has_heads(case: Case) -> bool:
+    """Whether something is copied and the first layer has several heads."""
+    return _has_pairs(case) and len(_call_of(case).args[0][0][0, 0, 0]) > 1
+
+
 copy_blocks = Operation(
     name=COPY,
     section="7",
@@ -380,8 +383,8 @@ copy_blocks = Operation(
         ),
         "layer of another type": _first_layer(lambda cache: cache.tolist(), TypeError),
         "layer without keys and values": _first_layer(lambda cache: cache[0], MetadataError),
-        "expanded layer": _first_layer(
-            lambda cache: cache[:1].expand(2, *cache.shape[1:]), MetadataError, _has_pairs
+        "layer with expanded heads": _first_layer(
+            lambda cache: cache[:, :, :, :1].expand(cache.shape), MetadataError, _has_heads
         ),
         **pair_faults(
             "src_to_dists",

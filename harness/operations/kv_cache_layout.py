@@ -119,6 +119,7 @@ def _set_boundaries() -> Iterator[tuple[str, Case]]:
             )
     yield "nothing set and nothing said", _set_case(None)
     yield "nothing set: the environment counts", _set_case(None, "HND")
+    yield "HND where the environment says another word", _set_case("HND", "nhd")
 
 
 def _set_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
@@ -129,18 +130,24 @@ def _set_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield Breach("result", "returns something")
 
 
+def _prepare_set(case: Case, _pattern: int, _device: str) -> Call:
+    """Where nothing is set the environment counts: then it says no other word."""
+    layout, environment = case.params["cache_layout"], case.params["environment"]
+    if layout is None and environment not in _LAYOUTS:
+        environment = None
+    return Call([layout], facts={"environment": environment})
+
+
 set_kv_cache_layout = Operation(
     name=SET,
     section="7",
     summary="chooses the layout for the process, or takes the choice back",
     cases=lambda: st.builds(
-        _set_case, st.sampled_from((*_LAYOUTS, None)), st.sampled_from((None, *_LAYOUTS))
+        _set_case, st.sampled_from((*_LAYOUTS, None)), st.sampled_from((None, *_LAYOUTS, "nhd"))
     ),
     boundaries=_set_boundaries,
     from_batch=lambda batch: [_set_case(_LAYOUTS[batch.num_requests % 2])],
-    prepare=lambda case, _pattern, _device: Call(
-        [case.params["cache_layout"]], facts=dict(case.params)
-    ),
+    prepare=_prepare_set,
     run=_set_and_read,
     outputs=returned,
     invariants=_set_invariants,

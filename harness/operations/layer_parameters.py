@@ -46,6 +46,11 @@ def _row(numbers: list[int], length: int) -> list[int]:
     return [*numbers, *[0] * length][:length]
 
 
+def _soft_cap(number: int) -> float | None:
+    """0 stands for none, -1 for a cap of 0, as some implementations say none."""
+    return float(max(0, number)) if number else None
+
+
 def _fields(parameters: Any, prefix: str = "") -> Outputs:
     return {f"{prefix}{name}": getattr(parameters, name, MISSING) for name in _FIELDS}
 
@@ -55,7 +60,7 @@ def _fields(parameters: Any, prefix: str = "") -> Outputs:
 _layer = st.tuples(
     st.integers(0, len(IMPLS) - 1),
     st.sampled_from((0, 0, 1, 2, 128, 4096)),
-    st.sampled_from((0, 0, 30, 50)),
+    st.sampled_from((0, 0, 30, 50, -1)),
     st.integers(0, len(_SCALES) - 1),
     st.integers(0, 1),
 ).map(list)
@@ -89,6 +94,7 @@ def _layers_boundaries() -> Iterator[tuple[str, Case]]:
         "other classes beside those asked for",
         _layers_case([[i, 8, 0, 0, 1] for i in range(4)], [0, 1, 2, 3], 2),
     )
+    yield "a soft cap of 0", _layers_case([[0, 0, -1, 0, 0], plain], [0, 1])
     yield "sinks", _layers_case([[0, 0, 0, 0, 1], plain], [0, 1])
 
 
@@ -103,7 +109,7 @@ def _made_layer(numbers: list[int]) -> Layer:
     impl = IMPLS[kind % len(IMPLS)](
         _SCALES[scale % len(_SCALES)],
         window or None,
-        float(soft_cap) or None,
+        _soft_cap(soft_cap),
         torch.zeros(1) if sinks else None,
     )
     return Layer(impl)
@@ -151,7 +157,7 @@ def _layers_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         cls = IMPLS[kind % len(IMPLS)]
         wanted = {
             "window_left": -1 if cls is LatentImpl else (window or 0) - 1,
-            "logits_soft_cap": None if cls is LatentImpl else float(soft_cap) or None,
+            "logits_soft_cap": None if cls is LatentImpl else _soft_cap(soft_cap),
             "sm_scale": _SCALES[scale % len(_SCALES)],
             "has_sinks": bool(sinks) and cls in (CausalImpl, MaskImpl),
         }
@@ -255,7 +261,7 @@ get_per_layer_parameters = Operation(
 
 _parameters = st.tuples(
     st.sampled_from((0, 0, 1, 128)),
-    st.sampled_from((0, 0, 30)),
+    st.sampled_from((0, 0, 30, -1)),
     st.sampled_from((0, 0, 1)),
     st.sampled_from((0, 0, 1)),
     st.sampled_from((0, 0, 1, 2)),
@@ -279,6 +285,7 @@ def _global_boundaries() -> Iterator[tuple[str, Case]]:
     yield "windows that differ (K23)", _global_case([plain, [129, 0, 0, 0, 0]])
     yield "window of the last layer differs", _global_case([plain, plain, [1, 0, 0, 0, 0]])
     yield "soft caps that differ", _global_case([plain, [0, 30, 0, 0, 0]])
+    yield "a soft cap of 0 beside none", _global_case([plain, [0, -1, 0, 0, 0]])
     yield "scales that differ", _global_case([plain, [0, 0, 1, 0, 0]])
     yield "sinks that differ", _global_case([plain, [0, 0, 0, 1, 0]])
     yield "first layer differs from the others", _global_case([[4, 0, 0, 0, 0], plain, plain])
@@ -296,7 +303,7 @@ def _prepare_global(case: Case, _pattern: int, _device: str) -> Call:
     layers = {
         f"model.layers.{index}.self_attn.attn": PerLayerParameters(
             window_left=window - 1,
-            logits_soft_cap=float(soft_cap) or None,
+            logits_soft_cap=_soft_cap(soft_cap),
             sm_scale=_SCALES[scale % len(_SCALES)],
             has_sinks=bool(sinks),
             has_same_window_lefts=_FLAGS[flags % 3],

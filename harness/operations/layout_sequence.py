@@ -39,6 +39,11 @@ class _Machine(Machine):
         """The user asks for a layout by the environment."""
         self.step("export", layout=layout)
 
+    @rule(word=st.sampled_from(("NCHW", "nhd", "")))
+    def export_invalid(self, word: str) -> None:
+        """The environment asks for a layout that does not exist."""
+        self.step("export", layout=word)
+
     @rule()
     def unexport(self) -> None:
         """The environment says nothing any more."""
@@ -60,7 +65,9 @@ def _line(step: dict[str, Any]) -> Line:
     return {
         "set": Line(f"set {layout}", f"set_kv_cache_layout({layout!r})"),
         "unset": Line("unset", "set_kv_cache_layout(None)"),
-        "export": Line(f"export {layout}", f"os.environ[{_VARIABLE!r}] = {layout!r}"),
+        "export": Line(
+            f"export {layout or repr(layout)}", f"os.environ[{_VARIABLE!r}] = {layout!r}"
+        ),
         "unexport": Line("remove the variable", f"os.environ.pop({_VARIABLE!r}, None)"),
         "get": Line("get", "layout = get_kv_cache_layout()"),
         "set invalid": Line(
@@ -72,7 +79,19 @@ def _line(step: dict[str, Any]) -> Line:
 def _script(case: Case, _pattern: int) -> Script:
     """Starts with nothing exported, whatever the environment of the run says."""
     setup = f"import os\n\nos.environ.pop({_VARIABLE!r}, None)\nlayout = None"
-    return Script(setup, tuple(map(_line, case.params["steps"])))
+    steps = case.params["steps"]
+    # What reading an unknown layout raises is for `get_kv_cache_layout`: here it is not read.
+    kept = [s for n, s in enumerate(steps) if s["do"] != "get" or _readable(steps[:n])]
+    return Script(setup, tuple(map(_line, kept)))
+
+
+def _readable(steps: list[dict[str, Any]]) -> bool:
+    """Whether a layout is set after these steps, or the environment names none that is unknown."""
+    choices = [step for step in steps if step["do"] in ("set", "unset")]
+    said = [step for step in steps if step["do"] in ("export", "unexport")]
+    chosen = bool(choices) and choices[-1]["do"] == "set"
+    unknown = bool(said) and said[-1].get("layout", "NHD") not in ("NHD", "HND")
+    return chosen or not unknown
 
 
 def _observe(names: dict[str, Any]) -> Outputs:
@@ -104,6 +123,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "set after the first get (K27)", _case(get, hnd, get)
     yield "environment after the first get", _case(get, export, get)
     yield "set goes before the environment", _case(export, nhd, get)
+    unknown = {"do": "export", "layout": "nhd"}
+    yield "what is set goes before an unknown layout", _case(unknown, nhd, get)
     yield "unset falls back on the environment", _case(export, nhd, get, {"do": "unset"}, get)
     yield "refused layout changes nothing", _case(hnd, {"do": "set invalid", "layout": "hnd"}, get)
 
