@@ -36,6 +36,8 @@ FILES = {
 MISTAKES = [
     ("verify --ops splt_decodes", "no operation 'splt_decodes': did you mean split_decodes_and_"),
     ("verify --ops zzz", "no operation 'zzz': `attnproof list` shows all of them"),
+    ("list frobnicate", "no operation 'frobnicate': `attnproof list` shows all of them"),
+    ("list --markdown --candidate nobody", "--markdown tells of no candidate"),
     ("verify --ops ,", "no operation '': `attnproof list` shows all of them"),
     ("verify --candidate nope", "no candidate 'nope': not built in or installed (optimized, "),
     ("verify --candidate nope.py", "candidate file nope.py does not exist"),
@@ -206,8 +208,8 @@ def test_the_page_of_operations_is_what_list_prints(monkeypatch, capsys):
     assert capsys.readouterr().out == page.read_text(encoding="utf-8")
 
 
-def test_list_names_every_operation(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "240")
+def test_list_names_every_operation_in_a_pipe(monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
     assert run_here("list", monkeypatch) == 0
     shown = capsys.readouterr().out
     assert [name for name in ALL if name not in shown] == []

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Final
+
 from rich.console import Console
 from rich.table import Table
 
@@ -11,20 +14,25 @@ from harness.operations import ALL
 from harness.oracles import CONTRACTS
 from harness.report.catalogue import Entry, entry_of, page
 from harness.running.candidates import resolve
+from harness.running.errors import UsageError
 from harness.running.worker import warm_up
 from harness.running.workers import Worker
 from harness.verbs.selection import pick_operations
+
+_PIPED_COLUMNS: Final = 240
 
 
 def show_operations(names: list[str], candidate_names: list[str], markdown: bool) -> None:
     """Print the operations: a table of all, or all about those that are named (UsageError)."""
     entries = [entry_of(operation) for operation in pick_operations(",".join(names))]
     if markdown:
+        if candidate_names:
+            raise UsageError("--markdown tells of no candidate: leave out --candidate")
         print(page(entries), end="")
         return
     candidates = resolve(candidate_names, "auto")
     offers = {candidate.name: _offers(candidate) for candidate in candidates}
-    console = Console(highlight=False)
+    console = _console()
     if names:
         for entry in entries:
             _print_entry(console, entry, offers)
@@ -32,6 +40,14 @@ def show_operations(names: list[str], candidate_names: list[str], markdown: bool
     console.print(_operations(entries, offers))
     console.print()
     console.print(_oracles())
+
+
+def _console() -> Console:
+    """As wide as the terminal; where there is none, so wide that no name is cut in two."""
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPED_COLUMNS
+    return console
 
 
 def _offers(candidate: Candidate) -> dict[str, str]:

@@ -22,7 +22,7 @@ def pick_operations(names: str) -> list[Operation]:
     picked = []
     for name in dict.fromkeys(part.strip() for part in names.split(",")):
         if name not in ALL:
-            near = get_close_matches(name, ALL, n=1, cutoff=0.4)
+            near = get_close_matches(name, ALL, n=1, cutoff=0.45)
             hint = f"did you mean {near[0]}?" if near else "`attnproof list` shows all of them"
             raise UsageError(f"no operation {name!r}: {hint}")
         picked.append(ALL[name])
