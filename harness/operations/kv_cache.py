@@ -1,7 +1,7 @@
 """Operations of SPEC.md section 7 that move blocks of the paged cache.
 
 Bug classes: keys moved without values, part of a block, a stride assumed, source and
-destination exchanged, ids taken for slots, a product of 32 bits.
+destination exchanged, ids taken for slots. Not 32-bit products (K15): see `tests/optimized`.
 """
 
 from __future__ import annotations
