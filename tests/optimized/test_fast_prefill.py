@@ -13,6 +13,7 @@ import torch
 import optimized
 import reference
 from harness.cases import engine_backend as engine
+from optimized import dispatch
 from reference import CommonAttentionMetadata, KVSharingFastPrefillMetadata, MetadataError
 
 NAME = "make_kv_sharing_fast_prefill_common_attn_metadata"
@@ -156,3 +157,16 @@ def test_names_of_the_made_backend_lead_to_the_underlying_module():
     underlying = engine.make_backend(0, [])
     backend = reference.create_fast_prefill_custom_backend("Fast_", underlying)
     assert backend.full_cls_name() == (underlying.__module__, "Fast_EngineBackend")
+
+
+@pytest.mark.skipif(not dispatch.INTERPRETED, reason="host loops stop at the first")
+@pytest.mark.parametrize("before", [0, 7])
+def test_the_kernel_writes_how_many_indices_are_malformed(before):
+    """Memory that happens to hold 0 must not pass for a count."""
+    from optimized.kernels.fast_prefill import count_sampled_on_device
+
+    for indices, malformed in (([0, 4, 6], 1), ([0, 4], 0), ([-1, 2**32, 2], 2)):
+        counted = torch.full((4,), before)
+        offsets = torch.tensor([0, 3, 5])
+        count_sampled_on_device(offsets, torch.tensor(indices), 6, counted)
+        assert int(counted[-1]) == malformed

@@ -153,6 +153,9 @@ def test_errors_are_those_of_the_reference(agree):
     for pairs in ([[4, 0]], [[0, -1]], [[0, 1], [2, 1]], [[0, 1, 2]]):
         error = agree("copy_blocks", [one], torch.tensor(pairs))
         assert isinstance(error, reference.MetadataError)
+    wide = torch.zeros((2, 4, 2, 3, 8), dtype=torch.complex128)
+    error = agree("copy_blocks", [wide], torch.tensor([[0, 1]]))
+    assert isinstance(error, reference.MetadataError)
     assert isinstance(agree("swap_blocks", one, None, torch.tensor([[0, 1]])), TypeError)
 
 
