@@ -65,13 +65,11 @@ class _Machine(Machine):
         self.step("append", which=which, blocks=blocks)
 
     @precondition(lambda self: self.requests)
-    @rule(which=st.lists(_SMALL, min_size=1, max_size=3))
+    @rule(which=st.lists(_SMALL, min_size=1, max_size=4))
     def remove(self, which: list[int]) -> None:
         """Requests leave holes, and their blocks."""
         for one in which[: self.requests]:
-            self.requests -= 1
-            self.holes += 1
-            self.step("remove", which=one)
+            self._remove(one)
 
     @precondition(lambda self: self.holes)
     @rule()
@@ -102,6 +100,17 @@ class _Machine(Machine):
         self.step("reorder", lens=lens, threshold=threshold)
         self.step("build", lens=lens, pad_reqs=0, pad_tokens=0)
         self.step("split", threshold=threshold)
+
+    @precondition(lambda self: self.requests)
+    @rule(lens=_LENS, leaves=st.none() | _SMALL)
+    def serve(self, lens: list[int], leaves: int | None) -> None:
+        """A step and the counts behind it; a request may leave while it is under way."""
+        self._close_holes()
+        self.built = True
+        self.step("build", lens=lens, pad_reqs=0, pad_tokens=0)
+        if leaves is not None:
+            self._remove(leaves)
+        self.step("advance")
 
     @precondition(lambda self: self.built)
     @rule()
@@ -142,6 +151,11 @@ class _Machine(Machine):
         self.requests = min(self.requests + 1, self.params["max_num_reqs"])
         self.holes = max(0, self.holes - 1)
         self.step("add", blocks=blocks, tokens=tokens)
+
+    def _remove(self, which: int) -> None:
+        self.requests -= 1
+        self.holes += 1
+        self.step("remove", which=which)
 
     def _close_holes(self) -> None:
         if self.holes:
@@ -313,6 +327,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
             _build(1, pad_reqs=2, pad_tokens=3),
         ),
     )
+    gone = (_remove(0), _remove(0), _remove(0), {"do": "condense"})
+    yield "nobody left, padded rows (K13)", _case(*three, _build(2), *gone, _build(pad_reqs=2))
     yield "dummy run after a step (K17)", _case(*three, _build(2), dummy, slots, _build(1))
     yield "slot buffer before the first step (K17)", _case(_add(1), dummy)
     yield (
@@ -327,6 +343,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "hole at the end", _case(*three, _remove(2), _add(2, 1), _remove(2), condense, _build(1))
     yield "tokens of three steps", _case(_add(3), *(_build(4), advance, slots) * 3)
     served = ({"do": "reorder", "lens": [5, 1, 2], "threshold": 0}, _build(5, 1, 2), split)
+    yield (
+        "counts and swaps beside a hole",
+        _case(*three, _build(1, 1, 1), _remove(0), advance, {"do": "swap", "i": 0, "j": 1}),
+    )
     yield "reordered batch", _case(*three, *served, advance, *served)
     yield (
         "micro-batches and virtual batches of a padded batch",

@@ -220,7 +220,7 @@ class Engine:
 
     def _bad(self, step: Step) -> Line | None:
         """Bad input, which must get its error and change nothing."""
-        live, all_covered = self.live, dict.fromkeys(self.live, 0)
+        live, all_covered = self.live, self._schedule([1])  # 0 tokens would not show a half step
         bad = {"remove an unknown request": "batch.remove_request('nobody')"}
         bad["swap a row that is not there"] = f"batch.swap_states(0, {len(self.rows)})"
         bad["dummy of too many rows"] = f"batch.build_dummy({self.max_reqs + 1}, 1)"
