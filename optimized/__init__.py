@@ -26,8 +26,6 @@ from .slot_mapping import (
     _compute_slot_mapping_python,
     build_slot_mapping,
     compute_slot_mapping,
-    compute_slot_mapping_start_idx,
-    is_block_tables_empty,
 )
 from .ubatch import (
     _make_metadata_with_slice,
@@ -45,10 +43,8 @@ __all__ = [  # noqa: PLE0604
     "build_slot_mapping",
     "compute_causal_conv1d_metadata",
     "compute_slot_mapping",
-    "compute_slot_mapping_start_idx",
     "copy_blocks",
     "create_fast_prefill_custom_backend",
-    "is_block_tables_empty",
     "make_kv_sharing_fast_prefill_common_attn_metadata",
     "make_local_attention_virtual_batches",
     "reorder_batch_to_split_decodes_and_prefills",

@@ -10,7 +10,13 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 import torch
 
-from reference.interface import PAD_SLOT_ID, AttentionMetadataBuilderV0, MetadataError
+from reference.interface import (
+    PAD_SLOT_ID,
+    AttentionMetadataBuilderV0,
+    MetadataError,
+    compute_slot_mapping_start_idx,
+    is_block_tables_empty,
+)
 from reference.interface.checks_v0 import (
     BUILD,
     check_build,
@@ -23,11 +29,7 @@ from reference.interface.protocols_v0 import InputBuilder, InterData, Placeholde
 from .host.arrays import Array
 from .host.metadata_builder import fill_rectangle
 from .packed import Packed
-from .slot_mapping import (
-    compute_slot_mapping,
-    compute_slot_mapping_start_idx,
-    is_block_tables_empty,
-)
+from .slot_mapping import compute_slot_mapping
 
 M = TypeVar("M")
 _INT: Final = {int}

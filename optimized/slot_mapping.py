@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from reference.interface import PAD_SLOT_ID
-from reference.interface.checks import check_bool, check_int, check_list, check_tables
+from reference.interface.checks import check_bool, check_int, check_list
 from reference.interface.checks_slots import (
     check_block_row,
     check_blocks,
@@ -28,24 +28,6 @@ _INT32: Final = torch.int32
 _INT64: Final = torch.int64
 _FEW_BLOCKS: Final = 2
 """Blocks up to which one `range` per block beats a loop into an array that becomes a list."""
-
-
-def compute_slot_mapping_start_idx(
-    is_prompt: bool, query_len: int, context_len: int, sliding_window: int | None
-) -> int:
-    """First position, in tokens, that keeps its slot: a windowed prompt needs only its tail.
-
-    MetadataError for negative lengths and a window below 1. SPEC.md section 5.
-    """
-    operation = "compute_slot_mapping_start_idx"
-    if type(is_prompt) is not bool:
-        check_bool(operation, "is_prompt", is_prompt)
-    check_int(operation, "query_len", query_len, 0)
-    check_int(operation, "context_len", context_len, 0)
-    if sliding_window is None:
-        return 0
-    check_int(operation, "sliding_window", sliding_window, 1)
-    return max(0, query_len - sliding_window) if is_prompt else 0
 
 
 def compute_slot_mapping(
@@ -279,11 +261,3 @@ def _on_host(batch: _Batch) -> torch.Tensor:
         filled.numpy(),
     )
     return out if filled is out else out.copy_(filled)
-
-
-def is_block_tables_empty(
-    block_tables: Mapping[int, Sequence[int] | None] | None,
-) -> bool:
-    """True for None and for a dict whose values are all None. SPEC.md section 5."""
-    check_tables("is_block_tables_empty", block_tables)
-    return block_tables is None or all(table is None for table in block_tables.values())

@@ -8,7 +8,12 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from .interface import PAD_SLOT_ID, AttentionMetadataBuilderV0
+from .interface import (
+    PAD_SLOT_ID,
+    AttentionMetadataBuilderV0,
+    compute_slot_mapping_start_idx,
+    is_block_tables_empty,
+)
 from .interface.checks_v0 import (
     check_build,
     check_graph,
@@ -17,11 +22,7 @@ from .interface.checks_v0 import (
     check_seq_group,
 )
 from .interface.protocols_v0 import InputBuilder, InterData, PlaceholderMap
-from .slot_mapping import (
-    compute_slot_mapping,
-    compute_slot_mapping_start_idx,
-    is_block_tables_empty,
-)
+from .slot_mapping import compute_slot_mapping
 
 M = TypeVar("M")
 _BATCH = (

@@ -8,25 +8,8 @@ import numpy as np
 import torch
 
 from .interface import PAD_SLOT_ID
-from .interface.checks import check_bool, check_int, check_list, check_tables
+from .interface.checks import check_bool, check_int, check_list
 from .interface.checks_slots import check_block_row, check_blocks, check_range, check_slot_mapping
-
-
-def compute_slot_mapping_start_idx(
-    is_prompt: bool, query_len: int, context_len: int, sliding_window: int | None
-) -> int:
-    """First position, in tokens, that keeps its slot: a windowed prompt needs only its tail.
-
-    MetadataError for negative lengths and a window below 1. SPEC.md section 5.
-    """
-    operation = "compute_slot_mapping_start_idx"
-    check_bool(operation, "is_prompt", is_prompt)
-    check_int(operation, "query_len", query_len, 0)
-    check_int(operation, "context_len", context_len, 0)
-    if sliding_window is None:
-        return 0
-    check_int(operation, "sliding_window", sliding_window, 1)
-    return max(0, query_len - sliding_window) if is_prompt else 0
 
 
 def compute_slot_mapping(
@@ -152,11 +135,3 @@ def build_slot_mapping(
     out.fill_(PAD_SLOT_ID)
     out[: len(slots)] = torch.tensor(slots, dtype=torch.int64)
     return out if num_padded_tokens is None else out[:num_padded_tokens]
-
-
-def is_block_tables_empty(
-    block_tables: Mapping[int, Sequence[int] | None] | None,
-) -> bool:
-    """True for None and for a dict whose values are all None. SPEC.md section 5."""
-    check_tables("is_block_tables_empty", block_tables)
-    return block_tables is None or all(table is None for table in block_tables.values())

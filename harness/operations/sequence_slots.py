@@ -56,6 +56,13 @@ def _start_steps(batch: Batch) -> Iterator[Case]:
         yield _start_case(query_len > 1, query_len, context_len, 1 + batch.num_tokens // 2)
 
 
+def _start_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    is_prompt, query_len, _, window = call.args
+    kept = query_len - outputs["result"]
+    if kept != (min(query_len, window) if is_prompt and window else query_len):
+        yield Breach("result", "keeps another number of tokens than the window has")
+
+
 compute_slot_mapping_start_idx = Operation(
     name=START,
     section="5",
@@ -65,6 +72,8 @@ compute_slot_mapping_start_idx = Operation(
     from_batch=_start_steps,
     prepare=lambda case, _pattern, _device: Call(_arguments(case, _START_ARGS)),
     outputs=returned,
+    invariants=_start_invariants,
+    shared="a difference of two numbers",
     faults={
         "negative query": wrong_value(1, "query_len", -1),
         "negative context": wrong_value(2, "context_len", -1),
@@ -324,6 +333,12 @@ def _prepare_empty(case: Case, _pattern: int, _device: str) -> Call:
     return Call([made], plain={"block_tables": made})
 
 
+def _empty_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    tables = call.args[0] or {}
+    if outputs["result"] is (len([key for key in tables if tables[key] is not None]) > 0):
+        yield Breach("result", "is not whether no sequence has a table")
+
+
 is_block_tables_empty = Operation(
     name=EMPTY,
     section="5",
@@ -333,6 +348,8 @@ is_block_tables_empty = Operation(
     from_batch=_empty_steps,
     prepare=_prepare_empty,
     outputs=returned,
+    invariants=_empty_invariants,
+    shared="a look at a dict",
     faults={"tables of another type": wrong_type(0, "block_tables")},
 )
 

@@ -57,6 +57,7 @@ from .protocols import (
     SpeculativeConfig,
     VllmConfig,
 )
+from .sequence_slots import compute_slot_mapping_start_idx, is_block_tables_empty
 from .spec_decode import (
     reshape_attn_output_for_spec_decode,
     reshape_query_for_spec_decode,
@@ -95,6 +96,7 @@ __all__ = [
     "UBatchSlice",
     "VllmConfig",
     "aligned",
+    "compute_slot_mapping_start_idx",
     "get_kv_cache_layout",
     "get_mla_dims",
     "get_num_prefill_decode_query_kv_tokens",
@@ -103,6 +105,7 @@ __all__ = [
     "infer_global_hyperparameters",
     "is_all_cross_attn_metadata_set",
     "is_all_encoder_attn_metadata_set",
+    "is_block_tables_empty",
     "is_valid_kv_cache_layout",
     "reshape_attn_output_for_spec_decode",
     "reshape_query_for_spec_decode",
