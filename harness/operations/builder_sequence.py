@@ -52,10 +52,14 @@ class _Machine(Machine):
         """A backend adds a sequence group itself."""
         self.step("add", rows=[row], image=image)
 
-    @rule(rows=st.lists(_ROW, min_size=1, max_size=3), pad=st.sampled_from((-1, -1, 0, 1)))
-    def build(self, rows: list[list[int]], pad: int) -> None:
+    @rule(
+        rows=st.lists(_ROW, min_size=1, max_size=3),
+        pad=st.sampled_from((-1, -1, 0, 1)),
+        image=st.booleans(),
+    )
+    def build(self, rows: list[list[int]], pad: int, image: bool) -> None:
         """The engine has metadata built of a batch; refused where no graph holds it."""
-        self.step("build", rows=rows, pad=pad)
+        self.step("build", rows=rows, pad=pad, image=image)
 
     @rule(rows=st.lists(_ROW, min_size=1, max_size=2), image=st.booleans())
     def run(self, rows: list[list[int]], image: bool) -> None:
@@ -69,10 +73,10 @@ class _Machine(Machine):
         self.step("prepare")
         self.step("build", rows=[[1, context] for context in contexts], pad=pad)
 
-    @rule(rows=st.lists(_ROW, min_size=1, max_size=2))
-    def build_other_lengths(self, rows: list[list[int]]) -> None:
+    @rule(rows=st.lists(_ROW, min_size=1, max_size=2), image=st.booleans())
+    def build_other_lengths(self, rows: list[list[int]], image: bool) -> None:
         """The lengths of another batch are refused, and nothing is added."""
-        self.step("build", rows=rows, pad=-1, wrong=True)
+        self.step("build", rows=rows, pad=-1, wrong=True, image=image)
 
     @rule()
     def add_nonsense(self) -> None:
@@ -204,6 +208,11 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "groups added before the build", _case(add, add, decodes, prepare, add, prepare, graph)
     yield "refused lengths leave nothing behind", _case(wrong, decodes, wrong, prepare, prompts)
     yield "a refused group leaves nothing behind", _case(nonsense, decodes, nonsense, add, prompts)
+    images = {"do": "add", "rows": [[5, 0]], "image": True}
+    yield (
+        "refused images leave nothing behind",
+        _case(images, wrong | {"rows": [[5, 0]], "image": True}, decodes),
+    )
     yield (
         "a refused graph leaves nothing behind",
         _case({"do": "build", "rows": [[5, 0]], "pad": 0}, graph),
