@@ -151,9 +151,11 @@ class EngineBackend(AttentionBackend):
 def make_backend(form: int, kinds: Sequence[int]) -> type[AttentionBackend]:
     """A backend whose builder makes a `metadata_class(form, kinds)`.
 
-    A builder remembers in `given` what each `build` was given.
+    From its second step on it makes `later_metadata_cls`, a subclass of that: a builder
+    may. It remembers in `given` what each `build` was given.
     """
     metadata_cls = metadata_class(form, kinds)
+    later_cls = type("LaterMetadata", (metadata_cls,), {})
 
     class EngineBuilder(AttentionMetadataBuilder[Any]):
         """Makes the metadata of each step."""
@@ -172,10 +174,13 @@ def make_backend(form: int, kinds: Sequence[int]) -> type[AttentionBackend]:
         ) -> Any:
             """The batch's fields, and the class's own."""
             self.given.append((common_prefix_len, common_attn_metadata, fast_build))
-            return make_metadata(metadata_cls, form, kinds, common_attn_metadata)
+            cls = metadata_cls if len(self.given) == 1 else later_cls
+            return make_metadata(cls, form, kinds, common_attn_metadata)
 
     class Backend(EngineBackend):
         """The backend of this builder."""
+
+        later_metadata_cls: ClassVar[type[Any]] = later_cls
 
         @staticmethod
         def get_metadata_cls() -> type[Any]:

@@ -126,6 +126,14 @@ def _twice(call: Call) -> torch.Tensor:
     return torch.tensor([*pairs, pairs[0]], dtype=torch.int64)
 
 
+def _of_two(call: Call) -> torch.Tensor:
+    pairs = call.facts["pairs"]
+    source, target = pairs[0]
+    taken = {source, *(target for _, target in pairs)}
+    others = [block for block in range(_num_blocks(call, SRC)) if block not in taken]
+    return torch.tensor([*pairs, [(others or [source])[0], target]], dtype=torch.int64)
+
+
 def pair_faults(
     field: str,
     has_caches: Callable[[Case], bool],
@@ -160,6 +168,7 @@ def pair_faults(
         "negative source": fault(_with_pair(-1, 0), applies=has_caches),
         "negative destination": fault(_with_pair(0, -1), applies=has_caches),
         "destination twice": fault(replace_pairs(_twice), applies=has_pairs),
+        "destination of two sources": fault(replace_pairs(_of_two), applies=has_pairs),
         "flat pairs": fault(flat, applies=has_pairs),
         "pairs of three": fault(three),
         "int32 pairs": fault(narrow),

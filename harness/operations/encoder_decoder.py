@@ -6,6 +6,7 @@ Bug class: lengths or tables of the other side, which a kernel's mask can hide (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -293,6 +294,14 @@ def _args_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield Breach("max_seq_len", "is not the longest encoder")
 
 
+def _longest_fault(field: str, *, is_prompt: bool) -> Fault:
+    def applies(case: Case) -> bool:
+        params = case.params
+        return bool(params["attn_type"] == _DECODER and params["is_prompt"] is is_prompt)
+
+    return replace(_field_fault(field), applies=applies)
+
+
 def _attention_fault(kind: Any) -> Fault:
     return Fault(
         field="attn_type",
@@ -311,6 +320,8 @@ get_seq_len_block_table_args = _operation(
     faults={
         **{f"{name} not set": _field_fault(name) for name in ("seq_lens_tensor", *_LENGTHS[1:])},
         "cross_block_tables not set": _field_fault("cross_block_tables"),
+        "longest prefill not set": _longest_fault("max_prefill_seq_len", is_prompt=True),
+        "longest decode not set": _longest_fault("max_decode_seq_len", is_prompt=False),
         "encoder only": _attention_fault(_ENCODER_ONLY),
         "another kind of attention": _attention_fault("cross"),
         "no metadata": wrong_type(0, "attn_metadata"),

@@ -1,7 +1,7 @@
 """Operations of SPEC.md section 7 that move blocks of the paged cache.
 
 Bug classes: keys moved without values, part of a block, a stride assumed, source and
-destination exchanged, ids taken for slots. Not 32-bit products (K15): see `tests/optimized`.
+destination exchanged, ids taken for slots. 32-bit products (K15): see `tests/optimized`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _call_of(case: Case) -> Call:
 
 
 def _has_pairs(case: Case) -> bool:
-    return bool(_call_of(case).facts["pairs"])
+    return bool(_has_caches(case) and _call_of(case).facts["pairs"])
 
 
 def _has_caches(case: Case) -> bool:
@@ -320,7 +320,7 @@ def _prepare_copy(case: Case, pattern: int, device: str) -> Call:
         shape = (max(1, block_size), max(1, heads), max(1, head_size))
         name = f"[{index}].kv_cache"
         caches.append(PagedCache(name, blocks, *shape, p["dtype"], layout % len(LAYOUTS), gap))
-    blocks = min((cache.num_blocks for cache in caches), default=0)
+    blocks = min((cache.num_blocks for cache in caches), default=12)
     pairs = pairs_of(case, blocks, blocks, same_cache=True)
     pieces = [cache.piece(pattern) for cache in caches]
     pieces.append(pairs_piece(pairs, on_cpu=p["pairs_on_cpu"], strided=p["strided_pairs"]))

@@ -100,6 +100,11 @@ get_mla_dims = Operation(
             spoil=_change_config("v_head_dim", v_head_dim=0),
             error=MetadataError,
         ),
+        "queries of rank 0": Fault(
+            field="q_lora_rank",
+            spoil=_change_config("q_lora_rank", q_lora_rank=0),
+            error=MetadataError,
+        ),
         "dimension of another type": Fault(
             field="qk_nope_head_dim",
             spoil=_change_config("qk_nope_head_dim", qk_nope_head_dim=128.0),
