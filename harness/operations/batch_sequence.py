@@ -171,7 +171,7 @@ def _observe(names: dict[str, Any]) -> Outputs:
     batch, metadata = names["batch"], names["metadata"]
     seen: Outputs = {
         "req_ids": list(batch.req_ids),
-        "num_reqs": batch.num_reqs,
+        "requests": batch.num_reqs,
         "blocks": [_blocks(batch, row) for row in range(len(batch.req_ids))],
         "num_computed_tokens": [
             None if req_id is None else int(batch.num_computed_tokens[row])

@@ -106,7 +106,8 @@ def sequence_operation(*, name: str, sequence: Sequence, **fields: Any) -> Opera
 def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> str:
     """The sequence as a program that a person can run; at its end it prints what is seen.
 
-    `target` is the candidate's module or file.
+    It looks after every step, as `play` does: what is seen can depend on what was seen
+    before. `target` is the candidate's module or file.
     """
     assert operation.sequence is not None
     code = "\n".join([script.setup, *(line.code for line in script.lines)])
@@ -118,12 +119,11 @@ def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> 
         "from harness.operations import ALL",
         "",
         *filter(None, [script.setup]),
-        "",
+        f'look = ALL["{operation.name}"].sequence.observe',
     ]
     for number, line in enumerate(script.lines, 1):
-        lines += [f"# {number}. {line.label}", *_told(line)]
-    show = f'print(ALL["{operation.name}"].sequence.observe(globals()))'
-    return "\n".join([*lines, "", show])
+        lines += ["", f"# {number}. {line.label}", *_told(line), "seen = look(globals())"]
+    return "\n".join([*lines, "", "print(seen)"])
 
 
 def _told(line: Line) -> list[str]:

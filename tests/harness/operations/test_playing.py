@@ -111,6 +111,15 @@ def test_the_snippet_runs_as_it_is(name):
     assert done.stdout.rstrip().endswith("}")
 
 
+def test_the_snippet_looks_after_every_step():
+    """As `play` does: what moved since an earlier look is seen only by who looked then."""
+    operation = ALL["batch_sequence"]
+    _, case = next(iter(operation.boundaries()))
+    steps = operation.sequence.script(case, 0)
+    program = snippet(operation, steps, offered_by(reference, operation), "reference")
+    assert program.count("look(globals())") == len(steps.lines)
+
+
 def test_parts_that_a_candidate_lacks_are_the_references():
     class Candidate:
         set_kv_cache_layout = staticmethod(lambda layout: layout)
