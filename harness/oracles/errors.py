@@ -19,26 +19,32 @@ NAME = "errors"
 
 def judge(trial: Trial) -> Iterator[Failure]:
     """For spoilt input: the error, its field, and inputs as they were. For good input: no error."""
-    made = trial.first
     if not trial.case.fault:
-        if made.error is not None:
+        if trial.first.error is not None:
             _ = trial.expected  # raises too if the input is not good after all
-            yield raised(made)
+            yield raised(trial.first)
         return
-    fault = trial.operation.faults[trial.case.fault]
-    yield from _documented(trial.case.fault, fault, made)
+    for made in (trial.first, trial.poisoned):
+        failures = list(_judge_fault(trial, made))
+        yield from failures
+        if failures:
+            return
+
+
+def _judge_fault(trial: Trial, made: Attempt) -> Iterator[Failure]:
+    """Spoilt input, with either garbage in stale places and in memory that is not filled."""
+    name, fault = trial.case.fault, trial.operation.faults[trial.case.fault]
+    yield from _documented(name, fault, made)
     yield from modified_inputs(made, NAME, after_error=made.error is not None)
     for intrusion in made.call.arena.intrusions() if made.call.arena else ():
         if not intrusion.inside:
             text = f"a word beside {intrusion.name} was overwritten"
-            yield _failure(
-                "stray write before the error", trial.case.fault, fault, "no write", text
-            )
+            yield _failure("stray write before the error", name, fault, "no write", text)
 
 
-def checks(_trial: Trial) -> int:
-    """One call."""
-    return 1
+def checks(trial: Trial) -> int:
+    """One call, two of spoilt input."""
+    return 2 if trial.case.fault else 1
 
 
 def raised(made: Attempt) -> Failure:
