@@ -58,6 +58,21 @@ def strategy(operation: Operation) -> st.SearchStrategy[Case]:
     return draw_case()
 
 
+def get_ready() -> None:
+    """Draw once before the tasks are forked.
+
+    Hypothesis collects constants from our source at its first draw, 0.2 s that each task
+    would spend.
+    """
+
+    @settings(max_examples=1, database=None, verbosity=Verbosity.quiet)
+    @given(st.integers())
+    def draw(_number: int) -> None:
+        pass
+
+    draw()
+
+
 def fuzz(examination: Examination, examples: int, run_seed: int) -> None:
     """Draw `examples` cases; record each root cause with its smallest case."""
     for round_number in range(_ROUNDS):

@@ -19,6 +19,7 @@ from harness.model.run import OperationResult
 from harness.running import interrupt
 from harness.running.environment import gpu_name
 from harness.running.errors import UsageError
+from harness.running.fuzz import get_ready
 from harness.running.task import Outcome, Settings, examine
 from harness.running.worker import warm_up
 from harness.running.workers import CandidateUnloadableError, Worker
@@ -89,6 +90,7 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool
     so far is among the outcomes, tasks that had not begun are UNVERIFIED.
     """
     warm_up()
+    get_ready()
     outcomes: dict[tuple[str, str], Outcome] = {}
     waiting = []
     for candidate in plan.candidates:
