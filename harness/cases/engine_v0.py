@@ -180,6 +180,8 @@ class Step:
     """Rows that read all their blocks in spite of the window."""
     together: int = 1
     """Decodes in a sequence group: the samples of one request."""
+    chunk_blocks: int = 0
+    """Last blocks that a chunk of a prompt reads, 0 for all."""
     numpy: int = 0
     """1: block ids are numpy's integers, as an engine has them that keeps its tables in arrays."""
 
@@ -228,7 +230,7 @@ def _group(members: list[Sequence], block_size: int, step: Step) -> InterData:
     is_prompt = members[0].is_prompt
     seq_lens = [member.context_len + member.query_len for member in members]
     windows = [
-        (0, length)
+        (step.chunk_blocks if is_prompt else 0, length)
         if is_prompt or member.row in step.whole
         else _window(length, block_size, step.window)
         for member, length in zip(members, seq_lens, strict=True)

@@ -215,6 +215,8 @@ def _diagnose(call: Call, field: str, expected: Any, got: Any) -> str:
     name = field[field.index("].") + 2 :]
     if name == "raises":
         return _about_error(expected, got)
+    if name == "requests":
+        return "requests miscounted"
     if name == "moved buffers":
         return "a step buffer changed its address"
     if isinstance(expected, list) and isinstance(got, list):

@@ -151,9 +151,11 @@ def _build(
     query_lens = [query_len for query_len, _ in rows]
     if step.get("wrong"):
         query_lens.append(1)
-    code = (
+    code = (  # the engine uses its lists again: they are empty after the call
         f"engine.inter_data_list = [{', '.join(groups)}]\n"
-        f"made.append(builder.build({seq_lens}, {query_lens}, {pad}, {len(seq_lens)}))"
+        f"lens = {seq_lens}, {query_lens}\n"
+        f"made.append(builder.build(*lens, {pad}, {len(seq_lens)}))\n"
+        "[used.clear() for used in lens]"
     )
     kind = "" if pad == -1 else f" for a graph with {pad} padded rows"
     label = f"build {_told(new)}{kind}"

@@ -76,6 +76,14 @@ class _Machine(Machine):
         size = self.sizes[graph % len(self.sizes)]
         self.step("prepare", graph=size, rows=rows, width=width, value=value)
 
+    @precondition(lambda self: self.sizes)
+    @rule(graph=st.integers(0, 9), rows=_SIZE, width=st.integers(1, BLOCKS), value=_VALUE)
+    def prepare_less(self, graph: int, rows: int, width: int, value: int) -> None:
+        """A step that fills a graph, then a smaller one or a narrower one."""
+        size = self.sizes[graph % len(self.sizes)]
+        self.step("prepare", graph=size, rows=size, width=BLOCKS, value=20)
+        self.step("prepare", graph=size, rows=min(rows, size), width=width, value=value)
+
 
 def _script(case: Case, _pattern: int) -> Script:
     encoder_decoder = bool(case.params.get("encoder_decoder"))
@@ -145,8 +153,17 @@ def _observe(names: dict[str, Any]) -> Outputs:
     }
     return seen | {
         "graphs": sorted(names["graphs"]),
+        "clones capture": [_captures(clone) for clone, _ in names["graphs"].values()],
         "graph_block_tables": names["runner"].graph_block_tables,
     }
+
+
+def _captures(clone: Any) -> bool:
+    try:
+        clone.graph_clone(1)
+    except Exception:  # its class is another test's subject
+        return False
+    return True
 
 
 def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
@@ -154,6 +171,8 @@ def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
         return "state stays in capturing mode"
     if field.endswith("].raises") and expected is None:
         return "state stays in capturing mode" if got == "ValueError" else ""
+    if field.endswith("].clones capture"):
+        return "state stays in capturing mode"
     if not isinstance(expected, torch.Tensor) or getattr(got, "shape", None) != expected.shape:
         return ""
     wrong = got != expected
@@ -171,12 +190,21 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     large = {"do": "graph", "rows": 3}
     full = {"do": "prepare", "graph": 3, "rows": 3, "width": BLOCKS, "value": 20}
     small = {"do": "prepare", "graph": 3, "rows": 1, "width": 1, "value": 50}
+    narrow = {"do": "prepare", "graph": 3, "rows": 3, "width": 2, "value": 50}
     for kind in (False, True):
         name = "encoder-decoder" if kind else "decoder"
         yield f"{name}: capture and replay", _case(begin, large, end, full, encoder_decoder=kind)
         yield (
             f"{name}: a smaller step after a full one (K13)",
             _case(begin, large, end, full, small, encoder_decoder=kind),
+        )
+        yield (
+            f"{name}: narrower tables after a full step (K13)",
+            _case(begin, large, end, full, narrow, encoder_decoder=kind),
+        )
+        yield (
+            f"{name}: graphs of one capture share their buffers",
+            _case(begin, graph, large, full, end, small, encoder_decoder=kind),
         )
     yield "graph outside a capture", _case(graph)
     yield "graph after the capture", _case(begin, end, graph)
@@ -185,7 +213,6 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "capture inside a capture", _case(begin, begin, graph, end, begin, end)
     yield "graph larger than the capture", _case(begin, {"do": "graph", "rows": 4}, graph)
     yield "capture larger than the runner", _case({"do": "begin", "rows": ROWS + 1}, graph)
-    yield "graphs of one capture share their buffers", _case(begin, graph, large, full, end, small)
     yield (
         "a second capture leaves the first one's graphs alone",
         _case(begin, large, end, full, {"do": "begin", "rows": 2}, graph, end),

@@ -25,6 +25,13 @@ BACKENDS = ("FLASH_ATTN", "XFORMERS", "ROCM_FLASH")
 _FIELDS = tuple(f.name for f in fields(MetadataV0))
 _NEUTRAL = (-1, 1, 0, 1, -1, 1)
 _LONGEST = 4096
+_TRUE = (
+    "refused before the capture",
+    "refused after the capture",
+    "clone refused inside the capture",
+    "clone's class",
+    "graph's own",
+)
 
 
 def _case(batch: Batch, **params: Any) -> Case:
@@ -162,7 +169,7 @@ class _InterruptedError(Exception):
 def _run(offered: Any, call: Call) -> Outputs:
     """Capture, clone, then what a runner does in each step."""
     runner, most, size, encoder_decoder, interrupted, earlier, step = call.args
-    state = offered(runner)
+    state = type("BackendState", (offered,), {})(runner)
     if interrupted:
         try:
             with state.graph_capture(most):
@@ -173,7 +180,8 @@ def _run(offered: Any, call: Call) -> Outputs:
     with state.graph_capture(most):
         made = state.graph_capture_get_metadata_for_batch(size, encoder_decoder)
         clone = state.graph_clone(size)
-        outputs["clone's class"] = type(clone) is offered
+        outputs["clone's class"] = type(clone) is type(state)
+        outputs["clone refused inside the capture"] = _refuses(clone)
         outputs |= {f"captured.{name}": _now(getattr(made, name, MISSING)) for name in _FIELDS}
     outputs["refused after the capture"] = _refuses(state)
     buffers = clone.get_graph_input_buffers(made, encoder_decoder)
@@ -242,13 +250,13 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
             yield Breach(name, "is not int32")
     if outputs["buffers"] != sorted(names):
         yield Breach("buffers", "are not those of the model")
-    for name in ("refused before the capture", "refused after the capture", "graph's own"):
+    for name in _TRUE:
         if outputs[name] is not True:
             yield Breach(name, "does not hold")
 
 
 def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
-    if field.startswith("refused") and got is False:
+    if field.startswith(("refused", "clone refused")) and got is False:
         return "state stays in capturing mode"
     if not field.startswith("buffers.") or not isinstance(got, torch.Tensor):
         return ""

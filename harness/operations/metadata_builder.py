@@ -56,7 +56,7 @@ def _cases(draw: st.DrawFn) -> Case:
         step |= {"together": draw(st.sampled_from((1, 2, 3))), "window": draw(st.integers(0, 9))}
         step["whole"] = draw(_ROWS)
     if kind == 4:
-        step["numpy"] = 1
+        step |= {"numpy": 1, "chunk_blocks": draw(st.integers(0, 2))}
     return _case(batch, **step)
 
 
@@ -75,6 +75,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     chunk = make_batch([3, 2], [4, 6], 2, order="shuffled")
     yield "chunked prefill with a prefix-cache hit (K26)", _case(chunk, hits=[0, 1])
     yield "last chunk of one token", _case(make_batch([1, 1], [6, 6], 2), last_chunks=[1])
+    yield "chunks that read their last blocks", _case(chunk, chunk_blocks=1)
     yield "window within the sequence", _case(mixed, window=3)
     yield "window of whole blocks", _case(decodes, window=4)
     yield "window beyond the sequence", _case(mixed, window=90)
