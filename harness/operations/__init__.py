@@ -40,9 +40,9 @@ _FILES = (
     class_factories,
     spec_decode,
     causal_conv1d,
-    layout_sequence,
     kv_cache,
     kv_cache_layout,
+    layout_sequence,
     layer_parameters,
     mla_dims,
     encoder_decoder,
@@ -54,4 +54,5 @@ _FILES = (
     persistent_batch,
     batch_sequence,
 )
-ALL: dict[str, Operation] = {op.name: op for file in _FILES for op in file.OPERATIONS}
+_IN_ORDER = sorted((op for file in _FILES for op in file.OPERATIONS), key=lambda op: op.section)
+ALL: dict[str, Operation] = {operation.name: operation for operation in _IN_ORDER}
