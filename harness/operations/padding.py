@@ -27,6 +27,7 @@ from reference.interface import CommonAttentionMetadata, MetadataError
 
 NAME = "CommonAttentionMetadata"
 PADDED, UNPADDED = "padded.", "unpadded."
+_COPIED = "unpadded.copied"
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")
 _ROWS = ("seq_lens", "seq_lens_cpu", "num_computed_tokens_cpu", "block_table_tensor")
 _OPTIONAL_ROWS = ("encoder_seq_lens", "dcp_local_seq_lens", *REQUEST_FIELDS)
@@ -126,12 +127,26 @@ def _in_class(metadata_class: Any, metadata: Any) -> Any:
 def _outputs(call: Call, result: Any) -> Outputs:
     padded, unpadded = result
     given = call.facts["metadata"]
-    return metadata_outputs(padded, PADDED, given) | metadata_outputs(unpadded, UNPADDED, given)
+    seen = metadata_outputs(padded, PADDED, given) | metadata_outputs(unpadded, UNPADDED, given)
+    return seen | {_COPIED: _copied(padded, unpadded)}
+
+
+def _copied(padded: Any, unpadded: Any) -> list[str]:
+    """Tensors that lie elsewhere without padding: nothing has to move to take it off."""
+    pairs = {f.name: (getattr(padded, f.name), getattr(unpadded, f.name)) for f in fields(padded)}
+    return [
+        name
+        for name, (before, after) in pairs.items()
+        if isinstance(after, torch.Tensor) and after.numel()
+        if after.data_ptr() != before.data_ptr()
+    ]
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     """By the names of the fields, not by their declarations: those are what is judged."""
     given = call.facts["metadata"]
+    if outputs[_COPIED]:
+        yield Breach(_COPIED, "holds fields that are no views")
     for prefix, sizes in ((PADDED, call.facts["grown"]), (UNPADDED, call.args[3:])):
         yield from mirror_breaches(outputs, prefix)
         if (outputs[f"{prefix}num_actual_tokens"], outputs[f"{prefix}num_reqs"]) != tuple(sizes):
@@ -179,6 +194,8 @@ def _values(value: Any) -> np.ndarray:
 
 
 def _diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
+    if name == _COPIED:
+        return "a copy where a view is enough"
     prefix, field = name.split(".")
     if field == CLASS:
         return f"{got} where the given {expected} was expected"
@@ -205,6 +222,21 @@ def _has_rows(case: Case) -> bool:
     return batch.num_requests > 0 and batch.query_lens[-1] + batch.computed_lens[-1] > 0
 
 
+def _has_history(case: Case) -> bool:
+    """Whether the last request computes nothing now but has computed tokens."""
+    batch = batch_of(case)
+    return batch.num_requests > 0 and not batch.query_lens[-1] and batch.computed_lens[-1] > 0
+
+
+def _adds_no_token(case: Case) -> bool:
+    """Nothing is allocated then that would refuse a float."""
+    return bool(case.params["more_tokens"] == 0)
+
+
+def _float_tokens(call: Call) -> None:
+    call.args[1] = float(call.args[1])
+
+
 def _has_tokens(case: Case) -> bool:
     return batch_of(case).num_tokens > 0
 
@@ -224,6 +256,9 @@ _FAULTS = {
     "cuts a live row": _set(
         4, "num_actual_reqs", lambda call: call.facts["batch"].num_requests - 1, _has_rows
     ),
+    "cuts an idle row with a history": _set(
+        4, "num_actual_reqs", lambda call: call.facts["batch"].num_requests - 1, _has_history
+    ),
     "keeps more tokens than there are": _set(
         3, "num_actual_tokens", lambda call: call.args[1] + 1, lambda _: True
     ),
@@ -231,7 +266,9 @@ _FAULTS = {
         4, "num_actual_reqs", lambda call: call.args[2] + 1, lambda _: True
     ),
     "keeps a negative number of rows": _set(4, "num_actual_reqs", lambda _: -1, lambda _: True),
-    "tokens of another type": wrong_type(1, "num_tokens"),
+    "tokens as a float": Fault(
+        field="num_tokens", spoil=_float_tokens, error=TypeError, applies=_adds_no_token
+    ),
     "rows of another type": wrong_type(2, "num_reqs"),
     "tokens to keep of another type": wrong_type(3, "num_actual_tokens"),
     "rows to keep of another type": wrong_type(4, "num_actual_reqs"),
