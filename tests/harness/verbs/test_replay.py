@@ -81,7 +81,7 @@ def test_passing_sequence_is_shown_too(saved, tmp_path, capfd):
 
 def test_program_of_a_failing_sequence_runs(saved, candidate, tmp_path, capfd):
     _, text = replayed(saved, candidate, tmp_path, capfd)
-    program = re.search(r"\n\n(import sys\n.*?observe\(globals\(\)\)\))\n\n", text, re.DOTALL)[1]
+    program = re.search(r"\n\n(import sys\n.*?\nprint\(seen\))\n\n", text, re.DOTALL)[1]
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stdout) == (0, "{'layout': 'NHD'}\n"), ran.stderr
