@@ -22,9 +22,15 @@ def shown(expected_cases: int) -> Iterator[Watcher]:
             planned=lambda _total: None,
             started=lambda _operation, _candidate: None,
             progressed=lambda _operation, _candidate, _cases: None,
-            ended=lambda result: say(line(result)),
+            ended=_tell,
             tick=lambda: None,
         )
+
+
+def _tell(result: OperationResult) -> None:
+    """One line; what is not offered is counted at the end, or it would drown the rest."""
+    if result.verdict != "NOT OFFERED":
+        say(line(result))
 
 
 def say(text: str) -> None:
@@ -38,7 +44,7 @@ def say(text: str) -> None:
 def line(result: OperationResult) -> str:
     """The verdict on one operation and candidate in one line."""
     head = f"{result.verdict:<11} {result.name} [{result.candidate}]"
-    if result.verdict in ("NOT OFFERED", "UNVERIFIED"):
+    if result.verdict == "UNVERIFIED":
         return f"{head} {result.reason}"
     failed = f", {result.failed} failed" if result.failed else ""
     steps = result.oracles.get("sequences", OracleCount()).checks
@@ -76,7 +82,7 @@ def _bars(expected_cases: int) -> Iterator[Watcher]:
         def ended(result: OperationResult) -> None:
             progress.remove_task(tasks.pop((result.name, result.candidate)))
             progress.advance(whole)
-            if result.verdict != "PASS":
+            if result.verdict not in ("PASS", "NOT OFFERED"):
                 progress.console.print(line(result), markup=False, highlight=False)
 
         yield Watcher(planned, started, progressed, ended, progress.refresh)

@@ -6,6 +6,8 @@ import datetime
 import os
 import secrets
 import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -186,6 +188,21 @@ def _not_looked_at(candidates: list[Candidate], steps: int) -> list[str]:
     return notes
 
 
+def _not_offered(results: list[OperationResult]) -> Iterator[str]:
+    """A line for each candidate that lacks some of the operations."""
+    lacking = Counter(
+        result.candidate
+        for result in results
+        if result.verdict == "NOT OFFERED" and result.reason != HOST_ONLY
+    )
+    for candidate, count in lacking.items():
+        asked = sum(result.candidate == candidate for result in results)
+        yield (
+            f"NOT OFFERED {count} of {asked} operations by {candidate}: "
+            "`attnproof list --candidate ...` names them"
+        )
+
+
 def _last_words(record: Run, place: Path) -> str:
     counts = record.counts
     lines = [
@@ -193,6 +210,7 @@ def _last_words(record: Run, place: Path) -> str:
         f"    {finding.message}\n    {finding.command}"
         for finding in record.findings
     ]
+    lines += _not_offered(record.operations)
     why = f" ({record.reason})" if record.reason else ""
     lines.append(
         f"{record.verdict}{why}: {counts.cases:,} cases, {counts.checks:,} checks, "
