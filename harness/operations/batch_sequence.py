@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from harness.cases.machine import Machine
 from harness.model.case import Batch, Case
-from harness.model.operation import Call, Outputs, Sequence
-from harness.operations.batch_steps import Step, engine_after, script
+from harness.model.operation import Outputs, Sequence
+from harness.operations.batch_diagnosis import diagnose_batch
+from harness.operations.batch_steps import Step, script
 from harness.operations.common import metadata_outputs
 from harness.operations.persistent_batch import live_blocks
 from harness.operations.playing import sequence_operation
@@ -211,90 +211,6 @@ def _moved(metadata: Any, addresses: dict[str, int]) -> list[str]:
     return [name for name, address in at.items() if addresses.setdefault(name, address) != address]
 
 
-def _diagnose(call: Call, field: str, expected: Any, got: Any) -> str:
-    name = field[field.index("].") + 2 :]
-    if name == "raises":
-        return _about_error(expected, got)
-    if name == "requests":
-        return "requests miscounted"
-    if name == "moved buffers":
-        return "a step buffer changed its address"
-    if isinstance(expected, list) and isinstance(got, list):
-        return _about_rows(name, expected, got)
-    if not (isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)):
-        return ""
-    if expected.shape != got.shape or expected.dtype != got.dtype:
-        return ""
-    where = expected != got
-    if name.endswith(("slot_mapping", "slot_buffer", "slots")):
-        return _about_slots(call, field, expected[where].tolist(), got[where].tolist())
-    if name.endswith("block_table_tensor"):
-        dummy = "dummy" in call.args[0].lines[_step(field)].code
-        if dummy or expected[where.any(1)].any():
-            return _about_blocks(call, field, got[where].tolist())
-        return "padded row keeps an earlier request's state"
-    if name.endswith(("seq_lens", "seq_lens_cpu")) and not expected[where].any():
-        return "padded row keeps an earlier request's state"
-    return ""
-
-
-def _step(field: str) -> int:
-    """Of `[3].blocks` the number of the step, 3."""
-    return int(field[1 : field.index("]")])
-
-
-def _about_error(expected: str | None, got: str | None) -> str:
-    if expected is None:
-        return f"raises {got} on good input"
-    return "accepts bad input" if got is None else "wrong error for bad input"
-
-
-def _about_rows(name: str, expected: list[Any], got: list[Any]) -> str:
-    """Row state: of which other row or request it is."""
-    if name not in ("req_ids", "blocks", "num_computed_tokens") or len(expected) != len(got):
-        return ""
-    wrong = [
-        row for row, (right, value) in enumerate(zip(expected, got, strict=True)) if right != value
-    ]
-    if all(_is_of_another(row, expected, got) for row in wrong):
-        return "both rows hold the same request"
-    if sorted(map(str, expected)) == sorted(map(str, got)):
-        return f"{'a request' if name == 'req_ids' else 'state of a request'} in another row"
-    if name == "req_ids":
-        return "a request was lost"
-    if name == "num_computed_tokens":
-        return "a row keeps an earlier request's state"
-    mine = [set(right or ()) for right in expected]
-    foreign = [set(got[row] or ()) - mine[row] for row in wrong]
-    if any(blocks & set().union(*mine) for blocks in foreign):
-        return "another request's block"
-    return "stale block of an earlier request" if any(foreign) else "a row loses blocks"
-
-
-def _is_of_another(row: int, expected: list[Any], got: list[Any]) -> bool:
-    """Whether the row has what another one has, and rightly."""
-    same = (other for other, value in enumerate(got) if other != row and value == got[row])
-    return any(expected[other] == got[other] for other in same)
-
-
-def _about_slots(call: Call, field: str, expected: list[int], got: list[int]) -> str:
-    if set(expected) == {-1}:
-        return "a valid slot where none is due"
-    if set(got) == {-1}:
-        return "token without its slot"
-    size = engine_after(call.facts["case"], _step(field)).block_size
-    if any(right % size != value % size for right, value in zip(expected, got, strict=True)):
-        return "wrong slot"
-    return _about_blocks(call, field, [slot // size for slot in got])
-
-
-def _about_blocks(call: Call, field: str, got: list[int]) -> str:
-    """Wrong blocks by who has them now."""
-    engine = engine_after(call.facts["case"], _step(field))
-    owners = {engine.owner(block) for block in got}
-    return "stale block of an earlier request" if None in owners else "another request's block"
-
-
 def _case(*steps: Step, **sizes: int) -> Case:
     return Case(NAME, None, _SIZES | sizes | {"steps": list(steps)})
 
@@ -380,7 +296,7 @@ batch_sequence = sequence_operation(
     summary="a persistent batch through the steps of an engine",
     boundaries=_boundaries,
     from_batch=_from_batch,
-    diagnose=_diagnose,
+    diagnose=diagnose_batch,
     kernels=True,
     sequence=Sequence(
         parts=(

@@ -7,14 +7,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 
 from harness.cases.arena import Arena, Piece
-from harness.cases.paged_cache import PagedCache
-from harness.model.case import Case
+from harness.cases.paged_cache import LAYOUTS, PagedCache
+from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Fault, Outputs
 from reference.interface import MetadataError
 
 SRC, DST, PAIRS = "src_kv_cache", "dst_kv_cache", "pairs"
+SMALL = st.integers(1, 5)
+PAIR = st.tuples(st.integers(0, 11), st.integers(0, 11)).map(list)
+LAYOUT = st.integers(0, len(LAYOUTS) - 1)
+GAP = st.sampled_from((0, 0, 1, 8))
+
+
+def moved_blocks(batch: Batch) -> list[list[int]]:
+    """The batch's blocks, as far as a small cache has room, to places of their own."""
+    live = min(8, sum(map(len, batch.blocks)))
+    return [[block, live + block] for block in range(live)]
 
 
 def pairs_of(case: Case, sources: int, targets: int, *, same_cache: bool) -> list[list[int]]:

@@ -106,7 +106,7 @@ class Half(reference.PersistentBatch):
         ),
         (Tail, "padded rows after more requests (K13)", "a valid slot where none is due"),
         (Moving, "tokens of three steps", "a step buffer changed its address"),
-        (Lenient, "refused steps change nothing", "accepts bad input"),
+        (Lenient, "refused steps change nothing", "accepts malformed input"),
         (Half, "refused steps change nothing", "a row keeps an earlier request's state"),
     ],
 )
