@@ -18,7 +18,7 @@ from harness.cases.arena import Piece
 from reference.interface import CommonAttentionMetadata, aligned
 
 LABEL = "of the whole batch"
-_REQUEST, _REQUEST_CPU, _TOKEN = 1 << 20, 1 << 21, 1 << 22
+_REQUEST, _REQUEST_CPU, _TOKEN, _MARK = 1 << 20, 1 << 21, 1 << 22, 1 << 23
 """Where the values of each field begin."""
 
 
@@ -36,6 +36,8 @@ def subclass_of(base: type[Any]) -> type[Any]:
         """(R,) int64 on the CPU."""
         token_tags: torch.Tensor | None = field(default=None, metadata=aligned("token"))
         """One int64 a token on the batch's device, stale ones behind them."""
+        request_marks: tuple[int, ...] | None = field(default=None, metadata=aligned("request"))
+        """(R,) Python ints: what is sliced need not be a tensor."""
         label: str = ""
         """Kept as it is."""
 
@@ -44,7 +46,13 @@ def subclass_of(base: type[Any]) -> type[Any]:
 
 Subclassed: type[Any] = subclass_of(CommonAttentionMetadata)
 REQUEST_FIELDS = ("request_tags", "request_tags_cpu")
+REQUEST_TUPLES = ("request_marks",)
 TOKEN_FIELDS = ("token_tags",)
+
+
+def plain_fields(num_reqs: int) -> dict[str, Any]:
+    """The subclass's fields that hold no tensor."""
+    return {"request_marks": tuple(range(_MARK, _MARK + num_reqs)), "label": LABEL}
 
 
 def pieces(num_reqs: int, num_tokens: int, spare: int, stale: int, step: int) -> Iterator[Piece]:

@@ -154,7 +154,8 @@ def lay_out(
     if batch.subclassed:
         names = (*subclass.REQUEST_FIELDS, *subclass.TOKEN_FIELDS)
         metadata_class = subclass.Subclassed
-        added = {name: tensors[name] for name in names} | {"label": subclass.LABEL}
+        added = {name: tensors[name] for name in names}
+        added |= subclass.plain_fields(made.num_reqs)
     metadata = metadata_class(
         query_start_loc=tensors["query_start_loc"],
         query_start_loc_cpu=tensors["query_start_loc_cpu"],

@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 
 from harness.cases.batches import batches, make_batch
-from harness.cases.subclass import REQUEST_FIELDS, TOKEN_FIELDS, subclass_of
+from harness.cases.subclass import REQUEST_FIELDS, REQUEST_TUPLES, TOKEN_FIELDS, subclass_of
 from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Fault, Operation, Outputs
 from harness.operations.common import (
@@ -30,7 +30,7 @@ PADDED, UNPADDED = "padded.", "unpadded."
 _COPIED = "unpadded.copied"
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")
 _ROWS = ("seq_lens", "seq_lens_cpu", "num_computed_tokens_cpu", "block_table_tensor")
-_OPTIONAL_ROWS = ("encoder_seq_lens", "dcp_local_seq_lens", *REQUEST_FIELDS)
+_OPTIONAL_ROWS = ("encoder_seq_lens", "dcp_local_seq_lens", *REQUEST_FIELDS, *REQUEST_TUPLES)
 _TOKENS = ("slot_mapping", *TOKEN_FIELDS)
 _ALIGNED = (*_OFFSETS, *_ROWS, *_OPTIONAL_ROWS, *_TOKENS)
 _SIZES = ("num_reqs", "num_actual_tokens")
@@ -173,10 +173,11 @@ def _entries(name: str, call: Call, num_tokens: int, num_reqs: int) -> tuple[int
 
 def _breach(name: str, before: Any, after: Any, live: int, length: int) -> str:
     """What is wrong with a field after padding or its removal, "" if nothing is."""
-    if not isinstance(before, torch.Tensor | np.ndarray):
+    if before is None or not (name in _ALIGNED or isinstance(before, torch.Tensor | np.ndarray)):
         kept = type(after) is type(before) and after == before
         return "" if kept else "is not what it was"
-    if type(after) is not type(before) or after.dtype != before.dtype:
+    dtypes = {getattr(value, "dtype", None) for value in (before, after)}
+    if type(after) is not type(before) or len(dtypes) > 1:
         return "is of another type"
     old, new = _values(before), _values(after)
     if name not in _ALIGNED:
