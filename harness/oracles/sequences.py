@@ -19,11 +19,17 @@ NAME = "sequences"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """What differs after the first step at which anything does."""
+    """What differs after the first step at which anything does.
+
+    Where that is the error, the rest of the step follows from it.
+    """
     if trial.operation.sequence is None:
         return
     script = trial.first.call.args[0]
-    for failure in differences(trial, trial.expected, trial.first.outputs, NAME):
+    failures = list(differences(trial, trial.expected, trial.first.outputs, NAME))
+    if any(failure.field == "[].raises" for failure in failures):
+        failures = [failure for failure in failures if failure.field == "[].raises"]
+    for failure in failures:
         step = int(failure.where[1 : failure.where.index("]")])
         yield msgspec.structs.replace(
             failure,
