@@ -17,6 +17,7 @@ from harness.cases.machine import Machine
 from harness.cases.script_v0 import BLOCKS, ROWS
 from harness.model.case import Batch, Case
 from harness.model.operation import Call, Line, Outputs, Script, Sequence
+from harness.operations.graph_state import captures
 from harness.operations.playing import sequence_operation
 
 NAME = "graph_sequence"
@@ -153,17 +154,9 @@ def _observe(names: dict[str, Any]) -> Outputs:
     }
     return seen | {
         "graphs": sorted(names["graphs"]),
-        "clones capture": [_captures(clone) for clone, _ in names["graphs"].values()],
+        "clones capture": [captures(clone) for clone, _ in names["graphs"].values()],
         "graph_block_tables": names["runner"].graph_block_tables,
     }
-
-
-def _captures(clone: Any) -> bool:
-    try:
-        clone.graph_clone(1)
-    except Exception:  # its class is another test's subject
-        return False
-    return True
 
 
 def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:

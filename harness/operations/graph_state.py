@@ -176,14 +176,14 @@ def _run(offered: Any, call: Call) -> Outputs:
                 raise _InterruptedError
         except _InterruptedError:
             pass
-    outputs: Outputs = {"refused before the capture": _refuses(state)}
+    outputs: Outputs = {"refused before the capture": not captures(state)}
     with state.graph_capture(most):
         made = state.graph_capture_get_metadata_for_batch(size, encoder_decoder)
         clone = state.graph_clone(size)
         outputs["clone's class"] = type(clone) is type(state)
-        outputs["clone refused inside the capture"] = _refuses(clone)
+        outputs["clone refused inside the capture"] = not captures(clone)
         outputs |= {f"captured.{name}": _now(getattr(made, name, MISSING)) for name in _FIELDS}
-    outputs["refused after the capture"] = _refuses(state)
+    outputs["refused after the capture"] = not captures(state)
     buffers = clone.get_graph_input_buffers(made, encoder_decoder)
     outputs["buffers"] = sorted(buffers)
     outputs["graph's own"] = all(
@@ -207,12 +207,13 @@ def _now(value: Any) -> Any:
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def _refuses(state: Any) -> bool:
+def captures(state: Any) -> bool:
+    """Whether the state is in a capture, as far as it can be told from outside."""
     try:
         state.graph_clone(1)
     except Exception:  # its class is another test's subject
-        return True
-    return False
+        return False
+    return True
 
 
 def _outputs(_call: Call, result: Outputs) -> Outputs:
