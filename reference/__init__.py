@@ -14,6 +14,11 @@ from .interface import __all__ as _interface
 from .kv_cache import copy_blocks, swap_blocks
 from .local_attention import make_local_attention_virtual_batches
 from .metadata_builder import CommonMetadataBuilder
+from .paged_attention import (
+    decode_attention,
+    paged_attention,
+    reshape_and_cache_flash,
+)
 from .persistent_batch import PersistentBatch
 from .slot_mapping import (
     _compute_slot_mapping_numpy,
@@ -26,11 +31,19 @@ from .ubatch import (
     slice_query_start_locs,
     split_attn_metadata,
 )
+from .xformers_backend import (
+    XFormersAttentionBackend,
+    XFormersAttentionImpl,
+    XFormersAttentionMetadataBuilder,
+)
 
 __all__ = [  # noqa: PLE0604
     *_interface,
     "CommonMetadataBuilder",
     "PersistentBatch",
+    "XFormersAttentionBackend",
+    "XFormersAttentionImpl",
+    "XFormersAttentionMetadataBuilder",
     "_compute_slot_mapping_numpy",
     "_compute_slot_mapping_python",
     "_make_metadata_with_slice",
@@ -39,9 +52,12 @@ __all__ = [  # noqa: PLE0604
     "compute_slot_mapping",
     "copy_blocks",
     "create_fast_prefill_custom_backend",
+    "decode_attention",
     "make_kv_sharing_fast_prefill_common_attn_metadata",
     "make_local_attention_virtual_batches",
+    "paged_attention",
     "reorder_batch_to_split_decodes_and_prefills",
+    "reshape_and_cache_flash",
     "slice_query_start_locs",
     "split_attn_metadata",
     "split_decodes_and_prefills",

@@ -64,6 +64,7 @@ from .spec_decode import (
 )
 from .subclasses import subclass_attention_backend, subclass_attention_metadata
 from .validation import validate
+from .xformers import XFormersAttentionMetadata
 
 __all__ = [
     "KV_SHARING_FAST_PREFILL_METADATA_FIELDS",
@@ -95,6 +96,7 @@ __all__ = [
     "SpeculativeConfig",
     "UBatchSlice",
     "VllmConfig",
+    "XFormersAttentionMetadata",
     "aligned",
     "compute_slot_mapping_start_idx",
     "get_kv_cache_layout",

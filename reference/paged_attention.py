@@ -1,0 +1,190 @@
+"""The paged cache and attention over it (SPEC.md section 8)."""
+
+from __future__ import annotations
+
+import torch
+
+from reference.interface.checks_attention import (
+    check_attention,
+    check_cache_write,
+    check_one_query_each,
+    check_query_rows,
+)
+
+_FP8_MAX = 448.0
+
+
+def reshape_and_cache_flash(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    kv_cache_dtype: str,
+    k_scale: torch.Tensor,
+    v_scale: torch.Tensor,
+) -> None:
+    """Write the keys and values of new tokens to their slots of the cache.
+
+    `key`, `value` (T', Hkv, D) float16 or bfloat16; `key_cache`, `value_cache`
+    (num_blocks, B, Hkv, D) of the same dtype ("auto"), or float8_e4m3fn or uint8
+    ("fp8", "fp8_e4m3"), which hold `x / scale` saturated at 448; `slot_mapping` (T,)
+    int64 with T <= T', -1 for a token that is not written; `k_scale`, `v_scale` float32
+    of one element, not read with "auto". MetadataError for mismatched shapes, dtypes,
+    devices and for slots outside the cache. SPEC.md section 8.
+    """
+    check_cache_write(
+        key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale
+    )
+    block_size = key_cache.shape[1]
+    for given, cache, scale in ((key, key_cache, k_scale), (value, value_cache, v_scale)):
+        for token, slot in enumerate(slot_mapping.tolist()):
+            if slot < 0:
+                continue
+            block, offset = divmod(slot, block_size)
+            if kv_cache_dtype == "auto":
+                cache[block, offset] = given[token]
+            else:
+                cache.view(torch.uint8)[block, offset] = _quantized(given[token], scale)
+
+
+def _quantized(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """The bits of `x / scale` in float8_e4m3fn, to the nearest, saturated."""
+    scaled = (x.float() / scale.float()).clamp(-_FP8_MAX, _FP8_MAX)  # clamp keeps NaN
+    return scaled.to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def paged_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    scale: float,
+    *,
+    max_query_len: int,
+    max_seq_len: int,
+    sliding_window: int | None = None,
+    logits_soft_cap: float | None = None,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
+    out: torch.Tensor,
+) -> None:
+    """Causal attention of a batch over the paged cache, computed in float64.
+
+    `query`, `out` (T, Hq, D); caches (num_blocks, B, Hkv, D); `query_start_loc` (R+1,),
+    `seq_lens` (R,), `block_table` (R, W) integers; `sliding_window` in keys;
+    `max_query_len`, `max_seq_len` bounds in tokens. `out` has query's dtype, or float32
+    or float64, and keeps its rows at or beyond `query_start_loc[-1]`. MetadataError for
+    mismatched shapes, dtypes, devices, heads that do not divide, an `out` in the memory
+    of an input, lengths and blocks that cannot be. SPEC.md section 8.
+    """
+    operation = "paged_attention"
+    check_attention(
+        operation,
+        query,
+        key_cache,
+        value_cache,
+        seq_lens,
+        block_table,
+        scale,
+        max_seq_len,
+        sliding_window,
+        logits_soft_cap,
+        k_scale,
+        v_scale,
+        out,
+    )
+    check_query_rows(operation, query, query_start_loc, max_query_len, seq_lens.shape[0])
+    starts = query_start_loc.tolist()
+    for r, length in enumerate(seq_lens.tolist()):
+        keys = _gathered(key_cache, block_table[r], length, k_scale)
+        values = _gathered(value_cache, block_table[r], length, v_scale)
+        computed = length - (starts[r + 1] - starts[r])
+        for token in range(starts[r], starts[r + 1]):
+            position = computed + token - starts[r]
+            first = 0 if sliding_window is None else max(0, position - sliding_window + 1)
+            seen = slice(first, max(first, position + 1))
+            out[token] = _attended(query[token], keys[seen], values[seen], scale, logits_soft_cap)
+
+
+def decode_attention(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    scale: float,
+    *,
+    max_seq_len: int,
+    attn_bias: object = None,  # noqa: ARG001  # see below
+    sliding_window: int | None = None,
+    logits_soft_cap: float | None = None,
+    k_scale: torch.Tensor | None = None,
+    v_scale: torch.Tensor | None = None,
+    out: torch.Tensor,
+) -> None:
+    """Attention of R requests with one query each over the paged cache, in float64.
+
+    `query`, `out` (R, Hq, D), all else as in `paged_attention`; a request of length 0
+    gets zeros. `attn_bias`, the builder's mask of these requests, says nothing that the
+    other arguments do not and is not read. SPEC.md section 8.
+    """
+    check_attention(
+        "decode_attention",
+        query,
+        key_cache,
+        value_cache,
+        seq_lens,
+        block_table,
+        scale,
+        max_seq_len,
+        sliding_window,
+        logits_soft_cap,
+        k_scale,
+        v_scale,
+        out,
+    )
+    check_one_query_each(query, seq_lens.shape[0])
+    for r, length in enumerate(seq_lens.tolist()):
+        first = 0 if sliding_window is None else max(0, length - sliding_window)
+        keys = _gathered(key_cache, block_table[r], length, k_scale)[first:]
+        values = _gathered(value_cache, block_table[r], length, v_scale)[first:]
+        out[r] = _attended(query[r], keys, values, scale, logits_soft_cap)
+
+
+def _gathered(
+    cache: torch.Tensor, blocks: torch.Tensor, length: int, scale: torch.Tensor | None
+) -> torch.Tensor:
+    """(length, Hkv, D) float64: what a request's pages hold, position by position."""
+    block_size = cache.shape[1]
+    pages = [cache[block] for block in blocks[: -(-length // block_size)].tolist()]
+    if not pages:
+        return torch.empty(0, *cache.shape[2:], dtype=torch.float64)
+    held = torch.cat(pages)[:length].cpu()
+    if cache.dtype == torch.uint8:
+        held = held.view(torch.float8_e4m3fn)
+    quantized = held.dtype == torch.float8_e4m3fn
+    factor = float(scale) if quantized and scale is not None else 1.0
+    return held.double() * factor
+
+
+def _attended(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    soft_cap: float | None,
+) -> torch.Tensor:
+    """(Hq, D) float64: what one query token takes from the keys that it sees."""
+    group = query.shape[0] // keys.shape[1]
+    attended = torch.zeros(query.shape, dtype=torch.float64)
+    if not keys.shape[0]:
+        return attended
+    for head, q in enumerate(query.cpu().double()):
+        scores = scale * (keys[:, head // group] @ q)
+        if soft_cap:
+            scores = soft_cap * torch.tanh(scores / soft_cap)
+        attended[head] = torch.softmax(scores, dim=0) @ values[:, head // group]
+    return attended

@@ -1,0 +1,205 @@
+"""The XFormers backend in plain form (SPEC.md section 8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from reference.batch_split import (
+    reorder_batch_to_split_decodes_and_prefills,
+    split_decodes_and_prefills,
+)
+from reference.interface import (
+    AttentionLayer,
+    AttentionMetadataBuilder,
+    CommonAttentionMetadata,
+    InputBatch,
+    KVCacheSpec,
+    SchedulerOutput,
+    VllmConfig,
+    XFormersAttentionMetadata,
+)
+from reference.interface.checks_xformers import check_forward, check_output
+from reference.interface.xformers import XFormersBackend, XFormersImpl
+from reference.kv_cache import copy_blocks, swap_blocks
+from reference.paged_attention import paged_attention, reshape_and_cache_flash
+
+
+@dataclass
+class QueryLengths:
+    """Query tokens of the masked rows, as xformers' `_SeqLenInfo` holds them."""
+
+    seqstart: torch.Tensor
+    """(R + 1,) int32 offsets."""
+    seqstart_py: list[int]
+    max_seqlen: int
+    min_seqlen: int
+
+
+@dataclass
+class KeyLengths(QueryLengths):
+    """Keys of the masked rows, each row's room padded to the whole table's."""
+
+    seqlen: torch.Tensor
+    """(R,) int32 lengths."""
+    seqlen_py: list[int]
+    padding: int
+    """Keys from one row's start to the next one's: columns of the table times block size."""
+
+
+@dataclass
+class DecodeMask:
+    """What xformers' paged causal mask says, so that the specification needs no xformers."""
+
+    q_seqinfo: QueryLengths
+    k_seqinfo: KeyLengths
+    block_tables: torch.Tensor
+    page_size: int
+
+
+class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentionMetadata]):
+    """Splits a batch at the boundary between decodes and prefills and masks the decodes."""
+
+    reorder_batch_threshold: ClassVar[int | None] = 1  # type: ignore[misc]
+
+    def __init__(
+        self,
+        kv_cache_spec: KVCacheSpec,
+        layer_names: list[str],
+        vllm_config: VllmConfig,
+        device: torch.device,
+    ) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self.block_size = kv_cache_spec.block_size
+
+    def reorder_batch(self, input_batch: InputBatch, scheduler_output: SchedulerOutput) -> bool:
+        """Move decodes to the front (SPEC.md section 2); whether anything moved."""
+        return reorder_batch_to_split_decodes_and_prefills(input_batch, scheduler_output, 1)
+
+    def build(
+        self,
+        common_prefix_len: int,  # noqa: ARG002  # nothing is shared in one go
+        common_attn_metadata: CommonAttentionMetadata,
+        fast_build: bool = False,  # noqa: ARG002  # building is fast
+    ) -> XFormersAttentionMetadata:
+        """The batch with its boundary and, for the rows before it, the mask."""
+        md = common_attn_metadata
+        decodes, prefills, decode_tokens, prefill_tokens = split_decodes_and_prefills(md, 1)
+        return XFormersAttentionMetadata(
+            num_actual_tokens=md.num_actual_tokens,
+            max_query_len=md.max_query_len,
+            query_start_loc=md.query_start_loc,
+            max_seq_len=md.max_seq_len,
+            seq_lens=md.seq_lens,
+            block_table=md.block_table_tensor,
+            slot_mapping=md.slot_mapping,
+            num_prefill_tokens=prefill_tokens,
+            num_decode_tokens=decode_tokens,
+            num_prefills=prefills,
+            num_decodes=decodes,
+            attn_bias=self._mask(md, decodes) if decodes else None,
+        )
+
+    def _mask(self, md: CommonAttentionMetadata, rows: int) -> DecodeMask:
+        starts = md.query_start_loc_cpu[: rows + 1].tolist()
+        query_lens = [starts[r + 1] - starts[r] for r in range(rows)]
+        seq_lens = md.seq_lens_cpu[:rows].tolist()
+        room = md.block_table_tensor.shape[1] * self.block_size
+        rooms = [row * room for row in range(rows + 1)]
+        device = md.seq_lens.device
+
+        def int32(values: list[int]) -> torch.Tensor:
+            return torch.tensor(values, dtype=torch.int32, device=device)
+
+        return DecodeMask(
+            QueryLengths(int32(starts), starts, max(query_lens), min(query_lens)),
+            KeyLengths(
+                int32(rooms), rooms, max(seq_lens), min(seq_lens), int32(seq_lens), seq_lens, room
+            ),
+            md.block_table_tensor[:rows],
+            self.block_size,
+        )
+
+
+class XFormersAttentionImpl(XFormersImpl):
+    """One layer's attention in float64, for prefills and decodes alike."""
+
+    def forward(
+        self,
+        layer: AttentionLayer,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: XFormersAttentionMetadata | None,
+        output: torch.Tensor | None = None,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Write the new keys and values to the cache, then attend, prefills and decodes apart.
+
+        `query` (T, Hq, D), `key`, `value` (T, Hkv, D), `kv_cache` (2, num_blocks, B,
+        Hkv, D), `output` (T, Hq, D) or (T, Hq * D), returned. Tokens of no row keep
+        their output; without metadata all do. MetadataError, NotImplementedError:
+        SPEC.md section 8.
+        """
+        check_output(output, output_scale, output_block_scale)
+        assert output is not None
+        if attn_metadata is None:
+            return output
+        md = attn_metadata
+        check_forward(self, query, key, value, kv_cache, md, output)
+        key_cache, value_cache = kv_cache[0], kv_cache[1]
+        reshape_and_cache_flash(
+            key,
+            value,
+            key_cache,
+            value_cache,
+            md.slot_mapping[: md.num_actual_tokens],
+            self.kv_cache_dtype,
+            layer._k_scale,
+            layer._v_scale,
+        )
+        attended = output.view(query.shape)
+        first = md.num_decode_tokens
+        for part, start, stop in (
+            (md.prefill_metadata, first, md.num_actual_tokens),
+            (md.decode_metadata, 0, first),
+        ):
+            if part is not None:
+                paged_attention(
+                    query[start:stop],
+                    key_cache,
+                    value_cache,
+                    part.query_start_loc,
+                    part.seq_lens,
+                    part.block_table,
+                    self.scale,
+                    max_query_len=part.max_query_len,
+                    max_seq_len=part.max_seq_len,
+                    sliding_window=self.window,
+                    logits_soft_cap=self.logits_soft_cap,
+                    k_scale=layer._k_scale,
+                    v_scale=layer._v_scale,
+                    out=attended[start:stop],
+                )
+        return output
+
+
+class XFormersAttentionBackend(XFormersBackend):
+    """The classes of the XFormers backend."""
+
+    @staticmethod
+    def get_impl_cls() -> type[XFormersAttentionImpl]:
+        """The class that runs attention."""
+        return XFormersAttentionImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[Any]:
+        """The class that builds its metadata."""
+        return XFormersAttentionMetadataBuilder
+
+    swap_blocks = staticmethod(swap_blocks)
+    copy_blocks = staticmethod(copy_blocks)
