@@ -70,7 +70,9 @@ class Arena:
             extent = extent if piece.values.size else 0
             segments.append(_Segment(piece.name, offset, extent, shape, piece.strides))
             offset += extent + GUARD_WORDS
-        buffer = np.full(offset, stale, dtype=pieces[0].values.dtype)
+        dtype = pieces[0].values.dtype
+        # Where the pattern has no room, the largest word: NaN in every float of that size.
+        buffer = np.full(offset, min(stale, np.iinfo(dtype).max), dtype=dtype)
         word = buffer.itemsize
         for piece, segment in zip(pieces, segments, strict=True):
             view = np.ndarray(

@@ -43,12 +43,16 @@ class PagedCache(NamedTuple):
 
     def piece(self, pattern: int) -> Piece:
         """The cache as its elements lie in memory, as integers of its element size."""
+        return self.piece_of(self._values(pattern))
+
+    def piece_of(self, values: np.ndarray) -> Piece:
+        """The same with these elements, (2, num_blocks, block_size, num_kv_heads, head_size)."""
         order = _ORDERS[self.layout]
         shape = [self.shape[dim] for dim in order]
         strides = [1]
         for size in shape[:0:-1]:
             strides.insert(0, strides[0] * (size + (self.gap if len(strides) == 1 else 0)))
-        return Piece(self.name, self._values(pattern).transpose(order), self.on_cpu, tuple(strides))
+        return Piece(self.name, values.transpose(order), self.on_cpu, tuple(strides))
 
     def words(self, memory: torch.Tensor) -> torch.Tensor:
         """What `piece` became, in the order of the cache's dimensions, still as integers."""

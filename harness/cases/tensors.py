@@ -7,6 +7,7 @@ indices. A correct operation gives the same result whatever the pattern.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -138,15 +139,16 @@ def lay_out(
     batch: Batch,
     pattern: int = 0,
     device: str = "cpu",
+    more: Iterable[Piece] = (),
 ) -> tuple[CommonAttentionMetadata, Arena]:
     """The batch as metadata on `device`, its stale places filled with pattern 0 or 1.
 
-    Pattern 1 also gives the live blocks other ids. Where the batch says so it is of a
-    subclass with more fields.
+    The arena has the pieces in `more` too. Pattern 1 also gives the live blocks other
+    ids. Where the batch says so it is of a subclass with more fields.
     """
     made = numbers(batch, pattern)
     stale = STALE_PATTERNS[pattern]
-    arena = Arena(made.pieces(stale), stale, device)
+    arena = Arena([*made.pieces(stale), *more], stale, device)
     tensors: dict[str, Any] = dict(arena.tensors)
     encoder = tensors.get("encoder_seq_lens")
     indices = batch.logits_indices

@@ -135,6 +135,8 @@ class Operation:
     """Well-formed cases for Hypothesis."""
     boundaries: Callable[[], Iterable[tuple[str, Case]]]
     """Named cases that are always run."""
+    large: Callable[[], Iterable[tuple[str, Case]]] = tuple
+    """Named cases of real size, which only a GPU computes in reasonable time."""
     from_batch: Callable[[Batch], Iterable[Case]]
     """The cases of a batch that an engine ran."""
     prepare: Callable[[Case, int, str], Call]
@@ -145,11 +147,19 @@ class Operation:
     """Puts what the candidate offers to use: a function is called, a class made and driven."""
     invariants: Callable[[Call, Outputs], Iterable[Breach]] | None = None
     """What must hold of the outputs whatever the reference says."""
+    consume: Callable[[Call, Outputs], Iterable[Breach]] | None = None
+    """What a kernel that trusts the outputs would see, judged without a reference (oracle 8)."""
+    tolerant: frozenset[str] = frozenset()
+    """Float output fields, compared with the reference's float64 by SPEC.md section 8."""
+    for_reference: Callable[[Call], None] | None = None
+    """Changes the reference's call in place: float64 where it writes a tolerant field."""
     shares: frozenset[str] = frozenset()
     """Output fields that may be views of an input."""
     faults: dict[str, Fault] = field(default_factory=dict)
     kernels: bool = False
     """Whether it has a device path of its own; otherwise it only reads the CPU."""
+    package: str = ""
+    """What `optimized` must import to do it its own way; without it there is no verdict on that."""
     methods: tuple[str, ...] = ()
     """What a class must have to offer the operation, so that it can be put to use."""
     shared: str = ""

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.model.operation import MISSING, Outputs
+from harness.model.operation import MISSING, Operation, Outputs
 from harness.model.verdict import Failure
+from harness.oracles.closeness import close, farthest
 from harness.oracles.diagnosis import Context, diagnose
 from harness.oracles.trial import Trial, field_root
 
@@ -41,7 +42,7 @@ def differences(trial: Trial, expected: Outputs, got: Outputs, oracle: str) -> I
     wrong_step = ""
     for name, right in expected.items():
         value = got.get(name, MISSING)
-        if same(right, value):
+        if agrees(trial.operation, name, right, value):
             continue
         if trial.operation.sequence is not None:
             step = name[: name.index("]")]
@@ -49,7 +50,7 @@ def differences(trial: Trial, expected: Outputs, got: Outputs, oracle: str) -> I
                 return
             wrong_step = step
         context = context or Context(trial.operation.name, trial.case, trial.first.call.facts)
-        index = first_difference(right, value)
+        index = where_they_differ(trial.operation, name, right, value)
         yield Failure(
             oracle=oracle,
             field=field_root(name),
@@ -61,6 +62,28 @@ def differences(trial: Trial, expected: Outputs, got: Outputs, oracle: str) -> I
             got=brief(value),
             where=name + _bracket(index),
         )
+
+
+def agrees(operation: Operation, name: str, expected: Any, got: Any) -> bool:
+    """Whether the field is what it must be: near enough if tolerant and expected in float64."""
+    if _is_tolerant(operation, name, expected):
+        return close(expected, got)
+    return same(expected, got)
+
+
+def where_they_differ(
+    operation: Operation, name: str, expected: Any, got: Any
+) -> tuple[int, ...] | None:
+    """Index of the first wrong element, or of the one that is farthest off."""
+    if _is_tolerant(operation, name, expected) and isinstance(got, torch.Tensor):
+        return farthest(expected, got)
+    return first_difference(expected, got)
+
+
+def _is_tolerant(operation: Operation, name: str, expected: Any) -> bool:
+    if field_root(name) not in operation.tolerant or not isinstance(expected, torch.Tensor):
+        return False
+    return expected.dtype == torch.float64
 
 
 def same(expected: Any, got: Any) -> bool:

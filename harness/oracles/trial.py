@@ -121,6 +121,8 @@ class Trial:
 
     def _expect(self, pattern: int) -> Outputs:
         call = self.prepare(pattern)
+        if self.operation.for_reference is not None:
+            self.operation.for_reference(call)
         result = self.operation.run(self.reference, call)
         if isinstance(result, Transcript) and result.error is not None:
             raise result.error

@@ -23,7 +23,7 @@ from harness.model.operation import Operation
 from harness.model.verdict import Explanation, Failure, Verdict
 from harness.operations.playing import snippet
 from harness.oracles import judge
-from harness.oracles.equality import as_array, same, type_name
+from harness.oracles.equality import agrees, as_array, type_name
 from harness.oracles.trial import PrintWatch, Trial
 from harness.running.candidates import enter_lane, load, offered_by
 
@@ -134,7 +134,7 @@ def explain(trial: Trial, target: str) -> Explanation:
                 "got": _plain(got),
                 "expected_type": type_name(right),
                 "got_type": type_name(got),
-                "equal": same(right, got),
+                "equal": agrees(trial.operation, name, right, got),
             }
         )
     if trial.operation.sequence is None:
