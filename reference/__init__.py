@@ -4,6 +4,7 @@ from .batch_split import (
     reorder_batch_to_split_decodes_and_prefills,
     split_decodes_and_prefills,
 )
+from .cache_write import reshape_and_cache_flash
 from .causal_conv1d import compute_causal_conv1d_metadata
 from .fast_prefill import (
     create_fast_prefill_custom_backend,
@@ -17,7 +18,6 @@ from .metadata_builder import CommonMetadataBuilder
 from .paged_attention import (
     decode_attention,
     paged_attention,
-    reshape_and_cache_flash,
 )
 from .persistent_batch import PersistentBatch
 from .slot_mapping import (

@@ -11,6 +11,7 @@ from reference.batch_split import (
     reorder_batch_to_split_decodes_and_prefills,
     split_decodes_and_prefills,
 )
+from reference.cache_write import reshape_and_cache_flash
 from reference.interface import (
     AttentionLayer,
     AttentionMetadataBuilder,
@@ -24,7 +25,7 @@ from reference.interface import (
 from reference.interface.checks_xformers import check_forward, check_output
 from reference.interface.xformers import XFormersBackend, XFormersImpl
 from reference.kv_cache import copy_blocks, swap_blocks
-from reference.paged_attention import paged_attention, reshape_and_cache_flash
+from reference.paged_attention import paged_attention
 
 
 @dataclass
