@@ -21,6 +21,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     numpy: str
     triton: str | None
     numba: str | None
+    xformers: str | None
     platform: str
     cpu: str
     cpus: int

@@ -79,6 +79,7 @@ _ENVIRONMENT = {
     "numpy": "numpy",
     "triton": "triton",
     "numba": "numba",
+    "xformers": "xformers",
     "attnproof": "attnproof",
 }
 

@@ -25,6 +25,7 @@ def describe() -> Environment:
         numpy=package_version("numpy") or "absent",
         triton=package_version("triton"),
         numba=package_version("numba"),
+        xformers=package_version("xformers"),
         platform=f"{platform.system()} {platform.machine()}",
         cpu=_cpu_name(),
         cpus=len(os.sched_getaffinity(0)),

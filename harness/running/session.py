@@ -7,6 +7,7 @@ import multiprocessing.connection
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from harness.running.workers import CandidateUnloadableError, Worker
 NO_GPU = "no CUDA device on this machine"
 INTERPRETED_SHARE = 4
 """One in so many trace steps is run in Triton's interpreter."""
+NOT_INSTALLED = "{} is not installed"
 HOST_ONLY = "reads only CPU mirrors: there is no device path to verify"
 
 
@@ -95,7 +97,7 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool
     waiting = []
     for candidate in plan.candidates:
         for operation in plan.operations:
-            reason, verdict = _not_run(operation, candidate)
+            reason, verdict = not_run(operation, candidate)
             if verdict:
                 outcomes[operation.name, candidate.name] = _blank(
                     operation, candidate, verdict, reason
@@ -125,11 +127,15 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool
     return [outcomes[pair] for pair in order], interrupted
 
 
-def _not_run(operation: Operation, candidate: Candidate) -> tuple[str, str]:
+def not_run(operation: Operation, candidate: Candidate) -> tuple[str, str]:
+    """Why this pair cannot be examined here, and the verdict that this is; "" if it can."""
     if candidate.lane == "cuda" and gpu_name() is None:
         return NO_GPU, "UNVERIFIED"
     if candidate.kernels_only and not operation.kernels:
         return HOST_ONLY, "NOT OFFERED"
+    package = operation.package if candidate.target == "optimized" else ""
+    if package and find_spec(package) is None:
+        return NOT_INSTALLED.format(package), "UNVERIFIED"
     return "", ""
 
 

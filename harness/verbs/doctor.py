@@ -38,6 +38,7 @@ def _checks() -> Iterator[tuple[str, str]]:
     for name, use in (("jinja2", "index.html"), ("junitparser", "junit.xml")):
         if find_spec(name) is None:
             yield "note", f"{name} is not installed: {use} will not be written"
+    yield from _optional_packages()
     yield "ok", f"{environment.cpus} CPU cores ({environment.cpu})"
     yield _attempt("a worker answers", _worker_answers)
     yield _attempt("numba compiles and caches", _numba_compiles)
@@ -46,6 +47,17 @@ def _checks() -> Iterator[tuple[str, str]]:
     gpu = gpu_name()
     missing = "no CUDA device: compiled kernels stay unverified"
     yield ("ok", f"GPU: {gpu}") if gpu else ("note", missing)
+
+
+def _optional_packages() -> Iterator[tuple[str, str]]:
+    """Packages that only some operations of `optimized` need."""
+    from harness.operations import ALL
+
+    for name in sorted({operation.package for operation in ALL.values()} - {""}):
+        installed = package_version(name)
+        waiting = ", ".join(op.name for op in ALL.values() if op.package == name)
+        missing = f"{name} is not installed: what needs it stays unverified ({waiting})"
+        yield ("ok", f"{name} {installed}") if installed else ("note", missing)
 
 
 def _attempt(what: str, check: Callable[[], str]) -> tuple[str, str]:

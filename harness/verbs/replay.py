@@ -19,11 +19,10 @@ from harness.report.sequence_input import case_steps
 from harness.report.terminal import draw_case, draw_difference
 from harness.report.terminal_steps import draw_steps
 from harness.running.candidates import resolve
-from harness.running.environment import gpu_name
 from harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from harness.running.examination import Examination
 from harness.running.ledger import Ledger
-from harness.running.session import HOST_ONLY, NO_GPU
+from harness.running.session import not_run
 from harness.running.worker import warm_up
 from harness.running.workers import CandidateUnloadableError, InvalidCaseError, Worker
 
@@ -90,11 +89,7 @@ def _remembered(saved: CaseFile) -> list[str]:
 def _replay_on(candidate: Candidate, case: Case, console: Console, timeout_s: float) -> int:
     operation = ALL[case.operation]
     label = f"{operation.name} [{candidate.name}]"
-    reason = ""
-    if candidate.lane == "cuda" and gpu_name() is None:
-        reason = NO_GPU
-    elif candidate.kernels_only and not operation.kernels:
-        reason = HOST_ONLY
+    reason, _ = not_run(operation, candidate)
     if reason:
         console.print(f"UNVERIFIED {label} {reason}", markup=False)
         return INCOMPLETE

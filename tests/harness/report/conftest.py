@@ -30,6 +30,7 @@ ENVIRONMENT = Environment(
     numpy="2.3.0",
     triton="3.7.0",
     numba="0.62.0",
+    xformers="0.0.35",
     platform="Linux x86_64",
     cpu="Example CPU",
     cpus=16,

@@ -1,0 +1,39 @@
+"""What `optimized` needs a package for has no verdict without it; everything else has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.model.candidate import Candidate
+from harness.operations import ALL
+from harness.running.environment import describe, package_version
+from harness.running.session import not_run
+from harness.verbs import doctor
+
+ABSENT = replace(ALL["build_slot_mapping"], package="no_such_package")
+
+
+@pytest.mark.parametrize("lane", ["cpu", "interpreter"])
+def test_a_missing_package_leaves_optimized_unverified(lane):
+    candidate = Candidate("optimized", "optimized", lane)
+    assert not_run(ABSENT, candidate) == ("no_such_package is not installed", "UNVERIFIED")
+    assert not_run(replace(ABSENT, package="torch"), candidate) == ("", "")
+
+
+@pytest.mark.parametrize("target", ["reference", "somebody.else", "/a/file.py"])
+def test_other_candidates_do_not_need_it(target):
+    assert not_run(ABSENT, Candidate("theirs", target)) == ("", "")
+
+
+def test_doctor_names_what_a_missing_package_leaves_unverified(monkeypatch):
+    monkeypatch.setitem(ALL, ABSENT.name, ABSENT)
+    notes = dict(reversed(line) for line in doctor._optional_packages())
+    line = next(line for line in notes if "no_such_package" in line)
+    assert notes[line] == "note"
+    assert "build_slot_mapping" in line
+
+
+def test_the_environment_says_which_xformers_is_installed():
+    assert describe().xformers == package_version("xformers")
