@@ -12,12 +12,10 @@ import triton
 import triton.language as tl
 
 _MAX = tl.constexpr(448.0)
-_LEAST_NORMAL = tl.constexpr(0.015625)
-"""2**-6; below it codes are multiples of 2**-9."""
-_ROUNDS_TO_UNITS = tl.constexpr(16384.0)
-"""2**14: a sum with it has units of 2**-9, so the adder rounds to the nearest code."""
-_SUM_BITS = tl.constexpr(0x46800000)
-"""The bits of that number as float32."""
+_EXPONENT = tl.constexpr(0x7F800000)
+"""Where float32 has its exponent."""
+_LEAST_NORMAL = tl.constexpr(0x3C800000)
+"""2**-6 as bits of float32: the exponent of all smaller codes."""
 _NAN = tl.constexpr(0x7F)
 
 
@@ -27,16 +25,18 @@ def to_fp8(x):
 
     NaN stays NaN; its sign is kept, nothing else of it.
     """
-    bits = x.to(tl.uint32, bitcast=True)
     magnitude = tl.abs(x)
-    limited = tl.where(magnitude < _MAX, magnitude, _MAX)
-    kept = limited.to(tl.uint32, bitcast=True)
-    # 20 bits of mantissa go; a carry runs on into the exponent, as it must.
-    normal = ((kept + 0x7FFFF + ((kept >> 20) & 1)) >> 20) - (120 << 3)
-    small = (limited + _ROUNDS_TO_UNITS).to(tl.uint32, bitcast=True) - _SUM_BITS
-    code = tl.where(limited < _LEAST_NORMAL, small, normal)
-    code = tl.where(x == x, code, _NAN)
-    return (code | ((bits >> 24) & 0x80)).to(tl.uint8)
+    magnitude = tl.where(magnitude < _MAX, magnitude, _MAX)  # NaN too, the last bit is added below
+    exponent = tl.maximum(magnitude.to(tl.int32, bitcast=True) & _EXPONENT, _LEAST_NORMAL)
+    # 2**20 times that power of two: a sum with it has no room for more than three bits of
+    # fraction behind the leading one, so the adder rounds to the nearest code.
+    rounder = exponent + (20 << 23)
+    total = (magnitude + rounder.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True)
+    # The sum's last bits count steps of the code, 8 to 16 of them above the least normal
+    # number and 0 to 8 below it; 121 is the exponent of that number, 127 - 6.
+    code = (total - rounder) + ((exponent >> 20) - (121 << 3))
+    sign = (x.to(tl.int32, bitcast=True) >> 24) & 0x80
+    return (code | (x != x).to(tl.int32) | sign).to(tl.uint8)
 
 
 @triton.jit
