@@ -22,10 +22,14 @@ from reference.interface import (
     VllmConfig,
     XFormersAttentionMetadata,
 )
-from reference.interface.checks_xformers import check_forward, check_output
+from reference.interface.checks import check_int
+from reference.interface.checks_xformers import BUILDER, check_build, check_forward, check_output
 from reference.interface.xformers import XFormersBackend, XFormersImpl
 from reference.kv_cache import copy_blocks, swap_blocks
 from reference.paged_attention import paged_attention
+
+_INT32_MAX = 2**31 - 1
+"""xformers keeps its offsets in 32 bits."""
 
 
 @dataclass
@@ -73,6 +77,7 @@ class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentio
         device: torch.device,
     ) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        check_int(BUILDER, "block_size", kv_cache_spec.block_size, 1)
         self.block_size = kv_cache_spec.block_size
 
     def reorder_batch(self, input_batch: InputBatch, scheduler_output: SchedulerOutput) -> bool:
@@ -88,6 +93,7 @@ class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentio
         """The batch with its boundary and, for the rows before it, the mask."""
         md = common_attn_metadata
         decodes, prefills, decode_tokens, prefill_tokens = split_decodes_and_prefills(md, 1)
+        check_build(md, self.block_size)
         return XFormersAttentionMetadata(
             num_actual_tokens=md.num_actual_tokens,
             max_query_len=md.max_query_len,
@@ -103,12 +109,14 @@ class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentio
             attn_bias=self._mask(md, decodes) if decodes else None,
         )
 
-    def _mask(self, md: CommonAttentionMetadata, rows: int) -> DecodeMask:
+    def _mask(self, md: CommonAttentionMetadata, rows: int) -> DecodeMask | None:
         starts = md.query_start_loc_cpu[: rows + 1].tolist()
         query_lens = [starts[r + 1] - starts[r] for r in range(rows)]
         seq_lens = md.seq_lens_cpu[:rows].tolist()
         room = md.block_table_tensor.shape[1] * self.block_size
         rooms = [row * room for row in range(rows + 1)]
+        if rooms[-1] > _INT32_MAX:
+            return None
         device = md.seq_lens.device
 
         def int32(values: list[int]) -> torch.Tensor:
@@ -139,19 +147,20 @@ class XFormersAttentionImpl(XFormersImpl):
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Write the new keys and values to the cache, then attend, prefills and decodes apart.
+        """Write the new keys and values to the cache, then attend to it.
 
         `query` (T, Hq, D), `key`, `value` (T, Hkv, D), `kv_cache` (2, num_blocks, B,
         Hkv, D), `output` (T, Hq, D) or (T, Hq * D), returned. Tokens of no row keep
-        their output; without metadata all do. MetadataError, NotImplementedError:
-        SPEC.md section 8.
+        their output; without metadata all do. Decodes and prefills are attended to as
+        one batch: what each must give does not depend on where it is cut.
+        MetadataError, NotImplementedError: SPEC.md section 8.
         """
         check_output(output, output_scale, output_block_scale)
         assert output is not None
         if attn_metadata is None:
             return output
         md = attn_metadata
-        check_forward(self, query, key, value, kv_cache, md, output)
+        check_forward(self, layer, query, key, value, kv_cache, md, output)
         key_cache, value_cache = kv_cache[0], kv_cache[1]
         reshape_and_cache_flash(
             key,
@@ -163,29 +172,22 @@ class XFormersAttentionImpl(XFormersImpl):
             layer._k_scale,
             layer._v_scale,
         )
-        attended = output.view(query.shape)
-        first = md.num_decode_tokens
-        for part, start, stop in (
-            (md.prefill_metadata, first, md.num_actual_tokens),
-            (md.decode_metadata, 0, first),
-        ):
-            if part is not None:
-                paged_attention(
-                    query[start:stop],
-                    key_cache,
-                    value_cache,
-                    part.query_start_loc,
-                    part.seq_lens,
-                    part.block_table,
-                    self.scale,
-                    max_query_len=part.max_query_len,
-                    max_seq_len=part.max_seq_len,
-                    sliding_window=self.window,
-                    logits_soft_cap=self.logits_soft_cap,
-                    k_scale=layer._k_scale,
-                    v_scale=layer._v_scale,
-                    out=attended[start:stop],
-                )
+        paged_attention(
+            query,
+            key_cache,
+            value_cache,
+            md.query_start_loc,
+            md.seq_lens,
+            md.block_table,
+            self.scale,
+            max_query_len=md.max_query_len,
+            max_seq_len=md.max_seq_len,
+            sliding_window=self.window,
+            logits_soft_cap=self.logits_soft_cap,
+            k_scale=layer._k_scale,
+            v_scale=layer._v_scale,
+            out=output.view(query.shape),
+        )
         return output
 
 

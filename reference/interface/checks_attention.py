@@ -37,7 +37,7 @@ def check_cache_write(
     _check_like(operation, "value", value, "key", key)
     check_cache_dtype(operation, kv_cache_dtype)
     check_caches(operation, key_cache, value_cache, key.shape[1:], key.device)
-    _check_cache_elements(operation, key_cache, key.dtype, kv_cache_dtype)
+    check_cache_elements(operation, key_cache, key.dtype, kv_cache_dtype)
     check_tensor(operation, "slot_mapping", slot_mapping, 1)
     check_device(operation, "slot_mapping", slot_mapping, key.device)
     for field, tensor in (("key", key), ("value", value)):
@@ -47,11 +47,8 @@ def check_cache_write(
     if kv_cache_dtype != "auto":
         for field, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
             check_scale(operation, field, scale, key.device)
-    if slot_mapping.is_cpu and slot_mapping.numel():
-        last = key_cache.shape[0] * key_cache.shape[1] - 1
-        for slot in (int(slot_mapping.min()), int(slot_mapping.max())):
-            if not -1 <= slot <= last:
-                raise MetadataError(operation, "slot_mapping", slot, f"-1 or a slot up to {last}")
+    if slot_mapping.is_cpu:
+        check_slots_of_cache(operation, slot_mapping, key_cache)
 
 
 def check_attention(
@@ -86,7 +83,7 @@ def check_attention(
         if overlap(out, tensor):
             raise MetadataError(operation, "out", f"in the memory of {field}", "memory apart")
     if seq_lens.is_cpu:
-        _check_blocks(operation, key_cache, seq_lens, block_table, max_seq_len)
+        check_live_blocks(operation, key_cache, seq_lens, block_table, max_seq_len)
 
 
 def check_query_rows(
@@ -117,6 +114,18 @@ def check_one_query_each(query: torch.Tensor, rows: int) -> None:
     if query.shape[0] != rows:
         expected = f"length {rows}, one query for each request"
         raise MetadataError("decode_attention", "query", f"of length {query.shape[0]}", expected)
+
+
+def check_slots_of_cache(
+    operation: str, slot_mapping: torch.Tensor, key_cache: torch.Tensor
+) -> None:
+    """Of CPU tensors: each slot is -1 or one of the cache's."""
+    if not slot_mapping.numel():
+        return
+    last = key_cache.shape[0] * key_cache.shape[1] - 1
+    for slot in (int(slot_mapping.min()), int(slot_mapping.max())):
+        if not -1 <= slot <= last:
+            raise MetadataError(operation, "slot_mapping", slot, f"-1 or a slot up to {last}")
 
 
 def check_floats(operation: str, field: str, value: object, ndim: int) -> torch.Tensor:
@@ -206,13 +215,18 @@ def _check_like(operation: str, field: str, tensor: object, model: str, like: to
     check_device(operation, field, checked, like.device)
 
 
-def _check_cache_elements(
-    operation: str, cache: torch.Tensor, dtype: torch.dtype, kv_cache_dtype: str
+def check_cache_elements(
+    operation: str,
+    cache: torch.Tensor,
+    dtype: torch.dtype,
+    kv_cache_dtype: str,
+    field: str = "key_cache",
 ) -> None:
+    """Require the queries' dtype of an "auto" cache, bits of fp8 of a quantised one."""
     expected = (dtype,) if kv_cache_dtype == "auto" else _FP8
     if cache.dtype not in expected:
         names = " or ".join(str(name).removeprefix("torch.") for name in expected)
-        raise MetadataError(operation, "key_cache", f"of dtype {cache.dtype}", names)
+        raise MetadataError(operation, field, f"of dtype {cache.dtype}", names)
 
 
 def _check_caches_of_queries(
@@ -233,7 +247,7 @@ def _check_caches_of_queries(
     heads = torch.Size((kv_heads, query.shape[2]))
     check_caches(operation, key_cache, value_cache, heads, query.device)
     quantised = key_cache.dtype in _FP8
-    _check_cache_elements(operation, key_cache, query.dtype, "fp8" if quantised else "auto")
+    check_cache_elements(operation, key_cache, query.dtype, "fp8" if quantised else "auto")
     if quantised:
         for field, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
             if scale is None:
@@ -253,14 +267,14 @@ def _check_out(operation: str, out: object, query: torch.Tensor) -> None:
     check_device(operation, "out", out, query.device)
 
 
-def _check_blocks(
+def check_live_blocks(
     operation: str,
     key_cache: torch.Tensor,
     seq_lens: torch.Tensor,
     block_table: torch.Tensor,
     max_seq_len: int,
 ) -> None:
-    """On the CPU: lengths in their bounds, and blocks of the cache for every position."""
+    """Of CPU tensors: lengths in their bounds, and blocks of the cache for every position."""
     if not seq_lens.numel():
         return
     least, longest = int(seq_lens.min()), int(seq_lens.max())

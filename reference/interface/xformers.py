@@ -112,10 +112,11 @@ class XFormersBackend(AttentionBackend):
     @classmethod
     def validate_head_size(cls, head_size: int) -> None:
         """Raise MetadataError for a head size that is not supported."""
-        check_int(cls.__name__, "head_size", head_size, 1)
+        operation = "validate_head_size"
+        check_int(operation, "head_size", head_size, 1)
         if head_size not in HEAD_SIZES:
             expected = f"one of {', '.join(map(str, HEAD_SIZES))}"
-            raise MetadataError(cls.__name__, "head_size", head_size, expected)
+            raise MetadataError(operation, "head_size", head_size, expected)
 
     @staticmethod
     def get_name() -> str:
