@@ -1,0 +1,125 @@
+"""The launches that every kernel is compiled ahead of time for, without a GPU.
+
+What Triton compiles depends on the arguments' dtypes, on flags and tile sizes, and on
+which integers are 1 or divide by 16. Each entry launches on tensors of torch's device
+"meta", which have shapes and dtypes and no memory, through the function that launches
+on a GPU too: so nobody has to guess what it would ask for. `tools/kernel_resources.py`
+compiles them and keeps what they cost. Sizes are those of an engine's step; a dtype, a
+flag or a stride that changes the kernel is a launch of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+from ..host.block_runs import block_runs
+from .causal_conv1d import write_pointers
+from .fast_prefill import count_sampled_on_device
+from .kv_cache import copy_runs_on_device
+from .local_attention import gather_virtual
+from .slot_mapping import write_slots
+from .ubatch import slice_rows_on_device
+
+Launch = Callable[[], object]
+_I32: Final = torch.int32
+_I64: Final = torch.int64
+_REQUESTS: Final = 64
+_COLUMNS: Final = 500
+_TOKENS: Final = 4000
+
+
+def launches() -> dict[str, Launch]:
+    """Every launch by its name, such as "slot mapping, int64"."""
+    return {**_slot_mapping(), **_local_attention(), **_ubatch(), **_small()}
+
+
+def _meta(*shape: int, dtype: torch.dtype = _I32, strided: bool = False) -> torch.Tensor:
+    """A tensor without memory; strided, every second element of a larger one."""
+    if strided:
+        whole = torch.empty([2 * size for size in shape], dtype=dtype, device="meta")
+        return whole[tuple(slice(None, None, 2) for _ in shape)]
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _slot_mapping() -> dict[str, Launch]:
+    def launch(dtype: torch.dtype = _I32, *, masked: bool = False, strided: bool = False) -> Launch:
+        starts = _meta(_REQUESTS + 1, dtype=dtype, strided=strided)
+        computed = _meta(_REQUESTS, dtype=dtype, strided=strided)
+        table = _meta(_REQUESTS, _COLUMNS, strided=strided)
+        out = _meta(_TOKENS, dtype=_I64, strided=strided)
+        first_kept = computed if masked else None
+        return lambda: write_slots(starts, computed, table, 16, first_kept, out)
+
+    return {
+        "slot mapping, int32": launch(),
+        "slot mapping, int64": launch(_I64),
+        "slot mapping, masked": launch(masked=True),
+        "slot mapping, strided": launch(masked=True, strided=True),
+    }
+
+
+def _local_attention() -> dict[str, Launch]:
+    def launch(dtype: torch.dtype = _I32, *, columns: int = 512, strided: bool = False) -> Launch:
+        virtual = 2 * _REQUESTS
+        packed = _meta(4 * virtual + 1, dtype=dtype)
+        table = _meta(_REQUESTS, 2048, strided=strided)
+        starts, lengths = _meta(virtual + 1, dtype=dtype), _meta(virtual, dtype=dtype)
+        virtual_table = _meta(virtual, columns)
+        return lambda: gather_virtual(packed, table, starts, lengths, virtual_table)
+
+    return {
+        "local attention, int32": launch(),
+        "local attention, int64": launch(_I64),
+        "local attention, one column": launch(columns=1),
+        "local attention, 2048 columns": launch(columns=2048),
+        "local attention, strided": launch(strided=True),
+    }
+
+
+def _ubatch() -> dict[str, Launch]:
+    def launch(slices: int, dtype: torch.dtype = _I32, *, strided: bool = False) -> Launch:
+        starts = _meta(_REQUESTS + 1, dtype=dtype, strided=strided)
+        lengths = _meta(_REQUESTS, dtype=dtype, strided=strided)
+        bounds = [(0, 32, 0, 2000), (32, 64, 2000, 4000)][:slices]
+        return lambda: slice_rows_on_device(starts, lengths, bounds)
+
+    return {
+        "one ubatch, int32": launch(1),
+        "one ubatch, int64": launch(1, _I64),
+        "one ubatch, strided": launch(1, strided=True),
+        "ubatches, int32": launch(2),
+        "ubatches, int64": launch(2, _I64),
+        "ubatches, strided": launch(2, strided=True),
+    }
+
+
+def _small() -> dict[str, Launch]:
+    """Kernels that have few ways to be launched."""
+
+    def sampled(dtype: torch.dtype, *, strided: bool = False) -> Launch:
+        starts = _meta(_REQUESTS + 1, dtype=dtype, strided=strided)
+        indices = _meta(_REQUESTS, dtype=dtype, strided=strided)
+        counted = _meta(_REQUESTS + 2, dtype=dtype)
+        return lambda: count_sampled_on_device(starts, indices, _TOKENS, counted)
+
+    def blocks(source: torch.Tensor, target: torch.Tensor) -> Launch:
+        pairs = _meta(32, 2, dtype=_I64)
+        return lambda: copy_runs_on_device(block_runs(source, target), pairs)
+
+    cache = _meta(2, 100, 16, 8, 128, dtype=torch.bfloat16)
+    heads_first = _meta(2, 100, 8, 16, 128, dtype=torch.bfloat16).transpose(2, 3)
+    bytewise = _meta(2, 100, 16, 8, 128, dtype=torch.uint8)[..., ::2]
+    return {
+        "sampled tokens, int32": sampled(_I32),
+        "sampled tokens, int64": sampled(_I64),
+        "sampled tokens, strided": sampled(_I32, strided=True),
+        "block copy": blocks(cache, cache),
+        "block copy between layouts": blocks(cache, heads_first),
+        "block copy of single bytes": blocks(bytewise, bytewise),
+        "convolution programs": lambda: write_pointers(
+            _meta(_REQUESTS + 1, dtype=_I64), _meta(2, 2048)
+        ),
+    }

@@ -1,0 +1,270 @@
+"""What every kernel costs: registers, stack, shared memory and code, without a GPU.
+
+    python tools/kernel_resources.py           compile, and compare with the committed table
+    python tools/kernel_resources.py --write   compile, and write the table
+
+Compiles the launches of `optimized.kernels.launches` ahead of time for each target and
+reads from the machine code what they need. Exit codes: 0 as good as the table, or
+written; 1 worse, or other launches than the table has; 3 the table is of another
+version of Triton, so there is nothing to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import multiprocessing
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = ROOT / "tests" / "optimized" / "kernel_resources.json"
+TARGETS = {
+    "gfx942": ("hip", "gfx942", 64),
+    "sm_100": ("cuda", 100, 32),
+    "sm_80": ("cuda", 80, 32),
+    "sm_90": ("cuda", 90, 32),
+}
+REGISTER_UNIT = 8
+"""Registers are given to threads in eights, on NVIDIA and on gfx942: less is no loss."""
+CODE_SLACK = 1.1
+"""Code may grow by a tenth: a new bound check is no regression, an unrolled loop is."""
+Cost = dict[str, int]
+Row = tuple[str, str, str]
+"""Kernel, launch, target."""
+
+
+class _NoDriver:
+    """Stands where Triton's driver would be: says what to compile for."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> str:
+        return str(self._target)
+
+    def get_current_stream(self, _device: str) -> int:
+        return 0
+
+
+def recorded(launch: Any, target: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Kernels that a launch asks for: by name the source, specialised, and the options."""
+    import triton
+    from triton.compiler import make_backend
+    from triton.runtime import driver
+
+    usual = json.loads(json.dumps(make_backend(target).parse_options({}).__dict__, default=str))
+    found: dict[str, tuple[Any, dict[str, Any]]] = {}
+
+    def note(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:  # noqa: A002
+        constants, attributes = compile["constants"], compile["configs"][0]
+        source = triton.compiler.ASTSource(
+            fn.jit_function, compile["signature"], constants, attributes
+        )
+        asked = json.loads(compile["specialization_data"])["options"]
+        options = {name: value for name, value in asked.items() if value != usual[name]}
+        assert fn.name not in found, f"one launch, two forms of {fn.name}"
+        found[fn.name] = (source, options)
+        return True  # neither compile nor launch
+
+    before = driver._active
+    driver.set_active(_NoDriver(target))
+    triton.knobs.runtime.jit_cache_hook = note
+    try:
+        launch()
+    finally:
+        triton.knobs.runtime.jit_cache_hook = None
+        driver._active = before  # nothing public undoes set_active without a GPU
+    return found
+
+
+def compiled(name: str, target_name: str) -> dict[Row, Cost]:
+    """The costs of the kernels of one launch on one target (what Triton's compiler raises)."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    from optimized.kernels.launches import launches
+
+    target = GPUTarget(*TARGETS[target_name])
+    costs = {}
+    for kernel, (source, options) in recorded(launches()[name], target).items():
+        made = triton.compile(source, target=target, options=options)
+        measured = _amd(made.asm) if target.backend == "hip" else _nvidia(made.asm)
+        costs[kernel, name, target_name] = measured | {"shared_bytes": made.metadata.shared}
+    return costs
+
+
+def _nvidia(asm: dict[str, Any]) -> Cost:
+    """What is spilled lies in the stack frame: without one there is no spill."""
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(asm["cubin"])
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    registers, stack = (max(map(int, re.findall(rf"{n}:(\d+)", text))) for n in ("REG", "STACK"))
+    return {
+        "code_bytes": _code_bytes(asm["cubin"]),
+        "registers": registers,
+        "stack_bytes": stack,
+    }
+
+
+def _amd(asm: dict[str, Any]) -> Cost:
+    def number(name: str) -> int:
+        return max(map(int, re.findall(rf"\.{name}:\s+(\d+)", asm["amdgcn"])))
+
+    return {
+        "code_bytes": _code_bytes(asm["hsaco"]),
+        "registers": number("vgpr_count"),
+        "scalar_registers": number("sgpr_count"),
+        "spilled_registers": number("vgpr_spill_count") + number("sgpr_spill_count"),
+        "stack_bytes": number("private_segment_fixed_size"),
+    }
+
+
+def _code_bytes(elf: bytes) -> int:
+    """Bytes of the sections of a 64-bit ELF file that are executed."""
+    (start,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count = struct.unpack_from("<HH", elf, 0x3A)
+    sections = (struct.unpack_from("<IIQQQQ", elf, start + i * size) for i in range(count))
+    executable = 0x4
+    return sum(length for _, _, flags, _, _, length in sections if flags & executable)
+
+
+def collect(jobs: int, targets: list[str]) -> tuple[dict[Row, Cost], list[str]]:
+    """The costs of all launches on the targets, and what did not compile."""
+    from optimized.kernels.launches import launches
+
+    work = list(product(launches(), targets))
+    costs: dict[Row, Cost] = {}
+    problems = []
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for outcome in pool.map(_attempted, *zip(*work, strict=True), chunksize=4):
+            if isinstance(outcome, str):
+                problems.append(outcome)
+            else:
+                costs |= outcome
+    return costs, problems
+
+
+def _attempted(name: str, target: str) -> dict[Row, Cost] | str:
+    try:
+        return compiled(name, target)
+    except Exception as error:  # the compiler's own classes differ from version to version
+        text = " ".join(str(error).split())
+        return f"{name} on {target} does not compile: {type(error).__name__}: {text[-600:]}"
+
+
+def not_launched(costs: dict[Row, Cost]) -> set[str]:
+    """Kernels of `optimized.kernels` that no launch is declared for, a line each."""
+    from triton import JITFunction
+
+    from optimized import kernels
+
+    modules = iter_modules(kernels.__path__, f"{kernels.__name__}.")
+    written = {
+        name
+        for module in modules
+        for name, thing in vars(importlib.import_module(module.name)).items()
+        if isinstance(thing, JITFunction) and name.endswith("_kernel")
+    }
+    missing = written - {kernel for kernel, _, _ in costs}
+    return {f"{name} has no launch in optimized/kernels/launches.py" for name in missing}
+
+
+def compare(before: dict[Row, Cost], now: dict[Row, Cost]) -> list[str]:
+    """What is worse than the table says, a line each, and what only one of the two has."""
+    problems = [f"{_row(row)}: in the table and never launched" for row in before.keys() - now]
+    for row, cost in now.items():
+        if row not in before:
+            problems.append(f"{_row(row)}: not in the table")
+            continue
+        for what, value in cost.items():
+            old = before[row].get(what, 0)
+            if value > _allowed(what, old):
+                problems.append(f"{_row(row)}: {what} {value}, was {old}")
+    return sorted(problems)
+
+
+def _allowed(what: str, old: int) -> float:
+    if what in ("registers", "scalar_registers"):
+        return -(-old // REGISTER_UNIT) * REGISTER_UNIT
+    return old * CODE_SLACK if what == "code_bytes" else old
+
+
+def _row(row: Row) -> str:
+    return "{} ({}) on {}".format(*row)
+
+
+def read_table(path: Path = TABLE) -> tuple[str, dict[Row, Cost]]:
+    """The version of Triton that the table is of, and its rows."""
+    table = json.loads(path.read_text(encoding="utf-8"))
+    return table["triton"], {
+        (kernel, launch, target): cost
+        for kernel, launches in table["kernels"].items()
+        for launch, targets in launches.items()
+        for target, cost in targets.items()
+    }
+
+
+def write_table(version: str, costs: dict[Row, Cost], path: Path = TABLE) -> None:
+    """One line for each kernel, launch and target, sorted, so that a change is a changed line."""
+    tree: dict[str, dict[str, dict[str, Cost]]] = {}
+    for kernel, launch, target in sorted(costs):
+        row = tree.setdefault(kernel, {}).setdefault(launch, {})
+        row[target] = dict(sorted(costs[kernel, launch, target].items()))
+    text = json.dumps({"kernels": tree, "triton": version}, indent=1)
+    text = re.sub(r"\{\s+(\"code_bytes[^}]*?)\s+\}", r"{\1}", text)
+    text = re.sub(r"(\d,)\s+", r"\1 ", text)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """The command line."""
+    os.environ.pop("TRITON_INTERPRET", None)  # before Triton is imported
+    sys.path.insert(0, str(ROOT))
+    options = _options()
+    import triton
+
+    if not options.write:
+        version, before = read_table()
+        if version != triton.__version__:
+            print(f"the table is of Triton {version}, installed is {triton.__version__}")
+            return 3
+    costs, problems = collect(options.jobs, list(TARGETS))
+    if options.write and not problems:
+        write_table(triton.__version__, costs)
+    elif not options.write:
+        problems += compare(before, costs)
+    problems += not_launched(costs)
+    print("\n".join([*problems, f"{len(costs)} compilations, {len(problems)} problems"]))
+    return 1 if problems else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="write the table")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
