@@ -50,6 +50,8 @@ class Breach(NamedTuple):
 
     field: str
     text: str
+    detail: str = ""
+    """Where it shows, as a sentence; "" if field and text say it all."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+CONSUMER = "consumer"
+"""The oracle whose failures follow from any other mistake in the same case."""
 ORACLES = (
     "process",
     "errors",
@@ -13,6 +15,7 @@ ORACLES = (
     "equality",
     "sequences",
     "invariants",
+    CONSUMER,
     "purity",
     "padding",
     "red zones",
@@ -61,6 +64,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def group(self) -> str:
         """The field, or the name of several that follow from each other."""
+        if self.oracle == CONSUMER:
+            return CONSUMER
         name = self.field.rsplit(".", 1)[-1]
         return _GROUPS.get(name, name or self.oracle)
 

@@ -6,9 +6,9 @@ Bug classes: a mistake that reference and candidate share; tokens lost or double
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from harness.model.operation import Breach
+from harness.model.operation import Breach, Call, Outputs
 from harness.model.verdict import Failure
 from harness.oracles.equality import agrees
 from harness.oracles.trial import Trial, field_root
@@ -18,7 +18,9 @@ NAME = "invariants"
 
 def judge(trial: Trial) -> Iterator[Failure]:
     """One failure for each broken invariant of the operation."""
-    for breach in _breaches(trial):
+    if trial.operation.invariants is None:
+        return
+    for breach in stated(trial, trial.operation.invariants):
         yield Failure(
             oracle=NAME,
             field=field_root(breach.field),
@@ -28,13 +30,14 @@ def judge(trial: Trial) -> Iterator[Failure]:
         )
 
 
-def _breaches(trial: Trial) -> list[Breach]:
-    """Outputs of the wrong type cannot be judged; that they are wrong, equality says."""
+def stated(trial: Trial, statement: Callable[[Call, Outputs], Iterable[Breach]]) -> list[Breach]:
+    """What the statement says of the first call's outputs.
+
+    Outputs of the wrong type cannot be judged; that they are wrong, equality says.
+    """
     made = trial.first
-    if trial.operation.invariants is None:
-        return []
     try:
-        return list(trial.operation.invariants(made.call, made.outputs))
+        return list(statement(made.call, made.outputs))
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         got = made.outputs
         if all(agrees(trial.operation, n, r, got.get(n)) for n, r in trial.expected.items()):

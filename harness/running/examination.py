@@ -10,7 +10,7 @@ import msgspec
 from harness.model.candidate import Candidate
 from harness.model.case import Case, Origin, Sourced
 from harness.model.operation import Operation
-from harness.model.verdict import ORACLES, Failure
+from harness.model.verdict import CONSUMER, ORACLES, Failure
 from harness.oracles.determinism import FRESH_PROCESS
 from harness.running import interrupt
 from harness.running.ledger import Ledger
@@ -118,14 +118,16 @@ class Examination:
         """The first failure that no known root cause accounts for.
 
         A known mistake accounts for what else is wrong in its own smallest case, and
-        wrong lengths for wrong bounds. Anything beyond that is another mistake, though
-        the known one shows in the same case.
+        wrong lengths for wrong bounds, any for what a kernel then sees. Anything beyond
+        that is another mistake, though the known one shows in the same case.
         """
         roots = {failure.root for failure in failures}
         present = [found for root, found in self.found.items() if root in roots]
         accounted = {group for found in present for group in found.groups}
         if "lengths" in accounted:
             accounted.add("bounds")
+        if present:
+            accounted.add(CONSUMER)
         for failure in failures:
             if failure.root not in self.found and failure.group not in accounted:
                 return failure
