@@ -27,6 +27,7 @@ from harness.operations import (
     spec_decode,
     swap_blocks,
     ubatch,
+    xformers_metadata,
 )
 
 _FILES = (
@@ -55,6 +56,7 @@ _FILES = (
     backend_classes,
     persistent_batch,
     batch_sequence,
+    xformers_metadata,
 )
 _IN_ORDER = sorted((op for file in _FILES for op in file.OPERATIONS), key=lambda op: op.section)
 ALL: dict[str, Operation] = {operation.name: operation for operation in _IN_ORDER}
