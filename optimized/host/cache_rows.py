@@ -1,0 +1,156 @@
+"""Tokens' keys and values, and the slots they go to, as the plainest memory to copy them in."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import torch
+
+_INTEGERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WIDER: Final = (8, 4)
+
+
+class CacheRows(NamedTuple):
+    """New tokens and both halves of the cache in words, strides in words too.
+
+    All four tensors are flat, from their first word to their last; keys and values are
+    (T', n1, n0) in them, a slot of the caches (n1, n0).
+    """
+
+    key: torch.Tensor
+    value: torch.Tensor
+    key_cache: torch.Tensor
+    value_cache: torch.Tensor
+    key_strides: tuple[int, ...]
+    """Of token, n1 and n0."""
+    value_strides: tuple[int, ...]
+    key_cache_strides: tuple[int, ...]
+    """Of block, slot, n1 and n0."""
+    value_cache_strides: tuple[int, ...]
+    sizes: tuple[int, int]
+    """(n1, n0): heads and words of a head, or 1 and the words of all heads."""
+    block_size: int
+    """In slots; 1 where slots follow each other across blocks, so that no block is looked for."""
+    num_slots: int
+
+
+def cache_rows(
+    key: torch.Tensor, value: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor
+) -> CacheRows:
+    """Heads become one run where all four tensors allow it, elements the widest words that fit.
+
+    Where the cache has other elements than the keys (fp8) it is seen as bytes, and the
+    keys stay what they are. No tensor is empty; no memory is touched.
+    """
+    same = key.dtype == key_cache.dtype
+    tensors = (key, value, key_cache, value_cache)
+    plan = _plan(
+        key_cache.shape,
+        *(tensor.stride() for tensor in tensors),
+        key.element_size() if same else 0,
+        tuple(_place(tensor) for tensor in tensors),
+    )
+    flat = (_flat(key), _flat(value), _flat(key_cache), _flat(value_cache))
+    if same:
+        word = _INTEGERS[plan.word]
+        key, value, key_cache, value_cache = (tensor.view(word) for tensor in flat)
+    else:
+        key, value = flat[:2]
+        key_cache, value_cache = flat[2].view(torch.uint8), flat[3].view(torch.uint8)
+    key_strides, value_strides, key_cache_strides, value_cache_strides = plan.strides
+    return CacheRows(
+        key,
+        value,
+        key_cache,
+        value_cache,
+        key_strides,
+        value_strides,
+        key_cache_strides,
+        value_cache_strides,
+        plan.sizes,
+        plan.block_size,
+        plan.num_slots,
+    )
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where it starts, modulo the widest word: what decides how wide words can be."""
+    offset = int(tensor.storage_offset()) * tensor.element_size()
+    return tensor.data_ptr() % 8, offset % 8
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """All memory from the first to the last element of a tensor that has elements."""
+    if tensor.is_contiguous():
+        return tensor.view(-1)
+    extent = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        extent += (size - 1) * stride
+    return tensor.as_strided((extent,), (1,))
+
+
+class _Plan(NamedTuple):
+    """What does not depend on where the tensors lie, beyond their alignment."""
+
+    strides: tuple[tuple[int, ...], ...]
+    """Of keys, values, key cache and value cache."""
+    sizes: tuple[int, int]
+    block_size: int
+    num_slots: int
+    word: int
+    """In bytes."""
+
+
+@lru_cache(64)  # the layers of a model have few shapes
+def _plan(
+    shape: torch.Size,
+    key: tuple[int, ...],
+    value: tuple[int, ...],
+    key_cache: tuple[int, ...],
+    value_cache: tuple[int, ...],
+    itemsize: int,
+    places: tuple[tuple[int, int], ...],
+) -> _Plan:
+    num_blocks, block_size, *row = shape
+    outer = [key[:1], value[:1], key_cache[:2], value_cache[:2]]
+    sizes, inner = _merged(row, [key[1:], value[1:], key_cache[2:], value_cache[2:]])
+    caches = outer[2:]
+    if all(block == block_size * slot for block, slot in caches) or num_blocks == 1:
+        outer[2:] = [(slot, slot) for _, slot in caches]
+        slots_a_block = 1
+    else:
+        slots_a_block = block_size
+    strides = [(*far, *near) for far, near in zip(outer, inner, strict=True)]
+    word = itemsize and _widest(sizes[1], strides, itemsize, places)
+    if word > itemsize:
+        ratio = word // itemsize
+        sizes = (sizes[0], sizes[1] // ratio)
+        strides = [(*(stride // ratio for stride in far), 1) for *far, _ in strides]
+    return _Plan(tuple(strides), sizes, slots_a_block, num_blocks * block_size, word)
+
+
+def _merged(
+    sizes: list[int], strides: list[tuple[int, ...]]
+) -> tuple[tuple[int, int], list[tuple[int, ...]]]:
+    """Heads and head size as two dimensions, or as one behind another of size 1."""
+    heads, head_size = sizes
+    if head_size == 1:
+        return (1, heads), [(0, head) for head, _ in strides]
+    if heads == 1 or all(head == head_size * element for head, element in strides):
+        return (1, heads * head_size), [(0, element) for _, element in strides]
+    return (heads, head_size), strides
+
+
+def _widest(
+    run: int,
+    strides: list[tuple[int, ...]],
+    itemsize: int,
+    places: tuple[tuple[int, int], ...],
+) -> int:
+    """Bytes of the widest word that every run, stride and start is a multiple of."""
+    if any(near != 1 for *_, near in strides):
+        return itemsize
+    lengths = [itemsize * run, *(itemsize * stride for *far, _ in strides for stride in far)]
+    lengths += [offset for place in places for offset in place]
+    return next((word for word in _WIDER if not any(n % word for n in lengths)), itemsize)

@@ -1,0 +1,126 @@
+"""Keys and values of new tokens written to the paged cache."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..dispatch import launching_on
+from ..host.cache_rows import CacheRows
+from .fp8 import to_fp8
+
+_TILE = 1024
+"""Words of each of keys and values per program; twice as many elements where they become bytes."""
+_SHORTEST = 16
+"""Words of a token per program at least, so that few versions are compiled."""
+
+
+@triton.jit(do_not_specialize=["num_tokens", "num_slots"])
+def _cache_write_kernel(
+    key,
+    value,
+    key_cache,
+    value_cache,
+    slot_mapping,
+    k_scale,
+    v_scale,
+    key_token,
+    key1,
+    key0,
+    value_token,
+    value1,
+    value0,
+    key_cache_block,
+    key_cache_slot,
+    key_cache1,
+    key_cache0,
+    value_cache_block,
+    value_cache_slot,
+    value_cache1,
+    value_cache0,
+    slot_stride,
+    num_tokens,
+    num_slots,
+    block_size,
+    n0,
+    pieces,
+    FP8: tl.constexpr,
+    TOKENS: tl.constexpr,
+    PIECE: tl.constexpr,
+):
+    """Program (b, h * pieces + p): words [p * PIECE, (p + 1) * PIECE) of run h of some tokens.
+
+    Those are tokens [b * TOKENS, (b + 1) * TOKENS), their keys and their values. Offsets
+    are 64 bits wide, since a cache may have more than 2**31 elements. A slot that is not
+    one of the cache's writes nothing: the host has not seen it. Bound by memory, each
+    word read once and written once; loads of both halves are under way together.
+    """
+    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    in_batch = token < num_tokens
+    slot = tl.load(slot_mapping + token * slot_stride, mask=in_batch, other=-1).to(tl.int64)
+    run = tl.program_id(1) // pieces
+    word = (tl.program_id(1) - run * pieces) * PIECE + tl.arange(0, PIECE)
+    written = (in_batch & (slot >= 0) & (slot < num_slots))[:, None] & (word < n0)[None, :]
+
+    h, i = run.to(tl.int64), word.to(tl.int64)
+    new_key = tl.load(
+        key + (token * key_token + h * key1)[:, None] + (i * key0)[None, :], mask=written
+    )
+    new_value = tl.load(
+        value + (token * value_token + h * value1)[:, None] + (i * value0)[None, :], mask=written
+    )
+    if FP8:
+        # IEEE division: Triton's own is off in the last bit now and then.
+        new_key = to_fp8(tl.div_rn(new_key.to(tl.float32), tl.load(k_scale)))
+        new_value = to_fp8(tl.div_rn(new_value.to(tl.float32), tl.load(v_scale)))
+
+    block = slot // block_size
+    inside = slot - block * block_size
+    key_row = block * key_cache_block + inside * key_cache_slot + h * key_cache1
+    value_row = block * value_cache_block + inside * value_cache_slot + h * value_cache1
+    tl.store(key_cache + key_row[:, None] + (i * key_cache0)[None, :], new_key, mask=written)
+    tl.store(
+        value_cache + value_row[:, None] + (i * value_cache0)[None, :], new_value, mask=written
+    )
+
+
+def write_rows_on_device(
+    rows: CacheRows,
+    slot_mapping: torch.Tensor,
+    scales: tuple[torch.Tensor, torch.Tensor] | None,
+) -> None:
+    """Write both halves of the cache by one launch; nothing is read back.
+
+    `scales` of keys and values turn them into fp8 codes; None copies words.
+    """
+    n1, n0 = rows.sizes
+    num_tokens = slot_mapping.shape[0]
+    if not num_tokens * n1 * n0:
+        return
+    tile = 2 * _TILE if scales else _TILE
+    piece = max(_SHORTEST, min(_TILE, triton.next_power_of_2(n0)))
+    tokens, pieces = tile // piece, triton.cdiv(n0, piece)
+    with launching_on(slot_mapping.device):
+        _cache_write_kernel[(triton.cdiv(num_tokens, tokens), n1 * pieces)](
+            rows.key,
+            rows.value,
+            rows.key_cache,
+            rows.value_cache,
+            slot_mapping,
+            *(scales or (slot_mapping, slot_mapping)),
+            *rows.key_strides,
+            *rows.value_strides,
+            *rows.key_cache_strides,
+            *rows.value_cache_strides,
+            slot_mapping.stride(0),
+            num_tokens,
+            rows.num_slots,
+            rows.block_size,
+            n0,
+            pieces,
+            FP8=scales is not None,
+            TOKENS=tokens,
+            PIECE=piece,
+        )
