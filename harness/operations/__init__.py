@@ -27,6 +27,7 @@ from harness.operations import (
     spec_decode,
     swap_blocks,
     ubatch,
+    xformers_builder,
     xformers_metadata,
 )
 
@@ -57,6 +58,7 @@ _FILES = (
     persistent_batch,
     batch_sequence,
     xformers_metadata,
+    xformers_builder,
 )
 _IN_ORDER = sorted((op for file in _FILES for op in file.OPERATIONS), key=lambda op: op.section)
 ALL: dict[str, Operation] = {operation.name: operation for operation in _IN_ORDER}

@@ -17,6 +17,8 @@ from harness.operations.common import (
     wrong_type,
     wrong_value,
 )
+from harness.operations.consuming import truth_of
+from harness.operations.consuming_parts import count_breaches
 from reference.interface import MetadataError
 
 SPLIT = "split_decodes_and_prefills"
@@ -87,6 +89,12 @@ def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield Breach(_COUNTS[counts.index(min(counts))], "is negative")
 
 
+def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    counts = tuple(outputs[name] for name in _COUNTS)
+    threshold, uniform = call.args[1:3]
+    yield from count_breaches(truth_of(call.facts["batch"]), counts, threshold, uniform=uniform)
+
+
 def _diagnose_split(call: Call, field: str, expected: Any, got: Any) -> str:
     """Rows or tokens of graph padding that were left out, or counted where they do not belong."""
     if type(got) is not int:
@@ -121,6 +129,7 @@ split_decodes_and_prefills = Operation(
     prepare=_prepare_split,
     outputs=_split_outputs,
     invariants=_split_invariants,
+    consume=_split_consumed,
     diagnose=_diagnose_split,
     faults={
         **metadata_faults(0),
@@ -132,7 +141,7 @@ split_decodes_and_prefills = Operation(
 )
 
 
-class _Engine:
+class Engine:
     """An input batch that keeps rows of state, and sees reads that come too late."""
 
     def __init__(self, query_lens: list[int]) -> None:
@@ -186,7 +195,7 @@ def _reorder_steps(batch: Batch) -> Iterator[Case]:
 
 
 def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
-    engine = _Engine(case.params["query_lens"])
+    engine = Engine(case.params["query_lens"])
     return Call(
         [engine, engine, case.params["decode_threshold"]],
         plain={"num_scheduled_tokens": engine.state},
