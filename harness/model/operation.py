@@ -160,6 +160,8 @@ class Operation:
     faults: dict[str, Fault] = field(default_factory=dict)
     kernels: bool = False
     """Whether it has a device path of its own; otherwise it only reads the CPU."""
+    syncs: Callable[[Case], bool] = lambda _: False
+    """Whether SPEC.md lets the call wait for the device; judged on a GPU (oracle 10)."""
     package: str = ""
     """What `optimized` must import to do it its own way; without it there is no verdict on that."""
     methods: tuple[str, ...] = ()
@@ -170,3 +172,7 @@ class Operation:
     """The call, a wrong field, expected and got to words of the domain, "" if it knows none."""
     sequence: Sequence | None = None
     """Set for an operation of many steps."""
+
+    def faults_on(self, device: str) -> dict[str, Fault]:
+        """The faults that can be seen where the tensors lie on `device`."""
+        return {n: f for n, f in self.faults.items() if device == "cpu" or not f.cpu_only}

@@ -19,6 +19,7 @@ ORACLES = (
     "purity",
     "padding",
     "red zones",
+    "cost",
 )
 """Names of the oracles in the order in which they judge; the first failure leads."""
 

@@ -145,6 +145,7 @@ compute_causal_conv1d_metadata = Operation(
     outputs=_outputs,
     invariants=_invariants,
     kernels=True,
+    syncs=lambda _: True,  # the lengths go to the host
     diagnose=_diagnose,
     faults={
         "offsets of another type": wrong_type(0, "query_start_loc_p"),

@@ -27,6 +27,11 @@ def batch_of(case: Case) -> Batch:
     return case.batch
 
 
+def has_logits(case: Case) -> bool:
+    """Whether the batch carries logits indices: how many fall into a slice is on the device."""
+    return batch_of(case).logits_indices is not None
+
+
 def metadata_outputs(metadata: Any, prefix: str = "", given: Any = None) -> Outputs:
     """Every field of the metadata by name; what a candidate lost is MISSING.
 

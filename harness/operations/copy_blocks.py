@@ -112,7 +112,8 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     blocks = min((cache.num_blocks for cache in caches), default=12)
     pairs = pairs_of(case, blocks, blocks, same_cache=True)
     pieces = [cache.piece(pattern) for cache in caches]
-    pieces.append(pairs_piece(pairs, on_cpu=p["pairs_on_cpu"], strided=p["strided_pairs"]))
+    on_cpu = p["pairs_on_cpu"] or not caches  # without a layer there is no other device
+    pieces.append(pairs_piece(pairs, on_cpu=on_cpu, strided=p["strided_pairs"]))
     arena = Arena(pieces, STALE_PATTERNS[pattern] & 0x7F, device)
     tensors = [cache.tensor(arena.tensors[cache.name]) for cache in caches]
     if p["repeated"]:

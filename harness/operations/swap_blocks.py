@@ -208,6 +208,7 @@ swap_blocks = Operation(
     diagnose=diagnose_blocks,
     shares=frozenset({DST}),
     kernels=True,
+    syncs=lambda case: bool(case.params["dst_on_cpu"]),
     faults={
         "source of another type": wrong_type(0, SRC),
         "destination of another type": wrong_type(1, DST),

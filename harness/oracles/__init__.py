@@ -8,6 +8,7 @@ from __future__ import annotations
 from harness.model.verdict import ORACLES, Failure, Verdict
 from harness.oracles import (
     consumer,
+    cost,
     determinism,
     equality,
     errors,
@@ -19,7 +20,17 @@ from harness.oracles import (
 )
 from harness.oracles.trial import Trial, digest
 
-_FOR_RESULTS = (determinism, equality, sequences, invariants, consumer, purity, padding, red_zones)
+_FOR_RESULTS = (
+    determinism,
+    equality,
+    sequences,
+    invariants,
+    consumer,
+    purity,
+    padding,
+    red_zones,
+    cost,
+)
 CONTRACTS = {"process": "no crash, no hang, no runaway memory, no output to stdout"} | {
     module.NAME: (module.__doc__ or "").strip().splitlines()[0].split(": ", 1)[1].rstrip(".")
     for module in (errors, *_FOR_RESULTS)

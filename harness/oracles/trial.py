@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 import traceback
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ import torch
 from harness.model.case import Case
 from harness.model.operation import Call, Operation, Outputs
 from harness.operations.playing import Transcript
+from harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
 from harness.oracles.guards import FILLS, GuardedAllocations
 
 
@@ -38,20 +40,33 @@ class Attempt:
     """Allocations of the function whose guard words changed."""
 
 
-def attempt(operation: Operation, function: Any, call: Call, fill: int) -> Attempt:
-    """Call the function once; whatever it raises is recorded, not raised.
+def attempt(
+    operation: Operation,
+    function: Any,
+    call: Call,
+    fill: int,
+    device: str = "cpu",
+    *,
+    waiting: bool = True,
+) -> Attempt:
+    """Call the function once; whatever it raises is recorded, not raised (DeviceLostError).
 
-    What it allocates lies between guard words and holds the byte `fill`.
+    What it allocates lies between guard words and holds the byte `fill`. Without
+    `waiting` a wait for the device is an error; afterwards the device is waited for, so
+    that an error of a kernel is this call's.
     """
     made = Attempt(call, deepcopy(call.plain | call.plain_written), _attributes(call))
     guards = GuardedAllocations(fill)
     try:
-        with guards:
+        with guards, nullcontext() if waiting else no_waiting():
             result = operation.run(function, call)
+        wait_for(device)
         made.stray_writes = guards.broken()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a candidate may raise anything, SystemExit too
+        if is_lost(error):
+            raise DeviceLostError(str(error)) from error
         made.error = error
         made.log = "".join(traceback.format_exception(error)[-12:])
         return made
@@ -106,6 +121,11 @@ class Trial:
         return self._attempt(0)
 
     @cached_property
+    def unwaited(self) -> Attempt:
+        """The candidate's call where a wait for the device is an error."""
+        return self._attempt(0, waiting=False)
+
+    @cached_property
     def poisoned(self) -> Attempt:
         """The candidate on the other stale pattern."""
         return self._attempt(1)
@@ -115,9 +135,9 @@ class Trial:
         """The reference's outputs for the other stale pattern."""
         return self._expect(1)
 
-    def _attempt(self, pattern: int) -> Attempt:
-        call = self.prepare(pattern)
-        return attempt(self.operation, self.function, call, FILLS[pattern])
+    def _attempt(self, pattern: int, *, waiting: bool = True) -> Attempt:
+        call, fill = self.prepare(pattern), FILLS[pattern]
+        return attempt(self.operation, self.function, call, fill, self.device, waiting=waiting)
 
     def _expect(self, pattern: int) -> Outputs:
         call = self.prepare(pattern)

@@ -40,17 +40,18 @@ class Discovery(Exception):  # noqa: N818 - it is news, not an error
         self.sourced = sourced
 
 
-def strategy(operation: Operation) -> st.SearchStrategy[Case]:
+def strategy(operation: Operation, device: str = "cpu") -> st.SearchStrategy[Case]:
     """Cases of the operation, one in eight of them malformed where it can be."""
 
     good, lot = operation.cases(), st.integers(0, _FAULTY - 1)
+    faults = operation.faults_on(device)
 
     @st.composite
     def draw_case(draw: st.DrawFn) -> Case:
         case = draw(good)
         if draw(lot) < _FAULTY - 1:
             return case
-        names = [name for name, fault in operation.faults.items() if fault.applies(case)]
+        names = [name for name, fault in faults.items() if fault.applies(case)]
         if not names:
             return case
         return msgspec.structs.replace(case, fault=draw(st.sampled_from(names)))
@@ -126,7 +127,7 @@ def _explore(
     body: Callable[[Case], None], examination: Examination, examples: int, run_seed: int
 ) -> list[Discovery]:
     try:
-        _drawn(body, examination.operation, examples, run_seed)()
+        _drawn(body, examination, examples, run_seed)()
     except Discovery as news:
         return [news]
     except FlakyFailure as flaky:
@@ -139,9 +140,10 @@ def _explore(
 
 
 def _drawn(
-    body: Callable[[Case], None], operation: Operation, examples: int, run_seed: int
+    body: Callable[[Case], None], examination: Examination, examples: int, run_seed: int
 ) -> Callable[[], None]:
     """The body as a Hypothesis test: of drawn cases, or of a state machine's sequences."""
+    operation = examination.operation
     machine = operation.sequence.machine if operation.sequence else None
     how = settings(
         max_examples=max(1, examples // _STEPS_FOR_A_CASE) if machine else examples,
@@ -155,7 +157,7 @@ def _drawn(
         print_blob=False,
     )
     if machine is None:
-        return seed(run_seed)(how(given(strategy(operation))(body)))
+        return seed(run_seed)(how(given(strategy(operation, examination.candidate.device))(body)))
     bound = seed(run_seed)(type(machine.__name__, (machine,), {"judge": staticmethod(body)}))
     return partial(run_state_machine_as_test, bound, settings=how)
 

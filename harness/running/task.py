@@ -26,6 +26,10 @@ _NO_FIELDS = ("process", "errors")
 """Oracles whose failures, told apart by their kind, need not be about a field."""
 
 
+LARGE_PATIENCE = 15
+"""A case of real size may take so many times as long: the reference is a loop in float64."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What a run does, as resolved from the command line."""
 
@@ -120,8 +124,13 @@ def _examine(
     operation = examination.operation
     first_seed = zlib.crc32(f"{settings.seed}/{operation.name}".encode())
     fuzz(examination, settings.examples, first_seed)
-    for sourced in _explicit(operation, steps, corpus):
+    device = examination.candidate.device
+    for sourced in _explicit(operation, device, steps, corpus):
         _try(examination, sourced)
+    if device == "cuda":
+        with examination.worker.patient(LARGE_PATIENCE):
+            for name, case in operation.large():
+                _try(examination, Sourced(case, "boundary", name))
     memory = _Memory(examination, settings.examples_db)
     for sourced in memory.cases():
         _try(examination, sourced)
@@ -135,20 +144,24 @@ def _examine(
 
 
 def _explicit(
-    operation: Operation, steps: list[tuple[str, Batch]], corpus: list[Sourced]
+    operation: Operation, device: str, steps: list[tuple[str, Batch]], corpus: list[Sourced]
 ) -> Iterator[Sourced]:
-    faults_left = dict.fromkeys(operation.faults, 2)
+    faults = operation.faults_on(device)
+    faults_left = dict.fromkeys(faults, 2)
     for name, case in operation.boundaries():
         yield Sourced(case, "boundary", name)
         for fault in [fault for fault, left in faults_left.items() if left]:
-            if operation.faults[fault].applies(case):
+            if faults[fault].applies(case):
                 faults_left[fault] -= 1
                 spoilt = msgspec.structs.replace(case, fault=fault)
                 yield Sourced(spoilt, "boundary", f"{name}: {fault}")
     for source, batch in steps:
         for case in operation.from_batch(batch):
             yield Sourced(case, "trace", source)
-    yield from (sourced for sourced in corpus if sourced.case.operation == operation.name)
+    for sourced in corpus:
+        case = sourced.case
+        if case.operation == operation.name and (not case.fault or case.fault in faults):
+            yield sourced
 
 
 def _try(examination: Examination, sourced: Sourced) -> None:

@@ -10,6 +10,7 @@ import faulthandler
 import os
 import resource
 import signal
+import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -23,6 +24,7 @@ from harness.model.operation import Operation
 from harness.model.verdict import Explanation, Failure, Verdict
 from harness.operations.playing import snippet
 from harness.oracles import judge
+from harness.oracles.device import DeviceLostError
 from harness.oracles.equality import agrees, as_array, type_name
 from harness.oracles.trial import PrintWatch, Trial
 from harness.running.candidates import enter_lane, load, offered_by
@@ -54,13 +56,20 @@ class Explained(msgspec.Struct, frozen=True, tag=True):
     explanation: Explanation
 
 
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    """The candidate has made the device unusable for this process."""
+
+    reason: str
+    log: str
+
+
 class Invalid(msgspec.Struct, frozen=True, tag=True):
     """The harness itself failed on the case: it makes no sense, or we have a bug."""
 
     reason: str
 
 
-Reply = Ready | Unloadable | Judged | Explained | Invalid
+Reply = Ready | Unloadable | Judged | Explained | Lost | Invalid
 PRINTS = Failure(
     oracle="process",
     field="",
@@ -110,6 +119,9 @@ def _answer(kind: bytes, trial: Trial, watch: PrintWatch, target: str) -> Reply:
         if kind == EXPLAIN:
             return Explained(explain(trial, target))
         verdict = judge(trial, digested=kind == JUDGE_AND_DIGEST)
+    except DeviceLostError as error:
+        log = "".join(traceback.format_exception(error.__cause__)[-12:])
+        return Lost(str(error).splitlines()[0][:200], log)
     except Exception as error:  # ours: the parent must hear of it, whatever it is
         return Invalid(f"{type(error).__name__}: {error}")
     printed = watch.take()

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 import msgspec
@@ -23,6 +25,7 @@ from harness.running.worker import (
     Explained,
     Invalid,
     Judged,
+    Lost,
     Ready,
     Reply,
     Unloadable,
@@ -100,17 +103,27 @@ class Worker:
             return reply.verdict
         if isinstance(reply, Invalid):
             raise InvalidCaseError(f"case {case.id} of {case.operation}: {reply.reason}")
-        return Verdict((self._obituary(),), _NO_CHECKS)
+        return Verdict((self._obituary(reply),), _NO_CHECKS)
 
     def explain(self, case: Case) -> Explanation:
         """All outputs of the case, none if the candidate dies."""
         reply = self._ask(EXPLAIN, case)
         if isinstance(reply, Explained):
             return reply.explanation
-        log = self._obituary().log if reply is None else ""
+        ended = reply is None or isinstance(reply, Lost)
+        log = self._obituary(reply).log if ended else ""
         sequence = self._operations[case.operation].sequence
         lines = sequence.script(case, 0).lines if sequence else ()
         return Explanation([], log, [(line.label, line.code) for line in lines])
+
+    @contextmanager
+    def patient(self, times: int) -> Iterator[None]:
+        """Wait so many times as long for each reply."""
+        usual, self.timeout_s = self.timeout_s, self.timeout_s * times
+        try:
+            yield
+        finally:
+            self.timeout_s = usual
 
     def restart(self) -> None:
         """Go on in a fresh process."""
@@ -148,10 +161,14 @@ class Worker:
             return None
         return reply
 
-    def _obituary(self) -> Failure:
+    def _obituary(self, reply: Reply | None) -> Failure:
         """What killed the process, as a failure; a fresh process is started."""
-        diagnosis = self._bury()
-        log = os.pread(self._stderr, 4000, 0).decode(errors="replace")
+        if isinstance(reply, Lost):
+            self.stop()
+            diagnosis, log = f"loses the device with {reply.reason}", reply.log
+        else:
+            diagnosis = self._bury()
+            log = os.pread(self._stderr, 4000, 0).decode(errors="replace")
         self.deaths += 1
         self.start()
         return Failure(

@@ -36,6 +36,20 @@ def test_hang_is_a_finding_after_the_timeout(examine_candidate):
     assert finding.requests == 0
 
 
+def test_an_illegal_access_on_a_device_is_the_end_of_its_process(examine_candidate):
+    outcome = examine_candidate("loses_the_device", SPLIT)
+    [finding] = outcome.findings
+    assert outcome.result.verdict == "FAIL"
+    assert finding.oracle == "process"
+    assert finding.diagnosis == (
+        "loses the device with CUDA error: an illegal memory access was encountered"
+    )
+    assert finding.case.params["decode_threshold"] == 5
+    assert finding.requests == 0
+    assert "loses_the_device.py" in finding.log
+    assert outcome.result.cases > 60
+
+
 def test_output_is_a_finding(examine_candidate):
     outcome = examine_candidate("prints", SPLIT)
     [finding] = outcome.findings

@@ -1,0 +1,42 @@
+"""Oracle 10, cost: on a GPU the host does not wait for the device where it need not (rule 0.2).
+
+Bug classes: a length that is read back from the device, a copy of pageable memory, an
+accidental wait that hides a race (K21). Launches and bytes are not counted yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.model.verdict import Failure
+from harness.oracles.device import waited
+from harness.oracles.trial import Trial
+
+NAME = "cost"
+
+
+def judge(trial: Trial) -> Iterator[Failure]:
+    """One more call, in which PyTorch makes an error of every wait."""
+    if not checks(trial):
+        return
+    made = trial.unwaited
+    if waited(made.error):
+        yield Failure(
+            oracle=NAME,
+            field="",
+            diagnosis="synchronises host and device",
+            message="the call waits for the device, which SPEC.md section "
+            f"{trial.operation.section} does not allow",
+            expected="no wait",
+            got=str(made.error).splitlines()[0][:200],
+            log=made.log,
+        )
+
+
+def checks(trial: Trial) -> int:
+    """One call on a GPU, unless the specification lets it wait; the reference is not meant fast."""
+    operation = trial.operation
+    slow = trial.function is trial.reference and not operation.shared
+    looked_at = operation.sequence is not None
+    allowed = trial.device != "cuda" or slow or looked_at or operation.syncs(trial.case)
+    return int(not allowed)

@@ -1,0 +1,13 @@
+"""An illegal access of a kernel, as PyTorch reports it: nothing can be launched afterwards."""
+
+from __future__ import annotations
+
+import reference
+
+
+def split_decodes_and_prefills(common_attn_metadata, decode_threshold=1, require_uniform=False):
+    if decode_threshold == 5:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nLater calls fail")
+    return reference.split_decodes_and_prefills(
+        common_attn_metadata, decode_threshold, require_uniform
+    )
