@@ -14,7 +14,7 @@ import torch
 
 from harness.model.operation import MISSING, Operation, Outputs
 from harness.model.verdict import Failure
-from harness.oracles.closeness import close, farthest
+from harness.cases.closeness import close, farthest
 from harness.oracles.diagnosis import Context, diagnose
 from harness.oracles.trial import Trial, field_root
 
