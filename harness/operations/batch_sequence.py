@@ -16,6 +16,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from harness.cases.machine import Machine
 from harness.model.case import Batch, Case
 from harness.model.operation import Outputs, Sequence
+from harness.operations.batch_consumer import steps_consumed
 from harness.operations.batch_diagnosis import diagnose_batch
 from harness.operations.batch_steps import Step, script
 from harness.operations.common import metadata_outputs
@@ -297,6 +298,7 @@ batch_sequence = sequence_operation(
     boundaries=_boundaries,
     from_batch=_from_batch,
     diagnose=diagnose_batch,
+    consume=steps_consumed,
     kernels=True,
     sequence=Sequence(
         parts=(

@@ -41,7 +41,10 @@ class Engine:
         self.computed: dict[str, int] = {}
         self._free = list(range(self.max_reqs * self.columns, 0, -1))
         self._scheduled: dict[str, int] = {}
-        self._built: Batch | None = None
+        self.built: Batch | None = None
+        """The batch of the last step, its dummy run too."""
+        self.has_slots = True
+        """Whether the tokens of the last step are written: those of a dummy run are not."""
         self._added = 0
         self._pattern = pattern
 
@@ -126,7 +129,15 @@ class Engine:
         rows = min(self.max_reqs, len(scheduled) + step["pad_reqs"])
         tokens = min(self.max_tokens, sum(scheduled.values()) + step["pad_tokens"])
         query_lens = [scheduled[req_id] for req_id in self.live]
-        self._built = _lengths(query_lens, rows - len(query_lens), tokens - sum(query_lens))
+        self.built = Batch(
+            self.block_size,
+            tuple(query_lens),
+            tuple(self.computed[req_id] for req_id in self.live),
+            tuple(tuple(self.blocks[req_id]) for req_id in self.live),
+            padded_requests=rows - len(query_lens),
+            padded_tokens=tokens - sum(query_lens),
+        )
+        self.has_slots = True
         self._scheduled = scheduled
         padded = step["pad_reqs"] or step["pad_tokens"]
         options = f", {rows}, {tokens}" if padded else ""
@@ -156,7 +167,7 @@ class Engine:
         )
 
     def _split(self, step: Step) -> Line | None:
-        if self._built is None:
+        if self.built is None:
             return None
         threshold = 1 + step["threshold"]
         return Line(
@@ -179,14 +190,19 @@ class Engine:
         most = min(self.max_tokens, count * self.columns * self.block_size)
         tokens = step["tokens"] % (most + 1)
         query_lens = [tokens // count + (row < tokens % count) for row in range(count)]
-        self._built = _lengths(query_lens, 0, 0)
+        self.built, self.has_slots = self._null_blocks(query_lens), False
         return Line(
             f"dummy run of {count} requests, {tokens} tokens",
             f"metadata = batch.build_dummy({count}, {tokens})",
         )
 
+    def _null_blocks(self, query_lens: list[int]) -> Batch:
+        """Requests that just began, every block of them the null block."""
+        blocks = tuple((0,) * -(-query_len // self.block_size) for query_len in query_lens)
+        return Batch(self.block_size, tuple(query_lens), (0,) * len(query_lens), blocks)
+
     def _slots(self, _step: Step) -> Line | None:
-        if self._built is None:
+        if self.built is None:
             return None
         return Line(
             "slots into a buffer that is kept",
@@ -195,22 +211,22 @@ class Engine:
         )
 
     def _cut(self, step: Step) -> Line | None:
-        if self._built is None:
+        if self.built is None:
             return None
-        tokens = self._built.num_tokens + self._built.padded_tokens
-        if not tokens or not self._built.num_requests:
+        tokens = self.built.num_tokens + self.built.padded_tokens
+        if not tokens or not self.built.num_requests:
             return None
         cut = step["at"] % tokens
         slices = ", ".join(
             f"UBatchSlice(slice({r0}, {r1}), slice({t0}, {t1}))"
-            for r0, r1, t0, t1 in spans_at(self._built, [cut])
+            for r0, r1, t0, t1 in spans_at(self.built, [cut])
         )
         return Line(
             f"cut the batch at token {cut}", f"children = split_attn_metadata([{slices}], metadata)"
         )
 
     def _local(self, step: Step) -> Line | None:
-        if self._built is None:
+        if self.built is None:
             return None
         chunk = self.block_size * (1 + step["blocks"] % self.columns)
         return Line(
@@ -304,14 +320,6 @@ def engine_after(case: Case, line: int) -> Engine:
 def _shown(block: int, pattern: int) -> int:
     """The id that the block has in the program; its own inverse."""
     return HIGHEST_BLOCK - block if pattern else block
-
-
-def _lengths(query_lens: list[int], padded_requests: int, padded_tokens: int) -> Batch:
-    """A batch of those query lengths; nothing else of it is read."""
-    none = (0,) * len(query_lens)
-    return Batch(
-        1, tuple(query_lens), none, ((),) * len(query_lens), padded_requests, padded_tokens
-    )
 
 
 def _told(scheduled: dict[str, int]) -> str:

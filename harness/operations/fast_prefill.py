@@ -18,10 +18,12 @@ from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Fault, Operation, Outputs
 from harness.operations.common import (
     batch_of,
+    has_logits,
     metadata_faults,
     metadata_outputs,
     wrong_type,
 )
+from harness.operations.consuming import metadata_breaches, truth_of_lists
 from reference.interface import CommonAttentionMetadata, MetadataError
 
 NAME = "make_kv_sharing_fast_prefill_common_attn_metadata"
@@ -131,6 +133,12 @@ def _steps(batch: Batch) -> Iterator[Case]:
     yield _case(last_tokens(batch))
 
 
+def makes_new_batch(case: Case) -> bool:
+    """Whether the result is another batch, for whose lengths a wait is allowed."""
+    batch = batch_of(case)
+    return has_logits(case) and max(batch.query_lens, default=0) + batch.query_slack != 1
+
+
 def lay_out_sampled(case: Case, pattern: int, device: str) -> tuple[CommonAttentionMetadata, Any]:
     """The case's batch as metadata, its sampled tokens listed in the case's order."""
     batch, order = batch_of(case), case.params.get("order", _ASCENDING)
@@ -185,6 +193,30 @@ def reduced_breaches(
         yield Breach(f"{prefix}max_query_len", "is not the most sampled tokens of a request")
     if outputs[f"{prefix}seq_lens_cpu"].tolist() != given.seq_lens_cpu.tolist():
         yield Breach(f"{prefix}seq_lens", "loses keys")
+
+
+def reduced_consumed(
+    given: CommonAttentionMetadata, batch: Batch, outputs: Outputs, prefix: str = ""
+) -> Iterator[Breach]:
+    """The queries of a request became its last ones, as a causal kernel takes them.
+
+    They see all that those see: keys are not reduced. The layer writes none.
+    """
+    indices = given.logits_indices_padded
+    if outputs[f"{prefix}{ITSELF}"] or indices is None:
+        return
+    sampled = indices[: given.num_logits_indices].cpu().numpy()
+    ends = np.cumsum(np.array(batch.query_lens, np.int64))
+    owners = np.searchsorted(ends, sampled, side="right")
+    counts = np.bincount(owners, minlength=batch.num_requests)[: batch.num_requests].tolist()
+    seq_lens = [q + c for q, c in zip(batch.query_lens, batch.computed_lens, strict=True)]
+    computed = [length - count for length, count in zip(seq_lens, counts, strict=True)]
+    if min(computed, default=0) < 0:
+        return  # tokens listed twice: more queries than positions
+    reduced = msgspec.structs.replace(
+        batch, query_lens=tuple(counts), computed_lens=tuple(computed), causal=True
+    )
+    yield from metadata_breaches(truth_of_lists(reduced), outputs, prefix, computed=False)
 
 
 def _diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
@@ -271,8 +303,10 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
     prepare=_prepare,
     outputs=lambda call, result: reduced_outputs(call.args[0], result),
     invariants=lambda call, outputs: reduced_breaches(call.args[0], outputs),
+    consume=lambda call, outputs: reduced_consumed(call.args[0], call.facts["batch"], outputs),
     shares=KEPT,
     kernels=True,
+    syncs=makes_new_batch,
     diagnose=_diagnose,
     faults={
         **metadata_faults(0, logits=True),

@@ -18,7 +18,9 @@ from harness.operations.fast_prefill import (
     KEPT,
     last_tokens,
     lay_out_sampled,
+    makes_new_batch,
     reduced_breaches,
+    reduced_consumed,
     reduced_outputs,
     sampled_batches,
 )
@@ -167,10 +169,14 @@ create_fast_prefill_custom_backend = Operation(
     run=_drive,
     outputs=_outputs,
     invariants=_invariants,
+    consume=lambda call, outputs: reduced_consumed(
+        call.facts["metadata"], call.facts["batch"], outputs, _GIVEN
+    ),
     shares=frozenset(
         {*engine.BATCH_FIELDS, *_LOGITS, *(_GIVEN + name for name in KEPT.union(METADATA_FIELDS))}
     ),
     kernels=True,
+    syncs=makes_new_batch,
     diagnose=_diagnose,
     faults={
         "prefix of another type": Fault(

@@ -16,6 +16,7 @@ from harness.cases.engine_v0 import Backend, MetadataV0, Runner, Step, sequences
 from harness.model.case import Batch, Case
 from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
 from harness.operations.common import batch_of, wrong_type, wrong_value
+from harness.operations.consuming_v0 import graph_breaches
 from reference.interface import MetadataError
 
 NAME = "CommonAttentionState"
@@ -105,7 +106,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     return Call(
         [runner, *sizes, earlier, metadata(step)],
         arena=arena,
-        facts={"arrays": arrays, "tables": tables, "size": size, "width": width},
+        facts={"arrays": arrays, "tables": tables, "size": size, "width": width, "batch": batch},
     )
 
 
@@ -318,6 +319,8 @@ common_attention_state = Operation(
     outputs=_outputs,
     run=_run,
     invariants=_invariants,
+    consume=lambda call, outputs: graph_breaches(call.facts["batch"], outputs),
+    syncs=lambda _: True,  # a capture copies the runner's block tables
     shared="copies into buffers: there is nothing to make faster",
     diagnose=_diagnose,
     faults={

@@ -26,6 +26,7 @@ from harness.operations.common import (
     wrong_type,
     wrong_value,
 )
+from harness.operations.consuming import metadata_breaches, slot_breaches, truth_of
 from reference.interface import MetadataError
 
 _BLOCKS_A_CHUNK = st.sampled_from((1, 2, 3, 4, 8))
@@ -110,6 +111,14 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield Breach("num_computed_tokens_cpu", "moves tokens within their chunk")
 
 
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Each token sees the keys of its chunk up to itself, in pages of its own request."""
+    truth = truth_of(call.facts["batch"])
+    yield from metadata_breaches(truth, outputs, chunk=call.facts["chunk"])
+    slots = outputs["slot_mapping"][: outputs["num_actual_tokens"]]
+    yield from slot_breaches(truth, slots, "slot_mapping")
+
+
 def _narrow(call: Call) -> None:
     metadata = call.args[1]
     call.args[1] = replace(metadata, block_table_tensor=metadata.block_table_tensor[:, :0])
@@ -135,6 +144,7 @@ make_local_attention_virtual_batches = Operation(
     prepare=_prepare,
     outputs=lambda call, result: metadata_outputs(result, given=call.facts["metadata"]),
     invariants=_invariants,
+    consume=_consumed,
     diagnose=diagnose_metadata,
     shares=frozenset({"slot_mapping", "logits_indices_padded", *TOKEN_FIELDS}),
     kernels=True,

@@ -25,6 +25,7 @@ from harness.cases.engine_v0 import (
 from harness.model.case import Batch, Case
 from harness.model.operation import MISSING, Breach, Call, Operation, Outputs
 from harness.operations.common import batch_of
+from harness.operations.consuming_v0 import v0_breaches
 from harness.operations.metadata_builder_faults import FAULTS
 
 NAME = "CommonMetadataBuilder"
@@ -186,6 +187,10 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     yield from _slot_breaches(groups, builder, outputs["slot_mapping"].tolist())
 
 
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    yield from v0_breaches(call.facts["batch"], call.facts["step"], outputs)
+
+
 def _slot_breaches(groups: Any, builder: InputBuilder, slots: list[int]) -> Iterator[Breach]:
     token, size = 0, builder.block_size
     for group in groups:
@@ -229,6 +234,7 @@ common_metadata_builder = Operation(
     outputs=_outputs,
     run=_run,
     invariants=_invariants,
+    consume=_consumed,
     diagnose=_diagnose,
     faults=FAULTS,
 )

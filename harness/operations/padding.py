@@ -23,6 +23,7 @@ from harness.operations.common import (
     prepare_with_metadata,
     wrong_type,
 )
+from harness.operations.consuming import metadata_breaches, slot_breaches, truth_of
 from reference.interface import CommonAttentionMetadata, MetadataError
 
 NAME = "CommonAttentionMetadata"
@@ -162,6 +163,16 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
                     yield Breach(f"{prefix}{field.name}", text)
 
 
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """With padding and without it each token sees and writes what it did before."""
+    truth = truth_of(call.facts["batch"])
+    for prefix in (PADDED, UNPADDED):
+        yield from metadata_breaches(truth, outputs, prefix)
+        field = f"{prefix}slot_mapping"
+        slots = outputs[field][: outputs[f"{prefix}num_actual_tokens"]]
+        yield from slot_breaches(truth, slots, field)
+
+
 def _entries(name: str, call: Call, num_tokens: int, num_reqs: int) -> tuple[int, int]:
     """How many entries of a field are not padding, and how many there are to be."""
     actual_tokens, actual_reqs = call.args[3:]
@@ -286,6 +297,7 @@ common_attention_metadata = Operation(
     run=_run,
     outputs=_outputs,
     invariants=_invariants,
+    consume=_consumed,
     shares=_VIEWS,
     faults=_FAULTS,
     diagnose=_diagnose,

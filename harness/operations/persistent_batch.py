@@ -20,6 +20,7 @@ from harness.cases.tensors import Numbers, numbers
 from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Operation, Outputs
 from harness.operations.common import batch_of, metadata_outputs, mirror_breaches
+from harness.operations.consuming import metadata_breaches, slot_breaches, truth_of
 from harness.operations.persistent_batch_faults import FAULTS
 from harness.operations.row_state import left_behind
 
@@ -220,6 +221,14 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield from _dummy_breaches(call, outputs)
 
 
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """A step's rows and slots against the requests that were added; the whole slot buffer."""
+    truth = truth_of(call.facts["batch"])
+    yield from metadata_breaches(truth, outputs)
+    for name in ("slot_mapping", "slot_buffer"):
+        yield from slot_breaches(truth, outputs[name], name)
+
+
 def _dummy_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
     yield from mirror_breaches(outputs, _DUMMY)
     query_lens = outputs[f"{_DUMMY}query_start_loc_cpu"].diff().tolist()
@@ -265,8 +274,10 @@ persistent_batch = Operation(
     run=_run,
     outputs=lambda _call, seen: seen,
     invariants=_invariants,
+    consume=_consumed,
     diagnose=_diagnose,
     kernels=True,
+    syncs=lambda _: True,  # what is seen is read back here, between the steps
     methods=("add_request", "remove_request", "condense", "build"),
     faults=FAULTS,
 )

@@ -11,6 +11,7 @@ from harness.cases.batches import HIGHEST_BLOCK
 from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Fault, Operation, Outputs
 from harness.operations.common import returned, wrong_type, wrong_value
+from harness.operations.consuming import slot_breaches, truth_of_lists
 from reference.interface import MetadataError
 
 START, SLOTS, EMPTY = (
@@ -160,6 +161,33 @@ def _slot_invariants(_call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield Breach("slot_mapping", "holds something other than Python ints")
 
 
+def _slots_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """New tokens are written to the slots, then read through the sequence's blocks."""
+    profile, _, seq_id, seq_len, context_len, start_idx, block_size, tables = call.args
+    if profile:
+        if any(slot != -1 for slot in outputs["slot_mapping"][2:]):
+            yield Breach("slot_mapping", "writes tokens of a profile run")
+        return
+    positions = (context_len, seq_len)
+    yield from _written(tables[seq_id], positions, block_size, outputs, start_idx)
+
+
+def _written(
+    blocks: list[int],
+    positions: tuple[int, int],
+    block_size: int,
+    outputs: Outputs,
+    start_idx: int = 0,
+) -> Iterator[Breach]:
+    first, stop = positions
+    if first >= stop:
+        return
+    truth = truth_of_lists(Batch(block_size, (stop - first,), (first,), (tuple(blocks),)))
+    unwritten = truth.positions < start_idx
+    slots = outputs["slot_mapping"][2:]
+    yield from slot_breaches(truth, slots, "slot_mapping", unwritten=unwritten)
+
+
 def _shorten(call: Call) -> None:
     call.args[7] = {_SEQ_ID: call.args[7][_SEQ_ID][:-1]}
     call.plain = {}
@@ -203,6 +231,7 @@ compute_slot_mapping = Operation(
     prepare=_prepare_slots,
     outputs=_slot_outputs,
     invariants=_slot_invariants,
+    consume=_slots_consumed,
     faults={
         "position beyond the block table (K14)": Fault(
             field="block_table", spoil=_shorten, error=MetadataError, applies=_writes
@@ -289,6 +318,9 @@ def _loop_operation(name: str) -> Operation:
         prepare=prepare,
         outputs=_slot_outputs,
         invariants=_slot_invariants,
+        consume=lambda call, outputs: _written(
+            call.args[1], tuple(call.args[2:4]), call.args[4], outputs
+        ),
         faults={
             "position beyond the block table": Fault(
                 field="block_table", spoil=shorten, error=MetadataError, applies=has_positions

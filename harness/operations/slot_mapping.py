@@ -20,6 +20,7 @@ from harness.operations.common import (
     wrong_type,
     wrong_value,
 )
+from harness.operations.consuming import slot_breaches, truth_of
 from reference.interface import MetadataError
 
 _LENGTHS = st.sampled_from(((None, None), (0, None), (3, None), (None, 4), (2, 5)))
@@ -165,6 +166,21 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield Breach("result", "writes into a block that its request does not own")
 
 
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Tokens are written to their slots, then read through the block table."""
+    truth, params = truth_of(call.facts["batch"]), call.facts["params"]
+    columns = params.get("columns")
+    width = truth.table.shape[1] if columns is None else columns
+    unwritten = truth.positions // truth.block_size >= width
+    if params.get("start_idx") is not None:
+        rows = len(truth.computed)
+        first = np.array([*params["start_idx"], *[0] * rows][:rows], np.int64)
+        unwritten |= truth.positions < first[truth.requests]
+    yield from slot_breaches(truth, outputs["result"], "result", unwritten=unwritten)
+    if outputs["out"] is not None:
+        yield from slot_breaches(truth, outputs["out"], "out", unwritten=unwritten)
+
+
 def _owned(batch: Batch) -> np.ndarray:
     """Row and block id, in one number, of every live block."""
     counts = [len(blocks) for blocks in batch.blocks]
@@ -232,8 +248,10 @@ build_slot_mapping = Operation(
     prepare=_prepare,
     outputs=_outputs,
     invariants=_invariants,
+    consume=_consumed,
     shares=frozenset({"result", "out"}),
     kernels=True,
+    syncs=lambda case: case.params["num_padded"] is None and case.params["out_spare"] is None,
     faults={
         "block size of 0": wrong_value(3, "block_size", 0),
         "block size of another type": wrong_type(3, "block_size"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from harness.cases.arena import STALE_PATTERNS, Arena, Piece
 from harness.cases.batches import batches, make_batch
+from harness.cases.sight import Truth
 from harness.cases.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from harness.cases.tensors import numbers
 from harness.model.case import Batch, Case
@@ -21,6 +22,7 @@ from harness.model.operation import MISSING, Breach, Call, Operation, Outputs
 from harness.operations.common import (
     batch_of,
     diagnose_metadata,
+    has_logits,
     metadata_outputs,
     mirror_breaches,
     prepare_with_metadata,
@@ -29,6 +31,7 @@ from harness.operations.common import (
     wrong_type,
     wrong_value,
 )
+from harness.operations.consuming import metadata_breaches, slot_breaches, truth_of
 from harness.operations.ubatch_slices import (
     SLICE_FAULTS,
     Span,
@@ -222,6 +225,29 @@ def _child_breaches(call: Call, outputs: Outputs, prefix: str, span: Span) -> It
         yield Breach(f"{prefix}num_computed_tokens_cpu", "moves tokens to other positions")
 
 
+def _child_consumed(truth: Truth, outputs: Outputs, prefix: str, span: Span) -> Iterator[Breach]:
+    """The child's queries are the tokens of its slice; they see what they saw in the batch."""
+    tokens = np.arange(span[2], min(span[3], len(truth.requests)))
+    yield from metadata_breaches(truth, outputs, prefix, tokens=tokens)
+    slots = f"{prefix}slot_mapping"
+    yield from slot_breaches(truth, outputs[slots], slots, tokens=tokens)
+
+
+def _make_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    truth = truth_of(call.facts["batch"])
+    yield from _child_consumed(truth, outputs, "", call.facts["spans"][0])
+
+
+def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Each child by its own slice, so that those of all slices cover each token once."""
+    truth, spans = truth_of(call.facts["batch"]), call.facts["spans"]
+    if outputs["num_children"] != len(spans):
+        yield Breach("num_children", "is not the number of slices")
+        return
+    for index, span in enumerate(spans):
+        yield from _child_consumed(truth, outputs, f"[{index}].", span)
+
+
 def _make_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     yield from _child_breaches(call, outputs, "", call.facts["spans"][0])
 
@@ -259,10 +285,12 @@ _make_metadata_with_slice = Operation(
     prepare=_prepare_make,
     outputs=lambda call, result: metadata_outputs(result, given=call.facts["metadata"]),
     invariants=_make_invariants,
+    consume=_make_consumed,
     diagnose=diagnose_metadata,
     shares=frozenset(_VIEWS),
     faults=SLICE_FAULTS,
     kernels=True,
+    syncs=has_logits,
 )
 
 split_attn_metadata = Operation(
@@ -275,10 +303,12 @@ split_attn_metadata = Operation(
     prepare=_prepare_split,
     outputs=_split_outputs,
     invariants=_split_invariants,
+    consume=_split_consumed,
     diagnose=diagnose_metadata,
     shares=frozenset(f"[].{name}" for name in _VIEWS),
     faults=SLICE_FAULTS,
     kernels=True,
+    syncs=has_logits,
 )
 
 OPERATIONS = (slice_query_start_locs, _make_metadata_with_slice, split_attn_metadata)
