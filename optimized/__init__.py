@@ -12,6 +12,7 @@ from .batch_split import (
     reorder_batch_to_split_decodes_and_prefills,
     split_decodes_and_prefills,
 )
+from .cache_write import reshape_and_cache_flash
 from .causal_conv1d import compute_causal_conv1d_metadata
 from .fast_prefill import (
     create_fast_prefill_custom_backend,
@@ -20,6 +21,7 @@ from .fast_prefill import (
 from .kv_cache import copy_blocks, swap_blocks
 from .local_attention import make_local_attention_virtual_batches
 from .metadata_builder import CommonMetadataBuilder
+from .paged_attention import decode_attention, paged_attention
 from .persistent_batch import PersistentBatch
 from .slot_mapping import (
     _compute_slot_mapping_numpy,
@@ -45,9 +47,12 @@ __all__ = [  # noqa: PLE0604
     "compute_slot_mapping",
     "copy_blocks",
     "create_fast_prefill_custom_backend",
+    "decode_attention",
     "make_kv_sharing_fast_prefill_common_attn_metadata",
     "make_local_attention_virtual_batches",
+    "paged_attention",
     "reorder_batch_to_split_decodes_and_prefills",
+    "reshape_and_cache_flash",
     "slice_query_start_locs",
     "split_attn_metadata",
     "split_decodes_and_prefills",

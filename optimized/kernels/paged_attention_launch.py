@@ -1,0 +1,141 @@
+"""Launches of the paged attention kernels: grids, scratch memory, and what is constant."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import torch
+import triton
+
+from ..dispatch import launching_on
+from ..host.paged_attention import Attention
+from .paged_attention import attend_kernel, merge_kernel
+from .paged_attention_tiles import (
+    MAX_SPLITS,
+    SPLITS_AT_ONCE,
+    Tiles,
+    constants_of,
+    splits_for,
+    target_of,
+    tiles_for,
+)
+
+_LOG2_E: Final = math.log2(math.e)
+_NO_WINDOW: Final = 2**31 - 1
+
+
+def attend_on_device(a: Attention) -> None:
+    """Fill `out` for the tokens of all requests, by one launch or two; nothing is read back."""
+    num_reqs, kv_heads = a.seq_lens.shape[0], a.key_cache.shape[2]
+    if not num_reqs or not a.query.numel() or not a.max_query_len:
+        return
+    group = a.query.shape[1] // kv_heads
+    most_rows = group * a.max_query_len
+    tiles = tiles_for(a.query.shape[2], most_rows, target_of(a.query.device))
+    tiles_each = triton.cdiv(most_rows, tiles.rows)
+    if a.query_start_loc is None or tiles_each == 1:
+        programs, first_step = num_reqs * tiles_each, 0
+    else:
+        programs = a.query.shape[0] * group // tiles.rows + num_reqs
+        first_step = 1 << num_reqs.bit_length() >> 1
+    splits = splits_for(programs * kv_heads, _most_keys(a), tiles.keys, a.query.device)
+    with launching_on(a.query.device):
+        _attend(a, tiles, (programs, kv_heads, splits), first_step, tiles_each)
+
+
+def _most_keys(a: Attention) -> int:
+    """Keys that a tile of queries may see, at most."""
+    if a.sliding_window is None:
+        return a.max_seq_len
+    return min(a.max_seq_len, a.sliding_window + a.max_query_len)
+
+
+def _attend(
+    a: Attention, tiles: Tiles, grid: tuple[int, int, int], first_step: int, tiles_each: int
+) -> None:
+    tokens, heads, head_size = a.query.shape
+    num_reqs, splits = a.seq_lens.shape[0], grid[2]
+    block_size, kv_heads = a.key_cache.shape[1:3]
+    key_cache, value_cache = _bits(a.key_cache), _bits(a.value_cache)
+    starts = a.seq_lens if a.query_start_loc is None else a.query_start_loc
+    partial = partial_sums = a.out
+    if splits > 1:
+        kwargs: dict[str, Any] = {"dtype": torch.float32, "device": a.query.device}
+        partial = torch.empty(tokens, heads, splits, head_size, **kwargs)
+        partial_sums = torch.empty(tokens, heads, splits, **kwargs)
+    aligned, strides = _aligned(a.query, key_cache, value_cache, a.out)
+    score_scale, soft_cap = _scales(a)
+    page_bits = block_size & (block_size - 1) == 0
+    attend_kernel[grid](
+        a.query,
+        *strides[:2],
+        a.query.stride(2),
+        key_cache,
+        *strides[2:5],
+        value_cache,
+        *strides[5:8],
+        starts,
+        starts.stride(0),
+        a.seq_lens,
+        a.seq_lens.stride(0),
+        a.block_table,
+        *a.block_table.stride(),
+        a.k_scale,
+        a.v_scale,
+        a.out,
+        *strides[8:],
+        a.out.stride(2),
+        partial,
+        partial_sums,
+        num_reqs,
+        first_step,
+        tiles_each,
+        heads // kv_heads,
+        block_size.bit_length() - 1 if page_bits else block_size,
+        score_scale,
+        soft_cap,
+        min(a.sliding_window or _NO_WINDOW, _NO_WINDOW),
+        ONE_EACH=a.query_start_loc is None,
+        PAGE_BITS=page_bits,
+        SOFT_CAP=bool(a.logits_soft_cap),
+        SPLIT=splits > 1,
+        **constants_of(head_size, tiles, aligned),
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )
+    if splits > 1:
+        merge_kernel[(tokens, heads)](
+            partial,
+            partial_sums,
+            starts,
+            starts.stride(0),
+            num_reqs,
+            a.out,
+            *a.out.stride(),
+            splits,
+            ONE_EACH=a.query_start_loc is None,
+            HEAD=head_size,
+            HEAD_TILE=tiles.head,
+            SPLITS=MAX_SPLITS,
+            AT_ONCE=SPLITS_AT_ONCE,
+        )
+
+
+def _bits(cache: torch.Tensor) -> torch.Tensor:
+    """The cache as the kernel reads it: fp8 as its bits."""
+    return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
+
+
+def _scales(a: Attention) -> tuple[float, float]:
+    """What scores are multiplied with, and what tanh of that is, both for base 2."""
+    if not a.logits_soft_cap:
+        return a.scale * _LOG2_E, 0.0
+    return a.scale / a.logits_soft_cap, a.logits_soft_cap * _LOG2_E
+
+
+def _aligned(*tensors: torch.Tensor) -> tuple[int, list[int]]:
+    """What all but the last of their strides are multiples of, up to 16, and those in its units."""
+    strides = [stride for tensor in tensors for stride in tensor.stride()[:-1]]
+    common = math.gcd(16, *strides)
+    return common, [stride // common for stride in strides]
