@@ -43,7 +43,7 @@ class PagedCache(NamedTuple):
 
     def piece(self, pattern: int) -> Piece:
         """The cache as its elements lie in memory, as integers of its element size."""
-        return self.piece_of(self._values(pattern))
+        return self.piece_of(self.values(pattern))
 
     def piece_of(self, values: np.ndarray) -> Piece:
         """The same with these elements, (2, num_blocks, block_size, num_kv_heads, head_size)."""
@@ -63,7 +63,7 @@ class PagedCache(NamedTuple):
         dtype: Any = getattr(torch, self.dtype)
         return self.words(memory).view(dtype)
 
-    def _values(self, pattern: int) -> np.ndarray:
+    def values(self, pattern: int) -> np.ndarray:
         """Distinct as far as the dtype has room, other ones for each name and pattern."""
         words = _WORDS[getattr(torch, self.dtype).itemsize]
         flat = np.arange(np.prod(self.shape), dtype=np.uint64).reshape(self.shape)

@@ -6,6 +6,7 @@ from harness.operations import (
     batch_sequence,
     batch_split,
     builder_sequence,
+    cache_write,
     causal_conv1d,
     class_factories,
     copy_blocks,
@@ -57,6 +58,7 @@ _FILES = (
     backend_classes,
     persistent_batch,
     batch_sequence,
+    cache_write,
     xformers_metadata,
     xformers_builder,
 )
