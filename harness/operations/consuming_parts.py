@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.cases.sight import Mask, Truth
-from harness.model.operation import Breach
-from harness.operations.consuming import Rows, row_breaches
+from harness.model.operation import Breach, Outputs
+from harness.operations.consuming import Rows, array, row_breaches, slot_breaches
 
 Counts = tuple[int, int, int, int]
 """num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens"""
@@ -59,3 +59,29 @@ def _part(truth: Truth, first: int, stop: int) -> Rows:
     seq_lens = truth.computed + np.diff(truth.starts)
     rows = slice(first, stop)
     return Rows(starts - starts[:1].sum(), seq_lens[rows], truth.table[rows], truth.batch.causal)
+
+
+def view_breaches(
+    truth: Truth, outputs: Outputs, prefix: str, begin: int, end: int
+) -> Iterator[Breach]:
+    """A view of tokens [begin, end) by its fields: what its rows see, where its tokens go.
+
+    Entries behind the batch's last token are padding, which no row has.
+    """
+    tokens = np.arange(begin, max(begin, min(end, len(truth.requests))))
+    bounds = outputs[f"{prefix}.bounds"].values
+    starts, seq_lens, table = (array(outputs[f"{prefix}.{name}"]) for name in _VIEWED)
+    rows = Rows(starts, seq_lens, table, True, bounds["max_query_len"], bounds["max_seq_len"])
+    for breach in row_breaches(truth, rows, tokens):
+        field = _NAMES.get(breach.field, breach.field)
+        yield breach._replace(field=f"{prefix}.{field}")
+    slots = array(outputs[f"{prefix}.slot_mapping"])[: end - begin]
+    yield from slot_breaches(truth, slots, f"{prefix}.slot_mapping", tokens=tokens)
+
+
+_VIEWED = ("query_start_loc", "seq_lens", "block_table")
+_NAMES = {
+    "block_table_tensor": "block_table",
+    "max_query_len": "bounds",
+    "max_seq_len": "bounds",
+}

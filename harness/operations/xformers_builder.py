@@ -9,6 +9,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from hypothesis import strategies as st
 
@@ -18,6 +19,8 @@ from harness.model.case import Batch, Case
 from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
 from harness.operations.batch_split import Engine
 from harness.operations.common import batch_of, metadata_faults
+from harness.operations.consuming import Rows, array, row_breaches, truth_of
+from harness.operations.consuming_parts import count_breaches
 from harness.operations.xformers_metadata import COUNTS, TENSORS, boundary_of
 from reference.interface import MetadataError
 
@@ -171,6 +174,27 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield from _mask_breaches(made, boundary.rows, room, outputs)
 
 
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """The batch cut at the counts, and the decodes as the mask's kernel takes them."""
+    truth = truth_of(call.facts["batch"])
+    decodes, prefills, decode_tokens, prefill_tokens = (outputs[name] for name in _CUT)
+    counts = (decodes, prefills, decode_tokens, prefill_tokens)
+    yield from count_breaches(truth, counts, threshold=1)
+    if outputs.get("attn_bias") is None:
+        return
+    names = ("q_seqinfo.seqstart", "k_seqinfo.seqlen", "block_tables")
+    starts, seq_lens, table = (array(outputs[f"attn_bias.{name}"]) for name in names)
+    rows = Rows(starts, seq_lens, table)
+    tokens = np.arange(min(outputs["num_decode_tokens"], len(truth.requests)))
+    for breach in row_breaches(truth, rows, tokens):
+        field = _CONSUMED.get(breach.field, "block_tables")
+        yield breach._replace(field=f"attn_bias.{field}")
+
+
+_CUT = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens")
+_CONSUMED = {"query_start_loc": "q_seqinfo.seqstart", "seq_lens": "k_seqinfo.seqlen"}
+
+
 def _mask_breaches(made: Any, rows: int, room: int, outputs: Outputs) -> Iterator[Breach]:
     """Tensors and lists of the mask say the same, and that is what the batch says."""
     live = ~made.stale_blocks[:rows]
@@ -241,6 +265,7 @@ xformers_attention_metadata_builder = Operation(
     outputs=_outputs,
     run=_run,
     invariants=_invariants,
+    consume=_consumed,
     diagnose=_diagnose,
     methods=("build", "reorder_batch"),
     package=PACKAGE,

@@ -14,6 +14,8 @@ from harness.cases.tensors import lay_out, numbers
 from harness.model.case import Batch, Case
 from harness.model.operation import MISSING, Breach, Call, Operation, Outputs
 from harness.operations.common import batch_of
+from harness.operations.consuming import truth_of
+from harness.operations.consuming_parts import view_breaches as part_breaches
 from reference.interface import CommonAttentionMetadata
 
 NAME = "XFormersAttentionMetadata"
@@ -206,6 +208,19 @@ def view_breaches(
             yield Breach(f"{name}.attn_bias", text)
 
 
+def views_consumed(batch: Batch, boundary: Boundary, outputs: Outputs) -> Iterator[Breach]:
+    """A decode kernel takes one view, the paged kernel the other; together they see the batch."""
+    truth = truth_of(batch)
+    total = len(truth.requests)
+    for prefix, begin, end in ((DECODES, 0, boundary.tokens), (PREFILLS, boundary.tokens, total)):
+        if outputs[prefix] is not None:
+            stop = begin + outputs[f"{prefix}.num_actual_tokens"]
+            yield from part_breaches(truth, outputs, prefix, begin, stop)
+        elif begin < min(end, total):
+            text = f"tokens from {begin} on are in neither part"
+            yield Breach(prefix, "leaves tokens in neither part", text)
+
+
 def _presence(outputs: Outputs, name: str, expected: bool) -> Iterator[Breach]:
     if (outputs[name] is not None) != expected:
         yield Breach(name, "is None" if expected else "is there though the batch has none")
@@ -285,6 +300,9 @@ xformers_attention_metadata = Operation(
     outputs=_outputs,
     run=_run,
     invariants=_invariants,
+    consume=lambda call, outputs: views_consumed(
+        call.facts["batch"], call.facts["boundary"], outputs
+    ),
     diagnose=_diagnose,
     methods=(PREFILLS, DECODES),
     shares=frozenset(TENSORS)
