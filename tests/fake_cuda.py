@@ -23,6 +23,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+FLAG = "ATTNPROOF_FAKE_CUDA"
+"""Environment variable by which a test sees that there is no GPU after all."""
 CUDA = torch.device("cuda", 0)
 _state = SimpleNamespace(mode="default")
 _pinned: set[int] = set()
@@ -37,6 +39,9 @@ class FakeCuda(torch.Tensor):
 
     def get_device(self) -> int:
         return 0
+
+    def __deepcopy__(self, _memo: object) -> torch.Tensor:
+        return self.clone()
 
 
 _READS = {
@@ -57,7 +62,7 @@ _READS = {
     torch.repeat_interleave,
     torch.Tensor.repeat_interleave,
 }
-_MIXES = {torch.Tensor.copy_, torch.Tensor.set_, torch.Tensor.__repr__, torch.Tensor.__deepcopy__}
+_MIXES = {torch.Tensor.copy_, torch.Tensor.set_, torch.Tensor.__repr__}
 
 
 def wait() -> None:
@@ -80,6 +85,8 @@ class FakeDevice(TorchFunctionMode):
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func in (torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.cuda):
         return _moved(func, args, kwargs)
+    if func is torch.Tensor.__deepcopy__:  # its memo holds tensors of both devices
+        return func(*args)
     if func is torch.Tensor.is_pinned:
         return not isinstance(args[0], FakeCuda) and _is_pinned(args[0])
     tensors = list(_tensors((args, kwargs)))
@@ -261,6 +268,7 @@ def _verify(arguments: list[str]) -> None:
 def main() -> None:
     """Run the verb, or pytest, or a script, on the device that is not there."""
     assert os.environ.get("TRITON_INTERPRET") == "1", "set TRITON_INTERPRET=1: kernels need it"
+    os.environ[FLAG] = "1"
     sys.path.insert(0, str(Path(__file__).parents[1]))
     install()
     what, *arguments = sys.argv[1:]

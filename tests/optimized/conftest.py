@@ -7,8 +7,11 @@ kernels on CPU tensors, without it the host loops run. `test_lanes.py` runs the 
 from __future__ import annotations
 
 import copy
+import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,34 @@ import reference
 from reference import CommonAttentionMetadata
 
 Build = Callable[..., CommonAttentionMetadata]
+
+_spec = importlib.util.spec_from_file_location("layers", Path(__file__).parent / "layers.py")
+assert _spec is not None
+_layers = sys.modules["layers"] = importlib.util.module_from_spec(_spec)
+assert _spec.loader is not None
+_spec.loader.exec_module(_layers)
+
+
+@pytest.fixture(scope="session")
+def layers() -> Any:
+    """The maker of one layer's step: test folders are not packages."""
+    return _layers
+
+
+@pytest.fixture
+def no_sync() -> Callable[..., Any]:
+    """Call once, which may compile, and again where any wait for the device raises."""
+
+    def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        function(*args, **kwargs)
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return function(*args, **kwargs)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    return call
 
 
 @pytest.fixture(scope="session")

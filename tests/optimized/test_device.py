@@ -17,21 +17,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def no_sync():
-    """Any host-device synchronisation raises."""
-
-    def enter(function, *args, **kwargs):
-        function(*args, **kwargs)  # compiles
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            return function(*args, **kwargs)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-    return enter
-
-
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_random_batches(build, agree, dtype):
     rng = random.Random(f"{dtype}")
