@@ -63,7 +63,9 @@ def paged_attention(
             position = computed + token - starts[r]
             first = 0 if sliding_window is None else max(0, position - sliding_window + 1)
             seen = slice(first, max(first, position + 1))
-            out[token] = _attended(query[token], keys[seen], values[seen], scale, logits_soft_cap)
+            out[token] = _attended(
+                query[token], keys[:, seen], values[:, seen], scale, logits_soft_cap
+            )
 
 
 def decode_attention(
@@ -106,20 +108,20 @@ def decode_attention(
     check_one_query_each(query, seq_lens.shape[0])
     for r, length in enumerate(seq_lens.tolist()):
         first = 0 if sliding_window is None else max(0, length - sliding_window)
-        keys = _gathered(key_cache, block_table[r], length, k_scale)[first:]
-        values = _gathered(value_cache, block_table[r], length, v_scale)[first:]
+        keys = _gathered(key_cache, block_table[r], length, k_scale)[:, first:]
+        values = _gathered(value_cache, block_table[r], length, v_scale)[:, first:]
         out[r] = _attended(query[r], keys, values, scale, logits_soft_cap)
 
 
 def _gathered(
     cache: torch.Tensor, blocks: torch.Tensor, length: int, scale: torch.Tensor | None
 ) -> torch.Tensor:
-    """(length, Hkv, D) float64: what a request's pages hold, position by position."""
+    """(Hkv, length, D) float64: what a request's pages hold, position by position."""
     block_size = cache.shape[1]
     pages = [cache[block] for block in blocks[: -(-length // block_size)].tolist()]
     if not pages:
-        return torch.empty(0, *cache.shape[2:], dtype=torch.float64)
-    held = torch.cat(pages)[:length].cpu()
+        return cache.new_empty((cache.shape[2], 0, cache.shape[3]), dtype=torch.float64)
+    held = torch.cat(pages)[:length].transpose(0, 1).contiguous()
     if cache.dtype == torch.uint8:
         held = held.view(torch.float8_e4m3fn)
     quantized = held.dtype == torch.float8_e4m3fn
@@ -134,14 +136,12 @@ def _attended(
     scale: float,
     soft_cap: float | None,
 ) -> torch.Tensor:
-    """(Hq, D) float64: what one query token takes from the keys that it sees."""
-    group = query.shape[0] // keys.shape[1]
-    attended = torch.zeros(query.shape, dtype=torch.float64)
-    if not keys.shape[0]:
-        return attended
-    for head, q in enumerate(query.cpu().double()):
-        scores = scale * (keys[:, head // group] @ q)
-        if soft_cap:
-            scores = soft_cap * torch.tanh(scores / soft_cap)
-        attended[head] = torch.softmax(scores, dim=0) @ values[:, head // group]
-    return attended
+    """(Hq, D) float64: what one query token takes from the keys, (Hkv, n, D), that it sees."""
+    if not keys.shape[1]:
+        return torch.zeros_like(query, dtype=torch.float64)
+    # (Hkv, Hq / Hkv, D): query heads that share a kv head lie side by side.
+    heads = query.double().reshape(keys.shape[0], -1, query.shape[1])
+    scores = scale * (heads @ keys.mT)
+    if soft_cap:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    return (torch.softmax(scores, dim=-1) @ values).flatten(0, 1)
