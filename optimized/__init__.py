@@ -34,11 +34,19 @@ from .ubatch import (
     slice_query_start_locs,
     split_attn_metadata,
 )
+from .xformers_backend import (
+    XFormersAttentionBackend,
+    XFormersAttentionImpl,
+    XFormersAttentionMetadataBuilder,
+)
 
 __all__ = [  # noqa: PLE0604
     *_interface,
     "CommonMetadataBuilder",
     "PersistentBatch",
+    "XFormersAttentionBackend",
+    "XFormersAttentionImpl",
+    "XFormersAttentionMetadataBuilder",
     "_compute_slot_mapping_numpy",
     "_compute_slot_mapping_python",
     "_make_metadata_with_slice",

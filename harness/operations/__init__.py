@@ -29,6 +29,7 @@ from harness.operations import (
     swap_blocks,
     ubatch,
     xformers_builder,
+    xformers_impl,
     xformers_metadata,
 )
 
@@ -61,6 +62,7 @@ _FILES = (
     cache_write,
     xformers_metadata,
     xformers_builder,
+    xformers_impl,
 )
 _IN_ORDER = sorted((op for file in _FILES for op in file.OPERATIONS), key=lambda op: op.section)
 ALL: dict[str, Operation] = {operation.name: operation for operation in _IN_ORDER}

@@ -1,0 +1,206 @@
+"""The XFormers backend: metadata and attention of one step (SPEC.md section 8)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+
+from reference.interface import (
+    AttentionLayer,
+    AttentionMetadataBuilder,
+    CommonAttentionMetadata,
+    InputBatch,
+    KVCacheSpec,
+    SchedulerOutput,
+    VllmConfig,
+    XFormersAttentionMetadata,
+)
+from reference.interface.checks import check_int
+from reference.interface.checks_xformers import BUILDER, check_build, check_forward, check_output
+from reference.interface.xformers import XFormersBackend, XFormersImpl
+
+from .batch_split import (
+    reorder_batch_to_split_decodes_and_prefills,
+    split_decodes_and_prefills,
+)
+from .cache_write import reshape_and_cache_flash
+from .host.arrays import array, common_dtype
+from .host.lengths import lengths_fit
+from .host.paged_attention import Attention
+from .kv_cache import copy_blocks, swap_blocks
+from .paged_attention import attend, attend_decodes
+from .xformers_mask import decode_mask
+
+
+class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentionMetadata]):
+    """Splits a batch at the boundary between decodes and prefills and masks the decodes."""
+
+    reorder_batch_threshold: ClassVar[int | None] = 1  # type: ignore[misc]
+
+    def __init__(
+        self,
+        kv_cache_spec: KVCacheSpec,
+        layer_names: list[str],
+        vllm_config: VllmConfig,
+        device: torch.device,
+    ) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        check_int(BUILDER, "block_size", kv_cache_spec.block_size, 1)
+        self.block_size = kv_cache_spec.block_size
+
+    def reorder_batch(self, input_batch: InputBatch, scheduler_output: SchedulerOutput) -> bool:
+        """Move decodes to the front (SPEC.md section 2); whether anything moved."""
+        return reorder_batch_to_split_decodes_and_prefills(input_batch, scheduler_output, 1)
+
+    def build(
+        self,
+        common_prefix_len: int,  # noqa: ARG002  # nothing is shared in one go
+        common_attn_metadata: CommonAttentionMetadata,
+        fast_build: bool = False,  # noqa: ARG002  # building is fast
+    ) -> XFormersAttentionMetadata:
+        """The batch with its boundary and, for the rows before it, xformers' mask.
+
+        Reads CPU mirrors only. MetadataError as in `reference`. SPEC.md section 8.
+        """
+        md = common_attn_metadata
+        decodes, prefills, decode_tokens, prefill_tokens = split_decodes_and_prefills(md, 1)
+        if not _lengths_fit(md, self.block_size):
+            check_build(md, self.block_size)
+        return XFormersAttentionMetadata(
+            num_actual_tokens=md.num_actual_tokens,
+            max_query_len=md.max_query_len,
+            query_start_loc=md.query_start_loc,
+            max_seq_len=md.max_seq_len,
+            seq_lens=md.seq_lens,
+            block_table=md.block_table_tensor,
+            slot_mapping=md.slot_mapping,
+            num_prefill_tokens=prefill_tokens,
+            num_decode_tokens=decode_tokens,
+            num_prefills=prefills,
+            num_decodes=decodes,
+            attn_bias=decode_mask(md, decodes, self.block_size) if decodes else None,
+        )
+
+
+def _lengths_fit(md: CommonAttentionMetadata, block_size: int) -> bool:
+    """True if `check_build` would certainly pass: the bound alone mostly shows room for all."""
+    offsets, seq_lens = md.query_start_loc_cpu, md.seq_lens_cpu
+    computed = md.num_computed_tokens_cpu
+    dtype = common_dtype(offsets, seq_lens, computed)
+    most = min(md.max_seq_len, md.block_table_tensor.shape[1] * block_size)
+    return lengths_fit(
+        array(offsets, dtype),
+        array(seq_lens, dtype),
+        array(computed, dtype),
+        md.num_actual_tokens,
+        md.max_query_len,
+        most,
+    )
+
+
+class XFormersAttentionImpl(XFormersImpl):
+    """One layer's attention: xformers for decodes where it can, the paged kernel for all else."""
+
+    def forward(
+        self,
+        layer: AttentionLayer,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: XFormersAttentionMetadata | None,
+        output: torch.Tensor | None = None,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Write the new keys and values to the cache, then attend: prefills, then decodes.
+
+        `query` (T, Hq, D), `key`, `value` (T, Hkv, D), `kv_cache` (2, num_blocks, B,
+        Hkv, D), `output` (T, Hq, D) or (T, Hq * D), returned. Tokens of no row keep
+        their output; without metadata all do. Errors as in `reference`. On a device: no
+        sync. SPEC.md section 8.
+        """
+        check_output(output, output_scale, output_block_scale)
+        assert output is not None
+        if attn_metadata is None:
+            return output
+        md = attn_metadata
+        check_forward(self, layer, query, key, value, kv_cache, md, output)
+        key_cache, value_cache = kv_cache.unbind()
+        k_scale, v_scale = layer._k_scale, layer._v_scale
+        slots = md.slot_mapping
+        if slots.shape[0] != md.num_actual_tokens:
+            slots = slots[: md.num_actual_tokens]
+        reshape_and_cache_flash(
+            key, value, key_cache, value_cache, slots, self.kv_cache_dtype, k_scale, v_scale
+        )
+        caches, scales = (key_cache, value_cache), (k_scale, v_scale)
+        attended = output if output.ndim == 3 else output.view(query.shape)
+        prefills, decodes = md.prefill_metadata, md.decode_metadata
+        first = md.num_decode_tokens
+        if prefills is not None:
+            tokens = slice(first, first + md.num_prefill_tokens)
+            attend(self._rows(query[tokens], caches, prefills, scales, attended[tokens]))
+        if decodes is not None:
+            rows = self._rows(query[:first], caches, decodes, scales, attended[:first])
+            if _one_query_each(decodes):
+                one_each = rows._replace(query_start_loc=None, max_query_len=1)
+                attend_decodes(one_each, decodes.attn_bias)
+            else:
+                attend(rows)
+        return output
+
+    def _rows(
+        self,
+        query: torch.Tensor,
+        caches: tuple[torch.Tensor, torch.Tensor],
+        md: XFormersAttentionMetadata,
+        scales: tuple[torch.Tensor, torch.Tensor],
+        out: torch.Tensor,
+    ) -> Attention:
+        """A view of the batch as the kernels take it."""
+        return Attention(
+            query,
+            *caches,
+            md.query_start_loc,
+            md.seq_lens,
+            md.block_table,
+            self.scale,
+            md.max_query_len,
+            md.max_seq_len,
+            self.window,
+            self.logits_soft_cap,
+            *scales,
+            out,
+        )
+
+
+def _one_query_each(decodes: XFormersAttentionMetadata) -> bool:
+    """Whether the host knows that the rows have one query each, and so that tokens are rows.
+
+    Their number does not tell: an idle row and a padding token make up for each other. The
+    mask does; without one each row's offsets are read, on the device.
+    """
+    queries = getattr(decodes.attn_bias, "q_seqinfo", None)
+    if queries is None or decodes.num_decodes != decodes.num_decode_tokens:
+        return False
+    one_each: bool = queries.min_seqlen == queries.max_seqlen == 1
+    return one_each and len(queries.seqstart_py) == decodes.num_decodes + 1
+
+
+class XFormersAttentionBackend(XFormersBackend):
+    """The classes of the XFormers backend."""
+
+    @staticmethod
+    def get_impl_cls() -> type[XFormersAttentionImpl]:
+        """The class that runs attention."""
+        return XFormersAttentionImpl
+
+    @staticmethod
+    def get_builder_cls() -> type[Any]:
+        """The class that builds its metadata."""
+        return XFormersAttentionMetadataBuilder
+
+    swap_blocks = staticmethod(swap_blocks)
+    copy_blocks = staticmethod(copy_blocks)
