@@ -1,0 +1,180 @@
+"""Copies to the host that nobody waits for show on the CPU; those that are waited for do not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from harness.cases.arena import Arena, Piece
+from harness.model.operation import Call
+from harness.oracles.late_copies import call_with_late_copies
+from optimized.dispatch import download, upload
+
+VALUES = [3, 1, 4, 1, 5]
+OPERATION = SimpleNamespace(
+    run=lambda function, call: function(*call.args),
+    outputs=lambda _call, result: {"result": result},
+)
+
+
+def late(function):
+    """Call it with a tensor of the device and its mirror on the host."""
+    values = np.array(VALUES)
+    arena = Arena([Piece("there", values, False, (1,)), Piece("here", values, True, (1,))], 77)
+    call = Call([arena.tensors["there"], arena.tensors["here"]], arena=arena)
+    return call_with_late_copies(OPERATION, function, call, "cpu")
+
+
+def read_by_name(there, _here):
+    return there.to("cpu", non_blocking=True).tolist()
+
+
+def read_by_keyword(there, _here):
+    return there.to(device="cpu", non_blocking=True).tolist()
+
+
+def read_by_position(there, _here):
+    return there.to("cpu", torch.int32, True).tolist()
+
+
+def read_from_buffer(there, _here):
+    buffer = torch.empty(5, dtype=torch.int32)
+    return buffer.copy_(there, non_blocking=True).tolist()
+
+
+def read_through_numpy(there, _here):
+    return there.to("cpu", non_blocking=True).numpy().tolist()
+
+
+def read_what_was_computed(there, _here):
+    return (there * 2 - there)[:].to("cpu", non_blocking=True).tolist()
+
+
+def read_what_was_allocated(there, here):
+    made = torch.zeros(5, dtype=torch.int64, device=there.device)
+    return made.copy_(here).to("cpu", non_blocking=True).tolist()
+
+
+def read_what_was_uploaded(there, here):
+    sent = here.clone().to(there.device, non_blocking=True)
+    return sent.to("cpu", non_blocking=True).tolist()
+
+
+def read_after_another_wait(there, _here):
+    torch.cuda.synchronize()
+    return there.to("cpu", non_blocking=True).tolist()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        read_by_name,
+        read_by_keyword,
+        read_by_position,
+        read_from_buffer,
+        read_through_numpy,
+        read_what_was_computed,
+        read_what_was_allocated,
+        read_what_was_uploaded,
+    ],
+)
+def test_who_reads_at_once_reads_garbage(function):
+    made = late(function)
+    assert made.copies == 1
+    assert not made.may_wait
+    assert made.outputs["result"] == [0, 0, 0, 0, 0]
+
+
+def test_a_wait_before_the_copy_does_not_help():
+    assert late(read_after_another_wait).outputs["result"] == [0, 0, 0, 0, 0]
+
+
+def test_zeros_arrive_as_something_else():
+    made = late(lambda there, _here: (there * 0).to("cpu", non_blocking=True).tolist())
+    assert made.outputs["result"] == [1, 1, 1, 1, 1]
+
+
+def test_what_is_returned_unread_is_garbage_still():
+    made = late(lambda there, _here: there.to("cpu", non_blocking=True))
+    assert made.outputs["result"].tolist() == [0, 0, 0, 0, 0]
+
+
+def test_an_error_that_garbage_leads_to_is_kept():
+    made = late(lambda there, _here: 1 // int(there.to("cpu", non_blocking=True)[0]))
+    assert made.copies == 1
+    assert isinstance(made.error, ZeroDivisionError)
+
+
+def waits_for_all(there, _here):
+    copied = there.to("cpu", non_blocking=True)
+    torch.cuda.synchronize()
+    return copied.tolist()
+
+
+def waits_for_the_stream(there, _here):
+    copied = there.to("cpu", non_blocking=True)
+    torch.cuda.current_stream(there.device).synchronize()
+    return copied.tolist()
+
+
+def waits_by_accident(there, _here):
+    copied = there.to("cpu", non_blocking=True)
+    assert int(there[0]) == 3
+    return copied.tolist()
+
+
+def waits_by_another_copy(there, _here):
+    copied = there.to("cpu", non_blocking=True)
+    there.to("cpu")
+    return copied.tolist()
+
+
+def waits_on_a_gpu(there, _here):
+    copied = there.to("cpu", non_blocking=True)
+    if there.is_cuda:
+        torch.cuda.synchronize()
+    return copied.tolist()
+
+
+@pytest.mark.parametrize(
+    "function", [waits_for_all, waits_for_the_stream, waits_by_accident, waits_by_another_copy]
+)
+def test_who_waits_gets_the_values(function):
+    made = late(function)
+    assert made.copies == 1
+    assert made.outputs["result"] == VALUES
+
+
+def test_a_wait_that_only_a_gpu_comes_to_is_not_judged_here():
+    made = late(waits_on_a_gpu)
+    assert made.copies == 1
+    assert made.may_wait
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda there, _here: there.to("cpu").tolist(),
+        lambda there, _here: there.cpu().tolist(),
+        lambda _there, here: here.to("cpu", non_blocking=True).tolist(),
+        lambda _there, here: torch.empty(5, dtype=torch.int64).copy_(here, True).tolist(),
+        lambda there, here: there.copy_(here, non_blocking=True).tolist(),
+        lambda there, here: upload(here.clone(), there.device).tolist(),
+        lambda there, _here: download(there).tolist(),
+        lambda there, here: download(upload(here.clone(), there.device)).tolist(),
+    ],
+)
+def test_copies_within_the_host_to_the_device_and_with_a_wait_are_none(function):
+    made = late(function)
+    assert made.copies == 0
+    assert made.outputs["result"] == VALUES
+
+
+def test_the_harness_leaves_nothing_of_it_behind():
+    before = torch.cuda.synchronize
+    late(read_by_name)
+    assert torch.cuda.synchronize is before
+    assert torch.arange(3).to("cpu", non_blocking=True).tolist() == [0, 1, 2]
