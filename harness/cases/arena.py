@@ -55,6 +55,7 @@ class Arena:
         self._buffers: list[torch.Tensor] = []
         self._snapshots: list[torch.Tensor] = []
         self._segments: list[list[_Segment]] = []
+        self._device_names = {piece.name for piece in pieces if not piece.on_cpu}
         groups: dict[tuple[str, bool], list[Piece]] = {}
         for piece in pieces:
             on_cpu = piece.on_cpu or device == "cpu"
@@ -124,6 +125,10 @@ class Arena:
                 if start < first + segment.extent * word and stop > first:
                     return segment.name
         return None
+
+    def is_on_device(self, tensor: torch.Tensor) -> bool:
+        """Whether it lies in an input that goes to the device of the call, be that the CPU."""
+        return self.owner(tensor) in self._device_names
 
 
 def _extent(tensor: torch.Tensor) -> int:

@@ -1,7 +1,7 @@
 """Oracle 6, determinism: equal input, equal output, in this process and in a fresh one.
 
-Bug classes: answers cached by the identity of a tensor, races that an accidental
-synchronisation hides (K21), state kept from an earlier call (K27).
+Bug classes: answers cached by the identity of a tensor, a copy to the host that is read
+before it has arrived (K21), state kept from an earlier call (K27).
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Iterator
 
 from harness.model.verdict import Failure
 from harness.oracles.equality import differences
+from harness.oracles.late_copies import LateCall
 from harness.oracles.trial import Trial
 
 NAME = "determinism"
+READ_EARLY = "reads a copy to the host before it has arrived"
 FRESH_PROCESS = Failure(
     oracle=NAME,
     field="",
@@ -43,8 +45,37 @@ def judge(trial: Trial) -> Iterator[Failure]:
             got=failure.got,
             where=failure.where,
         )
+    yield from _read_early(trial)
 
 
-def checks(_trial: Trial) -> int:
-    """One repetition."""
-    return 1
+def checks(trial: Trial) -> int:
+    """One repetition, and one with late copies if there are any that can be judged."""
+    return 1 + int(_is_judged(trial.late))
+
+
+def _read_early(trial: Trial) -> Iterator[Failure]:
+    """With copies that arrive late the call must give what the first gave."""
+    late = trial.late
+    if late is None or not _is_judged(late):
+        return
+    if late.error is None:
+        wrong = next(differences(trial, trial.first.outputs, late.outputs, NAME), None)
+        if wrong is None:
+            return
+        text, where = f"then {wrong.message}", wrong.where
+    else:
+        text, where = f"then it raises {late.error!r}"[:300], ""
+    yield Failure(
+        oracle=NAME,
+        field="",
+        diagnosis=READ_EARLY,
+        message=f"a non-blocking copy is read at once, before anything waits for it; {text}",
+        expected="a wait for the copy",
+        got="none",
+        where=where,
+    )
+
+
+def _is_judged(late: LateCall | None) -> bool:
+    """Code that waits on a GPU only cannot be judged on the CPU."""
+    return late is not None and late.copies > 0 and not late.may_wait

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from harness.oracles.late_copies import is_unwaited_copy
+
 FILLS = (0x5C, 0xC3)
 """Bytes that unfilled memory holds, one for each stale pattern: as int32 far out of range."""
 _GUARD_BYTE = 0xA5
@@ -44,6 +46,8 @@ class GuardedAllocations(TorchFunctionMode):
 
     def __init__(self, fill: int = FILLS[0]) -> None:
         super().__init__()
+        self.unwaited_copies = False
+        """Whether anything was copied that asked not to be waited for, perhaps to the host."""
         self._fill = fill
         self._pools: list[_Pool] = []
 
@@ -61,6 +65,7 @@ class GuardedAllocations(TorchFunctionMode):
             return self._guard(result, keep=False)
         if func in _FILLED:
             return self._guard(result, keep=True)
+        self.unwaited_copies = self.unwaited_copies or is_unwaited_copy(func, args, kwargs)
         return result
 
     def _guard(self, tensor: torch.Tensor, keep: bool) -> torch.Tensor:

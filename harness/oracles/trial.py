@@ -20,6 +20,7 @@ from harness.model.operation import Call, Operation, Outputs
 from harness.operations.playing import Transcript
 from harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
 from harness.oracles.guards import FILLS, GuardedAllocations
+from harness.oracles.late_copies import LateCall, call_with_late_copies
 
 
 @dataclass
@@ -38,6 +39,8 @@ class Attempt:
     log: str = ""
     stray_writes: int = 0
     """Allocations of the function whose guard words changed."""
+    unwaited_copies: bool = False
+    """Whether it made a copy, perhaps to the host, that it asked not to be waited for."""
 
 
 def attempt(
@@ -62,6 +65,7 @@ def attempt(
             result = operation.run(function, call)
         wait_for(device)
         made.stray_writes = guards.broken()
+        made.unwaited_copies = guards.unwaited_copies
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a candidate may raise anything, SystemExit too
@@ -124,6 +128,13 @@ class Trial:
     def unwaited(self) -> Attempt:
         """The candidate's call where a wait for the device is an error."""
         return self._attempt(0, waiting=False)
+
+    @cached_property
+    def late(self) -> LateCall | None:
+        """The candidate's call where copies to the host are late, None if it makes none."""
+        if not self.first.unwaited_copies or self.operation.sequence is not None:
+            return None
+        return call_with_late_copies(self.operation, self.function, self.prepare(0), self.device)
 
     @cached_property
     def poisoned(self) -> Attempt:

@@ -1,0 +1,220 @@
+"""Copies from device to host that nobody waits for (K21), made visible without a device.
+
+On a GPU a non-blocking copy to the host returns before the data is there; who reads it
+at once reads what the memory held before, now and then. On the CPU such a copy is none,
+so nothing ever goes wrong. Here it is made to: tensors that stand for device tensors
+are told from those of the host, and a copy from one to the other holds garbage until
+something waits for the device.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType, SimpleNamespace
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from harness.cases.arena import Arena
+from harness.model.operation import Call, Operation, Outputs
+
+_BUSY_CYCLES = 40_000_000
+"""What a GPU is kept busy with, some 20 ms: longer than a host takes to read too early."""
+_WAITS = {
+    torch.Tensor.item,
+    torch.Tensor.tolist,
+    torch.Tensor.cpu,
+    torch.Tensor.nonzero,
+    torch.Tensor.unique,
+    torch.Tensor.equal,
+    torch.Tensor.__bool__,
+    torch.Tensor.__int__,
+    torch.Tensor.__float__,
+    torch.Tensor.__index__,
+    torch.nonzero,
+    torch.unique,
+    torch.equal,
+}
+"""What waits for the device if the tensor lies there: an accidental synchronisation."""
+
+
+class LateCall(NamedTuple):
+    """A call during which copies to the host arrive late."""
+
+    copies: int
+    """Copies from device to host that asked not to be waited for."""
+    may_wait: bool
+    """Whether the code has a wait that it does not come to on the CPU."""
+    outputs: Outputs
+    error: BaseException | None
+
+
+def is_unwaited_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this call of a torch function copies without a wait, perhaps to the host."""
+    if func is torch.Tensor.copy_:
+        asked = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
+        return bool(asked) and args[0].is_cpu
+    if func is torch.Tensor.to:
+        asked = kwargs.get("non_blocking", args[3] if len(args) > 3 else False)
+        target = kwargs.get("device", args[1] if len(args) > 1 else None)
+        if isinstance(target, torch.device) and not args[0].is_cpu:
+            target = target.type
+        return bool(asked) and _is_host(target)
+    return False
+
+
+def call_with_late_copies(operation: Operation, function: Any, call: Call, device: str) -> LateCall:
+    """Call the function on a busy GPU, or on the CPU with copies that are late on purpose."""
+    if device == "cuda":
+        return _on_busy_gpu(operation, function, call)
+    mode = _LateCopies(call.arena)
+    try:
+        with mode, _watching(mode):
+            result = operation.run(function, call)
+    except Exception as error:  # whatever garbage leads to
+        return LateCall(mode.copies, mode.may_wait, {}, error)
+    return LateCall(mode.copies, mode.may_wait, operation.outputs(call, result), None)
+
+
+def _on_busy_gpu(operation: Operation, function: Any, call: Call) -> LateCall:
+    if hasattr(torch._C, "_cuda_sleep"):
+        torch.cuda._sleep(_BUSY_CYCLES)  # type: ignore[no-untyped-call]
+    try:
+        outputs = operation.outputs(call, operation.run(function, call))
+        # What lies on the host is looked at now; it would arrive before it is compared.
+        outputs = {
+            name: value.clone() if isinstance(value, torch.Tensor) and value.is_cpu else value
+            for name, value in outputs.items()
+        }
+    except Exception as error:  # the same
+        return LateCall(1, False, {}, error)
+    finally:
+        torch.cuda.synchronize()
+    return LateCall(1, False, outputs, None)
+
+
+class _LateCopies(TorchFunctionMode):
+    """Tells device from host by where a tensor comes from, and holds copies back.
+
+    Of the device are: the call's tensors that an engine has there, what is allocated
+    with a device, and what is computed of either.
+    """
+
+    def __init__(self, arena: Arena | None) -> None:
+        super().__init__()
+        self.copies = 0
+        self.may_wait = False
+        self._arena = arena
+        self._made: dict[int, torch.Tensor] = {}
+        """Tensors of the device by their memory's address; kept, so that it stays theirs."""
+        self._pending: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run the function; of a copy to the host that nobody waits for, give garbage."""
+        kwargs = kwargs or {}
+        from_device = bool(args) and self._is_of_device(args[0])
+        if is_unwaited_copy(func, args, kwargs):
+            if func is torch.Tensor.to and from_device:
+                return self._late(torch.empty_like(func(*args, **kwargs)), func(*args, **kwargs))
+            if func is torch.Tensor.copy_ and self._is_of_device(args[1]) and not from_device:
+                return self._late(args[0], args[1].to(args[0].dtype))
+        if from_device and (func in _WAITS or (func is torch.Tensor.to and _to_host(args, kwargs))):
+            self.arrive()
+        before = {_memory(tensor) for tensor in _tensors((args, kwargs))}
+        result = func(*args, **kwargs)
+        if self._is_made_on_device(args, kwargs):
+            for tensor in _tensors(result):
+                if func is torch.Tensor.to or _memory(tensor) not in before:
+                    self._made[_memory(tensor)] = tensor
+        return result
+
+    def arrive(self, *_: object) -> None:
+        """All copies are done: something waited for the device."""
+        with torch._C.DisableTorchFunction():
+            for host, values in self._pending:
+                host.copy_(values)
+        self._pending.clear()
+
+    def _late(self, host: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        self.copies += 1
+        self._pending.append((host, values.clone()))
+        # Small numbers: garbage that is taken for a length must not run for ever.
+        return host.fill_(0) if bool(values.any()) else host.fill_(1)
+
+    def _is_of_device(self, value: Any) -> bool:
+        if not isinstance(value, torch.Tensor):
+            return False
+        if self._arena is not None and self._arena.is_on_device(value):
+            return True
+        return _memory(value) in self._made
+
+    def _is_made_on_device(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        asked = kwargs.get("device")
+        if asked is None:
+            asked = next((arg for arg in args[1:] if isinstance(arg, torch.device)), None)
+        if asked is not None:
+            return not _is_host(asked)
+        if _to_host(args, kwargs):
+            return False
+        return any(self._is_of_device(tensor) for tensor in _tensors((args, kwargs)))
+
+
+@contextmanager
+def _watching(mode: _LateCopies) -> Iterator[None]:
+    """Waits by name deliver the copies; code that has one which is not reached is noticed.
+
+    `if tensor.is_cuda: torch.cuda.synchronize()` is right on a GPU and nothing here.
+    """
+    stream = SimpleNamespace(synchronize=mode.arrive)
+    seen: set[CodeType] = set()
+
+    def look(frame: FrameType, event: str, _arg: object) -> None:
+        if event == "call":
+            seen.add(frame.f_code)
+
+    before = sys.getprofile()
+    with (
+        patch.object(torch.cuda, "synchronize", mode.arrive),
+        patch.object(torch.cuda, "current_stream", lambda _device=None: stream),
+        patch.object(torch.accelerator, "synchronize", mode.arrive),
+    ):
+        sys.setprofile(look)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+            mode.may_wait = any("synchronize" in code.co_names for code in seen)
+
+
+def _is_host(device: Any) -> bool:
+    """Whether it is the CPU by name; as an object it stands for the device of the call."""
+    return isinstance(device, str) and device.startswith("cpu")
+
+
+def _to_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return any(_is_host(value) for value in (*args[1:], kwargs.get("device")))
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
