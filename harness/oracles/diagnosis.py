@@ -201,7 +201,10 @@ def _block_ids(context: Context, right: np.ndarray, wrong: np.ndarray) -> str:
     batch = context.case.batch
     if batch is None or right.ndim != 2:
         return "wrong block"
-    row, column = (int(i) for i in np.argwhere(right != wrong)[0])
+    where, size = right != wrong, batch.block_size
+    if size > 1 and (wrong[where] == (right[where] * size).astype(np.int32)).all():
+        return "pages taken for token slots"
+    row, column = (int(i) for i in np.argwhere(where)[0])
     owned = [set(blocks) for blocks in batch.blocks]
     mine = next((blocks for blocks in owned if int(right[row, column]) in blocks), set())
     value = int(wrong[row, column])
