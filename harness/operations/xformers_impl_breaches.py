@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,30 +23,29 @@ def step_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
     if outputs["rest of output kept"] is not True:
         yield Breach("output", "is written where no row has a token")
     profiling = call.args[1]["attn_metadata"] is None
-    yield from cache_breaches(attention, outputs["kv_cache"], call.facts["before"], call, profiling)
+    before = attention.cache_words(call.facts["before"][CACHE])
+    steps = [] if profiling else [attention]
+    yield from written_breaches(steps, outputs["kv_cache"], before, call.facts["pattern"])
     if not profiling:
-        yield from range_breaches(attention, outputs["output"], call.facts["params"])
+        yield from range_breaches(attention, outputs["output"], call.facts["params"]["window"])
 
 
-def cache_breaches(
-    attention: Attention,
-    words: torch.Tensor,
-    before: dict[str, torch.Tensor],
-    call: Call,
-    profiling: bool,
+def written_breaches(
+    steps: list[Attention], words: torch.Tensor, before: torch.Tensor, pattern: int
 ) -> Iterator[Breach]:
-    """Keys and values of the new tokens at their slots, everything else as it was."""
-    expected = attention.cache_words(before[CACHE]).clone()
-    if not profiling:
-        flat = expected.reshape(2, -1, *expected.shape[3:])
-        slots = torch.from_numpy(_slots(attention, call.facts["pattern"]))
-        for half, words_of in enumerate(new_words(attention)):
-            flat[half, slots] = torch.from_numpy(words_of).to(flat.device)
-        expected = flat.view(expected.shape)
+    """Keys and values of the steps' new tokens at their slots, everything else as it was."""
+    expected = before.clone(memory_format=torch.contiguous_format)
+    flat = expected.view(2, -1, *expected.shape[3:])
+    new: set[int] = set()
+    for attention in steps:
+        slots = _slots(attention, pattern)
+        new.update(slots.tolist())
+        for half, written in enumerate(new_words(attention)):
+            flat[half, torch.from_numpy(slots)] = torch.from_numpy(written).to(flat.device)
     wrong = words != expected
     if wrong.any():
-        block, offset = (wrong.nonzero()[0, dim].item() for dim in (1, 2))
-        own = block * words.shape[2] + offset in set(slots.tolist()) if not profiling else False
+        _, block, offset = wrong.nonzero()[0, :3].tolist()
+        own = block * words.shape[2] + offset in new
         text = "has not a new token's key or value at its slot" if own else _UNTOUCHED
         yield Breach("kv_cache", text)
 
@@ -70,9 +68,7 @@ def new_words(attention: Attention) -> Iterator[np.ndarray]:
         yield as_words(new, shape.cache_dtype, scale)
 
 
-def range_breaches(
-    attention: Attention, output: torch.Tensor, params: dict[str, Any]
-) -> Iterator[Breach]:
+def range_breaches(attention: Attention, output: torch.Tensor, window: int) -> Iterator[Breach]:
     """Each output element lies between the least and the greatest value that it may see."""
     shape = attention.shape
     attended = output.detach().cpu().float().numpy()
@@ -81,7 +77,7 @@ def range_breaches(
         return
     slack = 8 * TOLERANCES[shape.dtype]
     held = _held(attention)
-    for token, (positions, slots) in enumerate(_seen(attention, params["window"])):
+    for token, (positions, slots) in enumerate(_seen(attention, window)):
         if not len(positions):
             low = high = np.zeros((shape.num_kv_heads, shape.head_size), np.float32)
         else:
