@@ -28,22 +28,15 @@ def attention(sight: Sight, tokens: np.ndarray, live: np.ndarray) -> np.ndarray 
         return None
     seen = (number[:, None] == rows) & (positions < sight.stop[:, None])
     seen &= positions >= sight.first[:, None]
-    keys, values = _cached(slots, sight.block_size, live)
-    scores = np.where(seen, _floats(tokens, 0) @ keys.T, -np.inf)
+    scores = np.where(seen, _floats(tokens, 0) @ _floats(slots, 1).T, -np.inf)
     largest = np.max(scores, axis=1, initial=-1e300, keepdims=True)
     weights = np.where(seen, np.exp(scores - largest), 0)
-    # A kernel loads no value that nobody sees; NaN times a weight of 0 would be NaN.
-    values = np.where(seen.any(0)[:, None], values, 0)
     total = weights.sum(1, keepdims=True)
-    attended: np.ndarray = weights @ values / np.where(total == 0, 1, total)
+    attended: np.ndarray = weights @ _floats(slots, 2) / np.where(total == 0, 1, total)
+    # The NaN of dead slots is put in here: 0 * NaN would spread it to who does not see them.
+    dead = ~np.isin(slots // sight.block_size, live)
+    attended[(seen & dead).any(1)] = np.nan
     return attended
-
-
-def _cached(slots: np.ndarray, block_size: int, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    dead = ~np.isin(slots // block_size, live)
-    keys, values = _floats(slots, 1), _floats(slots, 2)
-    keys[dead] = values[dead] = np.nan
-    return keys, values
 
 
 def _floats(numbers: np.ndarray, kind: int) -> np.ndarray:

@@ -185,7 +185,8 @@ def _is_cut(must: Sight, seen: Sight, rows: Rows) -> bool:
     """Whether the bound on lengths is what hides keys from the first token that misses some."""
     index = int(np.argmax(must.stop - must.first != seen.stop - seen.first))
     bound, length = rows.max_seq_len, int(rows.seq_lens[seen.rows[index]])
-    return bound is not None and int(seen.stop[index]) == bound < length
+    misses = must.stop[index] - must.first[index] > seen.stop[index] - seen.first[index]
+    return bool(bound is not None and misses and seen.stop[index] == bound < length)
 
 
 def position_breaches(

@@ -47,6 +47,7 @@ def count_breaches(
         tokens = np.arange(begin, max(begin, min(end, total)))
         for breach in row_breaches(truth, _part(truth, first, stop), tokens, _mask(truth)):
             yield breach._replace(field=field)
+            return
 
 
 def _mask(truth: Truth) -> Mask:

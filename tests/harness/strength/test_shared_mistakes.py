@@ -1,0 +1,84 @@
+"""The same mistake in reference and optimized: equality sees nothing, the consumer does.
+
+Each mistake is planted in both packages, and the harness then verifies one against the
+other as it always does. Which oracles object is part of what is tested: of a mistake that
+only the consumer sees nothing else would have told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import optimized
+import reference
+from harness.operations import ALL
+from harness.oracles import judge
+from harness.oracles.trial import Trial
+from harness.running.candidates import offered_by
+from harness.strength.shared_mistakes import BETWEEN_STEPS, CONSUMER, MISTAKES
+
+_REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=[mistake.name for mistake in MISTAKES])
+def test_a_shared_mistake_is_seen_by_the_consumer(examine_candidate, monkeypatch, mistake):
+    for package in (reference, optimized):
+        monkeypatch.setattr(package, mistake.part, mistake.plant(getattr(package, mistake.part)))
+    outcome = examine_candidate("optimized", mistake.operation, examples=100)
+    oracles = outcome.result.oracles
+    assert sorted(name for name, count in oracles.items() if count.failed) == [*mistake.seen_by]
+    if mistake.seen_by == (CONSUMER,):
+        assert {finding.oracle for finding in outcome.findings} == {CONSUMER}
+        for finding in outcome.findings:
+            assert finding.diagnosis.startswith(mistake.says), finding.message
+
+
+def test_a_shared_mistake_between_steps_is_seen_by_the_consumer(monkeypatch):
+    mistake = BETWEEN_STEPS
+    for package in (reference, optimized):
+        monkeypatch.setattr(package, mistake.part, mistake.plant(getattr(package, mistake.part)))
+    operation = ALL[mistake.operation]
+    offers = [offered_by(package, operation) for package in (optimized, reference)]
+    case = dict(operation.boundaries())["swapped rows (K12)"]
+    failures = judge(Trial(operation, case, *offers, "cpu")).failures
+    assert {failure.oracle for failure in failures} == {CONSUMER}
+    failure = failures[0]
+    assert failure.diagnosis == mistake.says
+    assert failure.message == (
+        "token 0 of request 0 sees block 1 of request 2, must see its key at position 0"
+    )
+
+
+def test_edited_copies_of_both_packages_agree_and_are_wrong(tmp_path):
+    for package in ("reference", "optimized"):
+        shutil.copytree(_REPOSITORY / package, tmp_path / package)
+        file = tmp_path / package / "ubatch.py"
+        right = "block_table_tensor=md.block_table_tensor[r0:r1]"
+        assert right in file.read_text()
+        wrong = "block_table_tensor=md.block_table_tensor[: r1 - r0]"
+        file.write_text(file.read_text().replace(right, wrong))
+    options = ["--candidate", "optimized", "--examples", "40", "--steps", "5", "--out", "report"]
+    command = [sys.executable, "-m", "harness", "verify", "--ops", "split_attn_metadata"]
+    path = os.pathsep.join([str(tmp_path), str(_REPOSITORY)])
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(
+        [*command, *options],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    (finding,) = summary["findings"]
+    assert finding["oracle"] == CONSUMER
+    assert finding["diagnosis"].startswith("sees "), finding["message"]
+    assert finding["requests"] <= 2
