@@ -150,8 +150,10 @@ def _elements(batch: Batch) -> Iterator[tuple[str, Case]]:
             _case(everything, dtype=dtype, cache="fp8", content=1, num_kv_heads=8, head_size=128),
         )
     tiny = {"cache": "fp8", "content": 1, "head_size": 64}
-    yield "scales that overflow", _case(batch, **tiny, k_scale=1e-38, v_scale=1e-30)
-    yield "scales that underflow", _case(batch, **tiny, k_scale=1e30, v_scale=1e38)
+    for dtype in ("float16", "bfloat16"):
+        common = {**tiny, "dtype": dtype}
+        yield f"scales that overflow, {dtype}", _case(batch, **common, k_scale=1e-38, v_scale=1e-30)
+        yield f"scales that underflow, {dtype}", _case(batch, **common, k_scale=1e30, v_scale=1e38)
 
 
 def _far() -> Iterator[tuple[str, Case]]:

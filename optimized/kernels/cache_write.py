@@ -17,6 +17,15 @@ _SHORTEST = 16
 """Words of a token per program at least, so that few versions are compiled."""
 
 
+@triton.jit
+def _widened(x):
+    """float16 or bfloat16 as float32. The interpreter's own conversion loses subnormal bfloat16."""
+    if x.dtype == tl.bfloat16:
+        return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    else:  # noqa: RET505 - the compiler wants both
+        return x.to(tl.float32)
+
+
 @triton.jit(do_not_specialize=["num_tokens", "num_slots"])
 def _cache_write_kernel(
     key,
@@ -73,8 +82,8 @@ def _cache_write_kernel(
     )
     if FP8:
         # IEEE division: Triton's own is off in the last bit now and then.
-        new_key = to_fp8(tl.div_rn(new_key.to(tl.float32), tl.load(k_scale)))
-        new_value = to_fp8(tl.div_rn(new_value.to(tl.float32), tl.load(v_scale)))
+        new_key = to_fp8(tl.div_rn(_widened(new_key), tl.load(k_scale)))
+        new_value = to_fp8(tl.div_rn(_widened(new_value), tl.load(v_scale)))
 
     block = slot // block_size
     inside = slot - block * block_size
