@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.cases.arena import STALE_PATTERNS
 from harness.cases.sight import BEYOND, Mask, Sight, Truth
 
 
@@ -49,13 +50,14 @@ def what_is_wrong(
 
 _OTHERS = "sees another request's block"
 _NOBODYS = "sees a block that no request has"
+_STALE = "sees a stale block-table entry"
 _BEHIND = "sees keys behind its block-table row"
 _TWICE = "sees a key twice"
 _FUTURE = "sees keys of its own future"
 _UNWRITTEN = "sees a key that nobody has written"
 _CHUNK = "sees keys of another chunk"
 _OUTSIDE = "sees keys before its window"
-_ORDER = (_OTHERS, _NOBODYS, _BEHIND, _CHUNK, _FUTURE, _UNWRITTEN, _OUTSIDE, _TWICE)
+_ORDER = (_OTHERS, _STALE, _NOBODYS, _BEHIND, _CHUNK, _FUTURE, _UNWRITTEN, _OUTSIDE, _TWICE)
 """The kinds of keys that must not be seen, the worst first."""
 
 
@@ -66,7 +68,9 @@ def _kind(truth: Truth, token: int, slot: int, right: np.ndarray, mask: Mask) ->
         return _TWICE
     position = position_of(truth, int(truth.requests[token]), slot)
     if position is None:
-        return _OTHERS if owner(truth, slot // truth.block_size) is not None else _NOBODYS
+        block = slot // truth.block_size
+        others = owner(truth, block) is not None
+        return _OTHERS if others else _STALE if block == STALE_PATTERNS[0] else _NOBODYS
     here = int(truth.positions[token])
     if mask.chunk and position // mask.chunk != here // mask.chunk:
         return _CHUNK
@@ -90,7 +94,9 @@ def _place(truth: Truth, token: int, slot: int) -> str:
         return f"its key at position {position}"
     block = slot // truth.block_size
     other = owner(truth, block)
-    return f"block {block} of {'nobody' if other is None else f'request {other}'}"
+    if other is None:
+        return "a stale block" if block == STALE_PATTERNS[0] else f"block {block} of nobody"
+    return f"block {block} of request {other}"
 
 
 def position_of(truth: Truth, request: int, slot: int) -> int | None:

@@ -8,6 +8,8 @@ import msgspec
 
 CONSUMER = "consumer"
 """The oracle whose failures follow from any other mistake in the same case."""
+WITHOUT_REFERENCE = ("invariants", CONSUMER)
+"""Oracles that do not look at the reference: it may have the mistake too."""
 ORACLES = (
     "process",
     "errors",

@@ -13,7 +13,7 @@ from .literal import case_literal, example_line
 from .pictures import batch_picture
 from .sequence_card import SequenceCard, build_sequence
 from .sequence_input import step_count
-from .wording import many, middle_out, shorten
+from .wording import many, middle_out, shared_mistake, shorten
 
 BUDGET = 3_000_000
 """Bytes of all pictures, literals and logs: the page stays under 5 MB."""
@@ -40,6 +40,8 @@ class Card(NamedTuple):
     more_fields: tuple[str, ...]
     """Wrong fields that are not drawn."""
     equal_fields: tuple[str, ...]
+    shared: str
+    """That the reference has the same mistake, "" if it has not."""
     sequence: SequenceCard | None
     """The steps, which hold the wrong fields; None for one call."""
     after: str
@@ -106,6 +108,7 @@ def _card(number: int, finding: Finding, purse: _Budget) -> Card:
         fields=fields,
         more_fields=tuple(difference.field for difference in wrong[_FIELDS:]) if alone else (),
         equal_fields=tuple(d.field for d in finding.outputs if d.equal) if alone else (),
+        shared=shared_mistake(finding.oracle, finding.outputs),
         sequence=sequence,
         after=f"after step {failing}" if failing else "",
         batch=batch,

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from harness.model.run import Run, Verdict
+from harness.model.run import Difference, Run, Verdict
+from harness.model.verdict import WITHOUT_REFERENCE
 
 STATES: tuple[Verdict, ...] = ("PASS", "FAIL", "UNVERIFIED", "NOT OFFERED")
 STATE_WORDS: dict[str, str] = {
@@ -93,6 +94,13 @@ def duration(seconds: float) -> str:
     if whole < 7200:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def shared_mistake(oracle: str, outputs: Sequence[Difference]) -> str:
+    """That the reference has the mistake too, if an oracle that does not look at it objects."""
+    if oracle not in WITHOUT_REFERENCE or not outputs or not all(d.equal for d in outputs):
+        return ""
+    return f"the reference has the same mistake: equality sees nothing, the oracle {oracle} does"
 
 
 def tally(run: Run) -> dict[Verdict, int]:

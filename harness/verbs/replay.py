@@ -18,6 +18,7 @@ from harness.report.literal import case_literal
 from harness.report.sequence_input import case_steps
 from harness.report.terminal import draw_case, draw_difference
 from harness.report.terminal_steps import draw_steps
+from harness.report.wording import shared_mistake
 from harness.running.candidates import resolve
 from harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from harness.running.examination import Examination
@@ -135,6 +136,9 @@ def _judge(worker: Worker, case: Case, console: Console, label: str) -> int:
         console.print(f"\n{explanation.snippet}\n", markup=False)
     for failure in failures:
         console.print(_sentence(failure), markup=False)
+    shared = shared_mistake(failures[0].oracle, differences)
+    if shared:
+        console.print(shared, markup=False)
     log = failures[0].log or explanation.log
     if log:
         console.print(log.rstrip(), markup=False, style="dim")

@@ -156,6 +156,25 @@ def test_a_failure_shows_its_cards(failing, oracles):
     assert "@example(\n    Case(" in code
 
 
+def test_a_mistake_of_both_sides_is_called_one(
+    make_run, make_result, make_finding, make_difference, oracles
+):
+    finding = make_finding(
+        1,
+        oracle="consumer",
+        field="block_table_tensor",
+        diagnosis="sees another request's block",
+        outputs=[make_difference("block_table_tensor", [[4]], [[4]], "int32 [1, 1] cpu")],
+    )
+    run = make_run("FAIL", [make_result("build_slot_mapping", "FAIL")], findings=[finding])
+    text = Page(render_html(run, oracles)).text
+    assert "The reference has the same mistake: equality sees nothing" in text
+
+
+def test_only_oracles_without_a_reference_tell_of_its_mistakes(failing, oracles):
+    assert "The reference has the same mistake" not in Page(render_html(failing, oracles)).text
+
+
 def test_what_candidates_say_is_never_markup(failing, oracles):
     source = render_html(failing, oracles)
     page = Page(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.model.run import OracleCount
+from harness.oracles import CONTRACTS
 from harness.report.matrix import build_matrix, skips
 
 
@@ -67,6 +68,19 @@ def test_zero_checks_never_pass(make_run, make_result, oracles):
     run = make_run("PASS", [make_result("a", oracles={"equality": OracleCount()})])
     cell = cells(build_matrix(run, oracles), "a")["equality"]
     assert (cell.state, cell.reason) == ("UNVERIFIED", "no check was made")
+
+
+def test_the_consumer_stands_behind_the_invariants(make_run, make_result, make_finding):
+    names = ("purity", "consumer", "equality", "invariants")
+    counts = {name: OracleCount(checks=400) for name in names} | {
+        "consumer": OracleCount(checks=400, failed=7)
+    }
+    found = make_finding(1, oracle="consumer", field="block_table_tensor")
+    run = make_run("FAIL", [make_result("build_slot_mapping", oracles=counts)], findings=[found])
+    matrix = build_matrix(run, CONTRACTS)
+    assert matrix.oracles == ("equality", "invariants", "consumer", "purity")
+    cell = cells(matrix, "build_slot_mapping")["consumer"]
+    assert (cell.state, cell.words, cell.links[0].label) == ("FAIL", "7 of 400", "F1")
 
 
 def test_an_empty_run_has_an_empty_matrix(empty, oracles):

@@ -8,9 +8,13 @@ import sys
 
 import pytest
 
+import optimized
+import reference
+from harness.cases.batches import make_batch
 from harness.cases.corpus import CaseFile, write_case
 from harness.model.case import Case
 from harness.running.errors import MISMATCH, VERIFIED
+from harness.strength.shared_mistakes import MISTAKES
 from harness.verbs.replay import replay
 
 STEPS = [{"do": "get"}, {"do": "set", "layout": "HND"}, {"do": "get"}]
@@ -44,6 +48,21 @@ def candidate(tmp_path):
 def replayed(saved, candidate, tmp_path, capfd):
     code = replay(str(saved), [str(candidate)], "auto", tmp_path, 20.0)
     return code, capfd.readouterr().out
+
+
+def test_a_mistake_of_the_reference_too_is_called_one(tmp_path, monkeypatch, capfd):
+    mistake = MISTAKES[0]
+    for package in (reference, optimized):
+        monkeypatch.setattr(package, mistake.part, mistake.plant(getattr(package, mistake.part)))
+    path = tmp_path / "case.json"
+    batch = make_batch([1, 1], [4, 0], 2)
+    write_case(path, CaseFile(case=Case(mistake.operation, batch, {"cuts": [1], "index": 1})))
+    assert replay(str(path), ["optimized"], "cpu", tmp_path, 20.0) == MISMATCH
+    assert (
+        "consumer: sees another request's block: token 0 of request 1 sees block 0 of request 0, "
+        "must see its key at position 0\n"
+        "the reference has the same mistake: equality sees nothing, the oracle consumer does\n"
+    ) in capfd.readouterr().out
 
 
 def test_failing_sequence_is_shown_step_by_step(saved, candidate, tmp_path, capfd):
