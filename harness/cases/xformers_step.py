@@ -19,6 +19,12 @@ _MOST_QUERIES, _MOST_KEYS = 4, 35
 """Query tokens and computed tokens of a request."""
 
 
+def import_xformers() -> None:
+    """Import what masks are made of, where it is installed; that takes a second or two."""
+    if find_spec("xformers") is not None:
+        import xformers.ops.fmha  # noqa: F401
+
+
 def layer_params(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters with a head size that the backend supports, whatever shrinking made of it."""
     size = params["head_size"] // 8 * 8

@@ -164,6 +164,8 @@ class Operation:
     """Whether SPEC.md lets the call wait for the device; judged on a GPU (oracle 10)."""
     package: str = ""
     """What `optimized` must import to do it its own way; without it there is no verdict on that."""
+    get_ready: Callable[[], None] | None = None
+    """Done once in a worker before its first case, which is timed: a slow import."""
     methods: tuple[str, ...] = ()
     """What a class must have to offer the operation, so that it can be put to use."""
     shared: str = ""

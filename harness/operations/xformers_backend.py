@@ -24,7 +24,13 @@ from harness.cases.attention import (
 )
 from harness.cases.batches import batches, make_batch
 from harness.cases.tensors import lay_out
-from harness.cases.xformers_step import capped, constants_of, layer_of, layer_params
+from harness.cases.xformers_step import (
+    capped,
+    constants_of,
+    import_xformers,
+    layer_of,
+    layer_params,
+)
 from harness.model.case import Batch, Case
 from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
 from harness.operations.common import batch_of
@@ -239,6 +245,7 @@ xformers_attention_backend = Operation(
     methods=("get_builder_cls", "get_impl_cls"),
     kernels=True,
     package=PACKAGE,
+    get_ready=import_xformers,
     shares=frozenset({"[].output", "kv_cache"}),
     faults={
         "block size that is no multiple of 16": _asked("block_size", {"shape": [8, 24, 1, 32]}),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from harness.cases.batches import batches, make_batch
 from harness.cases.tensors import lay_out, numbers
+from harness.cases.xformers_step import import_xformers
 from harness.model.case import Batch, Case
 from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
 from harness.operations.batch_split import Engine
@@ -269,6 +270,7 @@ xformers_attention_metadata_builder = Operation(
     diagnose=_diagnose,
     methods=("build", "reorder_batch"),
     package=PACKAGE,
+    get_ready=import_xformers,
     shares=frozenset(TENSORS)
     | {
         "attn_bias.block_tables",

@@ -26,6 +26,7 @@ from harness.cases.xformers_step import (
     capped,
     constants_of,
     decode_mask,
+    import_xformers,
     layer_of,
     layer_params,
 )
@@ -240,6 +241,7 @@ xformers_attention_impl = Operation(
     methods=("forward",),
     kernels=True,
     package=PACKAGE,
+    get_ready=import_xformers,
     shares=frozenset({"output", "kv_cache"}),
     faults=FAULTS,
 )

@@ -95,6 +95,9 @@ def serve(
         _send(connection, Unloadable(f"{type(error).__name__}: {error}"[:500]))
         os._exit(0)
     offers = {name: offered_by(module, op) for name, op in operations.items()}
+    for operation in operations.values():
+        if operation.get_ready is not None:
+            operation.get_ready()
     _send(connection, Ready(tuple(name for name, offer in offers.items() if offer is not None)))
     if candidate.lane != "cuda":
         _limit_memory(memory_bytes)

@@ -1,0 +1,24 @@
+"""What counts as the same value."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.oracles.equality import same
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_nan_is_the_same_as_itself_and_the_zeros_differ(dtype):
+    floats = torch.tensor([[1.0, NAN, 0.0]], dtype=dtype)
+    assert same(floats, floats.clone())
+    assert same(floats.t(), floats.clone().t())
+    assert not same(floats, torch.tensor([[1.0, NAN, -0.0]], dtype=dtype))
+    assert not same(floats, torch.tensor([[NAN, 1.0, 0.0]], dtype=dtype))
+
+
+def test_bits_of_another_dtype_are_not_the_same():
+    assert not same(torch.zeros(3), torch.zeros(3, dtype=torch.int32))
+    assert same(torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
