@@ -90,7 +90,7 @@ def _operations(entries: list[Entry], offers: dict[str, dict[str, str]]) -> Tabl
     return table
 
 
-_LETTERS = dict(zip(CONTRACTS, "PEDQSICUGR", strict=True))
+_LETTERS = dict(zip(CONTRACTS, "PEDQSICUGRO", strict=True))
 
 
 def _letters(entry: Entry) -> str:
