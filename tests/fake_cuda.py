@@ -253,11 +253,14 @@ def install() -> None:
 
 def _verify(arguments: list[str]) -> None:
     """The command line, on this device."""
-    from harness.running import candidates, environment, session, task, worker  # noqa: F401
+    from harness.operations import ALL
+    from harness.running import environment, session, worker
     from harness.verbs import verify
 
     for module in (environment, session, verify):
         module.gpu_name = lambda: "no GPU at all"
+    for operation in ALL.values():  # real sizes are not for an interpreter
+        object.__setattr__(operation, "large", tuple)
     worker.enter_lane = lambda _candidate: None  # keep Triton's interpreter
     from harness.cli import main
 

@@ -21,11 +21,17 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from pkgutil import iter_modules
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
+
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "tests" / "optimized" / "kernel_resources.json"
@@ -35,10 +41,14 @@ TARGETS = {
     "sm_80": ("cuda", 80, 32),
     "sm_90": ("cuda", 90, 32),
 }
+MAIN_TARGET = "sm_90"
+"""For which every launch is compiled."""
 REGISTER_UNIT = 8
 """Registers are given to threads in eights, on NVIDIA and on gfx942: less is no loss."""
 CODE_SLACK = 1.1
 """Code may grow by a tenth: a new bound check is no regression, an unrolled loop is."""
+PROCESSORS = {"80": 108, "90": 132, "100": 148, "gfx942": 304}
+"""Of an A100, an H100, a B200 and an MI300X."""
 Cost = dict[str, int]
 Row = tuple[str, str, str]
 """Kernel, launch, target."""
@@ -84,11 +94,32 @@ def recorded(launch: Any, target: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
     driver.set_active(_NoDriver(target))
     triton.knobs.runtime.jit_cache_hook = note
     try:
-        launch()
+        with _machine(target):
+            launch()
     finally:
         triton.knobs.runtime.jit_cache_hook = None
         driver._active = before  # nothing public undoes set_active without a GPU
     return found
+
+
+@contextmanager
+def _machine(target: Any) -> Iterator[None]:
+    """What launches ask torch about the device, answered for the target."""
+    from optimized.kernels import paged_attention_tiles as tiles
+
+    hip = target.backend == "hip"
+    capability = (9, 4) if hip else divmod(target.arch, 10)
+    properties = SimpleNamespace(multi_processor_count=PROCESSORS[str(target.arch)])
+    with (
+        patch.object(torch.version, "hip", "ahead of time" if hip else None),
+        patch.object(torch.cuda, "get_device_capability", lambda _=None: capability),
+        patch.object(torch.cuda, "get_device_properties", lambda _=None: properties),
+    ):
+        for remembered in (tiles.target_of, tiles._processors):
+            remembered.cache_clear()
+        yield
+    for remembered in (tiles.target_of, tiles._processors):
+        remembered.cache_clear()
 
 
 def compiled(name: str, target_name: str) -> dict[Row, Cost]:
@@ -148,9 +179,10 @@ def _code_bytes(elf: bytes) -> int:
 
 def collect(jobs: int, targets: list[str]) -> tuple[dict[Row, Cost], list[str]]:
     """The costs of all launches on the targets, and what did not compile."""
-    from optimized.kernels.launches import launches
+    from optimized.kernels.launches import ON_ONE_TARGET, launches
 
-    work = list(product(launches(), targets))
+    pairs = product(launches(), targets)
+    work = [(name, on) for name, on in pairs if on == MAIN_TARGET or name not in ON_ONE_TARGET]
     costs: dict[Row, Cost] = {}
     problems = []
     context = multiprocessing.get_context("fork")

@@ -16,16 +16,33 @@ from typing import Final
 import torch
 
 from ..host.block_runs import block_runs
+from ..host.cache_rows import cache_rows
+from ..host.paged_attention import Attention
+from .cache_write import write_rows_on_device
 from .causal_conv1d import write_pointers
 from .fast_prefill import count_sampled_on_device
 from .kv_cache import copy_runs_on_device
 from .local_attention import gather_virtual
+from .paged_attention_launch import attend_on_device
 from .slot_mapping import write_slots
 from .ubatch import slice_rows_on_device
 
 Launch = Callable[[], object]
+_ONE_EACH: Final = ("prefill", "decodes")
+ON_ONE_TARGET: Final = frozenset(
+    (
+        "prefill of float16",
+        "prefill, pages of 48",
+        "few queries each",
+        *(f"{what}, heads of {size}" for what in _ONE_EACH for size in (64, 72, 256)),
+        *(f"decodes in parts, heads of {size}" for size in (64, 256)),
+    )
+)
+"""Launches that are compiled for sm_90 alone: each takes a second or more."""
 _I32: Final = torch.int32
 _I64: Final = torch.int64
+_BF16: Final = torch.bfloat16
+_FP8: Final = torch.float8_e4m3fn
 _REQUESTS: Final = 64
 _COLUMNS: Final = 500
 _TOKENS: Final = 4000
@@ -33,7 +50,14 @@ _TOKENS: Final = 4000
 
 def launches() -> dict[str, Launch]:
     """Every launch by its name, such as "slot mapping, int64"."""
-    return {**_slot_mapping(), **_local_attention(), **_ubatch(), **_small()}
+    return {
+        **_slot_mapping(),
+        **_local_attention(),
+        **_ubatch(),
+        **_small(),
+        **_cache_write(),
+        **_attention(),
+    }
 
 
 def _meta(*shape: int, dtype: torch.dtype = _I32, strided: bool = False) -> torch.Tensor:
@@ -123,3 +147,80 @@ def _small() -> dict[str, Launch]:
             _meta(_REQUESTS + 1, dtype=_I64), _meta(2, 2048)
         ),
     }
+
+
+def _cache_write() -> dict[str, Launch]:
+    def launch(
+        cache_dtype: torch.dtype = _BF16, *, head_size: int = 128, heads_first: bool = False
+    ) -> Launch:
+        key, value = (_meta(_TOKENS, 8, head_size, dtype=_BF16) for _ in range(2))
+        cache = _meta(2, 100, 16, 8, head_size, dtype=cache_dtype)
+        if heads_first:
+            cache = _meta(2, 100, 8, 16, head_size, dtype=cache_dtype).transpose(2, 3)
+        scale = _meta(1, dtype=torch.float32)
+        scales = (scale, scale) if cache_dtype == _FP8 else None
+        key_cache, value_cache = cache.unbind()
+        rows = cache_rows(key, value, key_cache, value_cache)
+        return lambda: write_rows_on_device(rows, _meta(_TOKENS, dtype=_I64), scales)
+
+    return {
+        "cache write": launch(),
+        "cache write, heads of 40": launch(head_size=40),
+        "cache write, heads first": launch(heads_first=True),
+        "cache write, fp8": launch(_FP8),
+        "cache write, fp8, heads of 40": launch(_FP8, head_size=40),
+        "cache write, fp8, heads first": launch(_FP8, heads_first=True),
+    }
+
+
+def _attention() -> dict[str, Launch]:
+    """Models have one head size and one cap or none; decodes are split where few would idle."""
+    made = {
+        "prefill of float16": _attend(2048, dtype=torch.float16),
+        "prefill with a soft cap": _attend(2048, soft_cap=30.0),
+        "prefill, fp8": _attend(2048, cache_dtype=_FP8),
+        "prefill, pages of 48": _attend(2048, block_size=48),
+        "few queries each": _attend(4, rows=_REQUESTS),
+        "decodes in parts with a soft cap": _attend(rows=1, soft_cap=30.0),
+        "decodes in parts, fp8": _attend(rows=1, cache_dtype=_FP8),
+    }
+    for head_size in (64, 72, 128, 256):
+        made[f"prefill, heads of {head_size}"] = _attend(2048, head_size=head_size)
+        made[f"decodes, heads of {head_size}"] = _attend(rows=1024, head_size=head_size)
+        made[f"decodes in parts, heads of {head_size}"] = _attend(rows=1, head_size=head_size)
+    return made
+
+
+def _attend(
+    queries: int = 0,
+    *,
+    rows: int = 4,
+    head_size: int = 128,
+    dtype: torch.dtype = _BF16,
+    cache_dtype: torch.dtype | None = None,
+    block_size: int = 16,
+    soft_cap: float | None = None,
+) -> Launch:
+    """Attention of `rows` requests with so many queries each, 0 for decodes; 32 and 8 heads."""
+    tokens = rows * (queries or 1)
+    query, out = (_meta(tokens, 32, head_size, dtype=dtype) for _ in range(2))
+    cache = _meta(2, 100, block_size, 8, head_size, dtype=cache_dtype or dtype)
+    scale = _meta(1, dtype=torch.float32) if cache_dtype else None
+    key_cache, value_cache = cache.unbind()
+    given = Attention(
+        query,
+        key_cache,
+        value_cache,
+        _meta(rows + 1) if queries else None,
+        _meta(rows),
+        _meta(rows, _COLUMNS),
+        head_size**-0.5,
+        queries or 1,
+        8192,
+        None,
+        soft_cap,
+        scale,
+        scale,
+        out,
+    )
+    return lambda: attend_on_device(given)

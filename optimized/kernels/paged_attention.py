@@ -13,7 +13,10 @@ import triton.language as tl
 from .fp8 import from_fp8
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["num_reqs", "first_step", "tiles_each"],
+    do_not_specialize_on_alignment=["query_start_loc", "seq_lens", "table"],
+)
 def attend_kernel(
     query,
     query_token,
@@ -78,7 +81,13 @@ def attend_kernel(
     request, tile = _request_of(
         query_start_loc, starts_stride, num_reqs, first_step, tiles_each, group, ROWS
     )
-    start, queries = _queries_of(query_start_loc, starts_stride, request, ONE_EACH)
+    if ONE_EACH:
+        start = request
+        queries = 1
+    else:
+        entry = query_start_loc + request * starts_stride
+        start = tl.load(entry).to(tl.int32)
+        queries = tl.load(entry + starts_stride).to(tl.int32) - start
     if tile * ROWS >= queries * group:
         return
     seq_len = tl.load(seq_lens + request * lens_stride).to(tl.int32)
@@ -108,16 +117,17 @@ def attend_kernel(
     end = tl.maximum(last_position + 1, 0)
     lowest = tl.maximum(tl.maximum(first_position, 0) - window + 1, 0)
     first = lowest // KEYS
-    stop = tl.cdiv(end, KEYS)
+    stop = (end + KEYS - 1) // KEYS
     if SPLIT:
-        share = tl.cdiv(tl.maximum(stop - first, 0), tl.num_programs(2))
+        parts = tl.num_programs(2)
+        share = (tl.maximum(stop - first, 0) + parts - 1) // parts
         lo = first + tl.program_id(2) * share
         hi = tl.minimum(lo + share, stop)
     else:
         lo = first
         hi = stop
     # Tiles that every row sees in full: [full, full_stop).
-    full = tl.cdiv(tl.maximum(tl.maximum(last_position, 0) - window + 1, 0), KEYS)
+    full = (tl.maximum(tl.maximum(last_position, 0) - window + 1, 0) + KEYS - 1) // KEYS
     full = tl.minimum(tl.maximum(full, lo), hi)
     full_stop = tl.minimum(tl.maximum((first_position + 1) // KEYS, full), hi)
 
@@ -127,8 +137,8 @@ def attend_kernel(
     k_head = kv_head * key_head
     v_head = kv_head * value_head
     top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, HEAD_TILE], tl.float32)
+    total = tl.full([ROWS], 0.0, tl.float32)
+    acc = tl.full([ROWS, HEAD_TILE], 0.0, tl.float32)
     lane = tl.arange(0, KEYS)
 
     for step in range(full, full_stop):
@@ -213,19 +223,6 @@ def _request_of(
 
 
 @triton.jit
-def _queries_of(query_start_loc, starts_stride, request, ONE_EACH: tl.constexpr):
-    """First token and number of tokens of a request."""
-    if ONE_EACH:
-        start = request
-        queries = 1
-    else:
-        entry = query_start_loc + request * starts_stride
-        start = tl.load(entry).to(tl.int32)
-        queries = tl.load(entry + starts_stride).to(tl.int32) - start
-    return start, queries
-
-
-@triton.jit
 def _slots(key, kept, table, stride, page, PAGE_BITS: tl.constexpr, MASKED: tl.constexpr):
     """Block and offset within it of each key position, 64 bits wide."""
     if PAGE_BITS:
@@ -285,7 +282,9 @@ def _tanh(x):
     return tl.where(square < 0.0625, near, tl.where(x < 0, -far, far))
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["num_reqs", "splits"], do_not_specialize_on_alignment=["query_start_loc"]
+)
 def merge_kernel(
     partial,
     partial_sums,
