@@ -22,6 +22,8 @@ from harness.model.operation import Breach, Call, Operation, Outputs
 from harness.operations.cache_write_diagnosis import diagnose_cache_write
 from harness.operations.cache_write_faults import FAULTS
 from harness.operations.common import batch_of
+from harness.operations.consuming import truth_of_lists
+from harness.operations.consuming_attention import read_back, read_back_breaches
 
 NAME = "reshape_and_cache_flash"
 KEY_CACHE, VALUE_CACHE = HALVES = ("key_cache", "value_cache")
@@ -224,6 +226,17 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield Breach("result", "returns something")
 
 
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Every token that has a slot is read back through its request's block table."""
+    made: CacheWrite = call.facts["write"]
+    truth = truth_of_lists(made.batch)
+    tokens = np.flatnonzero(made.slots[: len(truth.requests)] >= 0)
+    for half, name in enumerate(HALVES):
+        found, given = read_back(truth, outputs[name], tokens), made.given[half][tokens]
+        same = _is_nearest(found, given, made, half) if made.quantised else found == given
+        yield from read_back_breaches(truth, same, tokens, name)
+
+
 _CODE = np.arange(0x7F)
 _EXPONENT = np.maximum(_CODE >> 3, 1)
 _MAGNITUDES = ((_CODE & 7) + 8 * (_CODE >= 8)) * 2.0 ** (_EXPONENT - 10.0)
@@ -257,6 +270,7 @@ reshape_and_cache_flash = Operation(
     prepare=_prepare,
     outputs=_outputs,
     invariants=_invariants,
+    consume=_consumed,
     diagnose=diagnose_cache_write,
     shares=frozenset(HALVES),
     kernels=True,

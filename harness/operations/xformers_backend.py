@@ -34,6 +34,7 @@ from harness.cases.xformers_step import (
 from harness.model.case import Batch, Case
 from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
 from harness.operations.common import batch_of
+from harness.operations.consuming_attention import attention_breaches, new_key_breaches
 from harness.operations.xformers_builder import PACKAGE
 from harness.operations.xformers_impl import layers
 from harness.operations.xformers_impl_breaches import range_breaches, written_breaches
@@ -213,6 +214,23 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
             yield Breach(f"[{number}].{breach.field}", breach.text)
 
 
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Each step attends over what was written before it; in the end all of it is read back."""
+    params, constants = call.facts["params"], call.args[1]
+    for number, step in enumerate(call.facts["steps"], 1):
+        field = f"[{number}].output"
+        yield from attention_breaches(
+            step.attention,
+            step.query,
+            outputs[field],
+            field,
+            scale=constants["scale"],
+            window=params["window"],
+            soft_cap=params["soft_cap"],
+        )
+        yield from new_key_breaches(step.attention, outputs["kv_cache"], "kv_cache")
+
+
 def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
     if not field.endswith(".output") or not isinstance(got, torch.Tensor):
         return "wrong keys or values in the cache" if field == "kv_cache" else ""
@@ -239,6 +257,7 @@ xformers_attention_backend = Operation(
     outputs=_outputs,
     run=_run,
     invariants=_invariants,
+    consume=_consumed,
     tolerant=frozenset({"[].output"}),
     for_reference=_for_reference,
     diagnose=_diagnose,

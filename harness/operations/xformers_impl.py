@@ -31,8 +31,9 @@ from harness.cases.xformers_step import (
     layer_params,
 )
 from harness.model.case import Batch, Case
-from harness.model.operation import MISSING, Call, Operation, Outputs
+from harness.model.operation import MISSING, Breach, Call, Operation, Outputs
 from harness.operations.common import batch_of
+from harness.operations.consuming_attention import attention_breaches, new_key_breaches
 from harness.operations.xformers_builder import PACKAGE
 from harness.operations.xformers_impl_breaches import step_breaches
 from harness.operations.xformers_impl_diagnosis import diagnose_step
@@ -224,6 +225,24 @@ def _outputs(call: Call, result: Outputs) -> Outputs:
     }
 
 
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Attention over what the batch says, and the new keys read back through its table."""
+    constants, step = call.args
+    if step["attn_metadata"] is None:
+        return
+    params, attention = call.facts["params"], call.facts["attention"]
+    yield from attention_breaches(
+        attention,
+        step["query"],
+        outputs["output"],
+        "output",
+        scale=constants["scale"],
+        window=params["window"],
+        soft_cap=params["soft_cap"],
+    )
+    yield from new_key_breaches(attention, outputs["kv_cache"], "kv_cache")
+
+
 xformers_attention_impl = Operation(
     name=NAME,
     section="8",
@@ -235,6 +254,7 @@ xformers_attention_impl = Operation(
     outputs=_outputs,
     run=_run,
     invariants=step_breaches,
+    consume=_consumed,
     tolerant=frozenset({"output"}),
     for_reference=_for_reference,
     diagnose=diagnose_step,

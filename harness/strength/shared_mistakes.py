@@ -27,6 +27,8 @@ class Mistake(NamedTuple):
     """All oracles that object."""
     says: str
     """How the consumer names it."""
+    boundary: str = ""
+    """The case to judge where many would cost too much."""
 
 
 def _rows_from_the_first(split: Any) -> Any:
@@ -191,14 +193,58 @@ def _absolute_views(metadata_class: Any) -> Any:
     return Wrong
 
 
+def _wide_window(impl: Any) -> Any:
+    """A window of one key too many."""
+
+    class Wrong(impl):  # type: ignore[misc]  # either package's
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            left, right = self.sliding_window
+            self.sliding_window = (left + (left >= 0), right)
+
+    return Wrong
+
+
+def _no_soft_cap(impl: Any) -> Any:
+    """Scores go to the softmax as they are."""
+
+    class Wrong(impl):  # type: ignore[misc]  # either package's
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.logits_soft_cap = 0
+
+    return Wrong
+
+
 BOTH = (CONSUMER, INVARIANTS)
-BETWEEN_STEPS = Mistake(
-    "blocks of swapped rows stay",
-    "batch_sequence",
-    "PersistentBatch",
-    _blocks_stay,
-    (CONSUMER,),
-    "sees another request's block",
+ON_ONE_CASE = (
+    Mistake(
+        "blocks of swapped rows stay",
+        "batch_sequence",
+        "PersistentBatch",
+        _blocks_stay,
+        (CONSUMER,),
+        "sees another request's block",
+        "swapped rows (K12)",
+    ),
+    Mistake(
+        "a window of one key too many",
+        "XFormersAttentionImpl",
+        "XFormersAttentionImpl",
+        _wide_window,
+        (CONSUMER,),
+        "is not attention over the batch",
+        "window of 16 (K24, E14)",
+    ),
+    Mistake(
+        "no soft cap",
+        "XFormersAttentionImpl",
+        "XFormersAttentionImpl",
+        _no_soft_cap,
+        (CONSUMER,),
+        "is not attention over the batch",
+        "soft cap (K24, E14)",
+    ),
 )
 MISTAKES = (
     Mistake(

@@ -22,7 +22,7 @@ from harness.operations import ALL
 from harness.oracles import judge
 from harness.oracles.trial import Trial
 from harness.running.candidates import offered_by
-from harness.strength.shared_mistakes import BETWEEN_STEPS, CONSUMER, MISTAKES
+from harness.strength.shared_mistakes import CONSUMER, MISTAKES, ON_ONE_CASE
 
 _REPOSITORY = Path(__file__).parents[3]
 
@@ -40,20 +40,16 @@ def test_a_shared_mistake_is_seen_by_the_consumer(examine_candidate, monkeypatch
             assert finding.diagnosis.startswith(mistake.says), finding.message
 
 
-def test_a_shared_mistake_between_steps_is_seen_by_the_consumer(monkeypatch):
-    mistake = BETWEEN_STEPS
+@pytest.mark.parametrize("mistake", ON_ONE_CASE, ids=[mistake.name for mistake in ON_ONE_CASE])
+def test_a_shared_mistake_on_one_case_is_seen_by_the_consumer(monkeypatch, mistake):
     for package in (reference, optimized):
         monkeypatch.setattr(package, mistake.part, mistake.plant(getattr(package, mistake.part)))
     operation = ALL[mistake.operation]
     offers = [offered_by(package, operation) for package in (optimized, reference)]
-    case = dict(operation.boundaries())["swapped rows (K12)"]
+    case = dict(operation.boundaries())[mistake.boundary]
     failures = judge(Trial(operation, case, *offers, "cpu")).failures
-    assert {failure.oracle for failure in failures} == {CONSUMER}
-    failure = failures[0]
-    assert failure.diagnosis == mistake.says
-    assert failure.message == (
-        "token 0 of request 0 sees block 1 of request 2, must see its key at position 0"
-    )
+    assert {failure.oracle for failure in failures} == {*mistake.seen_by}
+    assert failures[0].diagnosis == mistake.says
 
 
 def test_edited_copies_of_both_packages_agree_and_are_wrong(tmp_path):
