@@ -25,8 +25,8 @@ CACHES = ("auto", "fp8", "uint8")
 QUERY, KEY, VALUE, CACHE, OUT = "query", "key", "value", "kv_cache", "out"
 _LOWEST_BLOCK = 2
 """Blocks 0 and 1 are nobody's: a stale column often holds 0."""
-_NAN = {1: 0x7F, 2: 0x7FFF}
-"""By size in bytes: NaN as float8_e4m3fn, as float16 and as bfloat16."""
+_NAN = {1: 0x7F, 2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}
+"""By size in bytes: NaN as float8_e4m3fn, as float16 and bfloat16, and so on."""
 
 
 class Shape(NamedTuple):
@@ -133,6 +133,20 @@ class Attention:
         ]
         return [*pieces, self.cache(pattern)]
 
+    def attended(self, pattern: int, gap: int, out_dtype: torch.dtype) -> list[Piece]:
+        """Query, cache and output alone, for a batch whose new keys are in the cache already.
+
+        Rows of padded tokens hold NaN in query, and all of `out` does, all of one pattern.
+        """
+        shape = self.shape
+        query = np.full((self.tokens, shape.num_heads, shape.head_size), np.nan, np.float32)
+        query[: self.batch.num_tokens] = _queries(self.batch, shape)
+        size = out_dtype.itemsize
+        out = np.full(query.shape, _NAN[size], _WORDS[size])
+        strides = (shape.num_heads * shape.head_size + gap, shape.head_size, 1)
+        cache = self.cache(pattern)
+        return [_piece(QUERY, query, shape.dtype, gap), Piece(OUT, out, False, strides), cache]
+
     def cache(self, pattern: int) -> Piece:
         """The cache as words; with pattern 1 each block lies where `lay_out` puts it then."""
         shape = self.shape
@@ -167,7 +181,7 @@ class Attention:
         return PagedCache(CACHE, blocks, self.batch.block_size, *sizes, dtype, shape.layout)
 
 
-_WORDS: dict[int, Any] = {1: np.uint8, 2: np.int16}
+_WORDS: dict[int, Any] = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def as_words(values: np.ndarray, dtype: torch.dtype, scale: float = 1.0) -> np.ndarray:

@@ -5,7 +5,6 @@ All of it follows from numbers that the host knows, so that a launch needs no sy
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
@@ -90,50 +89,6 @@ def _processors(device: torch.device) -> int:
 def _power_of_two(number: int) -> int:
     """The least one that is not below `number`."""
     return 1 << max(0, number - 1).bit_length()
-
-
-class Variant(NamedTuple):
-    """One compilation of `attend_kernel` that launches use."""
-
-    name: str
-    fp8: bool
-    constants: dict[str, Any]
-    num_warps: int
-    num_stages: int
-
-
-def variants(target: Target) -> Iterator[Variant]:
-    """What engines compile for the models of the day, and the largest head size.
-
-    Dtype and alignment apart, only these constants occur: a model has one head size and
-    one cap or none, and takes decodes with and without a split, and prefills.
-    """
-    for head_size in (64, 72, 128, 256):
-        for split in (True, False):
-            yield _variant(target, head_size, 8, one_each=True, split=split)
-        yield _variant(target, head_size, 1 << 20)
-    for cap, fp8 in ((True, False), (False, True)):
-        yield _variant(target, 128, 8, one_each=True, split=True, cap=cap, fp8=fp8)
-        yield _variant(target, 128, 1 << 20, cap=cap, fp8=fp8)
-
-
-def _variant(
-    target: Target,
-    head_size: int,
-    most_rows: int,
-    *,
-    one_each: bool = False,
-    split: bool = False,
-    cap: bool = False,
-    fp8: bool = False,
-) -> Variant:
-    tiles = tiles_for(head_size, most_rows, target)
-    words = [f"head {head_size}", "decode" if one_each else "prefill"]
-    said = {"split": split, "soft cap": cap, "fp8": fp8}
-    name = ", ".join([*words, *(word for word, holds in said.items() if holds)])
-    constants = constants_of(head_size, tiles, 16 if head_size % 16 == 0 else 8)
-    constants |= {"ONE_EACH": one_each, "PAGE_BITS": True, "SOFT_CAP": cap, "SPLIT": split}
-    return Variant(name, fp8, constants, tiles.num_warps, tiles.num_stages)
 
 
 def constants_of(head_size: int, tiles: Tiles, aligned: int) -> dict[str, Any]:
