@@ -60,12 +60,12 @@ def _attended(
         torch.from_numpy(held(attention, half)[slots]).double().repeat_interleave(group, 1)
         for half in (0, 1)
     )
-    scores = scale * torch.einsum("thd,nhd->thn", query.detach().cpu().double(), keys)
+    scores = scale * torch.einsum("qhd,khd->qhk", query.detach().cpu().double(), keys)
     if soft_cap:
         scores = soft_cap * torch.tanh(scores / soft_cap)
     scores = scores.masked_fill(torch.from_numpy(~seen)[:, None], -torch.inf)
     weights = torch.softmax(scores, dim=-1).nan_to_num()  # a token that sees no key
-    return torch.einsum("thn,nhd->thd", weights, values)
+    return torch.einsum("qhk,khd->qhd", weights, values)
 
 
 def held(attention: Attention, half: int) -> np.ndarray:

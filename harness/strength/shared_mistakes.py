@@ -199,7 +199,7 @@ def _wide_window(impl: Any) -> Any:
     class Wrong(impl):  # type: ignore[misc]  # either package's
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            left, right = self.sliding_window
+            left, right = vars(self)["sliding_window"]
             self.sliding_window = (left + (left >= 0), right)
 
     return Wrong
