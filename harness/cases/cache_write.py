@@ -15,6 +15,8 @@ from harness.cases.tensors import numbers
 from harness.model.case import Batch
 
 KEY, VALUE, CACHE, SLOTS, SCALES = "key", "value", "kv_cache", "slot_mapping", "scales"
+OTHER = "other kv_cache"
+"""A cache whose values are written where keys and values do not lie in one."""
 CONTENTS = ("numbers", "any bits", "ties")
 """Plain numbers; every pattern of bits, NaN and infinities too; what lies between fp8 codes."""
 ROWS = ("dense", "in a fused buffer", "heads apart", "elements apart")
@@ -47,18 +49,15 @@ class CacheWrite:
         self.slots = _slots(batch, pattern, params["unwritten"])
         fp8 = {"fp8": "float8_e4m3fn", "uint8": "uint8"}
         name = fp8.get(params["cache"], str(self.dtype).removeprefix("torch."))
-        self._cache = PagedCache(
-            CACHE,
-            attention.num_blocks(batch),
-            batch.block_size,
-            heads,
-            head_size,
-            name,
-            params["layout"] % len(LAYOUTS),
-            params["gap"],
-        )
-        shape = (len(self.slots) + params["spare_rows"], heads, head_size)
-        self.given = np.stack([self._content(params, shape, half) for half in (0, 1)])
+        blocks = attention.num_blocks(batch)
+        shape = (blocks, batch.block_size, heads, head_size)
+        layout, gap = params["layout"], params["gap"]
+        self._cache = PagedCache(CACHE, *shape, name, layout % len(LAYOUTS), gap)
+        self._other = self._cache
+        if params["apart"] and not params["far"]:
+            self._other = PagedCache(OTHER, *shape, name, (layout + 1) % len(LAYOUTS), gap)
+        rows = (len(self.slots) + params["spare_rows"], heads, head_size)
+        self.given = np.stack([self._content(params, rows, half) for half in (0, 1)])
         self.before = self._before(pattern)
         self._far = far_memory.far_cache(self._cache, device) if params["far"] else None
         self.arena = Arena(self._pieces(params), STALE_PATTERNS[pattern] & 0x7F, device)
@@ -69,12 +68,15 @@ class CacheWrite:
     def args(self) -> list[Any]:
         """The arguments of `reshape_and_cache_flash`."""
         tensors = self.arena.tensors
-        cache = self._cache.tensor(tensors[CACHE]) if self._far is None else self._far
+        if self._far is None:
+            caches = [cache.tensor(tensors[cache.name]) for cache in (self._cache, self._other)]
+        else:
+            caches = [self._far, self._far]
         scales = tensors[SCALES].view(torch.float32)
         kv_cache_dtype = {"float8_e4m3fn": "fp8", "uint8": "fp8_e4m3"}.get(self._cache.dtype)
         return [
             *(tensors[name].view(self.dtype) for name in (KEY, VALUE)),
-            *(cache[0], cache[1]),
+            *(cache[half] for half, cache in enumerate(caches)),
             *(tensors[SLOTS], kv_cache_dtype or "auto"),
             *(scales[:1], scales[1:].reshape(())),
         ]
@@ -82,11 +84,13 @@ class CacheWrite:
     def words(self) -> torch.Tensor:
         """(2, num_blocks, B, Hkv, D): what the cache holds now, as integers, NaN as one code."""
         if self._far is None:
-            words = self._cache.words(self.arena.tensors[CACHE])
+            tensors = self.arena.tensors
+            caches = [cache.words(tensors[cache.name]) for cache in (self._cache, self._other)]
+            words = torch.stack([caches[0][0], caches[1][1]])
         else:
             near = far_memory.near_blocks(self._far, self._cache.num_blocks)
             words = near.view(torch.from_numpy(self.before).dtype)
-        return _one_nan(words) if self.quantised else words.clone()
+        return _one_nan(words) if self.quantised else words
 
     def element_offsets(self) -> np.ndarray:
         """Where each slot's first element lies in its half of the cache, in elements."""
@@ -121,7 +125,8 @@ class CacheWrite:
 
     def _before(self, pattern: int) -> np.ndarray:
         """What the cache holds before: no fp8 NaN, so that one is a token's."""
-        words: np.ndarray = self._cache.values(pattern)
+        caches = (self._cache, self._other)
+        words = np.stack([cache.values(pattern)[half] for half, cache in enumerate(caches)])
         if self.quantised:
             words -= (words & 0x7F) == 0x7F
         return words
@@ -135,11 +140,15 @@ class CacheWrite:
         # "auto" must not read the scales.
         scales = self.scales if self.quantised else (np.nan, np.nan)
         pieces = [
-            *(_rows(name, self.given[half], params) for half, name in enumerate((KEY, VALUE))),
+            _rows(KEY, self.given[0], params["rows"]),
+            _rows(VALUE, self.given[1], params["rows"] + params["apart"]),
             Piece(SLOTS, slots, False, (2 if params["strided"] else 1,)),
             Piece(SCALES, np.array(scales, np.float32).view(np.int32), False, (3,)),
         ]
-        return pieces if self._far is not None else [*pieces, self._cache.piece_of(self.before)]
+        if self._far is None:
+            caches = {self._cache, self._other}
+            pieces += [cache.piece_of(self.before) for cache in sorted(caches)]
+        return pieces
 
 
 def _slots(batch: Batch, pattern: int, unwritten: list[int]) -> np.ndarray:
@@ -154,7 +163,7 @@ def _slots(batch: Batch, pattern: int, unwritten: list[int]) -> np.ndarray:
     return slots
 
 
-def _rows(name: str, words: np.ndarray, params: dict[str, Any]) -> Piece:
+def _rows(name: str, words: np.ndarray, how: int) -> Piece:
     """New tokens' keys or values as they lie in memory."""
     _, heads, size = words.shape
     strides = {
@@ -163,7 +172,7 @@ def _rows(name: str, words: np.ndarray, params: dict[str, Any]) -> Piece:
         "heads apart": (size, len(words) * size, 1),
         "elements apart": (2 * heads * size, 2 * size, 2),
     }
-    return Piece(name, words, False, strides[ROWS[params["rows"] % len(ROWS)]])
+    return Piece(name, words, False, strides[ROWS[how % len(ROWS)]])
 
 
 def _one_nan(codes: torch.Tensor) -> torch.Tensor:

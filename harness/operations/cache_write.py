@@ -15,7 +15,7 @@ import torch
 from hypothesis import strategies as st
 
 from harness.cases.batches import batches, make_batch
-from harness.cases.cache_write import CACHE, CACHES, CONTENTS, ROWS, CacheWrite
+from harness.cases.cache_write import CACHE, CACHES, CONTENTS, OTHER, ROWS, CacheWrite
 from harness.cases.paged_cache import LAYOUTS
 from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Operation, Outputs
@@ -42,6 +42,7 @@ _PLAIN: dict[str, Any] = {
     "spare_rows": 0,
     "strided": False,
     "unwritten": [],
+    "apart": False,
     "far": False,
 }
 _SCALE = st.sampled_from((1.0, 0.5, 0.3, 2.0, 0.0123, 448.0, 1e-6))
@@ -71,6 +72,7 @@ def _cases(draw: st.DrawFn) -> Case:
         spare_rows=draw(st.sampled_from((0, 0, 2))),
         strided=batch.strided,
         unwritten=draw(st.lists(st.integers(0, 40), max_size=3)),
+        apart=draw(st.sampled_from((False, False, False, True))),
     )
 
 
@@ -125,6 +127,7 @@ def _layouts(batch: Batch) -> Iterator[tuple[str, Case]]:
         yield f"{name}", _case(batch, layout=layout, **shape)
         yield f"{name} with others' memory between", _case(batch, layout=layout, gap=3, **shape)
         yield f"{name}, fp8", _case(batch, layout=layout, cache="uint8", v_scale=0.3, **shape)
+        yield f"{name}, values elsewhere", _case(batch, layout=layout, apart=True, **shape)
     for rows, name in enumerate(ROWS):
         yield f"rows {name}", _case(batch, rows=rows, **shape)
         yield (
@@ -151,11 +154,11 @@ def _elements(batch: Batch) -> Iterator[tuple[str, Case]]:
             f"every {dtype} there is, to fp8",
             _case(everything, dtype=dtype, cache="fp8", content=1, num_kv_heads=8, head_size=128),
         )
-    tiny = {"cache": "fp8", "content": 1, "head_size": 64}
+    tiny: dict[str, Any] = {"cache": "fp8", "content": 1, "head_size": 64}
     for dtype in ("float16", "bfloat16"):
-        common = {**tiny, "dtype": dtype}
-        yield f"scales that overflow, {dtype}", _case(batch, **common, k_scale=1e-38, v_scale=1e-30)
-        yield f"scales that underflow, {dtype}", _case(batch, **common, k_scale=1e30, v_scale=1e38)
+        for name, scale in (("overflow", 1e-38), ("underflow", 1e38)):
+            scales = {"k_scale": scale, "v_scale": scale**0.75, "dtype": dtype}
+            yield f"scales that {name}, {dtype}", _case(batch, **tiny, **scales)
 
 
 def _far() -> Iterator[tuple[str, Case]]:
@@ -193,7 +196,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     return Call(
         made.args,
         arena=made.arena,
-        written=frozenset({CACHE}),
+        written=frozenset({CACHE, OTHER}),
         facts={"write": made, "block_size": batch_of(case).block_size},
     )
 
