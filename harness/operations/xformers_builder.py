@@ -219,9 +219,9 @@ def _mask_breaches(made: Any, rows: int, room: int, outputs: Outputs) -> Iterato
 
 def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
     if field == "attn_bias":
-        return (
-            "no mask for the decodes" if got is None else f"a mask that is {got or 'unasked for'}"
-        )
+        if got is None:
+            return "no mask for the decodes"
+        return "a mask where none can be" if expected is None else f"a mask that is {got}"
     if not field.startswith("attn_bias.") or got is MISSING:
         return ""
     if isinstance(got, torch.Tensor) and got.dtype != expected.dtype:

@@ -11,6 +11,10 @@ from harness.cases.closeness import close
 from harness.model.operation import Call
 from reference import paged_attention
 
+_PLAIN = {
+    "returned": "returns something else than the output it was given",
+    "rest of output kept": "output of tokens written that no row has",
+}
 _WINDOW, _SOFT_CAP, _SCALES = "sliding window", "soft cap", "scales of the fp8 cache"
 
 
@@ -18,6 +22,8 @@ def diagnose_step(call: Call, field: str, expected: Any, got: Any) -> str:
     """What was ignored, where, if the reference without it gives what the candidate gave."""
     if field == "kv_cache":
         return _cache_words(call, expected, got)
+    if field in _PLAIN:
+        return _PLAIN[field]
     if field != "output" or not isinstance(got, torch.Tensor) or got.shape != expected.shape:
         return ""
     wrong = _wrong_rows(expected, got)

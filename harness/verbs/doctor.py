@@ -54,7 +54,7 @@ def _optional_packages() -> Iterator[tuple[str, str]]:
     from harness.operations import ALL
 
     for name in sorted({operation.package for operation in ALL.values()} - {""}):
-        installed = package_version(name)
+        installed = package_version(name) if find_spec(name) else None
         waiting = ", ".join(op.name for op in ALL.values() if op.package == name)
         missing = f"{name} is not installed: what needs it stays unverified ({waiting})"
         yield ("ok", f"{name} {installed}") if installed else ("note", missing)
