@@ -24,11 +24,11 @@ from harness.cases.attention import (
     dense,
     num_blocks,
 )
+from harness.cases.closeness import TOLERANCES
 from harness.cases.paged_cache import LAYOUTS, PagedCache
 from harness.cases.tensors import table_piece
 from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Outputs
-from harness.oracles.closeness import TOLERANCES
 
 LAYER: dict[str, Any] = PLAIN | {
     "k_scale": 1.0,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from harness.cases.attention import OUT
+from harness.cases.closeness import close
 from harness.model.operation import Call
-from harness.oracles.closeness import close
 
 if TYPE_CHECKING:
     from harness.operations.attention_common import Laid

@@ -19,6 +19,7 @@ from harness.cases.attention import CACHES, OUT
 from harness.cases.attention_shapes import MODELS
 from harness.cases.batches import batches, make_batch
 from harness.cases.paged_cache import LAYOUTS
+from harness.cases.xformers_step import import_xformers
 from harness.model.case import Batch, Case
 from harness.model.operation import Call, Fault, Operation
 from harness.operations.attention_common import (
@@ -209,6 +210,8 @@ decode_attention = Operation(
     diagnose=diagnose,
     shares=frozenset({OUT}),
     kernels=True,
+    package="xformers",
+    get_ready=import_xformers,
     faults={
         **faults(lengths=3, table=4, scale=5),
         "more queries than requests": Fault(

@@ -77,7 +77,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     idle = make_batch([1, 0, 3], [6, 4, 0], 16)
     yield "idle rows, then all decode (E23)", _case(idle, more=[1])
     yield "no requests", _case(make_batch([], [], 16), more=[1])
-    windowed = {"window": 7, "soft_cap": 2.0}
+    windowed = {"window": 3, "soft_cap": 2.0}
     yield "window and soft cap over steps (K24, E14)", _case(prompt, more=[1], **windowed)
     fp8 = {"cache": "fp8", "k_scale": 0.25, "v_scale": 0.5}
     yield "fp8 cache over steps (E25)", _case(prompt, more=[1], **fp8)

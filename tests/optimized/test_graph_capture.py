@@ -13,7 +13,7 @@ import torch
 
 import optimized
 import reference
-from harness.oracles.closeness import close
+from harness.cases.closeness import close
 
 pytestmark = [
     pytest.mark.gpu,
