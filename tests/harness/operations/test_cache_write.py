@@ -1,0 +1,135 @@
+"""What the harness says of each way to write a cache wrongly, and that it sees both ends of one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import reference
+from harness.cases.batches import make_batch
+from harness.cases.cache_write import CacheWrite
+from harness.cases.far_memory import FAR
+from harness.operations.cache_write import _PLAIN as PLAIN
+from harness.operations.cache_write import _case, reshape_and_cache_flash
+from harness.oracles import judge
+from harness.oracles.trial import Trial
+
+BATCH = make_batch([3, 2], [1, 4], 4, padded_tokens=1)
+BOUNDARIES = dict(reshape_and_cache_flash.boundaries())
+right = reference.reshape_and_cache_flash
+
+
+def diagnoses(wrong, **params):
+    """What equality says of each half of the cache."""
+    case = _case(BATCH, num_kv_heads=2, **params)
+    failures = judge(Trial(reshape_and_cache_flash, case, wrong, right, "cpu")).failures
+    return {f.field: f.diagnosis for f in failures if f.oracle == "equality"}
+
+
+def exchanged(key, value, *rest):
+    right(value, key, *rest)
+
+
+def keys_only(key, value, key_cache, value_cache, *rest):
+    right(key, value, key_cache, value_cache.clone(), *rest)
+
+
+def first_token_for_all(key, value, *rest):
+    right(key[:1].expand_as(key), value[:1].expand_as(value), *rest)
+
+
+def next_slot(key, value, key_cache, value_cache, slots, *rest):
+    right(key, value, key_cache, value_cache, torch.where(slots >= 0, slots ^ 1, slots), *rest)
+
+
+def heads_reversed(key, value, *rest):
+    right(key.flip(1), value.flip(1), *rest)
+
+
+def last_slot_for_padding(key, value, key_cache, value_cache, slots, *rest):
+    last = key_cache.shape[0] * key_cache.shape[1] - 1
+    right(key, value, key_cache, value_cache, torch.where(slots < 0, last, slots), *rest)
+
+
+def with_scales(change):
+    def wrong(*arguments):
+        *others, kv_cache_dtype, k_scale, v_scale = arguments
+        right(*others, kv_cache_dtype, *change(k_scale, v_scale))
+
+    return wrong
+
+
+def towards_zero(key, value, *rest):
+    right((key.float() * 0.97).to(key.dtype), (value.float() * 0.97).to(key.dtype), *rest)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "diagnosis"),
+    [
+        (exchanged, "keys and values exchanged"),
+        (first_token_for_all, "another token's content"),
+        (next_slot, "written to another slot"),
+        (heads_reversed, "elements of a token in another order"),
+        (last_slot_for_padding, "slot -1 taken for the last slot of the cache"),
+    ],
+)
+@pytest.mark.parametrize("cache", ["auto", "fp8"])
+def test_mistakes_by_name(wrong, diagnosis, cache):
+    named = diagnoses(wrong, cache=cache)
+    assert named["key_cache"] == named["value_cache"] == diagnosis
+
+
+def test_one_half_that_is_not_written():
+    assert diagnoses(keys_only)["value_cache"] == "values not written"
+    assert "key_cache" not in diagnoses(keys_only)
+
+
+@pytest.mark.parametrize(
+    ("change", "diagnosis"),
+    [
+        (lambda k, v: (k / k, v / v), "not divided by the scale"),
+        (lambda k, v: (1 / k, 1 / v), "multiplied by the scale"),
+        (lambda k, v: (v, k), "the other half's scale"),
+    ],
+)
+def test_scales_by_name(change, diagnosis):
+    named = diagnoses(with_scales(change), cache="uint8", k_scale=0.5, v_scale=4.0)
+    assert named["key_cache"] == named["value_cache"] == diagnosis
+
+
+def test_codes_that_are_not_the_nearest():
+    assert diagnoses(towards_zero, cache="fp8")["key_cache"] == "not rounded to the nearest"
+
+
+def test_invariants_see_wrong_codes_that_the_reference_shares():
+    """Equality sees nothing where both sides round alike; reading back does."""
+    case = _case(BATCH, cache="fp8", content=2)
+    trial = Trial(reshape_and_cache_flash, case, towards_zero, towards_zero, "cpu")
+    named = {(failure.oracle, failure.field) for failure in judge(trial).failures}
+    assert named >= {("invariants", "key_cache"), ("invariants", "value_cache")}
+    assert "equality" not in {oracle for oracle, _ in named}
+
+
+@pytest.mark.parametrize("name", [name for name in BOUNDARIES if "K15" in name])
+def test_far_caches_have_offsets_that_need_more_than_32_bits(name):
+    case = BOUNDARIES[name]
+    made = CacheWrite(case.batch, case.params, 0, "cpu")
+    offsets = made.element_offsets()[made.slots[made.slots >= 0]]
+    assert offsets.min() < 2**20
+    assert offsets.max() >= FAR
+    for cache in made.args[2:4]:
+        assert cache.untyped_storage().nbytes() > 2 * FAR
+
+
+def test_a_far_cache_starts_as_it_should_each_time():
+    case = BOUNDARIES["element offsets beyond 2**31, auto (K15)"]
+    for _ in range(2):
+        made = CacheWrite(case.batch, case.params, 0, "cpu")
+        assert made.words().numpy().tolist() == made.before.tolist()
+        right(*made.args)
+        assert made.words().numpy().tolist() != made.before.tolist()
+
+
+def test_a_plain_case_is_small():
+    made = CacheWrite(make_batch([1], [0], 1), PLAIN, 0, "cpu")
+    assert made.before.size <= 64
