@@ -136,7 +136,7 @@ def _large() -> Iterator[tuple[str, Case]]:
 
 def _from_batch(batch: Batch) -> Iterator[Case]:
     yield _case(
-        capped(batch, queries=8, computed=60, requests=2), group=2, mask=batch.num_tokens % 2 == 1
+        capped(batch, queries=8, computed=60, requests=1), group=2, mask=batch.num_tokens % 2 == 1
     )
 
 
