@@ -28,6 +28,11 @@ def far_shift(cache: PagedCache) -> int:
     return -(-FAR // block)
 
 
+def far_block(block: int, cache: PagedCache) -> int:
+    """Where block `block` of the cache is when it lies far."""
+    return block + far_shift(cache) * (block >= cache.num_blocks // 2)
+
+
 def far_cache(cache: PagedCache, device: str) -> torch.Tensor:
     """Uninitialised (2, num_blocks + shift, ...) cache, a block's keys and values together.
 

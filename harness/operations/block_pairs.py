@@ -10,6 +10,7 @@ import torch
 from hypothesis import strategies as st
 
 from harness.cases.arena import Arena, Piece
+from harness.cases.far_memory import far_cache, fill_near_blocks, near_blocks
 from harness.cases.paged_cache import LAYOUTS, PagedCache
 from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Fault, Outputs
@@ -52,7 +53,18 @@ def pairs_piece(pairs: list[list[int]], *, on_cpu: bool, strided: bool) -> Piece
 
 def cache_outputs(call: Call, result: Any) -> Outputs:
     """What is returned, and the integers of the caches that are written."""
-    return {"result": result, **call.facts["words"]}
+    words: dict[str, torch.Tensor] = dict(call.facts["words"])
+    for name, (memory, num_blocks) in call.facts.get("far", {}).items():
+        words[name] = near_blocks(memory, num_blocks).view(words[name].dtype)
+    return {"result": result, **words}
+
+
+def lay_out_far(cache: PagedCache, pattern: int, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The cache with half of its blocks more than 2**31 elements behind the others; its words."""
+    memory = far_cache(cache, "cpu" if cache.on_cpu else device)
+    words = torch.from_numpy(cache.values(pattern))
+    fill_near_blocks(memory, words)
+    return memory, words
 
 
 def elements(caches: list[PagedCache], arena: Arena) -> dict[str, np.ndarray]:
@@ -86,6 +98,8 @@ def diagnose_blocks(call: Call, field: str, expected: Any, got: Any) -> str:
     halves, blocks = (sorted(set(places.tolist())) for places in (right != wrong).nonzero()[:2])
     if not blocks:
         return ""
+    if set(blocks) <= _reached_far(call, field, right.shape[1]):
+        return "32-bit overflow"
     if set(blocks) - targets:
         return "a block changed that is no destination"
     if len(halves) == 1 and (wrong[:, blocks] == before[field][:, blocks])[halves].all():
@@ -98,6 +112,13 @@ def diagnose_blocks(call: Call, field: str, expected: Any, got: Any) -> str:
     changed = (wrong != right)[:, blocks]
     stays = (wrong == before[field])[:, blocks]
     return "part of a block copied" if stays[changed].all() else "wrong elements within a block"
+
+
+def _reached_far(call: Call, field: str, num_blocks: int) -> set[int]:
+    """Destinations whose copy reads or writes beyond 2**31 elements."""
+    if field not in call.facts.get("far", {}):
+        return set()
+    return {pair[1] for pair in call.facts["pairs"] if max(pair) >= num_blocks // 2}
 
 
 def replace_pairs(make: Callable[[Call], Any]) -> Callable[[Call], None]:

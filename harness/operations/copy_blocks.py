@@ -12,6 +12,7 @@ import torch
 from hypothesis import strategies as st
 
 from harness.cases.arena import STALE_PATTERNS, Arena
+from harness.cases.far_memory import far_block
 from harness.cases.paged_cache import DTYPES, LAYOUTS, PagedCache
 from harness.model.case import Batch, Case
 from harness.model.operation import Call, Fault, Operation
@@ -25,6 +26,7 @@ from harness.operations.block_pairs import (
     cache_outputs,
     diagnose_blocks,
     elements,
+    lay_out_far,
     moved_blocks,
     pair_faults,
     pairs_of,
@@ -43,12 +45,16 @@ def _case(
     repeated: bool = False,
     pairs_on_cpu: bool = True,
     strided_pairs: bool = False,
+    far: bool = False,
 ) -> Case:
     """A layer is [blocks, block size, heads, head size, layout, gap].
 
     `repeated`: the first layer's cache is also the last one's, as layers can share.
+    `far`: half of the blocks of an only layer lie more than 2**31 elements behind the others.
     """
     params = {"pairs": pairs, "layers": layers, "dtype": dtype, "repeated": repeated}
+    if far:
+        params["far"] = True
     where = {"pairs_on_cpu": pairs_on_cpu, "strided_pairs": strided_pairs}
     return Case(NAME, None, params | where)
 
@@ -92,6 +98,11 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "strided pairs", _case([[3, 1], [2, 0]], [plain], strided_pairs=True)
     yield "pairs beside the caches", _case([[3, 1], [2, 0]], [plain], pairs_on_cpu=False)
     yield "more words than a kernel tile (K19)", _case([[3, 1]], [[4, 16, 4, 128, 0, 0]])
+    for dtype in ("float16", "float8_e4m3fn"):
+        name = f"blocks 2**31 elements apart, {dtype} (K15)"
+        yield name, _case([[0, 3], [2, 1]], [[4, 2, 2, 8, 0, 0]], dtype, far=True)
+        odd = [4, 3, 1, 5, 0, 0]  # counted in single elements, whoever copies in words
+        yield f"{name}, blocks of odd size", _case([[0, 3], [2, 1]], [odd], dtype, far=True)
     yield "many pairs", _case([[i, 20 + i] for i in range(20)], [[40, 2, 2, 4, 0, 0]])
 
 
@@ -111,6 +122,8 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         caches.append(PagedCache(name, blocks, *shape, p["dtype"], layout % len(LAYOUTS), gap))
     blocks = min((cache.num_blocks for cache in caches), default=12)
     pairs = pairs_of(case, blocks, blocks, same_cache=True)
+    if _is_far(case):
+        return _prepare_far(case, caches[0], pairs, pattern, device)
     pieces = [cache.piece(pattern) for cache in caches]
     on_cpu = p["pairs_on_cpu"] or not caches  # without a layer there is no other device
     pieces.append(pairs_piece(pairs, on_cpu=on_cpu, strided=p["strided_pairs"]))
@@ -130,13 +143,39 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     )
 
 
+def _prepare_far(
+    case: Case, cache: PagedCache, pairs: list[list[int]], pattern: int, device: str
+) -> Call:
+    p = case.params
+    memory, words = lay_out_far(cache, pattern, device)
+    ids = [[far_block(block, cache) for block in pair] for pair in pairs]
+    piece = pairs_piece(ids, on_cpu=p["pairs_on_cpu"], strided=p["strided_pairs"])
+    arena = Arena([piece], STALE_PATTERNS[pattern] & 0x7F, device)
+    return Call(
+        [[memory] * (1 + p["repeated"]), arena.tensors[PAIRS]],
+        arena=arena,
+        facts={
+            "pairs": pairs,
+            "before": {cache.name: words.numpy()},
+            "words": {cache.name: words},
+            "far": {cache.name: (memory, cache.num_blocks)},
+        },
+    )
+
+
+def _is_far(case: Case) -> bool:
+    layers = case.params["layers"]
+    small = case.params["dtype"] != "float32"
+    return bool(case.params.get("far") and small and len(layers) == 1 and layers[0][:1] > [1])
+
+
 def _has_pairs(case: Case) -> bool:
     call = _prepare(case, 0, "cpu")
-    return bool(call.facts["words"] and call.facts["pairs"])
+    return bool(call.facts["words"] and call.facts["pairs"]) and not _is_far(case)
 
 
 def _has_caches(case: Case) -> bool:
-    return bool(_prepare(case, 0, "cpu").facts["words"])
+    return bool(case.params["layers"]) and not _is_far(case)
 
 
 def _first_layer(

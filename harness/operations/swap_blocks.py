@@ -13,6 +13,7 @@ import torch
 from hypothesis import strategies as st
 
 from harness.cases.arena import STALE_PATTERNS, Arena
+from harness.cases.far_memory import far_block
 from harness.cases.paged_cache import DTYPES, LAYOUTS, PagedCache
 from harness.model.case import Batch, Case
 from harness.model.operation import Call, Fault, Operation
@@ -28,6 +29,7 @@ from harness.operations.block_pairs import (
     cache_outputs,
     diagnose_blocks,
     elements,
+    lay_out_far,
     moved_blocks,
     pair_faults,
     pairs_of,
@@ -59,6 +61,7 @@ def _case(**params: Any) -> Case:
         "same_cache": False,
         "pairs": [[0, 1]],
     }
+    # "far": half of the destination's blocks lie more than 2**31 elements behind the others.
     return Case(NAME, None, defaults | params)
 
 
@@ -109,6 +112,13 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "to the host", _case(dst_on_cpu=True, pairs=[[1, 2], [3, 0]])
     wide = {"block_size": 16, "num_kv_heads": 4, "head_size": 128}
     yield "more words than a kernel tile (K19)", _case(**wide, pairs=[[1, 2], [3, 0]])
+    odd = {"block_size": 3, "num_kv_heads": 1, "head_size": 5}
+    for dtype in ("float16", "float8_e4m3fn"):
+        name = f"blocks 2**31 elements apart, {dtype} (K15)"
+        yield name, _case(far=True, dtype=dtype, pairs=[[0, 3], [3, 1]])
+        yield f"{name}, of odd size", _case(far=True, dtype=dtype, pairs=[[0, 3], [3, 1]], **odd)
+        name = f"within one cache of 2**31 elements, {dtype} (K15)"
+        yield name, _case(far=True, dtype=dtype, pairs=[[0, 2], [3, 1]], same_cache=True, **odd)
     yield (
         "many pairs",
         _case(src_blocks=40, dst_blocks=40, pairs=[[i, (7 * i + 3) % 40] for i in range(40)]),
@@ -142,37 +152,54 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     sources = caches[0].num_blocks
     pairs = pairs_of(case, sources, dst.num_blocks, same_cache=p["same_cache"])
     on_cpu = p["pairs_on_cpu"] or caches[0].on_cpu or dst.on_cpu
-    pieces = [cache.piece(pattern) for cache in caches]
-    pieces.append(pairs_piece(pairs, on_cpu=on_cpu, strided=p["strided_pairs"]))
+    near = caches[:-1] if _is_far(case) else caches
+    pieces = [cache.piece(pattern) for cache in near]
+    ids = _far_ids(pairs, dst, sources=p["same_cache"]) if _is_far(case) else pairs
+    pieces.append(pairs_piece(ids, on_cpu=on_cpu, strided=p["strided_pairs"]))
     arena = Arena(pieces, STALE_PATTERNS[pattern] & 0x7F, device)
-    tensors = [cache.tensor(arena.tensors[cache.name]) for cache in (caches[0], dst)]
-    before = elements(caches, arena)
+    tensors = {cache.name: cache.tensor(arena.tensors[cache.name]) for cache in near}
+    before = elements(near, arena)
+    if _is_far(case):
+        tensors[DST], words = lay_out_far(dst, pattern, device)
+        before[DST] = words.numpy()
+    else:
+        words = dst.words(arena.tensors[DST])
     return Call(
-        [*tensors, arena.tensors[PAIRS]],
+        [tensors[caches[0].name], tensors[DST], arena.tensors[PAIRS]],
         arena=arena,
         written=frozenset({DST}),
         facts={
             "pairs": pairs,
             "before": {SRC: before[caches[0].name], DST: before[DST]},
-            "words": {DST: dst.words(arena.tensors[DST])},
+            "words": {DST: words},
+            "far": {DST: (tensors[DST], dst.num_blocks)} if _is_far(case) else {},
         },
     )
 
 
+def _is_far(case: Case) -> bool:
+    p = case.params
+    return bool(p.get("far") and p["dtype"] != "float32" and p["dst_blocks"] > 1)
+
+
+def _far_ids(pairs: list[list[int]], dst: PagedCache, *, sources: bool) -> list[list[int]]:
+    """The pairs with the ids of far blocks; `sources`: whether those are the same cache's."""
+    return [[far_block(s, dst) if sources else s, far_block(t, dst)] for s, t in pairs]
+
+
 def _has_pairs(case: Case) -> bool:
-    call = _prepare(case, 0, "cpu")
-    return bool(call.facts["words"] and call.facts["pairs"])
+    return bool(_prepare(case, 0, "cpu").facts["pairs"]) and not _is_far(case)
 
 
-def _has_caches(case: Case) -> bool:
-    return bool(_prepare(case, 0, "cpu").facts["words"])
+def _is_near(case: Case) -> bool:
+    return not _is_far(case)
 
 
 def _cache_fault(
     position: int,
     field: str,
     change: Callable[[torch.Tensor], Any],
-    applies: Callable[[Case], bool] = lambda _: True,
+    applies: Callable[[Case], bool] = _is_near,
 ) -> Fault:
     def spoil(call: Call) -> None:
         call.args[position] = change(call.args[position])
@@ -183,6 +210,8 @@ def _cache_fault(
 def _smaller(case: Case, side: str, other: str) -> bool:
     """Whether that side's cache has fewer blocks than the other's, and some."""
     p = case.params
+    if _is_far(case):
+        return False
     return bool(not p["same_cache"] and 0 < p[f"{side}_blocks"] < p[f"{other}_blocks"])
 
 
@@ -225,9 +254,9 @@ swap_blocks = Operation(
         "destination of another dtype of this size": _cache_fault(1, DST, _other_dtype),
         **pair_faults(
             "src_to_dst",
-            _has_caches,
+            _is_near,
             _has_pairs,
-            one_cache=lambda case: bool(case.params["same_cache"]),
+            one_cache=lambda case: bool(case.params["same_cache"]) and _is_near(case),
             smaller_source=lambda case: _smaller(case, "src", "dst"),
             smaller_target=lambda case: _smaller(case, "dst", "src"),
         ),
