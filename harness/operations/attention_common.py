@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from random import Random
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ from harness.cases.paged_cache import LAYOUTS, PagedCache
 from harness.cases.tensors import table_piece
 from harness.model.case import Batch, Case
 from harness.model.operation import Breach, Call, Outputs
+from harness.operations.consuming_attention import attention_breaches
 
 LAYER: dict[str, Any] = PLAIN | {
     "k_scale": 1.0,
@@ -93,8 +95,9 @@ def shared_batch(query_lens: list[int], computed_lens: list[int], block_size: in
     lengths = [q + c for q, c in zip(query_lens, computed_lens, strict=True)]
     counts = [-(-length // block_size) for length in lengths]
     pool = 2 * max(counts)
+    ids = Random(pool).sample(range(pool), pool)
     rows = (
-        tuple((37 * row + 3 * column + column // 7) % pool for column in range(count))
+        tuple(ids[(37 * row + column) % pool] for column in range(count))
         for row, count in enumerate(counts)
     )
     return Batch(block_size, tuple(query_lens), tuple(computed_lens), tuple(rows))
@@ -308,6 +311,20 @@ def invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         if bool(((got < low) | (got > high)).any()):
             yield Breach(OUT, f"of token {token} lies outside the values that it sees")
             return
+
+
+def consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Attention over what the batch says in numbers, by another way than the reference's."""
+    laid: Laid = call.facts["laid"]
+    yield from attention_breaches(
+        Attention(laid.batch, laid.shape, "all"),
+        laid.query,
+        outputs[OUT],
+        OUT,
+        scale=laid.scale,
+        window=laid.params["window"],
+        soft_cap=laid.params["soft_cap"],
+    )
 
 
 def _seen_values(call: Call) -> Iterator[tuple[int, torch.Tensor]]:

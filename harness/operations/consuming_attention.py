@@ -16,6 +16,7 @@ from harness.cases.attention import Attention, as_words
 from harness.cases.closeness import close, farthest
 from harness.cases.sight import Mask, Sight, Truth
 from harness.cases.sight_words import who
+from harness.model.case import Batch
 from harness.model.operation import Breach
 from harness.operations.consuming import truth_of_lists
 
@@ -36,17 +37,28 @@ def attention_breaches(
 
     `query` is what was given. Large batches are left to the reference.
     """
-    truth = truth_of_lists(attention.batch)
-    tokens = np.arange(len(truth.requests))
-    sight = truth.sight(tokens, Mask(window=window))
-    if not len(tokens) or len(tokens) * int(sight.stop.max()) * query.shape[1] > _MOST_SCORES:
+    sight = _sight(attention.batch, Mask(window=window))
+    tokens = len(sight.rows)
+    if not tokens or tokens * int(sight.stop.max()) * query.shape[1] > _MOST_SCORES:
         return
-    expected = _attended(attention, sight, query[: len(tokens)], scale, soft_cap)
+    expected = _attended(attention, sight, query[:tokens], scale, soft_cap)
     if not close(expected.to(out.device), out):
         place = farthest(expected, out)
-        token = who(truth, place[0]) if place else "the output"
-        text = f"{token} gets something else than attention over the keys that it must see"
+        row = f"token {place[0]}, of request {sight.rows[place[0]]}," if place else "a token"
+        text = f"{row} gets something else than attention over the keys that it must see"
         yield Breach(field, "is not attention over the batch", text)
+
+
+def _sight(batch: Batch, mask: Mask) -> Sight:
+    """What the batch's tokens must see; a sequence shorter than its query has no keys for some."""
+    lens, computed = (np.array(n, np.int64) for n in (batch.query_lens, batch.computed_lens))
+    table = np.zeros((len(lens), max(map(len, batch.blocks), default=0)), np.int64)
+    for row, blocks in enumerate(batch.blocks):
+        table[row, : len(blocks)] = blocks
+    rows = np.repeat(np.arange(len(lens)), lens)
+    positions = np.arange(len(rows)) + np.repeat(computed - (np.cumsum(lens) - lens), lens)
+    stop = np.maximum(0, positions + 1)
+    return Sight(rows, np.minimum(mask.first(positions), stop), stop, table, batch.block_size)
 
 
 def _attended(

@@ -205,6 +205,16 @@ def _wide_window(impl: Any) -> Any:
     return Wrong
 
 
+def _next_head(attend: Any) -> Any:
+    """Groups of query heads start one head late."""
+
+    def wrong(query: torch.Tensor, *args: Any, out: torch.Tensor, **options: Any) -> None:
+        attend(query.roll(1, 1), *args, out=out, **options)
+        out.copy_(out.roll(-1, 1))
+
+    return wrong
+
+
 def _no_soft_cap(impl: Any) -> Any:
     """Scores go to the softmax as they are."""
 
@@ -235,6 +245,15 @@ ON_ONE_CASE = (
         (CONSUMER,),
         "is not attention over the batch",
         "window of 16 (K24, E14)",
+    ),
+    Mistake(
+        "query heads of the next group",
+        "paged_attention",
+        "paged_attention",
+        _next_head,
+        (CONSUMER,),
+        "is not attention over the batch",
+        "NHD",
     ),
     Mistake(
         "no soft cap",
