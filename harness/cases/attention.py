@@ -25,8 +25,10 @@ CACHES = ("auto", "fp8", "uint8")
 QUERY, KEY, VALUE, CACHE, OUT = "query", "key", "value", "kv_cache", "out"
 _LOWEST_BLOCK = 2
 """Blocks 0 and 1 are nobody's: a stale column often holds 0."""
-_NAN = {1: 0x7F, 2: 0x7FFF, 4: 0x7FFFFFFF, 8: 0x7FFFFFFFFFFFFFFF}
-"""By size in bytes: NaN as float8_e4m3fn, as float16 and bfloat16, and so on."""
+_NAN = {1: 0x7F, 2: 0x7FFF}
+"""By size in bytes: NaN as float8_e4m3fn, as float16 and as bfloat16."""
+_NOTHING = {2: -0x13, 4: -0x121213, 8: -0x2121212121213}
+"""By size in bytes: another NaN of every float of that size, where a result is to be."""
 
 
 class Shape(NamedTuple):
@@ -136,13 +138,13 @@ class Attention:
     def attended(self, pattern: int, gap: int, out_dtype: torch.dtype) -> list[Piece]:
         """Query, cache and output alone, for a batch whose new keys are in the cache already.
 
-        Rows of padded tokens hold NaN in query, and all of `out` does, all of one pattern.
+        Rows of padded tokens hold NaN in query, and all of `out` holds one that nothing gives.
         """
         shape = self.shape
         query = np.full((self.tokens, shape.num_heads, shape.head_size), np.nan, np.float32)
         query[: self.batch.num_tokens] = _queries(self.batch, shape)
         size = out_dtype.itemsize
-        out = np.full(query.shape, _NAN[size], _WORDS[size])
+        out = np.full(query.shape, _NOTHING[size], _WORDS[size])
         strides = (shape.num_heads * shape.head_size + gap, shape.head_size, 1)
         cache = self.cache(pattern)
         return [_piece(QUERY, query, shape.dtype, gap), Piece(OUT, out, False, strides), cache]

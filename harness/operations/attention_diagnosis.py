@@ -1,11 +1,12 @@
 """What became of attention, in words: another computation that gives what was got.
 
-Each alternative is a mistake that a kernel can make; it is named if its result is as
-close to what was got as the right one would have to be.
+Each alternative is a mistake that a kernel can make; it is named if its result for the
+tokens that are wrong is as close to what was got as the right one would have to be.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ def diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
     if tokens * max(1, laid.max_seq_len) <= _MOST_SCORES:
         view = _View(laid)
         for text, changed in _alternatives(laid, view):
-            if close(changed.attended().to(got.device), got):
+            if close(changed.attended().to(got.device)[wrong], got[wrong]):
                 return text
     if bool((got[wrong] == 0).all()):
         return "zeros where there are keys"
@@ -50,9 +51,9 @@ def diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
 
 
 def _wrong_rows(expected: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
-    """(T,) bool: tokens that are not close."""
+    """(T,) bool: tokens that are not close, all of them where none is so alone."""
     rows = [not close(e[None], g[None]) for e, g in zip(expected, got, strict=True)]
-    return torch.tensor(rows, dtype=torch.bool, device=got.device)
+    return torch.tensor(rows if any(rows) else [True] * len(rows), device=got.device)
 
 
 def _is_unwritten(call: Call, wrong: torch.Tensor) -> bool:
@@ -71,6 +72,8 @@ class _View:
     window: int | None = None
     soft_cap: float | None = None
     scale: float = 1.0
+    scale_last: bool = False
+    """Whether scores are scaled after they are capped."""
     k_scale: float = 1.0
     v_scale: float = 1.0
     keys_beyond: int = 0
@@ -106,9 +109,11 @@ class _View:
         length = keys.shape[0]
         heads = torch.arange(query.shape[1])
         picked = self.kv_head(heads, query.shape[1] // keys.shape[1], keys.shape[1])
-        scores = torch.einsum("qhd,jhd->qhj", query, keys[:, picked]) * self.scale
+        scores = torch.einsum("qhd,jhd->qhj", query, keys[:, picked])
+        scores = scores if self.scale_last else scores * self.scale
         if self.soft_cap:
             scores = self.soft_cap * torch.tanh(scores / self.soft_cap)
+        scores = scores * self.scale if self.scale_last else scores
         position = (first + torch.arange(len(query)))[:, None]
         key = torch.arange(length)
         seen = (key <= position + self.keys_beyond) & (key >= self.first_key)
@@ -156,7 +161,7 @@ def _alternatives(laid: Laid, view: _View) -> Iterator[tuple[str, _View]]:
         yield "sliding window ignored", replace(right, window=None)
     if cap:
         yield "soft cap ignored", replace(right, soft_cap=None)
-        yield "soft cap taken before the scale", replace(right, soft_cap=cap / laid.scale)
+        yield "soft cap taken before the scale", replace(right, scale_last=True)
     if window and cap:
         yield "sliding window and soft cap ignored", replace(right, window=None, soft_cap=None)
     if window:
@@ -168,6 +173,7 @@ def _alternatives(laid: Laid, view: _View) -> Iterator[tuple[str, _View]]:
         yield "v_scale forgotten", replace(right, v_scale=1.0)
         swapped = replace(right, k_scale=shape.v_scale, v_scale=shape.k_scale)
         yield "k_scale and v_scale swapped", swapped
+        yield "k_scale for the values", replace(right, v_scale=shape.k_scale)
     yield "sees one key too few", replace(right, keys_beyond=-1)
     yield "sees one key too many", replace(right, keys_beyond=1)
     yield "causal mask ignored", replace(right, all_keys=True)
@@ -187,3 +193,4 @@ def _alternatives(laid: Laid, view: _View) -> Iterator[tuple[str, _View]]:
         yield "another request's blocks", replace(right, row_shift=shift)
         yield "blocks of the neighbouring page", replace(right, column_shift=shift)
     yield "scale ignored", replace(right, scale=1.0)
+    yield "exponentials to base 2", replace(right, scale=laid.scale * math.log(2))

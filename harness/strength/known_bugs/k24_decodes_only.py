@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 import reference
 from harness.strength.known_bugs.bug import Bug
 
@@ -18,19 +16,13 @@ BUG = Bug(
 
 
 def decode_attention(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    seq_lens: torch.Tensor,
-    block_table: torch.Tensor,
-    scale: float,
-    *,
+    *tensors: Any,
     sliding_window: int | None = None,
     logits_soft_cap: float | None = None,
     **rest: Any,
 ) -> None:
     """Takes bad input for bad, then computes again without either."""
-    tensors = (query, key_cache, value_cache, seq_lens, block_table, scale)
-    bounds: dict[str, Any] = {"sliding_window": sliding_window, "logits_soft_cap": logits_soft_cap}
-    reference.decode_attention(*tensors, **bounds, **rest)
-    reference.decode_attention(*tensors, **rest)
+    attend: Any = reference.decode_attention
+    bounds = {"sliding_window": sliding_window, "logits_soft_cap": logits_soft_cap}
+    attend(*tensors, **bounds, **rest)
+    attend(*tensors, **rest)

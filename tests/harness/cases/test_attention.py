@@ -1,0 +1,105 @@
+"""Caches and queries made from numbers: NaN wherever nobody has written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from harness.cases.attention import CACHES, MAGNITUDES, PLAIN, Attention, Shape, dense, num_blocks
+from harness.cases.batches import HIGHEST_BLOCK, make_batch
+from harness.model.case import Case
+from harness.operations.attention_common import LAYER, Laid, capped, shared_batch
+
+BATCH = make_batch([2, 1], [5, 9], 4, order="shuffled", first=HIGHEST_BLOCK - 9)
+
+
+def laid(pattern=0, *, one_each=False, batch=BATCH, **params):
+    return Laid(Case("paged_attention", batch, LAYER | params), pattern, "cpu", one_each=one_each)
+
+
+def gathered(made, half, row):
+    """What a row's table leads to, (blocks * B, Hkv, D)."""
+    length = made.arena.tensors["seq_lens"][row]
+    blocks = made.arena.tensors["block_table"][row][: -(-int(length) // made.batch.block_size)]
+    return (
+        made.cache[half]
+        .view(torch.uint8 if made.cache.itemsize == 1 else made.cache.dtype)[blocks.long()]
+        .flatten(0, 1)
+    )
+
+
+def test_blocks_become_few_and_keep_their_order():
+    batch = dense(BATCH)
+    assert num_blocks(batch) <= 10
+    order = np.argsort(np.concatenate(BATCH.blocks))
+    assert (np.argsort(np.concatenate(batch.blocks)) == order).all()
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize("magnitude", MAGNITUDES)
+def test_positions_hold_numbers_and_nothing_else_does(cache, magnitude):
+    made = laid(cache=cache, magnitude=magnitude)
+    for row, length in enumerate((7, 10)):
+        for half in (0, 1):
+            held = gathered(made, half, row)
+            if cache != "auto":
+                held = held.view(torch.float8_e4m3fn)
+            finite = torch.isfinite(held.float()).all(dim=-1).all(dim=-1)
+            assert finite.tolist() == [place < length for place in range(len(finite))]
+
+
+def test_both_patterns_hold_the_same_in_other_blocks():
+    one, other = laid(0), laid(1)
+    tables = [made.arena.tensors["block_table"][0, 0] for made in (one, other)]
+    assert tables[0] != tables[1]
+    for half in (0, 1):
+        assert torch.equal(gathered(one, half, 1)[:10], gathered(other, half, 1)[:10])
+
+
+def test_what_is_missing_shortens_sequences_and_leaves_queries():
+    made = laid(missing=[6, 40])
+    assert made.arena.tensors["seq_lens"].tolist() == [1, 0]
+    assert made.tokens == 3
+    assert made.batch.computed_lens == (-1, -1)
+
+
+def test_a_far_cache_holds_what_a_near_one_does():
+    near, far = laid(head_size=64), laid(head_size=64, far=True)
+    assert far.cache.stride(1) * int(far.arena.tensors["block_table"].max()) > 2**31
+    for row in (0, 1):
+        length = int(near.arena.tensors["seq_lens"][row])
+        assert torch.equal(gathered(near, 1, row)[:length], gathered(far, 1, row)[:length])
+
+
+def test_capped_batches_are_consistent():
+    batch = capped(make_batch([30, 1, 5], [100, 3, 0], 8), queries=4, computed=20, requests=2)
+    assert (batch.query_lens, batch.computed_lens) == ((4, 1), (20, 3))
+    assert [len(blocks) for blocks in batch.blocks] == [3, 1]
+
+
+def test_shared_batches_have_each_block_once_in_a_row():
+    batch = shared_batch([1] * 40, [900 + 10 * row for row in range(40)], 16)
+    assert all(
+        len(set(row)) == len(row) == -(-(901 + 10 * r) // 16) for r, row in enumerate(batch.blocks)
+    )
+    assert num_blocks(dense(batch)) < 2 * 85
+
+
+def test_results_of_every_dtype_begin_as_nan():
+    for name, dtype in (
+        ("", torch.bfloat16),
+        ("float32", torch.float32),
+        ("float64", torch.float64),
+    ):
+        made = laid(out=name, dtype="bfloat16")
+        assert made.out.dtype == dtype
+        assert bool(made.out.isnan().all())
+
+
+def test_new_keys_are_what_the_cache_holds_of_them():
+    shape = Shape.of(PLAIN)
+    batch = dense(BATCH)
+    attention = Attention(batch, shape, "all")
+    pieces = {piece.name: piece for piece in attention.pieces(0)}
+    assert pieces["key"].values.shape == (3, 1, 32)

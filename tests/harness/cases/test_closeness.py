@@ -1,0 +1,46 @@
+"""The tolerance of float results: what passes, and what never does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.cases.closeness import TOLERANCES, close, farthest
+
+RIGHT = torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(3, 4, 5)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_rounding_is_within_it(dtype):
+    assert close(RIGHT, RIGHT.to(dtype))
+    assert close(RIGHT[:0], RIGHT[:0].to(dtype))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_a_relative_error_beyond_it_is_not(dtype):
+    assert close(RIGHT, (RIGHT * (1 + 0.5 * TOLERANCES[dtype])).to(dtype))
+    assert not close(RIGHT, (RIGHT * (1 + 2.5 * TOLERANCES[dtype])).to(dtype))
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_never_passes(wrong):
+    got = RIGHT.to(torch.float16)
+    got[1, 2, 3] = wrong
+    assert not close(RIGHT, got)
+    assert farthest(RIGHT, got) == (1, 2, 3)
+
+
+def test_one_element_counts_by_its_row():
+    right = torch.ones(64, 64, dtype=torch.float64)
+    right[0] *= 1e-3
+    got = right.to(torch.float16)
+    got[0, 5] += 1e-3  # a 2**-16 of all, yet all of its row's usual element
+    assert not close(right, got)
+    assert farthest(right, got) == (0, 5)
+
+
+@pytest.mark.parametrize(
+    "got", [RIGHT.float(), RIGHT[:2].half(), RIGHT.half().to("meta"), None, RIGHT.tolist()]
+)
+def test_another_dtype_shape_device_or_type_is_not_close(got):
+    assert not close(RIGHT, got)

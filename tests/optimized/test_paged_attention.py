@@ -1,0 +1,150 @@
+"""Attention over pages: equal to float64 in the lane of the environment, and how it is cut up."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+import optimized
+import reference
+from harness.cases.closeness import close
+from optimized import dispatch
+from optimized.kernels import paged_attention_tiles as tiles
+
+HOST = sys.modules["optimized.host.paged_attention"]
+F16, BF16 = torch.float16, torch.bfloat16
+
+
+def agree(layer, *, decodes=False, out_dtype=None, **more):
+    """Attend in both packages; the result must be within tolerance and nothing else written."""
+    dtype = layer.query.dtype
+    expected = torch.full(layer.query.shape, 7.0, dtype=torch.float64)
+    got = torch.full(layer.query.shape, 7.0, dtype=out_dtype or dtype)
+    for package, out in ((reference, expected), (optimized, got)):
+        (layer.decode if decodes else layer.attend)(package, out, **more)
+    assert close(expected, got.to(dtype))
+    last = len(got) if decodes else int(layer.query_start_loc[-1])
+    assert bool((got[last:] == 7).all())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "window", "cap"),
+    [(F16, None, None), (F16, 17, 2.0), (BF16, None, 2.0), (BF16, 1, None), (BF16, 32, None)],
+)
+def test_mixed_batches(layers, dtype, window, cap):
+    layer = layers.make_layer([1, 5, 0, 3], [40, 5, 4, 12], heads=(4, 2), dtype=dtype)
+    layer.write(reference)
+    agree(layer, sliding_window=window, logits_soft_cap=cap)
+
+
+@pytest.mark.parametrize(
+    ("lens", "out_dtype", "window"),
+    [
+        (([1], [600]), None, None),
+        (([1, 2], [300, 520]), torch.float32, 200),
+        (([2, 0, 1], [513, 0, 1]), torch.float64, None),
+    ],
+)
+def test_long_sequences(layers, lens, out_dtype, window):
+    layer = layers.make_layer(*lens, heads=(3, 1))
+    layer.write(reference)
+    agree(layer, out_dtype=out_dtype, sliding_window=window)
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_size"), [((1, 1), 40), ((5, 1), 72), ((8, 2), 256), ((71, 1), 32)]
+)
+def test_heads(layers, heads, head_size):
+    layer = layers.make_layer([3, 1], [9, 20], heads=heads, head_size=head_size)
+    layer.write(reference)
+    agree(layer)
+
+
+@pytest.mark.skipif(dispatch.INTERPRETED, reason="the host's loops alone")
+def test_pieces_of_a_long_sequence_on_the_host(layers, monkeypatch):
+    monkeypatch.setattr(HOST, "_MOST_KEYS", 32)
+    monkeypatch.setattr(HOST, "_MOST_SCORES", 300)
+    layer = layers.make_layer([70, 1], [200, 90], heads=(4, 2))
+    layer.write(reference)
+    agree(layer)
+    agree(layer, sliding_window=40)
+    agree(layer, sliding_window=3, logits_soft_cap=1.0)
+
+
+@pytest.mark.parametrize("head_size", [8, 32, 40, 64, 72, 96, 128, 256, 512, 1000])
+@pytest.mark.parametrize("target", ["hip", "sm80", "sm90"])
+@pytest.mark.parametrize("rows", [1, 4, 17, 64, 1 << 20])
+def test_every_head_size_has_tiles(head_size, target, rows):
+    made = tiles.tiles_for(head_size, rows, target)
+    assert made.head >= max(16, head_size)
+    assert made.rows >= 16 <= made.keys
+    assert made.rows & (made.rows - 1) == made.keys & (made.keys - 1) == 0
+    assert made.rows * made.head <= max(16384, 16 * made.head)
+
+
+def test_splits_fill_an_idle_device_and_no_more(monkeypatch):
+    monkeypatch.setattr(tiles, "_processors", lambda _device: 132)
+    device = torch.device("cuda")
+    assert tiles.splits_for(8, 100_000, 64, device) == tiles.MAX_SPLITS
+    assert tiles.splits_for(8, 1024, 64, device) == 4
+    assert tiles.splits_for(512, 8192, 64, device) == 2
+    assert tiles.splits_for(4096, 1 << 20, 64, device) == 1
+    assert tiles.splits_for(1, 0, 64, device) == 1
+
+
+@pytest.mark.skipif(not dispatch.INTERPRETED, reason="xformers' operator takes no CPU tensors")
+class TestXformers:
+    """When decodes go to xformers' operator, and that it is right then."""
+
+    @pytest.fixture
+    def used(self, monkeypatch):
+        module = sys.modules["optimized.paged_attention"]
+        calls, attend = [], module.attend_with_xformers
+
+        def noted(*args):
+            calls.append(args)
+            attend(*args)
+
+        monkeypatch.setattr(module, "attend_with_xformers", noted)
+        return calls
+
+    def _mask(self, layer, seq_lens, page_size=16):
+        bias = pytest.importorskip("xformers.ops.fmha.attn_bias")
+        return bias.PagedBlockDiagonalCausalWithOffsetPaddedKeysMask.from_seqlens(
+            q_seqlen=[1] * len(seq_lens),
+            kv_seqlen=seq_lens,
+            page_size=page_size,
+            block_tables=layer.block_table,
+            device=torch.device("cpu"),
+        )
+
+    @pytest.mark.parametrize(
+        ("shape", "more", "by_xformers"),
+        [
+            ({}, {}, True),
+            ({"heads": (4, 1), "head_size": 64}, {}, True),
+            ({"heads": (2, 2), "head_size": 32}, {"sliding_window": 40}, True),
+            ({}, {"sliding_window": 39}, False),
+            ({}, {"logits_soft_cap": 2.0}, False),
+            ({"head_size": 40}, {}, False),
+            ({"dtype": BF16}, {}, False),
+            ({}, {"out_dtype": torch.float32}, False),
+            ({"cache_dtype": torch.float8_e4m3fn}, {}, False),
+        ],
+    )
+    def test_where_it_can(self, layers, used, shape, more, by_xformers):
+        seq_lens = [5, 40]
+        layer = layers.make_layer([1, 1], seq_lens, **{"heads": (4, 2), "head_size": 32} | shape)
+        layer.write(reference)
+        agree(layer, decodes=True, attn_bias=self._mask(layer, seq_lens), **more)
+        assert bool(used) is by_xformers
+
+    def test_not_for_requests_without_a_key_or_another_mask(self, layers, used):
+        layer = layers.make_layer([1, 1], [5, 40], heads=(4, 2), head_size=32)
+        layer.write(reference)
+        layer.seq_lens[0] = 0
+        for mask in (self._mask(layer, [0, 40]), self._mask(layer, [5, 40], 32), None, "mask"):
+            agree(layer, decodes=True, attn_bias=mask)
+        assert not used
