@@ -139,7 +139,10 @@ class CacheWrite:
             slots = slots + upper * (far_memory.far_shift(self._cache) * size)
         # "auto" must not read the scales.
         scales = self.scales if self.quantised else (np.nan, np.nan)
+        shift = params["shift"]  # in elements, so that nothing starts where wide words do
+        words = (np.int16, np.uint8)[: 1 + self.quantised] if shift else ()
         pieces = [
+            *(Piece(f"beside {word}", np.zeros(shift, word), False, (1,)) for word in words),
             _rows(KEY, self.given[0], params["rows"]),
             _rows(VALUE, self.given[1], params["rows"] + params["apart"]),
             Piece(SLOTS, slots, False, (2 if params["strided"] else 1,)),

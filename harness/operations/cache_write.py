@@ -43,6 +43,7 @@ _PLAIN: dict[str, Any] = {
     "strided": False,
     "unwritten": [],
     "apart": False,
+    "shift": 0,
     "far": False,
 }
 _SCALE = st.sampled_from((1.0, 0.5, 0.3, 2.0, 0.0123, 448.0, 1e-6))
@@ -73,6 +74,7 @@ def _cases(draw: st.DrawFn) -> Case:
         strided=batch.strided,
         unwritten=draw(st.lists(st.integers(0, 40), max_size=3)),
         apart=draw(st.sampled_from((False, False, False, True))),
+        shift=draw(st.sampled_from((0, 0, 0, 1, 2))),
     )
 
 
@@ -90,6 +92,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield from _last_slots()
     yield from _layouts(mixed)
     yield from _elements(mixed)
+    for shift in (1, 2, 4):
+        aside = {"shift": shift, "head_size": 8}
+        yield f"memory that starts {shift} elements off", _case(mixed, **aside)
+        yield f"memory that starts {shift} elements off, fp8", _case(mixed, **aside, cache="fp8")
     for head_size in (1, 2, 8, 40, 72, 96, 120, 128, 256):
         shape = {"head_size": head_size, "num_kv_heads": 2}
         yield f"head size {head_size}", _case(make_batch([3, 1], [2, 5], 4), **shape)
