@@ -1,0 +1,161 @@
+"""The GPU lane where there is no GPU: its code runs on CPU memory, and it says what it did not do.
+
+`fake_cuda.py` stands for the device. What only a real one shows is left to `pytest -m
+gpu` and `tools/gpu_suite.sh` on a machine that has one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+NO_GPU_HERE = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+ABSENT = ("jinja2", "junitparser", "scipy", "jsonschema")
+"""Packages that a GPU machine without a package index may lack."""
+WITHOUT_THEM = f"""
+import sys
+for name in {ABSENT!r}:
+    sys.modules[name] = None
+from harness.cli import main
+main()
+"""
+
+
+def run(*arguments: str, interpret: bool = False, **more: str) -> subprocess.CompletedProcess[str]:
+    """Python in a plain checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **more}
+    environment.pop("TRITON_INTERPRET", None)
+    if interpret:
+        environment["TRITON_INTERPRET"] = "1"
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def suite():
+    spec = importlib.util.spec_from_file_location("gpu_suite", ROOT / "tools" / "gpu_suite.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@NO_GPU_HERE
+def test_the_tests_of_the_gpu_lane_pass_on_a_fake_device():
+    long = "not steps_in_a_row and not random_batches and not sampled and not long"
+    chosen = ("-m", "gpu", "-k", long, "-q", "-p", "no:cacheprovider")
+    done = run("tests/fake_cuda.py", "pytest", *chosen, "tests/optimized", interpret=True)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "no CUDA device" in done.stdout  # real sizes
+
+
+@NO_GPU_HERE
+def test_operations_pass_on_a_fake_device(tmp_path):
+    names = "build_slot_mapping,copy_blocks"
+    done = _verify("--ops", names, "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASS: " in done.stdout
+
+
+@NO_GPU_HERE
+def test_a_wait_for_the_device_is_a_finding(tmp_path):
+    candidate = str(ROOT / "tests" / "harness" / "candidates" / "waits.py")
+    names = ("--ops", "slice_query_start_locs", "--out", str(tmp_path))
+    done = _verify("--candidate", candidate, *names)
+    assert done.returncode == 1, done.stdout + done.stderr
+    summary = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    [finding] = summary["findings"]
+    assert finding["diagnosis"] == "synchronises host and device"
+    assert finding["oracle"] == "cost"
+
+
+def _verify(*arguments: str) -> subprocess.CompletedProcess[str]:
+    quick = ("--examples", "2", "--steps", "0", "--no-remember")
+    return run("tests/fake_cuda.py", "verify", *quick, *arguments, interpret=True)
+
+
+def test_verify_runs_without_the_packages_that_a_gpu_machine_may_lack(tmp_path):
+    quick = ("--ops", "is_block_tables_empty", "--candidate", "reference", "--examples", "3")
+    done = run("-c", WITHOUT_THEM, "verify", *quick, "--steps", "0", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    written = {path.name for path in tmp_path.iterdir()}
+    assert "summary.json" in written
+    assert not written & {"index.html", "junit.xml"}
+
+
+@NO_GPU_HERE
+def test_the_suite_says_that_there_is_no_gpu(tmp_path):
+    out = tmp_path / "gpu.json"
+    done = subprocess.run(
+        [ROOT / "tools" / "gpu_suite.sh", "--out", out, "--commit", "abc"],
+        env={**os.environ, "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3, done.stdout + done.stderr
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert (record["verdict"], record["reason"]) == ("UNVERIFIED", "no CUDA device")
+    assert (record["device"], record["commit"]) == (None, "abc")
+    assert {part["result"] for part in record["parts"].values()} == {"not run"}
+    assert "UNVERIFIED (no CUDA device)" in done.stdout
+
+
+def test_a_dry_run_goes_through_all_parts_and_verifies_nothing(tmp_path):
+    out = tmp_path / "gpu.json"
+    done = run("tools/gpu_suite.py", "--device", "cpu", "--seconds", "300", "--out", str(out))
+    assert done.returncode == 3, done.stdout + done.stderr
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert record["verdict"] == "UNVERIFIED"
+    parts = record["parts"]
+    assert parts["verify"]["verdict"] == "PASS", parts["verify"]
+    assert parts["tests"]["result"] in ("skipped", "passed"), parts["tests"]
+    assert parts["figures"]["wrong"] == [], parts["figures"]
+    measured = {figure["name"] for figure in parts["figures"]["figures"]}
+    assert {"copy", "decode by the paged kernel", "cache write", "slot mapping"} <= measured
+    for figure in parts["figures"]["figures"]:
+        assert 0 < figure["low"] <= figure["value"] * 1.001, figure
+        assert figure["value"] <= figure["high"] * 1.001, figure
+
+
+@pytest.mark.parametrize(
+    ("results", "unverified", "verdict"),
+    [
+        (("passed", "passed", "passed"), "", "PASS"),
+        (("passed", "failed", "passed"), "", "FAIL"),
+        (("passed", "failed", "passed"), "no CUDA device", "FAIL"),
+        (("passed", "passed", "passed"), "no CUDA device", "UNVERIFIED"),
+        (("incomplete", "passed", "passed"), "", "UNVERIFIED"),
+        (("passed", "not run", "passed"), "", "UNVERIFIED"),
+        (("out of time", "passed", "passed"), "", "UNVERIFIED"),
+    ],
+)
+def test_the_verdict_of_a_suite(suite, results, unverified, verdict):
+    parts = {name: {"result": result} for name, result in zip(suite.PARTS, results, strict=True)}
+    assert suite.verdict_of(parts, unverified)[0] == verdict
+
+
+def test_a_finding_of_an_interrupted_part_is_a_failure(suite):
+    parts = {"verify": {"result": "out of time", "verdict": "FAIL"}}
+    assert suite.verdict_of(parts, "") == ("FAIL", "failed: verify")
+
+
+def test_a_part_that_takes_too_long_is_interrupted(suite, tmp_path):
+    command = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"]
+    part = suite.run(command, 1.0, tmp_path / "log", {})
+    assert part["result"] == "out of time"
+    assert part["seconds"] < 20
+    assert part["last_lines"][0] == "begun"

@@ -1,0 +1,222 @@
+"""Verify, test and measure on this machine's GPU, and write down what came out as one JSON file.
+
+    tools/gpu_suite.sh [--out gpu.json] [--seconds 540] [--commit ID]
+    tools/gpu_suite.sh --device cpu     a dry run of the parts, which verifies nothing
+
+A part that fails or takes too long does not stop the next one. Exit codes: 0 all parts
+passed, 1 one failed, 3 something has no verdict: no GPU, too little time, no pytest.
+reports/README.md describes the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SCHEMA = "attnproof.gpu_suite/1"
+SHARES = {"verify": 0.55, "tests": 0.2, "figures": 0.25}
+"""Of the time there is, for each part; what one leaves the next may use."""
+GRACE_SECONDS = 40.0
+"""How long an interrupted part may write its report."""
+NO_GPU = "no CUDA device"
+DRY_RUN = "a dry run on the CPU verifies nothing of a GPU"
+Part = dict[str, Any]
+
+
+def run(command: list[str], seconds: float, log: Path, more: dict[str, str]) -> Part:
+    """Run a part for at most so long: an interrupt, then the end of it and its children."""
+    began = time.monotonic()
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | more,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        late = False
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            late = True
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return {
+        "result": "out of time" if late else "passed" if process.returncode == 0 else "failed",
+        "status": process.returncode,
+        "seconds": round(time.monotonic() - began, 1),
+        "command": " ".join(command[1:]),
+        "last_lines": [line[:300] for line in lines[-40:]],
+    }
+
+
+def verify(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
+    """`attnproof verify` on the device; its verdict and findings."""
+    out = folder / "report"
+    command = [sys.executable, "-m", "harness", "verify", "--device", options.device]
+    command += ["--out", str(out), "--no-remember", "--timeout", "60"]
+    if options.device == "cpu":
+        command += ["--ops", "build_slot_mapping,slice_query_start_locs"]
+        command += ["--examples", "5", "--steps", "2"]
+    made = run(command, seconds, folder / "verify.log", {})
+    made |= _summary(out / "summary.json") or _summary(out / "incomplete" / "summary.json")
+    if made["status"] == 3 and made["result"] == "failed":
+        made["result"] = "incomplete"
+    return made
+
+
+def _summary(path: Path) -> Part:
+    if not path.exists():
+        return {}
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    kept = ("verdict", "reason", "seed", "counts", "operations", "findings")
+    return {name: summary[name] for name in kept if name in summary}
+
+
+def tests(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
+    """The tests with the marker `gpu`."""
+    if find_spec("pytest") is None:
+        return {"result": "not run", "reason": "pytest is not installed"}
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
+    made = run([*command, "tests/optimized"], seconds, folder / "tests.log", {})
+    if options.device == "cpu" and made["result"] == "passed":
+        made["result"] = "skipped"
+    return made
+
+
+def figures(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
+    """Speed, against copy bandwidth and the peers that are installed."""
+    out = folder / "figures.json"
+    command = [sys.executable, "tools/gpu_figures.py", "--out", str(out)]
+    dry = options.device == "cpu"
+    command += ["--smoke", "--seconds", "1"] if dry else ["--seconds", str(round(seconds / 2))]
+    more = {"TRITON_INTERPRET": "1"} if dry else {}
+    made = run(command, seconds, folder / "figures.log", more)
+    if out.exists():
+        made |= json.loads(out.read_text(encoding="utf-8"))
+    return made
+
+
+PARTS = {"verify": verify, "tests": tests, "figures": figures}
+
+
+def describe_device() -> Part | None:
+    """The first GPU, None without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    seen = torch.cuda.get_device_properties(0)
+    return {
+        "name": seen.name,
+        "count": torch.cuda.device_count(),
+        "capability": f"{seen.major}.{seen.minor}",
+        "memory_bytes": seen.total_memory,
+        "multiprocessors": seen.multi_processor_count,
+        "l2_bytes": seen.L2_cache_size,
+        "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+    }
+
+
+def describe_versions() -> dict[str, str | None]:
+    """Of what the results depend on; None for what is not installed."""
+    import torch
+
+    from harness.running.environment import package_version
+
+    names = ("torch", "triton", "xformers", "numpy", "numba", "hypothesis", "pytest")
+    versions = {name: package_version(name) for name in names}
+    return versions | {"cuda": torch.version.cuda, "python": sys.version.split()[0]}
+
+
+def _output(*command: str) -> str | None:
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else None
+
+
+def verdict_of(parts: dict[str, Part], unverified: str) -> tuple[str, str]:
+    """PASS, FAIL or UNVERIFIED, and why."""
+    failed = [name for name, part in parts.items() if part["result"] == "failed"]
+    failed += [name for name, part in parts.items() if part.get("verdict") == "FAIL"]
+    if failed:
+        return "FAIL", f"failed: {', '.join(dict.fromkeys(failed))}"
+    if unverified:
+        return "UNVERIFIED", unverified
+    open_ = [f"{name} {part['result']}" for name, part in parts.items()]
+    open_ = [text for text in open_ if not text.endswith(" passed")]
+    return ("UNVERIFIED", ", ".join(open_)) if open_ else ("PASS", "")
+
+
+def main() -> int:
+    """The command line."""
+    options = _options()
+    started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
+    device = describe_device()
+    unverified = NO_GPU if device is None else ""
+    if options.device == "cpu":
+        unverified = DRY_RUN
+    parts: dict[str, Part] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, part in PARTS.items():
+            if unverified == NO_GPU:
+                parts[name] = {"result": "not run", "reason": NO_GPU}
+                continue
+            left = options.seconds - (time.monotonic() - clock)
+            share = SHARES[name] / sum(SHARES[other] for other in list(PARTS)[len(parts) :])
+            parts[name] = part(options, max(10.0, left * share), Path(folder))
+            print(f"{name}: {parts[name]['result']}, {parts[name].get('seconds', 0)} s", flush=True)
+            if parts[name]["result"] not in ("passed", "skipped"):
+                print("\n".join(parts[name].get("last_lines", [])[-15:]), flush=True)
+    verdict, reason = verdict_of(parts, unverified)
+    record = {
+        "schema": SCHEMA,
+        "verdict": verdict,
+        "reason": reason,
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - clock, 1),
+        "commit": options.commit or _output("git", "rev-parse", "HEAD"),
+        "device": device,
+        "versions": describe_versions(),
+        "parts": parts,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"{verdict}{f' ({reason})' if reason else ''}: {options.out}")
+    return {"PASS": 0, "FAIL": 1, "UNVERIFIED": 3}[verdict]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="tools/gpu_suite.sh",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--out", type=Path, default=Path("reports/gpu_suite.json"))
+    parser.add_argument("--seconds", type=float, default=540.0, help="for all parts together")
+    parser.add_argument("--commit", help="of this checkout, where git is not there to ask")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
