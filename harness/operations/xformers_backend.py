@@ -22,6 +22,7 @@ from harness.cases.attention import (
     dense,
     num_blocks,
 )
+from harness.cases.attention_shapes import MODELS
 from harness.cases.batches import batches, make_batch
 from harness.cases.tensors import lay_out
 from harness.cases.xformers_step import (
@@ -84,6 +85,12 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     for page, size in enumerate(_PAGES[1:], 1):
         edge = make_batch([1, 2], [size - 1, size - 2], 16)
         yield f"pages of {size}, crossed by a step", _case(edge, page=page, more=[1])
+
+
+def _large() -> Iterator[tuple[str, Case]]:
+    """A prompt of real size and the first tokens behind it."""
+    llama = MODELS[0].layer | {"dtype": "bfloat16"}
+    yield "a long prompt, then decodes", _case(make_batch([400], [0], 16), more=[1, 1], **llama)
 
 
 def _steps(batch: Batch) -> Iterator[Case]:
@@ -252,6 +259,7 @@ xformers_attention_backend = Operation(
     summary="the backend's constants and classes, and some steps of an engine through them",
     cases=_cases,
     boundaries=_boundaries,
+    large=_large,
     from_batch=_steps,
     prepare=_prepare,
     outputs=_outputs,

@@ -20,6 +20,7 @@ from harness.cases.attention import (
     Shape,
     dense,
 )
+from harness.cases.attention_shapes import MODELS
 from harness.cases.batches import batches, make_batch
 from harness.cases.tensors import lay_out
 from harness.cases.xformers_step import (
@@ -42,6 +43,8 @@ from harness.operations.xformers_metadata import boundary_of, fields_of
 from reference.interface import XFormersAttentionMetadata
 
 NAME = "XFormersAttentionImpl"
+_MODELS = ("gpt-oss-20b", "Gemma-2-9B", "Falcon-7B", "Phi-2")
+"""Models whose heads differ most, with windows and a soft cap among them."""
 _ATTRIBUTES = (
     "num_heads",
     "head_size",
@@ -152,6 +155,23 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     wide = make_batch([1, 1, 3], [20, 3, 2], 16, strided=True, dtype="int64", spare_columns=2)
     yield "strided int64", _case(wide)
     yield "shared prefix blocks", _case(make_batch([1, 2], [32, 32], 16, shared=True))
+    for model in MODELS:
+        if model.name in _MODELS:
+            heads = model.layer | {"num_kv_heads": min(2, model.num_kv_heads)}
+            bounds = {"window": -(-model.window // 256), "soft_cap": float(model.soft_cap)}
+            yield f"{model.name}, scaled down", _case(mixed, **heads, **bounds)
+
+
+def _large() -> Iterator[tuple[str, Case]]:
+    """Real sizes; prefixes are shared, or numbers alone would fill minutes."""
+    starts = [4000 + 17 * row for row in range(24)]
+    batch = make_batch([1] * 24 + [64], [*starts, 3000], 16, shared=True)
+    llama = MODELS[0].layer | {"dtype": "bfloat16"}
+    yield "decodes and a chunked prefill", _case(batch, **llama)
+    fp8 = {"cache": "fp8", "k_scale": 0.3, "v_scale": 0.07}
+    yield "the same with an fp8 cache and a window", _case(batch, **llama, **fp8, window=1024)
+    decodes = make_batch([1] * 24, starts, 16, shared=True)
+    yield "only decodes", _case(decodes, **MODELS[0].layer)
 
 
 def _steps(batch: Batch) -> Iterator[Case]:
@@ -249,6 +269,7 @@ xformers_attention_impl = Operation(
     summary="one layer's step: new keys and values to the cache, attention to all of them",
     cases=_cases,
     boundaries=_boundaries,
+    large=_large,
     from_batch=_steps,
     prepare=_prepare,
     outputs=_outputs,
