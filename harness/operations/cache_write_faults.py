@@ -15,6 +15,7 @@ from harness.operations.common import batch_of, wrong_type
 from reference.interface import MetadataError
 
 KEY_CACHE, VALUE_CACHE = "key_cache", "value_cache"
+_OTHER = {torch.float16: torch.bfloat16, torch.bfloat16: torch.float16}
 _POSITIONS = ("key", "value", KEY_CACHE, VALUE_CACHE, SLOTS, "kv_cache_dtype", "k_scale", "v_scale")
 
 
@@ -104,13 +105,22 @@ FAULTS = {
     "float32 values": _change("value", lambda value: value.float()),
     "values of another dtype": _change(
         "value",
-        lambda value: value.to(torch.float16 if value.dtype == torch.bfloat16 else torch.bfloat16),
+        lambda value: value.to(_OTHER[value.dtype]),
     ),
     "values of more heads": _change("value", lambda value: torch.cat([value, value], dim=1)),
     "values of larger heads": _change("value", lambda value: torch.cat([value, value], dim=2)),
     "one key less than slots": _change("key", lambda key: key[:-1], _has_slots_and_no_more_rows),
     "one value less than slots": _change(
         "value", lambda value: value[:-1], _has_slots_and_no_more_rows
+    ),
+    "one row of both less than slots": _change(
+        "key", lambda given: given[:-1], _has_slots_and_no_more_rows, also="value"
+    ),
+    "caches of the other 16-bit dtype": _change(
+        KEY_CACHE,
+        lambda cache: cache.view(_OTHER[cache.dtype]),
+        _is_auto,
+        also=VALUE_CACHE,
     ),
     "cache of keys and values": _change(KEY_CACHE, lambda cache: cache[None]),
     "caches of other heads": _change(KEY_CACHE, lambda cache: cache[:, :, :0], also=VALUE_CACHE),
