@@ -77,6 +77,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "a block filled, then the next one begun", _case(full, more=[1])
     idle = make_batch([1, 0, 3], [6, 4, 0], 16)
     yield "idle rows, then all decode (E23)", _case(idle, more=[1])
+    evened = make_batch([1, 1], [20, 3], 16, padded_requests=1, padded_tokens=1)
+    yield "as many tokens as rows, one of them padding (E23)", _case(evened)
     yield "no requests", _case(make_batch([], [], 16), more=[1])
     windowed = {"window": 3, "soft_cap": 2.0}
     yield "window and soft cap over steps (K24, E14)", _case(prompt, more=[1], **windowed)
@@ -128,6 +130,8 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         metadata, own = lay_out(batch, pattern, device, more=pieces)
         arena = arena or own
         tensors = {n: attention.tensor(own.tensors[n]) for n in (QUERY, KEY, VALUE, OUT)}
+        tensors["rest"] = own.tensors[OUT][batch.num_tokens :]
+        tensors["rest_before"] = tensors["rest"].clone()
         steps.append(SimpleNamespace(attention=attention, metadata=metadata, **tensors))
     assert arena is not None
     first = steps[0].attention
@@ -193,6 +197,7 @@ def _outputs(call: Call, result: Outputs) -> Outputs:
     words = steps[0].attention.cache_words(call.arena.tensors[CACHE])
     for number, (step, out) in enumerate(zip(steps, outs, strict=True), 1):
         result[f"[{number}].output"] = out[: step.attention.batch.num_tokens]
+        result[f"[{number}].rest of output kept"] = torch.equal(step.rest, step.rest_before)
     return result | {"kv_cache": words}
 
 
@@ -215,6 +220,8 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     before = steps[0].cache_words(call.facts["before"])
     yield from written_breaches(steps, outputs["kv_cache"], before, call.facts["pattern"])
     for number, attention in enumerate(steps, 1):
+        if outputs[f"[{number}].rest of output kept"] is not True:
+            yield Breach(f"[{number}].output", "is written where no row has a token")
         for breach in range_breaches(
             attention, outputs[f"[{number}].output"], call.facts["params"]["window"]
         ):
@@ -239,6 +246,8 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
 
 
 def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
+    if field.endswith(".rest of output kept"):
+        return "output of tokens written that no row has"
     if not field.endswith(".output") or not isinstance(got, torch.Tensor):
         return "wrong keys or values in the cache" if field == "kv_cache" else ""
     if got.shape == expected.shape and not got.isfinite().all():
