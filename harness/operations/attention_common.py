@@ -49,6 +49,7 @@ LAYER: dict[str, Any] = PLAIN | {
 none at all, so that queries lie before its first key.
 """
 HEAD_SIZES = (32, 64, 40, 72, 128, 16, 120, 7, 96, 80, 256)
+_MANY_KEYS, _MANY_ELEMENTS = 4, 64
 _HULL_TOKENS = 64
 """Tokens that the convex hull is looked at for: the first ones and the last ones."""
 
@@ -297,6 +298,8 @@ def invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     if not bool(torch.isfinite(out.double()).all()):
         yield Breach(OUT, "is not finite")
         return
+    if _is_rounded(call):
+        yield Breach(OUT, f"in {laid.dtype} is rounded to {laid.shape.dtype}")
     tolerance = 8 * TOLERANCES[laid.shape.dtype]
     for token, values in _seen_values(call):
         got = out[token].double()
@@ -311,6 +314,25 @@ def invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         if bool(((got < low) | (got > high)).any()):
             yield Breach(OUT, f"of token {token} lies outside the values that it sees")
             return
+
+
+def _is_rounded(call: Call) -> bool:
+    """Whether a wider result holds nothing that the queries' dtype could not.
+
+    By chance only where few elements are sums of some keys' values.
+    """
+    laid: Laid = call.facts["laid"]
+    batch, window = laid.batch, laid.sliding_window or _MANY_KEYS
+    if laid.dtype == laid.shape.dtype or laid.shape.magnitude != "normal" or window < _MANY_KEYS:
+        return False
+    several = [
+        computed + place + 1 >= _MANY_KEYS
+        for queries, computed in zip(batch.query_lens, batch.computed_lens, strict=True)
+        for place in range(queries)
+    ]
+    sums = call.kwargs[OUT][: laid.tokens][torch.tensor(several, dtype=torch.bool)]
+    rounded = sums.to(laid.shape.dtype).to(sums.dtype)
+    return sums.numel() >= _MANY_ELEMENTS and torch.equal(rounded, sums)
 
 
 def consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:

@@ -193,4 +193,6 @@ def _alternatives(laid: Laid, view: _View) -> Iterator[tuple[str, _View]]:
         yield "another request's blocks", replace(right, row_shift=shift)
         yield "blocks of the neighbouring page", replace(right, column_shift=shift)
     yield "scale ignored", replace(right, scale=1.0)
+    usual = laid.shape.head_size**-0.5
+    yield "1 / sqrt(head size) for the scale that was given", replace(right, scale=usual)
     yield "exponentials to base 2", replace(right, scale=laid.scale * math.log(2))

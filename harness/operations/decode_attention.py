@@ -67,6 +67,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield f"window of 7 {with_} (K24)", _case(decodes, window=7, **masked)
         yield f"soft cap of 1 {with_} (K24)", _case(decodes, soft_cap=1, scale=1.0, **masked)
         yield f"window and soft cap {with_} (K24)", _case(decodes, window=17, soft_cap=2, **masked)
+        yield f"scale of 1 {with_}", _case(decodes, scale=1.0, **masked)
         yield f"window that cuts no key {with_}", _case(decodes, window=41, **masked)
         yield f"window that cuts one key {with_} (K24)", _case(decodes, window=40, **masked)
         yield f"requests without keys {with_}", _case(decodes, missing=[8], **masked)
@@ -99,7 +100,7 @@ def _layers(batch: Batch) -> Iterator[tuple[str, Case]]:
     for cache_ in CACHES[1:]:
         scaled = {"cache": cache_, "k_scale": 0.3, "v_scale": 0.07}
         yield f"{cache_} cache, window", _case(batch, **scaled, window=9)
-    yield "result in float32", _case(batch, out="float32")
+    yield "result in float32", _case(batch, out="float32", group=4)
     for model in MODELS:
         layer = model.layer | {"num_kv_heads": 1}
         scaled_down = {"window": -(-model.window // 64), "soft_cap": model.soft_cap}

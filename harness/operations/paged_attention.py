@@ -114,7 +114,7 @@ def _layers() -> Iterator[tuple[str, Case]]:
         yield f"soft cap {cap}, scores of all sizes", _case(batch, soft_cap=cap, magnitude="large")
     yield "negative scale", _case(batch, scale=-0.5)
     for out in ("float32", "float64"):
-        yield f"result in {out}", _case(batch, out=out, gap=8)
+        yield f"result in {out}", _case(batch, out=out, gap=8, group=4)
     for model in MODELS:
         layer = model.layer | {"num_kv_heads": 1}
         scaled_down = {"window": -(-model.window // 64), "soft_cap": model.soft_cap}
