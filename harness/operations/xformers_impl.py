@@ -236,7 +236,9 @@ def _outputs(call: Call, result: Outputs) -> Outputs:
     step, arena = call.args[1], call.arena
     attention, before = call.facts["attention"], call.facts["before"]
     attended = 0 if step["attn_metadata"] is None else attention.batch.num_tokens
-    output = step["output"].view(step["query"].shape)
+    if step["output"].numel() != step["query"].numel():
+        raise ValueError("an output of another size was accepted")
+    output = step["output"].reshape(step["query"].shape)
     rest = arena.tensors[OUT][attended:]
     return result | {
         "kv_cache": attention.cache_words(arena.tensors[CACHE]),
