@@ -16,6 +16,8 @@ _HEAD_SIZES: Final = (32, 64, 128, 256)
 _LEAST_KEYS: Final = 16
 """Keys of the operator's smallest tile; a page holds a whole number of tiles."""
 _MOST_KEYS: Final = 64
+_MOST_PROGRAMS: Final = 65_535
+"""Of a grid's second dimension on CUDA: the operator has one for each request's kv head."""
 
 
 def xformers_attends(a: Attention, attn_bias: object) -> bool:
@@ -26,6 +28,7 @@ def xformers_attends(a: Attention, attn_bias: object) -> bool:
     """
     return (
         _is_mask_of(attn_bias, a)
+        and a.query.shape[0] * a.key_cache.shape[2] <= _MOST_PROGRAMS
         and a.query.shape[2] in _HEAD_SIZES
         and a.key_cache.dtype == a.query.dtype == a.out.dtype
         and not a.logits_soft_cap

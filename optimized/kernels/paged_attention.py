@@ -179,13 +179,15 @@ def attend_kernel(
         acc = tl.dot(weights.to(q.dtype), v, acc * shrunk[:, None])
         top = higher
 
-    acc = acc / tl.where(total > 0, total, 1.0)[:, None]
+    # Compared with 0, not with what is above it: NaN must stay NaN.
+    sees_keys = total != 0
+    acc = acc / tl.where(sees_keys, total, 1.0)[:, None]
     if value_cache.dtype.element_ty == tl.uint8:
         acc = acc * tl.load(v_scale)
     if SPLIT:
         heads = tl.num_programs(1) * group
         part = (place * heads + head) * tl.num_programs(2) + tl.program_id(2)
-        sums = tl.where(total > 0, top + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
+        sums = tl.where(sees_keys, top + tl.log2(tl.where(sees_keys, total, 1.0)), float("-inf"))
         tl.store(partial_sums + part, sums, mask=written)
         rows = partial + part[:, None] * HEAD + element[None, :]
         tl.store(rows, acc, mask=written[:, None] & in_head[None, :] & (lo < hi))
@@ -326,8 +328,8 @@ def merge_kernel(
         share = tl.load(partial_sums + first + part, mask=part < splits, other=float("-inf"))
         weight = tl.exp2(share - top)
         rows = partial + (first + part)[:, None] * HEAD + element[None, :]
-        kept = (weight > 0)[:, None] & in_head[None, :]
+        kept = (weight != 0)[:, None] & in_head[None, :]  # NaN too
         acc += tl.sum(weight[:, None] * tl.load(rows, mask=kept, other=0.0), 0)
-    acc = acc / tl.where(total > 0, total, 1.0)
+    acc = acc / tl.where(total != 0, total, 1.0)
     place = out + token * out_token + head.to(tl.int64) * out_head + element * out_element
     tl.store(place, acc.to(out.dtype.element_ty), mask=in_head)

@@ -62,6 +62,21 @@ def test_heads(layers, heads, head_size):
     agree(layer)
 
 
+@pytest.mark.filterwarnings("ignore:All-NaN:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("length", [40, 600])
+def test_nan_of_a_query_or_a_key_is_not_hidden(layers, length):
+    layer = layers.make_layer([1], [length], heads=(2, 1))
+    layer.write(reference)
+    out = torch.zeros_like(layer.query)
+    layer.query[0, 0, 3] = torch.nan
+    layer.attend(optimized, out)
+    assert bool(out[0, 0].isnan().all())
+    assert bool(out[0, 1].isfinite().all())
+    layer.kv_cache[0, layer.block_table[0, 0], 5] = torch.nan
+    layer.attend(optimized, out)
+    assert bool(out.isnan().all())
+
+
 @pytest.mark.skipif(dispatch.INTERPRETED, reason="the host's loops alone")
 def test_pieces_of_a_long_sequence_on_the_host(layers, monkeypatch):
     monkeypatch.setattr(HOST, "_MOST_KEYS", 32)
@@ -148,3 +163,16 @@ class TestXformers:
         for mask in (self._mask(layer, [0, 40]), self._mask(layer, [5, 40], 32), None, "mask"):
             agree(layer, decodes=True, attn_bias=mask)
         assert not used
+
+    def test_not_for_more_programs_than_a_grid_has(self, layers):
+        layer = layers.make_layer([1, 1], [5, 40], heads=(16, 8), head_size=32)
+        decode = sys.modules["optimized.xformers_decode"]
+        for rows, fits in ((8191, True), (8192, False)):
+            mask = self._mask(layer, [40] * rows)
+            mask.block_tables = layer.block_table[:1].expand(rows, -1)
+            query = layer.query[:1].expand(rows, -1, -1)
+            caches, table = layer.kv_cache.unbind(), mask.block_tables
+            a = HOST.Attention(
+                query, *caches, None, mask.k_seqinfo.seqlen, table, 1.0, 1, 40, *[None] * 4, query
+            )
+            assert decode.xformers_attends(a, mask) is fits
