@@ -131,6 +131,8 @@ def _long() -> Iterator[tuple[str, Case]]:
     for lengths in ([600, 5], [511], [512, 0, 129]):
         long = make_batch([1] * len(lengths), lengths, 16, order="shuffled")
         yield f"long decodes behind {lengths}", _case(long, group=2)
+    very_long = make_batch([2], [2998], 128, order="shuffled")
+    yield "3000 keys in several pieces", _case(very_long, group=4, head_size=8)
     yield "long decode with a window", _case(make_batch([1], [600], 16), window=300, soft_cap=20)
     padded = make_batch([2, 1], [400, 3], 16, padded_tokens=2, padded_requests=1)
     yield "long spec decode, padded", _case(padded, group=3, out="float32")

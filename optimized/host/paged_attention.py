@@ -9,8 +9,8 @@ import torch
 
 _MOST_SCORES: Final = 1 << 22
 """Scores that are held at a time: 16 MiB of float32."""
-_MOST_KEYS: Final = 1 << 13
-"""Positions that are gathered at a time, about."""
+_MOST_KEYS: Final = 1 << 11
+"""Positions that are gathered at a time, about: more of them fall out of the caches."""
 
 
 class Attention(NamedTuple):
@@ -80,7 +80,7 @@ def _attend(a: Attention, blocks: torch.Tensor, first: int, stop: int, position:
     if state is None:
         a.out[first:stop].zero_()
         return
-    attended = state.attended / torch.where(state.sums > 0, state.sums, 1.0)
+    attended = state.attended / torch.where(state.sums != 0, state.sums, 1.0)
     shape = (kv_heads, heads // kv_heads, tokens, head_size)
     a.out[first:stop].view(tokens, kv_heads, -1, head_size).copy_(
         attended.view(shape).permute(2, 0, 1, 3)
