@@ -7,6 +7,7 @@ candidate's but the end of its process.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -33,16 +34,21 @@ def wait_for(device: str) -> None:
 def no_waiting() -> Iterator[None]:
     """Make every wait of the host for the device that PyTorch knows of a RuntimeError."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings(action="ignore"):  # that the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def waited(error: BaseException | None) -> bool:
-    """Whether the error is that of a wait inside `no_waiting`."""
-    return isinstance(error, RuntimeError) and _WAITED in str(error)
+def waited(error: BaseException | None) -> str:
+    """What PyTorch said of a wait inside `no_waiting`, from which the error came; "" of none."""
+    while error is not None:
+        if isinstance(error, RuntimeError) and _WAITED in str(error):
+            return str(error).splitlines()[0][:200]
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def is_lost(error: BaseException) -> bool:

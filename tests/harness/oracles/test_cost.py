@@ -1,0 +1,68 @@
+"""The cost oracle judged without a GPU: what it makes of the call in which a wait is an error."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from harness.operations import ALL
+from harness.oracles import cost
+from harness.oracles.device import no_waiting, waited
+
+
+def raised(error, cause=None):
+    try:
+        try:
+            raise cause or error
+        except RuntimeError:
+            raise error from cause
+    except Exception as made:  # with its chain
+        return made
+
+
+WAIT = RuntimeError("called a synchronizing CUDA operation")
+
+
+def judged(error):
+    operation = ALL["slice_query_start_locs"]
+    case = next(case for _, case in operation.boundaries())
+    unwaited = SimpleNamespace(error=error, log="")
+    parts = {"function": len, "reference": None, "device": "cuda", "unwaited": unwaited}
+    return list(cost.judge(SimpleNamespace(operation=operation, case=case, **parts)))
+
+
+@pytest.mark.parametrize("error", [WAIT, raised(ValueError("no lengths"), WAIT)])
+def test_a_wait_is_a_wait_whatever_is_raised_because_of_it(error):
+    assert waited(error)
+    [failure] = judged(error)
+    assert failure.diagnosis == "synchronises host and device"
+    assert "synchronizing CUDA operation" in failure.got
+
+
+def test_a_call_that_only_fails_there_is_a_failure():
+    assert not waited(ValueError("no lengths"))
+    [failure] = judged(ValueError("no lengths"))
+    assert failure.diagnosis == "fails where a wait is an error"
+    assert "no lengths" in failure.message
+
+
+def test_a_call_that_waits_for_nothing_is_right():
+    assert not judged(None)
+
+
+def test_the_warning_of_a_prototype_is_not_taken_for_the_candidates(monkeypatch):
+    modes = []
+
+    def set_mode(mode):
+        if not modes:  # as PyTorch: once in a process
+            warnings.warn("Synchronization debug mode is a prototype feature", stacklevel=2)
+        modes.append(mode)
+
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", set_mode)
+    with warnings.catch_warnings(action="error"), no_waiting():
+        pass
+    assert modes == ["error", 0]
