@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,7 +27,11 @@ from torch.overrides import TorchFunctionMode
 FLAG = "ATTNPROOF_FAKE_CUDA"
 """Environment variable by which a test sees that there is no GPU after all."""
 CUDA = torch.device("cuda", 0)
-_state = SimpleNamespace(mode="default")
+_state = SimpleNamespace(mode="default", warned=False)
+_PROTOTYPE = (
+    "Synchronization debug mode is a prototype feature and does not yet detect all "
+    "synchronizing operations"
+)
 _pinned: set[int] = set()
 
 
@@ -221,6 +226,9 @@ def install() -> None:
     """Put the device in the place of `torch.cuda`; for the rest of this process and its forks."""
 
     def set_mode(mode: str) -> None:
+        if not _state.warned:  # as PyTorch does, once in a process
+            _state.warned = True
+            warnings.warn(_PROTOTYPE, UserWarning, stacklevel=2)
         _state.mode = mode
 
     properties = SimpleNamespace(
