@@ -159,3 +159,57 @@ def test_a_part_that_takes_too_long_is_interrupted(suite, tmp_path):
     assert part["result"] == "out of time"
     assert part["seconds"] < 20
     assert part["last_lines"][0] == "begun"
+
+
+@pytest.mark.parametrize(
+    ("summary", "result"),
+    [("5 passed, 3 skipped in 2.1s", "passed"), ("8 skipped in 0.1s", "skipped")],
+)
+def test_tests_that_were_all_skipped_have_not_passed(suite, summary, result):
+    made = suite.none_is_skipped({"result": "passed", "last_lines": ["sss", summary]})
+    assert made["result"] == result
+
+
+def test_an_interrupt_of_the_suite_ends_the_part_that_runs(suite, tmp_path, monkeypatch):
+    started = []
+
+    class Interrupted(subprocess.Popen):
+        def wait(self, timeout=None):
+            if not started:
+                started.append(self)
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(suite.subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        suite.run([sys.executable, "-c", "import time; time.sleep(60)"], 50, tmp_path / "log", {})
+    assert started[0].returncode == -9
+
+
+def test_the_commit_says_that_the_checkout_was_changed(suite, monkeypatch):
+    says = {"rev-parse": "abc", "status": " M file"}
+    monkeypatch.setattr(suite, "_output", lambda *command: says[command[1]])
+    assert suite.commit_of_checkout() == "abc+"
+    says["status"] = None
+    assert suite.commit_of_checkout() == "abc"
+    says["rev-parse"] = None
+    assert suite.commit_of_checkout() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("gpu_suite.py", "--out", "/proc/none/x.json"), "/proc/none/x.json cannot be written"),
+        (("gpu_suite.py", "--out", "tools"), "tools cannot be written: Is a directory"),
+        (("gpu_suite.py", "--seconds", "nan"), "nan is not above 0"),
+        (("gpu_figures.py", "--smoke", "--out", "/none/x.json"), "there is no folder /none"),
+        (("gpu_figures.py", "--smoke", "--seconds", "-1"), "-1 is below 0"),
+        (("kernel_resources.py", "--jobs", "0"), "0 is below 1"),
+    ],
+)
+def test_wrong_input_of_a_tool_is_told_before_the_work(arguments, told):
+    tool, *options = arguments
+    done = run(f"tools/{tool}", *options)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr

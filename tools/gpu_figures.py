@@ -81,7 +81,7 @@ class Bench:
 
     def copies(self, nbytes: int) -> int:
         """How many sets of inputs of that size are no longer in the cache when they come again."""
-        return max(2, min(32, 1 + 3 * self.l2_bytes // max(1, nbytes)))
+        return max(2, min(256, 1 + 3 * self.l2_bytes // max(1, nbytes)))
 
 
 def interleaved(bench: Bench, runs: list[Run]) -> list[np.ndarray]:
@@ -413,7 +413,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     parser.add_argument("--seconds", type=float, default=60.0, help="for all figures together")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, on any device")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if not options.seconds >= 0:
+        parser.error(f"argument --seconds: {options.seconds:g} is below 0")
+    if options.out is not None and not options.out.parent.is_dir():
+        parser.error(f"argument --out: there is no folder {options.out.parent}")
+    return options
 
 
 if __name__ == "__main__":

@@ -295,7 +295,10 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--write", action="store_true", help="write the table")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.jobs < 1:
+        parser.error(f"argument --jobs: {options.jobs} is below 1")
+    return options
 
 
 if __name__ == "__main__":
