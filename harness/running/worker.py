@@ -28,6 +28,7 @@ from harness.oracles.device import DeviceLostError
 from harness.oracles.equality import agrees, as_array, type_name
 from harness.oracles.trial import PrintWatch, Trial
 from harness.running.candidates import enter_lane, load, offered_by
+from harness.running.interpreter import spare_discarded_checks
 
 JUDGE, JUDGE_AND_DIGEST, EXPLAIN = b"J", b"D", b"E"
 
@@ -89,6 +90,8 @@ def serve(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.enable(file=2, all_threads=False)
     enter_lane(candidate)
+    if candidate.lane == "interpreter":
+        spare_discarded_checks()
     try:
         module = load(candidate)
     except BaseException as error:  # an import may raise anything
