@@ -47,7 +47,7 @@ def test_reference_passes_its_boundary_cases(operation, case):
 def test_every_fault_gets_its_error_in_the_reference(operation, fault):
     cases = [case for _, case in operation.boundaries() if operation.faults[fault].applies(case)]
     assert cases, "no boundary case can be spoilt in this way"
-    for case in cases:
+    for case in cases[:: 1 + len(cases) // 16]:
         spoilt = msgspec.structs.replace(case, fault=fault)
         assert judge(trial(operation, spoilt)).failures == (), case
     call = operation.prepare(cases[0], 0, "cpu")
