@@ -87,6 +87,20 @@ def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield Breach("num_prefill_tokens", "tokens do not add up to num_actual_tokens")
     if min(counts) < 0:
         yield Breach(_COUNTS[counts.index(min(counts))], "is negative")
+    elif _ends_early(metadata.query_start_loc_cpu.diff().tolist(), counts[0], *call.args[1:3]):
+        yield Breach("num_decodes", "takes a leading decode for a prefill")
+
+
+def _ends_early(query_lens: list[int], num_decodes: int, threshold: int, uniform: bool) -> bool:
+    """Whether the row behind the boundary is a decode like those before it.
+
+    Attention would be right all the same, in the slower of the two kernels.
+    """
+    behind = query_lens[num_decodes:]
+    if not behind or behind[0] > threshold:
+        return False
+    alike = num_decodes == 0 or behind[0] == query_lens[0] or not any(behind)
+    return alike or not uniform
 
 
 def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:

@@ -1,0 +1,29 @@
+"""A boundary that comes too early: right attention in the wrong kernel, which only a count shows."""
+
+from __future__ import annotations
+
+import pytest
+
+import reference
+from harness.operations import ALL
+from harness.oracles import judge
+from harness.oracles.trial import Trial
+
+OPERATION = ALL["split_decodes_and_prefills"]
+
+
+def a_row_early(*args, **options):
+    """The last of the leading decodes counts as a prefill."""
+    decodes, prefills, decode_tokens, prefill_tokens = reference.split_decodes_and_prefills(
+        *args, **options
+    )
+    offsets = args[0].query_start_loc_cpu.tolist()
+    last = offsets[decodes] - offsets[decodes - 1]
+    return decodes - 1, prefills + 1, decode_tokens - last, prefill_tokens + last
+
+
+@pytest.mark.parametrize("name", ["decode behind a prefill", "zero-length row between decodes"])
+def test_a_leading_decode_is_no_prefill_even_if_the_reference_says_so(name):
+    case = dict(OPERATION.boundaries())[name]
+    failures = judge(Trial(OPERATION, case, a_row_early, a_row_early, "cpu")).failures
+    assert [failure.diagnosis for failure in failures] == ["takes a leading decode for a prefill"]
