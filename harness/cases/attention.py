@@ -23,6 +23,8 @@ that outweighs all others."""
 CACHES = ("auto", "fp8", "uint8")
 """What the cache holds: the queries' dtype, float8_e4m3fn, or the same bits as uint8."""
 QUERY, KEY, VALUE, CACHE, OUT = "query", "key", "value", "kv_cache", "out"
+OUT_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+"""Of a result that is not rounded to the queries' dtype."""
 _LOWEST_BLOCK = 2
 """Blocks 0 and 1 are nobody's: a stale column often holds 0."""
 _NAN = {1: 0x7F, 2: 0x7FFF}
@@ -116,10 +118,18 @@ class Attention:
         self.keys, self.values = (_content(batch, shape, half) for half in (0, 1))
         self._live = _live_slots(batch, written)
 
-    def pieces(self, pattern: int, *, spare_rows: int = 0, gap: int = 0) -> list[Piece]:
+    def pieces(
+        self,
+        pattern: int,
+        *,
+        spare_rows: int = 0,
+        gap: int = 0,
+        out_dtype: torch.dtype | None = None,
+    ) -> list[Piece]:
         """Query, key, value, cache and output; `spare_rows` of NaN behind the new tokens.
 
         `gap` elements of somebody else lie between two tokens' rows, as in a fused buffer.
+        The output has the queries' dtype where `out_dtype` gives no other.
         """
         shape, rows = self.shape, self.tokens + spare_rows
         query = np.full((rows, shape.num_heads, shape.head_size), np.nan, np.float32)
@@ -128,12 +138,12 @@ class Attention:
         slots = new_slots(self.batch)
         for half, content in enumerate((self.keys, self.values)):
             new[half, : len(slots)] = content.reshape(-1, *content.shape[2:])[slots]
-        out = np.full(query.shape, np.nan, np.float32)
         pieces = [
             _piece(name, array, shape.dtype, gap)
-            for name, array in ((QUERY, query), (KEY, new[0]), (VALUE, new[1]), (OUT, out))
+            for name, array in ((QUERY, query), (KEY, new[0]), (VALUE, new[1]))
         ]
-        return [*pieces, self.cache(pattern)]
+        out = _unwritten(query.shape, out_dtype or shape.dtype, gap)
+        return [*pieces, out, self.cache(pattern)]
 
     def attended(self, pattern: int, gap: int, out_dtype: torch.dtype) -> list[Piece]:
         """Query, cache and output alone, for a batch whose new keys are in the cache already.
@@ -143,11 +153,8 @@ class Attention:
         shape = self.shape
         query = np.full((self.tokens, shape.num_heads, shape.head_size), np.nan, np.float32)
         query[: self.batch.num_tokens] = _queries(self.batch, shape)
-        size = out_dtype.itemsize
-        out = np.full(query.shape, _NOTHING[size], _WORDS[size])
-        strides = (shape.num_heads * shape.head_size + gap, shape.head_size, 1)
-        cache = self.cache(pattern)
-        return [_piece(QUERY, query, shape.dtype, gap), Piece(OUT, out, False, strides), cache]
+        out = _unwritten(query.shape, out_dtype, gap)
+        return [_piece(QUERY, query, shape.dtype, gap), out, self.cache(pattern)]
 
     def cache(self, pattern: int) -> Piece:
         """The cache as words; with pattern 1 each block lies where `lay_out` puts it then."""
@@ -258,6 +265,12 @@ def _queries(batch: Batch, shape: Shape) -> np.ndarray:
 def _rounded(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     rounded: np.ndarray = torch.from_numpy(values).to(dtype).float().numpy()
     return rounded
+
+
+def _unwritten(size: tuple[int, ...], dtype: torch.dtype, gap: int) -> Piece:
+    """An output of tokens, heads and elements before anything is written to it."""
+    words = np.full(size, _NOTHING[dtype.itemsize], _WORDS[dtype.itemsize])
+    return Piece(OUT, words, False, (size[1] * size[2] + gap, size[2], 1))
 
 
 def _piece(name: str, values: np.ndarray, dtype: torch.dtype, gap: int) -> Piece:

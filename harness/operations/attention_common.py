@@ -18,6 +18,7 @@ from harness.cases.attention import (
     CACHE,
     MAGNITUDES,
     OUT,
+    OUT_DTYPES,
     PLAIN,
     QUERY,
     Attention,
@@ -136,7 +137,7 @@ class Laid:
         params = case.params
         self.params, self.shape = params, Shape.of(params)
         self.batch = _actual(case, one_each=one_each)
-        self.dtype = _OUT_DTYPES.get(params["out"], self.shape.dtype)
+        self.dtype = OUT_DTYPES.get(params["out"], self.shape.dtype)
         attention = Attention(self.batch, self.shape, "all")
         numbers = _Rows(self.batch)
         step = 2 if self.batch.strided else 1
@@ -223,9 +224,6 @@ class Laid:
         return PagedCache(CACHE, num_blocks(self.batch), *sizes, dtype, 0)
 
 
-_OUT_DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
 class _Rows:
     """Offsets, lengths and tables of the rows of a batch, padded ones last."""
 
@@ -298,7 +296,7 @@ def invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     if not bool(torch.isfinite(out.double()).all()):
         yield Breach(OUT, "is not finite")
         return
-    if _is_rounded(call):
+    if is_rounded(laid.batch, laid.shape, laid.params["window"], call.kwargs[OUT]):
         yield Breach(OUT, f"in {laid.dtype} is rounded to {laid.shape.dtype}")
     tolerance = 8 * TOLERANCES[laid.shape.dtype]
     for token, values in _seen_values(call):
@@ -316,22 +314,21 @@ def invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
             return
 
 
-def _is_rounded(call: Call) -> bool:
-    """Whether a wider result holds nothing that the queries' dtype could not.
+def is_rounded(batch: Batch, shape: Shape, window: int, out: torch.Tensor) -> bool:
+    """Whether a result wider than the queries' dtype holds nothing that this could not.
 
-    By chance only where few elements are sums of some keys' values.
+    `out` has a row for each token, and perhaps more. By chance only where few elements
+    are sums of some keys' values.
     """
-    laid: Laid = call.facts["laid"]
-    batch, window = laid.batch, laid.sliding_window or _MANY_KEYS
-    if laid.dtype == laid.shape.dtype or laid.shape.magnitude != "normal" or window < _MANY_KEYS:
+    if out.dtype == shape.dtype or shape.magnitude != "normal" or 0 < window < _MANY_KEYS:
         return False
     several = [
         computed + place + 1 >= _MANY_KEYS
         for queries, computed in zip(batch.query_lens, batch.computed_lens, strict=True)
         for place in range(queries)
     ]
-    sums = call.kwargs[OUT][: laid.tokens][torch.tensor(several, dtype=torch.bool)]
-    rounded = sums.to(laid.shape.dtype).to(sums.dtype)
+    sums = out[: batch.num_tokens][torch.tensor(several, dtype=torch.bool)]
+    rounded = sums.to(shape.dtype).to(sums.dtype)
     return sums.numel() >= _MANY_ELEMENTS and torch.equal(rounded, sums)
 
 

@@ -13,6 +13,7 @@ from harness.cases.attention import (
     KEY,
     MAGNITUDES,
     OUT,
+    OUT_DTYPES,
     PLAIN,
     QUERY,
     VALUE,
@@ -60,8 +61,10 @@ _STEP: dict[str, Any] = {
     "profile": False,
     "gap": 0,
     "spare_rows": 0,
+    "out": "",
 }
-"""Everything plain: no window, no soft cap, 3-D output, nothing behind the tokens."""
+"""Everything plain: no window, no soft cap, 3-D output in query's dtype, nothing behind the tokens.
+"""
 
 
 def _case(batch: Batch, **params: Any) -> Case:
@@ -103,6 +106,7 @@ def _cases(draw: st.DrawFn) -> Case:
     params = draw(layers(batch.block_size))
     extra = draw(st.integers(0, 11))
     params |= {"flat": extra == 1, "profile": extra == 2, "gap": 8 * (extra in (1, 3))}
+    params["out"] = {4: "float32", 5: "float64"}.get(extra, "")
     return _case(batch, spare_rows=draw(st.sampled_from((0, 0, 3))), **params)
 
 
@@ -118,6 +122,9 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "no requests, padded tokens", _case(make_batch([], [], 16, padded_tokens=2))
     yield "profiling run", _case(mixed, profile=True)
     yield "2-D output", _case(mixed, flat=True, gap=8)
+    yield "output in float32", _case(mixed, out="float32", group=4)
+    yield "2-D output in float64", _case(mixed, out="float64", group=2, flat=True)
+    yield "output in float32 of decodes alone", _case(decodes, out="float32", group=2)
     yield "rows of a fused buffer", _case(mixed, gap=16, spare_rows=2)
     idle = make_batch([1, 0, 0, 3], [20, 4, 0, 5], 16)
     yield "idle rows among the decodes (E23)", _case(idle, group=2)
@@ -183,18 +190,22 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params = dense(batch_of(case)), layer_params(case.params)
     shape = Shape.of(params)
     attention = Attention(batch, shape, "computed")
-    pieces = attention.pieces(pattern, spare_rows=params["spare_rows"], gap=params["gap"])
+    out_dtype = OUT_DTYPES.get(params["out"], shape.dtype)
+    pieces = attention.pieces(
+        pattern, spare_rows=params["spare_rows"], gap=params["gap"], out_dtype=out_dtype
+    )
     metadata, arena = lay_out(batch, pattern, device, more=pieces)
     boundary = boundary_of(batch)
     mask = decode_mask(metadata, boundary.rows, batch.block_size)
     fields = fields_of(metadata, boundary, mask)
-    tensor = {name: attention.tensor(arena.tensors[name]) for name in (QUERY, KEY, VALUE, OUT)}
+    tensor = {name: attention.tensor(arena.tensors[name]) for name in (QUERY, KEY, VALUE)}
+    output = arena.tensors[OUT].view(out_dtype)
     step = {
         "layer": layer_of(shape, device),
         **{name: tensor[name] for name in (QUERY, KEY, VALUE)},
         CACHE: attention.cache_tensor(arena.tensors[CACHE]),
         "attn_metadata": None if params["profile"] else XFormersAttentionMetadata(**fields),
-        "output": tensor[OUT].flatten(1) if params["flat"] else tensor[OUT],
+        "output": output.flatten(1) if params["flat"] else output,
     }
     return Call(
         [constants_of(shape, params), step],
@@ -230,6 +241,7 @@ def _is(returned: Any, output: torch.Tensor) -> bool:
 def _for_reference(call: Call) -> None:
     output = call.args[1]["output"]
     call.args[1]["output"] = torch.zeros(output.shape, dtype=torch.float64, device=output.device)
+    call.facts["exact"] = True
 
 
 def _outputs(call: Call, result: Outputs) -> Outputs:
@@ -238,11 +250,14 @@ def _outputs(call: Call, result: Outputs) -> Outputs:
     attended = 0 if step["attn_metadata"] is None else attention.batch.num_tokens
     if step["output"].numel() != step["query"].numel():
         raise ValueError("an output of another size was accepted")
-    output = step["output"].reshape(step["query"].shape)
+    output = step["output"].reshape(step["query"].shape)[:attended]
+    if not call.facts.get("exact"):
+        # A wider result is held to what the queries' dtype is allowed.
+        output = output.to(step["query"].dtype)
     rest = arena.tensors[OUT][attended:]
     return result | {
         "kv_cache": attention.cache_words(arena.tensors[CACHE]),
-        "output": output[:attended],
+        "output": output,
         "rest of output kept": torch.equal(rest, before[OUT][attended:]),
     }
 

@@ -10,6 +10,7 @@ import torch
 from harness.cases.attention import CACHE, Attention, as_words, new_slots
 from harness.cases.closeness import TOLERANCES
 from harness.model.operation import Breach, Call, Outputs
+from harness.operations.attention_common import is_rounded
 
 _MOST_TOKENS = 40
 """Query tokens of a batch that are looked at one by one."""
@@ -27,7 +28,11 @@ def step_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
     steps = [] if profiling else [attention]
     yield from written_breaches(steps, outputs["kv_cache"], before, call.facts["pattern"])
     if not profiling:
-        yield from range_breaches(attention, outputs["output"], call.facts["params"]["window"])
+        window, step = call.facts["params"]["window"], call.args[1]
+        wide = step["output"].reshape(step["query"].shape)
+        if is_rounded(attention.batch, attention.shape, window, wide):
+            yield Breach("output", f"in {wide.dtype} is rounded to {attention.shape.dtype}")
+        yield from range_breaches(attention, outputs["output"], window)
 
 
 def written_breaches(
