@@ -1,4 +1,4 @@
-"""A boundary that comes too early: right attention in the wrong kernel, which only a count shows."""
+"""A boundary that comes too early: right attention, in the wrong kernel, which a count shows."""
 
 from __future__ import annotations
 
