@@ -23,8 +23,8 @@ _MOST_PROGRAMS: Final = 65_535
 def xformers_attends(a: Attention, attn_bias: object) -> bool:
     """Whether the operator computes these decodes, as far as the host knows without a sync.
 
-    It knows neither window nor soft cap nor scales, and takes blocks as rows of one
-    tensor. It gives NaN for a row without a key, and rounds to the queries' dtype.
+    It knows neither window nor soft cap nor scales, takes blocks as rows of one tensor,
+    rounds to the queries' dtype, and promises nothing for a row without a key.
     """
     return (
         _is_mask_of(attn_bias, a)

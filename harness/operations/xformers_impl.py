@@ -126,12 +126,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "2-D output in float64", _case(mixed, out="float64", group=2, flat=True)
     yield "output in float32 of decodes alone", _case(decodes, out="float32", group=2)
     yield "rows of a fused buffer", _case(mixed, gap=16, spare_rows=2)
-    idle = make_batch([1, 0, 0, 3], [20, 4, 0, 5], 16)
-    yield "idle rows among the decodes (E23)", _case(idle, group=2)
-    graph = make_batch([1, 1], [20, 3], 16, padded_requests=2, padded_tokens=2)
-    yield "decodes in a larger graph (E23)", _case(graph, group=2)
-    evened = make_batch([1, 1], [20, 3], 16, padded_requests=1, padded_tokens=1)
-    yield "as many tokens as rows, one of them padding (E23)", _case(evened)
+    yield from _rows_and_tokens_apart()
     tail = make_batch([1, 5], [6, 0], 16, padded_requests=1, padded_tokens=3)
     yield "prefill with padded tokens behind it", _case(tail, spare_rows=3)
     stale = make_batch([1, 1, 4], [6, 17, 2], 16, spare_slots=3, spare_columns=2)
@@ -167,6 +162,18 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
             heads = model.layer | {"num_kv_heads": min(2, model.num_kv_heads)}
             bounds = {"window": -(-model.window // 256), "soft_cap": float(model.soft_cap)}
             yield f"{model.name}, scaled down", _case(mixed, **heads, **bounds)
+
+
+def _rows_and_tokens_apart() -> Iterator[tuple[str, Case]]:
+    """Decodes where a token's number is not its row's."""
+    idle = make_batch([1, 0, 0, 3], [20, 4, 0, 5], 16)
+    yield "idle rows among the decodes (E23)", _case(idle, group=2)
+    graph = make_batch([1, 1], [20, 3], 16, padded_requests=2, padded_tokens=2)
+    yield "decodes in a larger graph (E23)", _case(graph, group=2)
+    evened = make_batch([1, 1], [20, 3], 16, padded_requests=1, padded_tokens=1)
+    yield "as many tokens as rows, one of them padding (E23)", _case(evened)
+    more_tokens = make_batch([1, 1], [20, 3], 16, padded_tokens=2)
+    yield "decodes, more tokens than rows (E23)", _case(more_tokens, group=2)
 
 
 def _large() -> Iterator[tuple[str, Case]]:
