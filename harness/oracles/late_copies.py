@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from harness.cases.arena import Arena
 from harness.model.operation import Call, Operation, Outputs
+from harness.oracles.device import DeviceLostError, is_lost
 
 _BUSY_CYCLES = 40_000_000
 """What a GPU is kept busy with, some 20 ms: longer than a host takes to read too early."""
@@ -90,10 +91,11 @@ def _on_busy_gpu(operation: Operation, function: Any, call: Call) -> LateCall:
             name: value.clone() if isinstance(value, torch.Tensor) and value.is_cpu else value
             for name, value in outputs.items()
         }
-    except Exception as error:  # the same
-        return LateCall(1, False, {}, error)
-    finally:
         torch.cuda.synchronize()
+    except Exception as error:  # the same
+        if is_lost(error):
+            raise DeviceLostError(str(error)) from error
+        return LateCall(1, False, {}, error)
     return LateCall(1, False, outputs, None)
 
 

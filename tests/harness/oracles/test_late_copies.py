@@ -10,6 +10,7 @@ import torch
 
 from harness.cases.arena import Arena, Piece
 from harness.model.operation import Call
+from harness.oracles.device import DeviceLostError
 from harness.oracles.late_copies import call_with_late_copies
 from optimized.dispatch import download, upload
 
@@ -178,3 +179,13 @@ def test_the_harness_leaves_nothing_of_it_behind():
     late(read_by_name)
     assert torch.cuda.synchronize is before
     assert torch.arange(3).to("cpu", non_blocking=True).tolist() == [0, 1, 2]
+
+
+def test_a_device_that_is_lost_on_the_way_is_no_error_of_the_harness(monkeypatch):
+    def lost(_device=None):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lost)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda _cycles: None)
+    with pytest.raises(DeviceLostError, match="illegal memory access"):
+        call_with_late_copies(OPERATION, lambda: 7, Call([]), "cuda")
