@@ -17,6 +17,12 @@ def listen() -> None:
     signal.signal(signal.SIGTERM, _request)
 
 
+def watch() -> None:
+    """From now on Ctrl-C and SIGTERM ask this process to stop."""
+    signal.signal(signal.SIGINT, _request)
+    signal.signal(signal.SIGTERM, _request)
+
+
 def _request(_signal: int, _frame: object) -> None:
     global _requested  # noqa: PLW0603 - a signal handler has no other place
     _requested = True

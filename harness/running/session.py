@@ -109,9 +109,10 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool
     watcher.planned(len(waiting))
     running: list[_Task] = []
     interrupted = False
-    signal.signal(signal.SIGTERM, _raise_interrupt)
+    interrupt.watch()
     try:
         while waiting or running:
+            interrupt.check()
             while waiting and len(running) < plan.jobs:
                 running.append(_start(*waiting.pop(0), plan, folder))
                 watcher.started(running[-1].operation.name, running[-1].candidate.name)
@@ -123,6 +124,9 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool
             outcomes[operation.name, candidate.name] = _blank(
                 operation, candidate, "UNVERIFIED", "interrupted before it began"
             )
+    else:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     order = [(o.name, c.name) for c in plan.candidates for o in plan.operations]
     return [outcomes[pair] for pair in order], interrupted
 
@@ -183,10 +187,6 @@ def steps_on(candidate: Candidate, steps: list[tuple[str, Batch]]) -> list[tuple
     A kernel takes tens of milliseconds there, which 200 large steps would make minutes.
     """
     return steps[::INTERPRETED_SHARE] if candidate.lane == "interpreter" else steps
-
-
-def _raise_interrupt(_signal: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _collect(
