@@ -19,6 +19,8 @@ class Candidate(msgspec.Struct, frozen=True):
     lane: Lane = "cpu"
     kernels_only: bool = False
     """Whether only operations with a device path are asked of it (the rest runs on the host)."""
+    deviations: str = ""
+    """Path of the file of its known deviations, "" without one."""
 
     @property
     def device(self) -> str:

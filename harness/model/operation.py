@@ -116,7 +116,8 @@ class Sequence:
     """Whether the steps change what the process keeps: each sequence then gets its own."""
 
 
-def _call(offered: Any, call: Call) -> Any:
+def called(offered: Any, call: Call) -> Any:
+    """Call a function: how most operations are put to use."""
     return offered(*call.args, **call.kwargs)
 
 
@@ -141,11 +142,13 @@ class Operation:
     """Named cases of real size, which only a GPU computes in reasonable time."""
     from_batch: Callable[[Batch], Iterable[Case]]
     """The cases of a batch that an engine ran."""
+    timed: Callable[[Batch], Iterable[Case]] | None = None
+    """Its cases where it is timed, with the arguments that engines use; `from_batch` without."""
     prepare: Callable[[Case, int, str], Call]
     """Case, stale pattern (0 or 1) and device to a fresh call."""
     outputs: Callable[[Call, Any], Outputs]
     """The call and its result to output fields."""
-    run: Callable[[Any, Call], Any] = _call
+    run: Callable[[Any, Call], Any] = called
     """Puts what the candidate offers to use: a function is called, a class made and driven."""
     invariants: Callable[[Call, Outputs], Iterable[Breach]] | None = None
     """What must hold of the outputs whatever the reference says."""

@@ -7,9 +7,13 @@ from typing import Any, Literal
 import msgspec
 
 from harness.model.case import Case, Origin
+from harness.model.deviation import DeviationResult
+from harness.model.timing import Bench
 
-Verdict = Literal["PASS", "FAIL", "UNVERIFIED", "NOT OFFERED"]
-RunVerdict = Literal["PASS", "FAIL", "INCOMPLETE"]
+Verdict = Literal["PASS", "FAIL", "DEVIATES", "UNVERIFIED", "NOT OFFERED"]
+"""DEVIATES: every failure is a known deviation."""
+RunVerdict = Literal["PASS", "FAIL", "INCOMPLETE", "SLOWER"]
+"""SLOWER: right, and slower than the baseline allows."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +151,10 @@ class Run(msgspec.Struct, kw_only=True):
     findings: list[Finding]
     notes: list[str] = []
     """What this run did not look at, and why."""
+    deviations: list[DeviationResult] = []
+    """Known deviations of the candidates, stale ones too."""
+    bench: Bench | None = None
+    """Timings, None if nothing was timed."""
 
     @property
     def counts(self) -> Counts:
