@@ -180,6 +180,18 @@ class BaselineResult(msgspec.Struct, kw_only=True):
     """Timings that only the baseline has, as `operation / candidate / workload`."""
 
 
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """A baseline of this machine as the history shows it."""
+
+    name: str
+    created: str
+    commit: str
+    control_ns: float
+    """Median of its control's samples, 0 if it has none."""
+    medians_ns: dict[str, float]
+    """Median host times by `operation / candidate / workload`."""
+
+
 class Bench(msgspec.Struct, kw_only=True):
     """Everything that a benchmark found out."""
 
@@ -190,6 +202,8 @@ class Bench(msgspec.Struct, kw_only=True):
     steps: list[Steps] = []
     step_comparisons: list[StepComparison] = []
     baseline: BaselineResult = msgspec.field(default_factory=BaselineResult)
+    history: list[Past] = []
+    """Baselines of this machine in the folder of baselines, the oldest first."""
     control_ns: list[float] = []
     """Samples of a fixed piece of work, taken all through the run: what the machine is doing."""
     seconds: float = 0.0
