@@ -1,0 +1,43 @@
+"""A fixed piece of work: what it takes tells what the machine is doing, whatever is measured.
+
+Two runs on one machine differ by clock frequency and by what else runs there. Both take
+samples of this between their measurements, and are compared in units of them.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from typing import Any
+
+_STEPS = 1200
+_NUMBERS = 4000
+
+
+@lru_cache(maxsize=1)
+def _material() -> tuple[Any, Any]:
+    import numpy as np
+    import torch
+
+    numbers = (np.arange(_NUMBERS, dtype=np.int64) * 7919) % 1009
+    return numbers, torch.from_numpy(numbers.copy())
+
+
+def _work() -> int:
+    """What metadata is made of: a loop of the interpreter, arrays, small operators of torch."""
+    numbers, tensor = _material()
+    total = 0
+    for step in range(_STEPS):
+        total += step & 3
+    ordered = numbers.copy()
+    ordered.sort()
+    summed = (tensor + 1).cumsum(0)
+    return total + int(ordered[-1]) + int(summed[-1])
+
+
+def sample() -> float:
+    """Nanoseconds that the work takes now: the second time in a row, when caches are warm."""
+    _work()
+    begin = time.perf_counter_ns()
+    _work()
+    return float(time.perf_counter_ns() - begin)

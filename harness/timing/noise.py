@@ -1,0 +1,55 @@
+"""The noise floor of a run: what functions measured against themselves seem to differ by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from harness.model.candidate import Lane
+from harness.model.timing import Noise
+from harness.timing.clocks import host_clock
+from harness.timing.paired import Budget, Contestant, measure
+from harness.timing.statistics import mann_whitney, ratio, verdict
+
+MINIMUM_EFFECT = 0.02
+"""What is worth a verdict: less than that is of no use to anybody and often chance."""
+_QUANTILE = 0.9
+"""Of the differences: the largest may be an accident, and would hide all real ones."""
+Pair = tuple[Sequence[float], Sequence[float]]
+
+
+def measure_noise(
+    contestants: Sequence[Contestant], budget: Budget, lane: Lane, repeats: int = 1
+) -> Noise:
+    """Each contestant against itself on inputs of its own, `repeats` times, in `quiet()`."""
+    pairs: list[Pair] = []
+    for contestant in contestants:
+        for _ in range(repeats):
+            one, other = measure((contestant, contestant), budget, lane)
+            pairs.append((one.host_ns, other.host_ns))
+            if one.device_ns:
+                pairs.append((one.device_ns, other.device_ns))
+    return noise_of(pairs, host_clock().resolution_ns)
+
+
+def noise_of(pairs: Sequence[Pair], resolution_ns: float = 0.0) -> Noise:
+    """The noise that pairs of samples of the same function tell of; without any, no floor."""
+    without_floor = Noise(
+        comparisons=len(pairs),
+        declared=0,
+        floor=0.0,
+        minimum_effect=MINIMUM_EFFECT,
+        clock_resolution_ns=resolution_ns,
+    )
+    found = [(ratio(*pair), mann_whitney(*pair)) for pair in pairs]
+    said = [verdict(*ratios, p, without_floor) for ratios, p in found]
+    sizes = [abs(math.log(ratios[0])) for ratios, _ in found]
+    return Noise(
+        comparisons=len(pairs),
+        declared=sum(speed != "no evidence" for speed in said),
+        floor=math.expm1(float(np.quantile(sizes, _QUANTILE))) if sizes else 0.0,
+        minimum_effect=MINIMUM_EFFECT,
+        clock_resolution_ns=resolution_ns,
+    )
