@@ -30,6 +30,11 @@ class ModelShape(NamedTuple):
         """Its heads as a case's parameters."""
         return {"num_kv_heads": self.num_kv_heads, "group": self.group, "head_size": self.head_size}
 
+    @property
+    def cache(self) -> dict[str, int]:
+        """Its cache as a case's parameters."""
+        return {"num_kv_heads": self.num_kv_heads, "head_size": self.head_size}
+
 
 MODELS: Final = (
     ModelShape("Llama-3.1-8B", 32, 8, 128),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.model.case import Batch, Case
@@ -121,6 +122,19 @@ def called(offered: Any, call: Call) -> Any:
     return offered(*call.args, **call.kwargs)
 
 
+def bound(offered: Any, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+    """The call, ready to run; what an adapter converts is converted now and not timed.
+
+    An adapter's function may have a method `bind(*args, **kwargs)`, which returns the
+    engine's own function with the arguments as the engine takes them.
+    """
+    binder = getattr(offered, "bind", None)
+    if binder is not None:
+        thunk: Callable[[], Any] = binder(*args, **kwargs)
+        return thunk
+    return partial(offered, *args, **kwargs)
+
+
 def _no_diagnosis(_call: Call, _field: str, _expected: Any, _got: Any) -> str:
     return ""
 
@@ -144,6 +158,12 @@ class Operation:
     """The cases of a batch that an engine ran."""
     timed: Callable[[Batch], Iterable[Case]] | None = None
     """Its cases where it is timed, with the arguments that engines use; `from_batch` without."""
+    timed_models: Callable[[], Iterable[tuple[str, Case]]] = tuple
+    """Named cases with the heads of published models, small enough to be timed on a CPU."""
+    untimed: str = ""
+    """Why it is never timed, "" if it is."""
+    clocked: Callable[[Any, Call], Callable[[], Any]] | None = None
+    """Of a class: makes one now, and returns what a clock runs; without it all of `run`."""
     prepare: Callable[[Case, int, str], Call]
     """Case, stale pattern (0 or 1) and device to a fresh call."""
     outputs: Callable[[Call, Any], Outputs]

@@ -140,6 +140,7 @@ attention_metadata_builder = Operation(
     run=_drive_builder,
     invariants=_builder_breaches,
     shared=_SHARED,
+    untimed=_SHARED,
 )
 
 _BACKEND_METHODS = (
@@ -213,6 +214,7 @@ attention_backend = Operation(
     run=_drive_backend,
     invariants=_backend_breaches,
     shared=_SHARED,
+    untimed=_SHARED,
 )
 
 _INHERITED = (
@@ -281,6 +283,7 @@ attention_metadata = Operation(
     run=_drive_metadata,
     invariants=_metadata_breaches,
     shared=_SHARED,
+    untimed=_SHARED,
 )
 
 OPERATIONS = (attention_metadata_builder, attention_backend, attention_metadata)

@@ -140,6 +140,7 @@ split_decodes_and_prefills = Operation(
     cases=_split_cases,
     boundaries=_split_boundaries,
     from_batch=_split_steps,
+    timed=lambda batch: [_split_case(batch, 1, False)],
     prepare=_prepare_split,
     outputs=_split_outputs,
     invariants=_split_invariants,
@@ -208,6 +209,13 @@ def _reorder_steps(batch: Batch) -> Iterator[Case]:
     yield _reorder_case([*turned, *rest], 1 + batch.num_tokens % 2)
 
 
+def _reorder_timed(batch: Batch) -> Iterator[Case]:
+    """An eighth of the requests from the end, prefills most likely, stands in front."""
+    moved = -(-batch.num_requests // 8)
+    front, rest = batch.query_lens[-moved:], batch.query_lens[:-moved]
+    yield _reorder_case([*front, *rest], 1)
+
+
 def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
     engine = Engine(case.params["query_lens"])
     return Call(
@@ -245,6 +253,7 @@ reorder_batch_to_split_decodes_and_prefills = Operation(
     cases=_reorder_cases,
     boundaries=_reorder_boundaries,
     from_batch=_reorder_steps,
+    timed=_reorder_timed,
     prepare=_prepare_reorder,
     outputs=_reorder_outputs,
     invariants=_reorder_invariants,

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from harness.cases.attention_shapes import MODELS
 from harness.cases.batches import batches, make_batch
 from harness.cases.cache_write import CACHE, CACHES, CONTENTS, OTHER, ROWS, CacheWrite
 from harness.cases.paged_cache import LAYOUTS
@@ -48,6 +49,8 @@ _PLAIN: dict[str, Any] = {
 }
 _SCALE = st.sampled_from((1.0, 0.5, 0.3, 2.0, 0.0123, 448.0, 1e-6))
 _TOKENS_OF_A_STEP = 96
+_TOKENS_TIMED = 300
+"""Each has a block of its own, at worst, of 64 KiB."""
 
 
 def _case(batch: Batch, **params: Any) -> Case:
@@ -197,6 +200,18 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
     yield _case(msgspec.structs.replace(batch, query_lens=tuple(queries)), strided=batch.strided)
 
 
+def _timed(batch: Batch) -> Iterator[Case]:
+    """Llama's keys and values, of batches whose blocks fit into a small cache."""
+    if batch.num_tokens <= _TOKENS_TIMED:
+        yield _case(batch, **MODELS[0].cache, rows=1)
+
+
+def _timed_models() -> Iterator[tuple[str, Case]]:
+    batch = make_batch([1] * 32, [500 + 37 * row for row in range(32)], 16, order="shuffled")
+    for model in MODELS:
+        yield model.name, _case(batch, **model.cache, rows=1)
+
+
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     made = CacheWrite(batch_of(case), case.params, pattern, device)
     return Call(
@@ -276,6 +291,8 @@ reshape_and_cache_flash = Operation(
     boundaries=_boundaries,
     large=_large,
     from_batch=_from_batch,
+    timed=_timed,
+    timed_models=_timed_models,
     prepare=_prepare,
     outputs=_outputs,
     invariants=_invariants,

@@ -172,6 +172,7 @@ subclass_attention_metadata = Operation(
     outputs=_metadata_outputs,
     invariants=_metadata_invariants,
     shared=SHARED,
+    untimed=SHARED,
     diagnose=_diagnose_metadata,
     faults={
         "prefix of another type": Fault(
@@ -269,6 +270,7 @@ subclass_attention_backend = Operation(
     outputs=_backend_outputs,
     invariants=_backend_invariants,
     shared=SHARED,
+    untimed=SHARED,
     diagnose=_diagnose_backend,
     faults={
         "prefix of another type": Fault(

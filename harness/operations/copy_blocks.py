@@ -112,6 +112,13 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
     yield _case(pairs, [[2 * len(pairs), batch.block_size, 1, 8, 0, 0]])
 
 
+def _timed(batch: Batch) -> Iterator[Case]:
+    """Each of eight requests forks: a block of Llama-3.1-8B, in two layers."""
+    if batch.num_requests == 8:
+        pairs = moved_blocks(batch)
+        yield _case(pairs, [[2 * len(pairs), batch.block_size, 8, 128, 0, 0]] * 2)
+
+
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     p = case.params
     caches = []
@@ -206,6 +213,7 @@ copy_blocks = Operation(
     cases=_cases,
     boundaries=_boundaries,
     from_batch=_from_batch,
+    timed=_timed,
     prepare=_prepare,
     outputs=cache_outputs,
     invariants=cache_breaches,

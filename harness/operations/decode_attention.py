@@ -142,6 +142,16 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
     )
 
 
+def _timed_models() -> Iterator[tuple[str, Case]]:
+    """Four decodes."""
+    batch = make_batch([1] * 4, [60, 100, 150, 255], 16, order="shuffled")
+    for model in MODELS:
+        yield (
+            model.name,
+            _case(batch, **model.layer, window=model.window, soft_cap=model.soft_cap, mask=False),
+        )
+
+
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     laid = Laid(case, pattern, device, one_each=True)
     tensors = laid.arena.tensors
@@ -204,6 +214,8 @@ decode_attention = Operation(
     boundaries=_boundaries,
     large=_large,
     from_batch=_from_batch,
+    timed=lambda _batch: (),  # too many keys for a CPU
+    timed_models=_timed_models,
     prepare=_prepare,
     outputs=outputs,
     invariants=invariants,

@@ -201,6 +201,7 @@ def _operation(name: str, **fields: Any) -> Operation:
         cases=_cases(name),
         boundaries=_boundaries(name),
         from_batch=_steps(name),
+        timed=lambda batch: _steps(name)(batch) if batch.num_requests == 8 else (),
         prepare=_prepare,
         shared=_WHY_SHARED,
         **fields,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.cases import engine_backend as engine
 from harness.cases.batches import make_batch
 from harness.model.case import Batch, Case
-from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs, bound
 from harness.operations.common import METADATA_FIELDS, wrong_type
 from harness.operations.fast_prefill import (
     ITSELF,
@@ -75,6 +75,12 @@ def _drive(offered: Any, call: Call) -> Any:
         "fast_build": facts["fast_build"],
     }
     return backend, builder, builder.build(**given), builder.build(**given)
+
+
+def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
+    """A step: the batch is reduced, the underlying builder called."""
+    builder = engine.make_builder(offered(*call.args), call.facts["device"])
+    return bound(builder.build, 0, call.facts["metadata"], False)
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
@@ -165,6 +171,8 @@ create_fast_prefill_custom_backend = Operation(
     ),
     boundaries=_boundaries,
     from_batch=lambda batch: [_case(last_tokens(batch), batch.num_requests % 5, [0, 2, 5])],
+    timed=lambda batch: [_case(last_tokens(batch), 0, [])],
+    clocked=_clocked,
     prepare=_prepare,
     run=_drive,
     outputs=_outputs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from harness.cases.arena import STALE_PATTERNS, Arena, Piece
 from harness.cases.batches import batches, make_batch
 from harness.cases.engine_v0 import Backend, MetadataV0, Runner, Step, sequences
 from harness.model.case import Batch, Case
-from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs, bound
 from harness.operations.common import batch_of, wrong_type, wrong_value
 from harness.operations.consuming_v0 import graph_breaches
 from reference.interface import MetadataError
@@ -81,6 +81,12 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 def _of_an_engine(batch: Batch) -> Iterator[Case]:
     yield _case(batch, pad=1, earlier=True)
+
+
+def _timed(batch: Batch) -> Iterator[Case]:
+    """Graphs hold decodes, a few hundred at most."""
+    if batch.num_tokens == batch.num_requests <= 256:
+        yield _case(batch)
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
@@ -195,6 +201,17 @@ def _run(offered: Any, call: Call) -> Outputs:
         _copy_slots(buffers, metadata_)
         clone.prepare_graph_input_buffers(buffers, metadata_, encoder_decoder)
     return outputs | {f"buffers.{name}": tensor for name, tensor in buffers.items()}
+
+
+def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
+    """What a runner does before each replay: the step's lengths and tables to the buffers."""
+    runner, most, size, encoder_decoder, _, _, step = call.args
+    state = type("BackendState", (offered,), {})(runner)
+    with state.graph_capture(most):
+        made = state.graph_capture_get_metadata_for_batch(size, encoder_decoder)
+    buffers = state.get_graph_input_buffers(made, encoder_decoder)
+    state.begin_forward(None)
+    return bound(state.prepare_graph_input_buffers, buffers, step, encoder_decoder)
 
 
 def _copy_slots(buffers: dict[str, torch.Tensor], step: Any) -> None:
@@ -315,6 +332,8 @@ common_attention_state = Operation(
     cases=_cases,
     boundaries=_boundaries,
     from_batch=_of_an_engine,
+    timed=_timed,
+    clocked=_clocked,
     prepare=_prepare,
     outputs=_outputs,
     run=_run,

@@ -78,6 +78,7 @@ get_kv_cache_layout = Operation(
     invariants=_get_invariants,
     diagnose=_earlier_answer,
     shared=_WHY_SHARED,
+    untimed=_WHY_SHARED,
     faults={
         "environment with another word": Fault(
             field=_VARIABLE, spoil=_bad_environment, error=MetadataError
@@ -152,6 +153,7 @@ set_kv_cache_layout = Operation(
     outputs=returned,
     invariants=_set_invariants,
     shared=_WHY_SHARED,
+    untimed=_WHY_SHARED,
     faults={
         "another word": wrong_value(0, "cache_layout", "nhd"),
         "empty word": wrong_value(0, "cache_layout", ""),
@@ -198,6 +200,7 @@ is_valid_kv_cache_layout = Operation(
     outputs=returned,
     invariants=_valid_invariants,
     shared=_WHY_SHARED,
+    untimed=_WHY_SHARED,
 )
 
 OPERATIONS = (get_kv_cache_layout, set_kv_cache_layout, is_valid_kv_cache_layout)

@@ -221,6 +221,7 @@ get_per_layer_parameters = Operation(
     invariants=_layers_invariants,
     diagnose=_window_diagnosis,
     shared=_WHY_SHARED,
+    untimed=_WHY_SHARED,
     faults={
         "name without a layer": Fault(
             field="layer_names", spoil=_ask_also("model.layers.99"), error=MetadataError
@@ -350,6 +351,7 @@ infer_global_hyperparameters = Operation(
     invariants=_global_invariants,
     diagnose=lambda _call, field, _expected, _got: _OWN if field == "is_own_object" else "",
     shared=_WHY_SHARED,
+    untimed=_WHY_SHARED,
     faults={
         "no layers": wrong_value(0, "per_layer_params", {}),
         "no dict": wrong_type(0, "per_layer_params"),

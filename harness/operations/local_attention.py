@@ -30,6 +30,8 @@ from harness.operations.consuming import metadata_breaches, slot_breaches, truth
 from reference.interface import MetadataError
 
 _BLOCKS_A_CHUNK = st.sampled_from((1, 2, 3, 4, 8))
+_TIMED_CHUNK = 8192
+"""Of Llama 4; the block sizes of engines divide it."""
 NAME = "make_local_attention_virtual_batches"
 
 
@@ -141,6 +143,7 @@ make_local_attention_virtual_batches = Operation(
     cases=_cases,
     boundaries=_boundaries,
     from_batch=_steps,
+    timed=lambda batch: [_case(_derivable(batch), _TIMED_CHUNK)],
     prepare=_prepare,
     outputs=lambda call, result: metadata_outputs(result, given=call.facts["metadata"]),
     invariants=_invariants,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from itertools import accumulate
 from typing import Any
@@ -155,6 +155,18 @@ def _run(offered: Any, call: Call) -> Any:
     return builder.build(*call.args[1:])
 
 
+def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
+    """A step of a builder that lives as long as the engine."""
+    builder = builder_class(offered)(call.args[0])
+    arguments = call.args[1:]
+
+    def step() -> Any:
+        builder.prepare()
+        return builder.build(*arguments)
+
+    return step
+
+
 def metadata_v0_outputs(metadata: Any) -> Outputs:
     """Every field of V0 metadata by name; index maps as plain lists, whatever their class."""
     outputs = {name: getattr(metadata, name, MISSING) for name in _FIELDS}
@@ -230,6 +242,8 @@ common_metadata_builder = Operation(
     cases=_cases,
     boundaries=_boundaries,
     from_batch=_of_an_engine,
+    timed=lambda batch: [_case(batch)],
+    clocked=_clocked,
     prepare=_prepare,
     outputs=_outputs,
     run=_run,

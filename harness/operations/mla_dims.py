@@ -87,6 +87,7 @@ get_mla_dims = Operation(
     outputs=_mla_outputs,
     invariants=_mla_invariants,
     diagnose=_mla_diagnosis,
+    untimed="runs once when a model is loaded",
     shared="runs once when a model is loaded: nothing to make faster",
     faults={
         "model without latent attention": Fault(

@@ -293,6 +293,7 @@ common_attention_metadata = Operation(
     cases=_cases,
     boundaries=_boundaries,
     from_batch=_steps,
+    timed=lambda batch: _steps(batch) if batch.num_requests == 64 else (),
     prepare=_prepare,
     run=_run,
     outputs=_outputs,

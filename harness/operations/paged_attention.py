@@ -172,6 +172,13 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
     yield _case(small, group=2, window=(0, 33)[batch.num_tokens % 2])
 
 
+def _timed_models() -> Iterator[tuple[str, Case]]:
+    """Two decodes and the end of a prompt."""
+    batch = make_batch([1, 1, 8], [100, 200, 56], 16, order="shuffled")
+    for model in MODELS:
+        yield model.name, _case(batch, **model.layer, window=model.window, soft_cap=model.soft_cap)
+
+
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     laid = Laid(case, pattern, device, one_each=False)
     tensors = laid.arena.tensors
@@ -198,6 +205,8 @@ paged_attention = Operation(
     boundaries=_boundaries,
     large=_large,
     from_batch=_from_batch,
+    timed=lambda _batch: (),  # too many keys for a CPU
+    timed_models=_timed_models,
     prepare=_prepare,
     outputs=outputs,
     invariants=invariants,

@@ -6,7 +6,7 @@ requests come, one step is built. `batch_sequence` plays many steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from harness.cases.arena import STALE_PATTERNS
 from harness.cases.batches import HIGHEST_BLOCK, batches, make_batch
 from harness.cases.tensors import Numbers, numbers
 from harness.model.case import Batch, Case
-from harness.model.operation import Breach, Call, Operation, Outputs
+from harness.model.operation import Breach, Call, Operation, Outputs, bound
 from harness.operations.common import batch_of, metadata_outputs, mirror_breaches
 from harness.operations.consuming import metadata_breaches, slot_breaches, truth_of
 from harness.operations.persistent_batch_faults import FAULTS
@@ -131,6 +131,15 @@ def _run(offered: Any, call: Call) -> Outputs:
     if facts["look"]:
         facts["left_behind"] = left_behind(offered)
     return seen
+
+
+def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
+    """`build` of a batch that has its requests."""
+    facts = call.facts
+    batch = offered(*call.args)
+    for request in facts["requests"]:
+        batch.add_request(*request)
+    return bound(batch.build, facts["scheduled"], *facts["padding"])
 
 
 def _fill_and_empty(batch: Any, sizes: list[Any], stale: int) -> None:
@@ -270,6 +279,8 @@ persistent_batch = Operation(
     cases=_cases,
     boundaries=_boundaries,
     from_batch=_from_batch,
+    timed=lambda batch: [_case(batch)],
+    clocked=_clocked,
     prepare=_prepare,
     run=_run,
     outputs=lambda _call, seen: seen,

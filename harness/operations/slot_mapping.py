@@ -245,6 +245,7 @@ build_slot_mapping = Operation(
     cases=_cases,
     boundaries=_boundaries,
     from_batch=_steps,
+    timed=lambda batch: [_case(batch)],
     prepare=_prepare,
     outputs=_outputs,
     invariants=_invariants,

@@ -133,6 +133,15 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
     yield _case(**shape, src_blocks=blocks, dst_blocks=blocks, dst_on_cpu=True, pairs=pairs)
 
 
+def _timed(batch: Batch) -> Iterator[Case]:
+    """Eight blocks of Llama-3.1-8B go to the host."""
+    if batch.num_requests == 8:
+        pairs = moved_blocks(batch)
+        shape = {"block_size": batch.block_size, "num_kv_heads": 8, "head_size": 128}
+        blocks = 2 * len(pairs)
+        yield _case(**shape, src_blocks=blocks, dst_blocks=blocks, dst_on_cpu=True, pairs=pairs)
+
+
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     p = case.params
     shape = (max(1, p["block_size"]), max(1, p["num_kv_heads"]), max(1, p["head_size"]))
@@ -231,6 +240,7 @@ swap_blocks = Operation(
     cases=_cases,
     boundaries=_boundaries,
     from_batch=_from_batch,
+    timed=_timed,
     prepare=_prepare,
     outputs=cache_outputs,
     invariants=cache_breaches,

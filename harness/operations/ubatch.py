@@ -192,6 +192,18 @@ def _split_steps(batch: Batch) -> Iterator[Case]:
         yield _split_case(batch, [batch.num_tokens // 2])
 
 
+def _make_timed(batch: Batch) -> Iterator[Case]:
+    """The second of two slices of as many tokens, which mostly begins inside a request."""
+    if batch.num_tokens > 1:
+        yield _make_case(batch, [batch.num_tokens // 2], 1)
+
+
+def _split_timed(batch: Batch) -> Iterator[Case]:
+    """Two slices of as many tokens, as micro-batching makes them."""
+    if batch.num_tokens > 1:
+        yield _split_case(batch, [batch.num_tokens // 2])
+
+
 def _prepare_make(case: Case, pattern: int, device: str) -> Call:
     spans = spans_of(case)
     call = prepare_with_metadata(1)(case, pattern, device, [ubatch_of(spans[0])])
@@ -282,6 +294,7 @@ _make_metadata_with_slice = Operation(
     cases=_make_cases,
     boundaries=_make_boundaries,
     from_batch=_make_steps,
+    timed=_make_timed,
     prepare=_prepare_make,
     outputs=lambda call, result: metadata_outputs(result, given=call.facts["metadata"]),
     invariants=_make_invariants,
@@ -300,6 +313,7 @@ split_attn_metadata = Operation(
     cases=_split_cases,
     boundaries=_split_boundaries,
     from_batch=_split_steps,
+    timed=_split_timed,
     prepare=_prepare_split,
     outputs=_split_outputs,
     invariants=_split_invariants,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
@@ -17,7 +17,7 @@ from harness.cases.batches import batches, make_batch
 from harness.cases.tensors import lay_out, numbers
 from harness.cases.xformers_step import import_xformers
 from harness.model.case import Batch, Case
-from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs, bound
 from harness.operations.batch_split import Engine
 from harness.operations.common import batch_of, metadata_faults
 from harness.operations.consuming import Rows, array, row_breaches, truth_of
@@ -147,6 +147,14 @@ def _run(offered: Any, call: Call) -> Outputs:
     }
 
 
+def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
+    """`build` of a builder that lives as long as the engine."""
+    spec, metadata, _, prefix, fast = call.args
+    config = SimpleNamespace(speculative_config=None)
+    builder = offered(spec, ["layer.0"], config, call.facts["device"])
+    return bound(builder.build, prefix, metadata, fast)
+
+
 def _outputs(_call: Call, result: Outputs) -> Outputs:
     return result
 
@@ -262,6 +270,7 @@ xformers_attention_metadata_builder = Operation(
     cases=_cases,
     boundaries=_boundaries,
     from_batch=lambda batch: iter([_case(batch)]),
+    clocked=_clocked,
     prepare=_prepare,
     outputs=_outputs,
     run=_run,

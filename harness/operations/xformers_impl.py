@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from harness.cases.xformers_step import (
     layer_params,
 )
 from harness.model.case import Batch, Case
-from harness.model.operation import MISSING, Breach, Call, Operation, Outputs
+from harness.model.operation import MISSING, Breach, Call, Operation, Outputs, bound
 from harness.operations.common import batch_of
 from harness.operations.consuming_attention import attention_breaches, new_key_breaches
 from harness.operations.xformers_builder import PACKAGE
@@ -193,6 +193,13 @@ def _steps(batch: Batch) -> Iterator[Case]:
         yield _case(capped(batch), group=1 + batch.num_tokens % 3, seed=batch.num_tokens % 50)
 
 
+def _timed_models() -> Iterator[tuple[str, Case]]:
+    """Two decodes and the end of a prompt."""
+    batch = make_batch([1, 1, 8], [100, 200, 56], 16, order="shuffled")
+    for model in MODELS:
+        yield model.name, _case(batch, **model.layer, window=model.window, soft_cap=model.soft_cap)
+
+
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params = dense(batch_of(case)), layer_params(case.params)
     shape = Shape.of(params)
@@ -237,6 +244,12 @@ def _run(offered: Any, call: Call) -> Outputs:
     returned = impl.forward(**step)
     outputs["returned"] = _is(returned, step["output"])
     return outputs
+
+
+def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
+    """`forward` of a layer's implementation, which lives as long as the model."""
+    constants, step = call.args
+    return bound(offered(**constants).forward, **step)
 
 
 def _is(returned: Any, output: torch.Tensor) -> bool:
@@ -295,6 +308,9 @@ xformers_attention_impl = Operation(
     boundaries=_boundaries,
     large=_large,
     from_batch=_steps,
+    timed=lambda _batch: (),  # too many keys for a CPU
+    timed_models=_timed_models,
+    clocked=_clocked,
     prepare=_prepare,
     outputs=_outputs,
     run=_run,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -171,6 +171,16 @@ def _run(offered: Any, call: Call) -> Outputs:
     return outputs
 
 
+def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
+    """It is made for a step, and each of its views asked for once."""
+
+    def step() -> Any:
+        made = offered(*call.args, **call.kwargs)
+        return made.prefill_metadata, made.decode_metadata
+
+    return step
+
+
 def _outputs(_call: Call, result: Outputs) -> Outputs:
     return result
 
@@ -296,6 +306,7 @@ xformers_attention_metadata = Operation(
     cases=_cases,
     boundaries=_boundaries,
     from_batch=lambda batch: iter([_case(batch)]),
+    clocked=_clocked,
     prepare=_prepare,
     outputs=_outputs,
     run=_run,
