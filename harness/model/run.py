@@ -7,7 +7,6 @@ from typing import Any, Literal
 import msgspec
 
 from harness.model.case import Case, Origin
-from harness.model.deviation import DeviationResult
 from harness.model.timing import Bench
 
 Verdict = Literal["PASS", "FAIL", "DEVIATES", "UNVERIFIED", "NOT OFFERED"]
@@ -40,6 +39,8 @@ class OracleCount(msgspec.Struct):
 
     checks: int = 0
     failed: int = 0
+    known: int = 0
+    """Cases on which it objected because of known deviations only."""
     reason: str = ""
     """Why it made no check, "" if it made some."""
 
@@ -59,7 +60,9 @@ class OperationResult(msgspec.Struct, kw_only=True):
     cases: int = 0
     checks: int = 0
     failed: int = 0
-    """Cases that failed."""
+    """Cases that failed, other than by known deviations only."""
+    known: int = 0
+    """Cases that showed known deviations and nothing else that is wrong."""
     origins: dict[str, int] = {}
     """Cases by origin."""
     oracles: dict[str, OracleCount] = {}
@@ -123,6 +126,51 @@ class Finding(msgspec.Struct, kw_only=True):
     """Traceback or captured output of the candidate."""
 
 
+class DeviationResult(msgspec.Struct, kw_only=True):
+    """What became of one known deviation in a run, on one operation of one candidate."""
+
+    id: str
+    title: str
+    reference: str
+    since: str
+    operation: str
+    candidate: str
+    version: str
+    """Of the candidate's package."""
+    cases: int
+    """Cases that showed it; 0 means it is stale."""
+    oracles: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+    """Where it showed."""
+    shown: Finding | None = None
+    """The smallest case that showed it, as a failure is shown; None if it is stale."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether it should have occurred and did not."""
+        return self.cases == 0
+
+    @property
+    def case(self) -> Case | None:
+        """The smallest case that showed it."""
+        return self.shown.case if self.shown else None
+
+    @property
+    def case_path(self) -> str:
+        """Where that case is saved, "" without one."""
+        return self.shown.case_path if self.shown else ""
+
+    @property
+    def message(self) -> str:
+        """One sentence about that case: what, where, expected and got."""
+        return self.shown.message if self.shown else ""
+
+    @property
+    def command(self) -> str:
+        """The `attnproof replay` line that shows it."""
+        return self.shown.command if self.shown else ""
+
+
 class Counts(msgspec.Struct, kw_only=True):
     """Sums over the run."""
 
@@ -130,6 +178,8 @@ class Counts(msgspec.Struct, kw_only=True):
     checks: int
     failed: int
     """Operation and candidate pairs that failed."""
+    deviating: int
+    """Pairs of which every failure is a known deviation."""
     unverified: int
 
 
@@ -163,5 +213,6 @@ class Run(msgspec.Struct, kw_only=True):
             cases=sum(result.cases for result in self.operations),
             checks=sum(result.checks for result in self.operations),
             failed=sum(result.verdict == "FAIL" for result in self.operations),
+            deviating=sum(result.verdict == "DEVIATES" for result in self.operations),
             unverified=sum(result.verdict == "UNVERIFIED" for result in self.operations),
         )

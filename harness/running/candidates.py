@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from collections import Counter
 from functools import reduce
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, packages_distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ BUILT_IN = (
     Candidate("optimized-triton", "optimized", "interpreter", kernels_only=True),
 )
 _REFERENCE = Candidate("reference", "reference")
+_ADAPTERS, _ADAPTED = "harness.adapters", "vllm"
+"""Where adapters lie, and the package that all of them adapt."""
 
 
 def resolve(names: list[str], device: str) -> list[Candidate]:
@@ -100,6 +103,20 @@ def _checked(path: Path) -> Path:
         line = getattr(error, "lineno", None)
         raise UsageError(f"candidate file {source}, line {line}: {error.args[0]}") from None
     return path
+
+
+def version_of(candidate: Candidate) -> str:
+    """Version of the installed package that a candidate comes from, "" if it is from none.
+
+    The package is not imported.
+    """
+    if Path(candidate.target).is_absolute():
+        return ""
+    package = re.split(r"[.:]", candidate.target, maxsplit=1)[0]
+    if candidate.target.startswith(f"{_ADAPTERS}."):
+        package = _ADAPTED
+    distributions = packages_distributions().get(package, [])
+    return version(distributions[0]) if distributions else ""
 
 
 def enter_lane(candidate: Candidate) -> None:

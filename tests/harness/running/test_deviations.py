@@ -1,0 +1,173 @@
+"""A file of known deviations: what it may say, which failures it explains."""
+
+from __future__ import annotations
+
+import datetime
+
+import msgspec
+import pytest
+
+from harness.cases.batches import make_batch
+from harness.model.candidate import Candidate
+from harness.model.case import Case
+from harness.model.deviation import Deviation
+from harness.model.verdict import Failure
+from harness.running.candidates import version_of
+from harness.running.deviations import DeviationError, explain, known, load
+
+SPLIT = "split_decodes_and_prefills"
+PADDED = Case(SPLIT, make_batch([2, 2], [3, 3], 4, padded_requests=1), {"decode_threshold": 2})
+PLAIN = Case(SPLIT, make_batch([2, 2], [3, 3], 4), {"decode_threshold": 2})
+ENTRY = {
+    "id": "E2",
+    "title": "counts padded rows as prefills",
+    "operations": [SPLIT],
+    "versions": ">=0.10,<0.12",
+    "reference": "docs/SPEC.md, section 2",
+    "when": "padded_requests > 0",
+}
+
+
+def failure(oracle="equality", field="num_decodes"):
+    return Failure(oracle=oracle, field=field, diagnosis="wrong", message="it is wrong")
+
+
+def deviation(**changes):
+    return msgspec.convert(ENTRY | changes, Deviation)
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Writes entries to known.toml in the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(*entries):
+        lines = []
+        for entry in entries:
+            lines.append("[[deviation]]")
+            for key, value in entry.items():
+                day = isinstance(value, datetime.date)
+                shown = value if day else msgspec.json.encode(value).decode()
+                lines.append(f"{key} = {shown}")
+        (tmp_path / "known.toml").write_text("\n".join(lines), encoding="utf-8")
+        return "known.toml"
+
+    return write
+
+
+def test_only_entries_of_the_version_are_loaded(written):
+    later = ENTRY | {"id": "E3", "versions": ">=0.12"}
+    always = ENTRY | {"id": "E4", "versions": "*", "since": datetime.date(2025, 10, 1)}
+    path = written(ENTRY, later, always)
+    assert [entry.id for entry in load(path, "0.11.2")] == ["E2", "E4"]
+    assert [entry.id for entry in load(path, "0.32.0")] == ["E3", "E4"]
+    assert [entry.id for entry in load(path, "0.12.0rc1")] == ["E4"]
+    assert load(path, "0.11.2")[1].since == "2025-10-01"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"operations": ["nonesuch"]}, "no operation 'nonesuch'"),
+        ({"operations": []}, "operations is empty"),
+        ({"oracles": ["taste"]}, "no oracle 'taste': expected some of process, errors"),
+        ({"versions": "0.10 to 0.12"}, "versions is '0.10 to 0.12', expected such as"),
+        ({"versions": ""}, 'versions is empty, write "[*]" for any'),
+        ({"since": "yesterday"}, "since is 'yesterday': expected a day"),
+        ({"when": "q ="}, "when is no expression"),
+        ({"when": "rows > 1"}, "when uses 'rows', which is not one of q, c, s, R"),
+        ({"when": "open('x')"}, "when uses 'open'"),
+        ({"reference": ""}, "reference is empty"),
+        ({"title": 3}, r"Expected `str`, got `int` - at `\$.title`"),
+        ({"vresions": "*"}, "unknown field `vresions`"),
+    ],
+)
+def test_mistakes_in_the_file_are_one_line(written, changes, message):
+    start = r"^deviations file known\.toml, entry 1 \(E2\): (Object contains )?"
+    with pytest.raises(DeviationError, match=start + message) as raised:
+        load(written(ENTRY | changes), "0.11.2")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_must_be_there_and_be_toml(written, tmp_path):
+    with pytest.raises(DeviationError, match=r"none\.toml cannot be read: No such file"):
+        load("none.toml", "0.11.2")
+    (tmp_path / "known.toml").write_text("deviation = [", encoding="utf-8")
+    with pytest.raises(DeviationError, match=r"known\.toml is not TOML: "):
+        load("known.toml", "0.11.2")
+    (tmp_path / "known.toml").write_text("[deviations]\n", encoding="utf-8")
+    with pytest.raises(DeviationError, match="deviations is not expected at the top"):
+        load("known.toml", "0.11.2")
+
+
+def test_an_id_stands_once_for_an_operation_and_version(written):
+    path = written(ENTRY, ENTRY | {"versions": ">=0.12"})
+    assert len(load(path, "0.11.2")) == 1
+    with pytest.raises(DeviationError, match=f"two entries E2 hold for {SPLIT} in version 0.11.2"):
+        load(written(ENTRY, ENTRY | {"versions": ">=0.11"}), "0.11.2")
+
+
+@pytest.mark.parametrize("version", ["", "of today"])
+def test_without_a_version_entries_must_hold_for_any(written, version):
+    assert load(written(ENTRY | {"versions": "*"}), version)
+    with pytest.raises(DeviationError, match=r"write versions = '\*'"):
+        load(written(ENTRY), version)
+
+
+@pytest.mark.parametrize(
+    ("when", "holds"),
+    [
+        ("padded_requests == 1 and R == 3 and T == 4", True),
+        ("q == [2, 2, 0] and c == [3, 3, 0] and s == [5, 5, 0]", True),
+        ("B == 4 and W == 2 and len(blocks) == 2", True),
+        ("params['decode_threshold'] > 2", False),
+        ("any(x == 0 for x in q) and not fault", True),
+        ("batch.strided or batch.dtype == 'int64'", False),
+        ("sorted(q, key=lambda n: -n)[-1] == 0 and sum(b - a for a, b in pairwise(q)) == -2", True),
+    ],
+)
+def test_names_of_an_expression(written, when, holds):
+    entry = load(written(ENTRY | {"when": when}), "0.11.2")
+    assert (known(entry, PADDED, failure()) is not None) is holds
+
+
+def test_a_case_without_a_batch_has_empty_lists():
+    case = Case(SPLIT, None, {"steps": [1]})
+    entry = deviation(when="q == s == c == blocks == [] and R == T == B == W == 0 and steps == [1]")
+    assert known([entry], case, failure()) is entry
+
+
+def test_operation_oracle_field_and_expression_must_all_fit():
+    entry = deviation(oracles=["equality", "padding"], fields=["[].seq_*", "num_decodes"])
+    assert known([entry], PADDED, failure()) is entry
+    assert known([entry], PADDED, failure("padding", "[].seq_lens")) is entry
+    assert known([entry], PADDED, failure("purity")) is None
+    assert known([entry], PADDED, failure(field="num_decode")) is None
+    assert known([entry], PADDED, failure(field="[]-seq_lens")) is None
+    assert known([entry], PLAIN, failure()) is None
+    other = msgspec.structs.replace(PADDED, operation="build_slot_mapping")
+    assert known([entry], other, failure()) is None
+
+
+def test_an_expression_that_raises_is_a_mistake_of_the_file():
+    entry = deviation(when="q[5] > 1")
+    with pytest.raises(DeviationError, match=r"E2: when raises IndexError .* on case \w{12} of"):
+        known([entry], PADDED, failure())
+
+
+def test_what_a_kernel_sees_follows_from_known_deviations():
+    entry = deviation(fields=["num_decodes"])
+    seen, other = failure("consumer", "row 0"), failure("purity", "seq_lens")
+    sorted_out = explain((entry,), PADDED, (failure(), seen))
+    assert sorted_out.unknown == ()
+    assert [pair[0].id for pair in sorted_out.known] == ["E2", "E2"]
+    assert explain((entry,), PADDED, (seen,)).unknown == (seen,)
+    assert explain((entry,), PADDED, (failure(), seen, other)).unknown == (seen, other)
+    limited = deviation(oracles=["equality"])
+    assert explain((limited,), PADDED, (failure(), seen)).unknown == (seen,)
+
+
+def test_version_of_a_candidate_is_its_packages():
+    assert version_of(Candidate("a", "numpy:ndarray"))
+    assert version_of(Candidate("a", "/some/where/backend.py")) == ""
+    assert version_of(Candidate("a", "no_such_module")) == ""
