@@ -7,6 +7,8 @@ where a tensor is made of it.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -63,8 +65,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.costs = _NOTHING
         self.held: list[Any] = []
         """Everything seen: memory that is freed and taken again would look like the old one."""
-        self._known: dict[int, int] = {}
-        """Address and bytes of the storages seen so far."""
+        self._known: list[tuple[int, int]] = []
+        """First address of, and the one behind, the storages seen so far, ascending."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -92,9 +94,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether its memory was not seen before; from now on it was."""
         storage = tensor.untyped_storage()
         start, size = storage.data_ptr(), storage.nbytes()
-        if size == 0 or any(s <= start < s + n for s, n in self._known.items()):
+        place = bisect(self._known, (start, math.inf))
+        if size == 0 or (place and start < self._known[place - 1][1]):
             return False
-        self._known[start] = size
+        self._known.insert(place, (start, start + size))
         self.held.append(storage)  # a tensor held here would be detached, one operator more
         return True
 
