@@ -16,6 +16,8 @@ from harness.timing.clocks import DeviceClock, Thunk, host_clock, time_calls, ti
 from harness.timing.statistics import interval
 
 _WARM_UP_CALLS = 3
+_ROUNDS_BEFORE_TIGHT = 30
+"""Fewer may all lie in one quiet moment, and look tighter than the next ones would."""
 _MOST_CALLS = 10_000
 _MOST_LAUNCHED_CALLS = 100
 """On a GPU: its queue of launches must not be full, or the host would wait in a sample."""
@@ -65,7 +67,7 @@ def measure(contestants: Sequence[Contestant], budget: Budget, lane: Lane) -> li
     share = budget.seconds / budget.least_rounds / max(1, len(contestants))
     runners = [_Runner(contestant, share, clock) for contestant in contestants]
     end = time.monotonic() + budget.seconds
-    look_at = budget.least_rounds
+    look_at = max(budget.least_rounds, _ROUNDS_BEFORE_TIGHT)
     for number in range(budget.most_rounds):
         for runner in runners if number % 2 == 0 else reversed(runners):
             runner.run()
