@@ -84,7 +84,8 @@ def _blocks(
     counts = -(-(query + computed) // BLOCK_SIZE)
     # Block 0 is the engine's null block; a cache is never quite full.
     ids = random.permutation(np.arange(1, 1 + int(counts.sum()) * 5 // 4))
-    rows, taken = [], 0
+    rows: list[np.ndarray] = []
+    taken = 0
     for row, count in enumerate(counts.tolist()):
         blocks = ids[taken : taken + count].copy()
         taken += count
