@@ -24,6 +24,7 @@ app = typer.Typer(
 
 _CANDIDATE = "built-in name, installed name, dotted module, file.py or package folder; repeatable"
 _DEVICE = "auto, cpu, interpreter (CPU tensors, Triton interpreted) or cuda"
+_TIMED_DEVICE = "auto (the GPU if there is one), cpu or cuda"
 _INTERRUPTED = 130
 """What typer makes of an interrupt that comes before a verb listens for it."""
 _OUT = "folder of the report"
@@ -56,11 +57,13 @@ def verify(
     remember: Annotated[
         bool, typer.Option(help="keep failing cases in .attnproof/ and try them again")
     ] = True,
+    bench: Annotated[bool, typer.Option("--bench", help="time what was verified, too")] = False,
 ) -> NoReturn:
     """Verify candidates against the reference, and write the report.
 
     Exit codes: 0 verified, 1 mismatch, 2 usage, 3 incomplete, 5 infrastructure.
     """
+    from harness.verbs.timekeeping import BenchOptions
     from harness.verbs.verify import Options
     from harness.verbs.verify import verify as run
 
@@ -80,6 +83,67 @@ def verify(
         memory_gib=memory,
         remember=remember,
         command=" ".join(["attnproof", *sys.argv[1:]]),
+        bench=BenchOptions(traces=trace or []) if bench else None,
+    )
+    _leave(run(options))
+
+
+@app.command()
+def bench(
+    ops: Annotated[str, typer.Option(help="operations, separated by commas (default: all)")] = "",
+    candidate: Candidates = None,
+    against: Annotated[
+        str, typer.Option(help="candidate to compare with (default: vllm, or the reference)")
+    ] = "",
+    device: Annotated[str, typer.Option(help=_TIMED_DEVICE)] = "auto",
+    seconds: Annotated[float, typer.Option(help="to spend on timing, verifying apart")] = 90.0,
+    seed: Annotated[int, typer.Option(help="of the workloads; baselines need the same")] = 0,
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option(help="file of requests; repeatable (default: a built-in sampler)"),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="engine steps of each trace, 0 for none")] = 24,
+    save_baseline: Annotated[str, typer.Option(help="name under which to keep the times")] = "",
+    baseline: Annotated[str, typer.Option(help="name of the times to compare with")] = "",
+    baselines: Annotated[Path, typer.Option(help="folder of baselines")] = Path(
+        "reports/baselines"
+    ),
+    markdown: Annotated[Path | None, typer.Option(help="file for the tables as Markdown")] = None,
+    out: Out = Path("reports/latest"),
+    jobs: Annotated[int, typer.Option(help="operations verified at a time")] = 0,
+    timeout: Timeout = 20.0,
+    memory: Annotated[float, typer.Option(help="GiB that a candidate may allocate")] = 4.0,
+) -> NoReturn:
+    """Verify, then time candidates beside a peer, in turn in one process.
+
+    Exit codes: 0, 1 mismatch, 2 usage, 3 incomplete (a baseline that cannot be compared
+    with, too), 4 slower than the baseline allows, 5 infrastructure.
+    """
+    from harness.verbs.bench import Options
+    from harness.verbs.bench import bench as run
+    from harness.verbs.timekeeping import BenchOptions
+
+    timing = BenchOptions(
+        seconds=seconds,
+        seed=seed,
+        traces=trace or [],
+        steps=steps,
+        save_baseline=save_baseline,
+        baseline=baseline,
+        baselines=baselines,
+        markdown=markdown,
+    )
+    options = Options(
+        ops=ops,
+        candidates=candidate or [],
+        against=against,
+        device=device,
+        out=out,
+        jobs=jobs,
+        timeout_s=timeout,
+        memory_gib=memory,
+        command=" ".join(["attnproof", *sys.argv[1:]]),
+        bench=timing,
     )
     _leave(run(options))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from harness.timing.counters import count
 from harness.timing.entries import Ask, Entry, Measured, Sample, StepEntry
 from harness.timing.paired import Budget, Contestant, measure
 from harness.timing.quiet import quiet
+
+_FEWEST_ROUNDS = 4
 
 
 class Contest:
@@ -58,12 +61,11 @@ class Contest:
 
     def _timed(self, ready: list[Contestant], ask: Ask, *, counted: bool) -> list[Sample]:
         lane = self._candidates[0].lane
-        seconds, least, most = ask.budget
-        budget = Budget(seconds=seconds, least_rounds=least, most_rounds=most)
         if ask.itself:
             ready = [one for one in ready[:1] for _ in range(2)]
         if not ready:
             return []
+        budget = _budget(ready, *ask.budget)
         costs = [count(one.make, lane) if counted else None for one in ready]
         with quiet():
             taken = measure(ready, budget, lane)
@@ -120,6 +122,20 @@ class Contest:
             return bind(operation, offered, operation.prepare(case, 0, device))
 
         return make, is_spent(operation, offered, operation.prepare(case, 0, device))
+
+
+def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> Budget:
+    """With fewer rounds than `least` where a round takes more than its part of the time."""
+    thunks = [one.make() for one in ready]
+    begin = time.perf_counter()
+    for thunk in thunks:
+        thunk()
+    affordable = int(seconds / max(1e-9, time.perf_counter() - begin))
+    return Budget(
+        seconds=seconds,
+        least_rounds=min(least, max(_FEWEST_ROUNDS, affordable)),
+        most_rounds=most,
+    )
 
 
 def _raised(error: Exception) -> str:

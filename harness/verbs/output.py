@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
+
 from harness.cases.corpus import CaseFile, write_case
 from harness.model.candidate import Candidate
 from harness.model.run import Run
@@ -15,7 +17,10 @@ from harness.oracles import CONTRACTS
 from harness.report import write_report
 from harness.running.errors import InfrastructureError, UsageError
 
-_OURS = ("results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "cases")
+_OURS = (
+    *("results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "bench.json"),
+    "cases",
+)
 
 
 _SCRATCH = ".running-"
@@ -80,6 +85,9 @@ class Output:
             for ledger in sorted(self.scratch.glob("ledger-*.jsonl")):
                 with ledger.open("rb") as lines:
                     shutil.copyfileobj(lines, results)
+        if run.bench is not None:
+            samples = msgspec.json.format(msgspec.json.encode(run.bench), indent=0)
+            (self.scratch / "bench.json").write_bytes(samples)
         for reason in write_report(run, self.scratch, oracles=CONTRACTS):
             print(f"attnproof: {reason}", file=sys.stderr)
 

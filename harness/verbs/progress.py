@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from harness.model.run import OperationResult, OracleCount
@@ -86,3 +86,39 @@ def _bars(expected_cases: int) -> Iterator[Watcher]:
                 progress.console.print(line(result), markup=False, highlight=False)
 
         yield Watcher(planned, started, progressed, ended, progress.refresh)
+
+
+@contextmanager
+def timing_shown() -> Iterator[Callable[[str, int, int], None]]:
+    """Told what is timed now, its number and how many there are: a bar, or a line an operation."""
+    if not sys.stderr.isatty():
+        yield _Teller().tell
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("timing {task.description}"), BarColumn(), MofNCompleteColumn())
+    # No refresh thread, as above: the process that times is forked anew when it dies.
+    with Progress(
+        *columns, console=Console(stderr=True), auto_refresh=False, transient=True
+    ) as progress:
+        bar = progress.add_task("", total=None)
+
+        def told(name: str, number: int, total: int) -> None:
+            progress.update(bar, description=name, completed=number, total=total)
+            progress.refresh()
+
+        yield told
+
+
+class _Teller:
+    """A line whenever another operation begins."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def tell(self, name: str, number: int, total: int) -> None:
+        """The entry `number` of `total` begins."""
+        if name != self._last:
+            say(f"timing      {name} ({number + 1} of {total})")
+        self._last = name

@@ -1,0 +1,150 @@
+"""A benchmark as text: the tables of the terminal, and the same as Markdown for documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from harness.model.run import Run
+from harness.model.timing import Bench, Comparison, Steps, Timing
+
+Row = tuple[str, ...]
+_HEADINGS = ("operation", "workload", "candidate", "host", "device", "ratio", "verdict")
+_STEP_HEADINGS = ("steps of", "candidate", "a step", "least to most", "geometric mean", "worst")
+
+
+def bench_text(run: Run) -> str:
+    """What was timed, what was not and why, and what the baseline says."""
+    bench = run.bench
+    assert bench is not None
+    parts = [
+        _aligned([_HEADINGS, *_rows(bench)]),
+        _aligned([_STEP_HEADINGS, *_step_rows(bench)]) if bench.steps else "",
+        "\n".join(_remarks(bench)),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def bench_markdown(run: Run) -> str:
+    """The same tables in Markdown, under the command that made them."""
+    bench, environment = run.bench, run.environment
+    assert bench is not None
+    where = f"{environment.cpu}, {environment.cpus} cores, torch {environment.torch}"
+    lines = [
+        f"Made by `{run.command}` on {run.started[:10]}, commit {environment.commit}: "
+        f"{where}; compared with {run.settings.get('compared with') or 'nobody'}.",
+        "",
+        *_piped([_HEADINGS, *_rows(bench)]),
+    ]
+    if bench.steps:
+        operations = ", ".join(f"`{name}`" for name in bench.steps[0].operations)
+        lines += ["", f"A step is {operations}.", "", *_piped([_STEP_HEADINGS, *_step_rows(bench)])]
+    return "\n".join([*lines, "", *(f"- {remark}" for remark in _remarks(bench)), ""])
+
+
+def _rows(bench: Bench) -> Iterator[Row]:
+    """A line for each timing, beside it what it is compared with."""
+    host = {(c.operation, c.workload, c.candidate): c for c in bench.comparisons}
+    last = ("", "")
+    for timing in bench.timings:
+        key = (timing.operation, timing.workload.name)
+        compared = host.get((*key, timing.candidate))
+        yield (
+            timing.operation if timing.operation != last[0] else "",
+            timing.workload.name if key != last else "",
+            timing.candidate + _marks(timing),
+            time_text(timing.host.median_ns),
+            time_text(timing.device.median_ns) if timing.device else "",
+            _ratio(compared) if compared else "",
+            compared.verdict if compared else "",
+        )
+        last = key
+
+
+def _marks(timing: Timing) -> str:
+    return f" ({', '.join(timing.deviations)})" if timing.deviations else ""
+
+
+def _ratio(compared: Comparison) -> str:
+    clock = " device" if compared.clock == "device" else ""
+    interval = f"[{compared.low:.2f}, {compared.high:.2f}]"
+    return f"{compared.ratio:.2f}x {interval} of {compared.peer}{clock}"
+
+
+def time_text(ns: float) -> str:
+    """A duration with three digits, in ns, us, ms or s."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if ns >= size:
+            return f"{ns / size:.3g} {unit}"
+    return f"{ns:.3g} ns"
+
+
+def _step_rows(bench: Bench) -> Iterator[Row]:
+    compared = {(c.trace, c.candidate): c for c in bench.step_comparisons}
+    for steps in bench.steps:
+        beside = compared.get((steps.trace, steps.candidate))
+        medians = _step_medians(steps)
+        yield (
+            f"{steps.trace} ({len(steps.steps)})",
+            steps.candidate,
+            time_text(median(medians)),
+            f"{time_text(min(medians))} to {time_text(max(medians))}",
+            f"{beside.geometric_mean:.2f}x [{beside.low:.2f}, {beside.high:.2f}] of {beside.peer}"
+            if beside
+            else "",
+            f"{beside.worst:.2f}x" if beside else "",
+        )
+
+
+def _step_medians(steps: Steps) -> list[float]:
+    return [median(step.ns) for step in steps.steps]
+
+
+def _remarks(bench: Bench) -> Iterator[str]:
+    for steps in bench.steps[:1]:
+        for operation, reason in steps.left_out.items():
+            yield f"not part of a step: {operation} ({reason})"
+    for (candidate, reason), operations in _untimed(bench).items():
+        named = ", ".join(operations[:3])
+        more = f" and {len(operations) - 3} more" if len(operations) > 3 else ""
+        yield f"not timed: {named}{more} of {candidate}: {reason}"
+    noise = bench.noise
+    yield (
+        f"noise floor {noise.floor:.1%} from {noise.comparisons} timings of a function against "
+        f"itself, smallest effect {noise.minimum_effect:.0%}"
+    )
+    baseline = bench.baseline
+    if baseline.state == "compared":
+        slower = [r for r in baseline.regressions if r.verdict == "slower" or r.costs]
+        yield (
+            f"baseline {baseline.name} of {baseline.created}: {len(baseline.regressions)} "
+            f"timings compared, {len(slower)} slower or costlier"
+        )
+        for r in slower:
+            clock = f"{r.ratio:.2f}x [{r.low:.2f}, {r.high:.2f}] of the baseline's {r.clock} time"
+            yield f"  {r.operation} of {r.candidate} on {r.workload}: {r.costs or clock}"
+    elif baseline.state != "not asked for":
+        yield f"nothing was compared with baseline {baseline.name}: {baseline.reason}"
+
+
+def _untimed(bench: Bench) -> dict[tuple[str, str], list[str]]:
+    """Operations by candidate and reason."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in bench.untimed:
+        operations = groups.setdefault((one.candidate, one.reason), [])
+        if one.operation not in operations:
+            operations.append(one.operation)
+    return groups
+
+
+def _aligned(rows: list[Row]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _piped(rows: list[Row]) -> Iterator[str]:
+    for number, row in enumerate(rows):
+        yield f"| {' | '.join(row)} |"
+        if number == 0:
+            yield f"|{'---|' * len(row)}"

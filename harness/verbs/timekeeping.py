@@ -1,0 +1,190 @@
+"""Timing as part of a run: what is verified on the way is timed at its end (`bench`, `--bench`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.cases.traces import TraceError
+from harness.cases.workloads import Trace, synthetic, traced
+from harness.model.candidate import Candidate
+from harness.model.case import Sourced
+from harness.model.operation import Operation
+from harness.model.run import Run
+from harness.report.bench_text import bench_markdown
+from harness.running.candidates import version_of
+from harness.running.deviations import load
+from harness.running.errors import InfrastructureError, UsageError
+from harness.running.session import Plan
+from harness.timing.baseline import path_of, save
+from harness.timing.clocks import host_clock
+from harness.timing.measuring import TimingPlan, time_all
+from harness.timing.regressions import against
+from harness.timing.standing import Standing, read_ledgers
+from harness.timing.timetable import TimedCase, TimedStep, timed_cases, timed_steps
+from harness.verbs.progress import timing_shown
+
+_STEPS_AS_WORKLOADS = 3
+"""Steps of each trace on which every operation is timed by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """What the command line says of timing, unresolved."""
+
+    seconds: float = 90.0
+    seed: int = 0
+    """Of the workloads: the same for every run, as a baseline needs."""
+    traces: list[Path] = field(default_factory=list)
+    steps: int = 24
+    save_baseline: str = ""
+    baseline: str = ""
+    baselines: Path = Path("reports/baselines")
+    markdown: Path | None = None
+    """Where the tables go as Markdown, None for nowhere."""
+
+
+@dataclass(frozen=True)
+class Timekeeper:
+    """Knows what a run will time, before it verifies it, and times it afterwards."""
+
+    options: BenchOptions
+    operations: list[Operation]
+    candidates: list[Candidate]
+    """Those of one lane."""
+    peer: str
+    """The last of them, with which the others are compared; "" if there is one alone."""
+    cases: list[TimedCase]
+    steps: list[TimedStep]
+
+    @property
+    def sourced(self) -> list[Sourced]:
+        """Everything that will be timed, to be verified first."""
+        timed = [*self.cases, *(case for step in self.steps for case in step.cases)]
+        return list({one.case.id: one.sourced for one in timed}.values())
+
+    def keep_time(self, run: Run, plan: Plan, ledgers: Path) -> None:
+        """Time what `run` has verified, and let its verdict say how that went."""
+        standings = {c.name: _standing(c, run, plan, ledgers) for c in self.candidates}
+        timing = TimingPlan(
+            operations=self.operations,
+            candidates=self.candidates,
+            peer=self.peer,
+            cases=self.cases,
+            steps=self.steps,
+            seconds=self.options.seconds,
+        )
+        with timing_shown() as told:
+            outcome = time_all(timing, standings, told)
+        run.bench, problems = outcome.bench, outcome.problems
+        run.settings |= self._settings(outcome.interrupted or bool(run.settings["interrupted"]))
+        problems += [f"{name} was not timed" for name in self._forgotten(run)]
+        run.notes += [
+            f"the speed of {candidate.name}: its lane is {candidate.lane}"
+            for candidate in plan.candidates
+            if candidate not in self.candidates
+        ]
+        self._compare(run, problems)
+        if outcome.interrupted:
+            problems.insert(0, "interrupted while timing")
+        if run.verdict == "PASS" and problems:
+            more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+            run.verdict, run.reason = "INCOMPLETE", problems[0] + more
+        self._write_markdown(run)
+
+    def _write_markdown(self, run: Run) -> None:
+        path = self.options.markdown
+        if path is None:
+            return
+        try:
+            path.write_text(bench_markdown(run), encoding="utf-8")
+        except OSError as error:
+            raise InfrastructureError(
+                f"--markdown {path} cannot be written: {error.strerror}"
+            ) from None
+
+    def _settings(self, interrupted: bool) -> dict[str, object]:
+        peer = next((c for c in self.candidates if c.name == self.peer), None)
+        return {
+            "timing budget (s)": self.options.seconds,
+            "seed of the workloads": self.options.seed,
+            "compared with": " ".join([self.peer, *([version_of(peer)] if peer else [])]).strip(),
+            "interrupted": interrupted,
+        }
+
+    def _forgotten(self, run: Run) -> list[str]:
+        """Operations that have neither a time nor a reason."""
+        assert run.bench is not None
+        known = {timing.operation for timing in run.bench.timings}
+        known |= {untimed.operation for untimed in run.bench.untimed}
+        return [operation.name for operation in self.operations if operation.name not in known]
+
+    def _compare(self, run: Run, problems: list[str]) -> None:
+        """Hold the run against a baseline, then make it one, as far as either was asked for."""
+        bench, options = run.bench, self.options
+        assert bench is not None
+        if options.baseline:
+            path = path_of(options.baseline, options.baselines)
+            bench.baseline = against(path, bench, run.environment)
+            if bench.baseline.state != "compared":
+                problems.append(bench.baseline.reason)
+            asked = tuple(f"{operation.name} / " for operation in self.operations)
+            lost = [label for label in bench.baseline.lost if label.startswith(asked)]
+            problems += [f"{label} is in the baseline and was not timed" for label in lost]
+            slower = [r for r in bench.baseline.regressions if r.verdict == "slower" or r.costs]
+            if slower and run.verdict != "FAIL":
+                first = slower[0]
+                what = first.costs or f"{(first.ratio - 1) * 100:.0f} % slower"
+                place = f"{first.operation} of {first.candidate} on {first.workload}"
+                more = f", and {len(slower) - 1} more" if len(slower) > 1 else ""
+                run.verdict, run.reason = "SLOWER", f"{place}: {what}{more}"
+        if options.save_baseline:
+            if run.verdict == "FAIL" or run.settings["interrupted"]:
+                run.notes.append(f"baseline {options.save_baseline} was not saved: {run.verdict}")
+            else:
+                path = path_of(options.save_baseline, options.baselines)
+                save(path, bench, run.environment)
+                run.notes.append(f"baseline saved: {path}")
+
+
+def prepare(
+    options: BenchOptions, operations: list[Operation], candidates: list[Candidate]
+) -> Timekeeper:
+    """What will be timed (UsageError, InfrastructureError)."""
+    host_clock()
+    for name in filter(None, (options.baseline, options.save_baseline)):
+        path_of(name, options.baselines)
+    with_speed = [candidate for candidate in candidates if candidate.lane != "interpreter"]
+    if not with_speed:
+        raise UsageError("the interpreter has no speed: use --device cpu or cuda to time something")
+    same = [candidate for candidate in with_speed if candidate.lane == with_speed[0].lane]
+    peer = same[-1].name if len(same) > 1 else ""
+    traces = _traces(options)
+    workloads = list(synthetic(options.seed))
+    for trace in traces:
+        apart = max(1, len(trace.steps) // _STEPS_AS_WORKLOADS)
+        workloads += trace.steps[::apart][:_STEPS_AS_WORKLOADS]
+    steps = [step for trace in traces for step in timed_steps(operations, trace)]
+    cases = timed_cases(operations, workloads, real_sizes=same[0].lane == "cuda")
+    return Timekeeper(options, operations, same, peer, cases, steps)
+
+
+def _traces(options: BenchOptions) -> list[Trace]:
+    if not options.steps:
+        return []
+    paths: list[Path | None] = [*options.traces] or [None]
+    try:
+        return [traced(path, options.steps, options.seed) for path in paths]
+    except TraceError as error:
+        raise UsageError(str(error)) from None
+
+
+def _standing(candidate: Candidate, run: Run, plan: Plan, ledgers: Path) -> Standing:
+    mine: Sequence[Path] = sorted(
+        ledgers.glob(f"ledger-{plan.candidates.index(candidate):03}-*.jsonl")
+    )
+    results = {r.name: r for r in run.operations if r.candidate == candidate.name}
+    path = candidate.deviations
+    deviations = load(path, version_of(candidate)) if path else ()
+    return Standing(candidate.lane, results, deviations, read_ledgers(mine))
