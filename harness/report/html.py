@@ -15,11 +15,13 @@ from harness.model.run import Run
 
 from .appendix import GLOSSARY, environment_rows, settings_rows
 from .cards import build_cards
+from .growth_chart import READING as GROWTH_READING
 from .matrix import build_matrix, skips
+from .performance import build_performance
 from .wording import STATE_WORDS, capital, clean, counts_sentence, device_words, many, tally
 
 _TEMPLATES = Path(__file__).with_name("templates")
-_STYLES = ("colours.css", "page.css", "parts.css", "pictures.css", "print.css")
+_STYLES = ("colours.css", "page.css", "parts.css", "pictures.css", "charts.css", "print.css")
 _SCRIPTS = ("page.js",)
 
 
@@ -43,6 +45,8 @@ def render_html(run: Run, oracles: Mapping[str, str]) -> str:
             devices=device_words(run),
             cards=build_cards(run.findings),
             matrix=matrix,
+            performance=build_performance(run),
+            growth_reading=GROWTH_READING,
             skips=skips(matrix),
             oracles=oracles,
             environment=environment_rows(run),

@@ -21,6 +21,7 @@ GLYPHS = {
     "PASS": "✓",
     "FAIL": "✗",
     "INCOMPLETE": "◐",
+    "SLOWER": "▼",
     "UNVERIFIED": "?",
     "NOT OFFERED": "○",
     "NO CHECK": "-",
