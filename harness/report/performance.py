@@ -172,7 +172,7 @@ def _sentence(bench: Bench, count: int, faster: int) -> str:
 
 
 def _regressions(caption: str, found: list[Regression]) -> Table:
-    head = ("Operation", "Candidate", "Workload", "Clock", "Times as long", "95 %", "p", "Verdict")
+    head = ("Operation", "Candidate", "Workload", "Times as long", "95 %", "p", "Verdict")
     return Table(
         caption,
         (*head, "Counts that grew"),
@@ -180,8 +180,7 @@ def _regressions(caption: str, found: list[Regression]) -> Table:
             (
                 entry.operation,
                 entry.candidate,
-                entry.workload,
-                entry.clock,
+                entry.workload if entry.clock == "host" else f"{entry.workload} (device time)",
                 ratio_text(entry.ratio),
                 between(entry.low, entry.high),
                 f"{entry.p_value:.2g}",

@@ -97,7 +97,7 @@ def _draw_forest(rows: list[Gathered], noise: Noise, title: str, words: str, key
     top, bottom = 26.0, 26.0 + _ROW * len(rows)
     body = [_sides(axis, top, bottom, noise, key), upright(axis, top, bottom, ratio_tick)]
     body += [_draw_row(row, axis, top + _ROW * i) for i, row in enumerate(rows)]
-    body.append(text(right + 10, 12, "mean    ▲    ▼    ◇", "t soft"))
+    body.append(text(right + 10, 12, " mean    ▲    ▼    ◇", "t soft keep"))
     return picture(_WIDTH, bottom + 24, title, words, "".join(body), key)
 
 
