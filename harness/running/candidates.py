@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections import Counter
-from functools import reduce
+from functools import lru_cache, reduce
 from importlib.metadata import entry_points, packages_distributions, version
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,7 @@ def _checked(path: Path) -> Path:
     return path
 
 
+@lru_cache(maxsize=100)
 def version_of(candidate: Candidate) -> str:
     """Version of the installed package that a candidate comes from, "" if it is from none.
 
@@ -163,6 +164,8 @@ def offered_by(module: Any, operation: Operation) -> Any:
     For a sequence all names that its steps use: the candidate's where it has them, the
     reference's otherwise; None if it has none of them. A class needs its methods.
     """
+    if withheld(module, operation.name):
+        return None
     if operation.sequence is None:
         return _whole(module, operation)
     own = {name: _callable_in(module, name) for name in operation.sequence.parts}
@@ -171,6 +174,12 @@ def offered_by(module: Any, operation: Operation) -> Any:
         return None
     others = {name: getattr(reference, name) for name in operation.sequence.parts}
     return Parts(others | own, tuple(own))
+
+
+def withheld(module: Any, name: str) -> str:
+    """Why the candidate lacks the operation, as its NOT_OFFERED says, "" if it says nothing."""
+    reasons = getattr(module, "NOT_OFFERED", None)
+    return str(reasons.get(name, "")) if isinstance(reasons, dict) else ""
 
 
 def _whole(module: Any, operation: Operation) -> Any:

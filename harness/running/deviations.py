@@ -1,39 +1,29 @@
 """Known deviations: a TOML file of failures that are understood, and which failures they explain.
 
-docs/candidates.md describes the file. Its expressions are Python, as trusted as the
-candidate itself, and get nothing but the names below.
+docs/candidates.md describes the file.
 """
 
 from __future__ import annotations
 
-import ast
-import builtins
 import datetime
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from itertools import accumulate, pairwise
 from pathlib import Path
-from types import CodeType
 from typing import Any, NamedTuple
 
 import msgspec
 
+from harness.model.candidate import Candidate
 from harness.model.case import Case
 from harness.model.deviation import Deviation
 from harness.model.verdict import CONSUMER, ORACLES, Failure
 from harness.operations import ALL
+from harness.running.candidates import version_of
+from harness.running.conditions import NAMES, compiled, holds
 from harness.running.errors import UsageError
 
 ANY_VERSION = "*"
-_FUNCTIONS = {
-    name: getattr(builtins, name)
-    for name in (
-        *("abs", "all", "any", "bool", "dict", "enumerate", "int", "isinstance", "len", "list"),
-        *("max", "min", "range", "reversed", "set", "sorted", "str", "sum", "tuple", "zip"),
-    )
-} | {"accumulate": accumulate, "pairwise": pairwise}
 
 
 class DeviationError(UsageError):
@@ -47,13 +37,20 @@ class Explained(NamedTuple):
     known: tuple[tuple[Deviation, Failure], ...]
 
 
+def deviations_of(candidate: Candidate) -> tuple[Deviation, ...]:
+    """What is known of the candidate in the version that is installed (DeviationError)."""
+    if not candidate.deviations:
+        return ()
+    return load(candidate.deviations, version_of(candidate))
+
+
 def load(path: str, version: str) -> tuple[Deviation, ...]:
     """The deviations that hold for a version of the candidate's package (DeviationError).
 
     `version` is "" where it is not known; then every entry must hold for any version.
     """
     entries = _entries(path)
-    known = [deviation for where, deviation in entries if _holds(deviation, version, where)]
+    known = [deviation for where, deviation in entries if _is_for(deviation, version, where)]
     seen: set[tuple[str, str]] = set()
     for deviation in known:
         for operation in deviation.operations:
@@ -143,11 +140,11 @@ def _problems(deviation: Deviation) -> Iterator[str]:
     if deviation.since and not _is_date(deviation.since):
         yield f"since is {deviation.since!r}: expected a day such as 2025-10-01"
     try:
-        _compiled(deviation.when)
+        compiled(deviation.when)
     except SyntaxError as error:
         yield f"when is no expression: {error.msg}"
     except NameError as error:
-        yield f"when uses {error.name!r}, which is not one of {', '.join(_NAMES)} or a function"
+        yield f"when uses {error.name!r}, which is not one of {', '.join(NAMES)} or a function"
 
 
 def _is_date(text: str) -> bool:
@@ -158,7 +155,7 @@ def _is_date(text: str) -> bool:
     return True
 
 
-def _holds(deviation: Deviation, version: str, where: str) -> bool:
+def _is_for(deviation: Deviation, version: str, where: str) -> bool:
     if deviation.versions == ANY_VERSION:
         return True
     try:
@@ -190,7 +187,7 @@ def _explains(deviation: Deviation, case: Case, failure: Failure) -> bool:
     if deviation.fields and not any(_matches(name, failure.field) for name in deviation.fields):
         return False
     try:
-        return bool(eval(_compiled(deviation.when), _values(case)))
+        return holds(deviation.when, case)
     except Exception as error:
         raise DeviationError(
             f"known deviation {deviation.id}: when raises {type(error).__name__} ({error}) on case "
@@ -201,47 +198,3 @@ def _explains(deviation: Deviation, case: Case, failure: Failure) -> bool:
 def _matches(pattern: str, field: str) -> bool:
     """Whether a field has the name; only * is special, as names hold brackets."""
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), field) is not None
-
-
-def _values(case: Case) -> dict[str, Any]:
-    """The names of an expression: of a case without a batch the lists are empty, numbers 0."""
-    batch = case.batch
-    padding = [0] * (batch.padded_requests if batch else 0)
-    q = [*(batch.query_lens if batch else ()), *padding]
-    c = [*(batch.computed_lens if batch else ()), *padding]
-    blocks = [list(row) for row in batch.blocks] if batch else []
-    width = max(map(len, blocks), default=0) + (batch.spare_columns if batch else 0)
-    values = {
-        "q": q,
-        "c": c,
-        "s": [computed + query for computed, query in zip(c, q, strict=True)],
-        "R": len(q),
-        "T": sum(q) + (batch.padded_tokens if batch else 0),
-        "B": batch.block_size if batch else 0,
-        "W": max(width, int(bool(q))),
-        "blocks": blocks,
-        "padded_requests": len(padding),
-        "padded_tokens": batch.padded_tokens if batch else 0,
-        "params": case.params,
-        "steps": case.params.get("steps", []),
-        "fault": case.fault,
-        "batch": batch,
-        "operation": case.operation,
-    }
-    return values | _FUNCTIONS | {"__builtins__": {}}
-
-
-_NAMES = [name for name in _values(Case("")) if name not in (*_FUNCTIONS, "__builtins__")]
-
-
-@lru_cache(maxsize=1000)
-def _compiled(when: str) -> CodeType:
-    """The expression, ready to evaluate (SyntaxError, NameError)."""
-    tree = ast.parse(when.strip(), mode="eval")
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    arguments = [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
-    bound = {node.id for node in names if isinstance(node.ctx, ast.Store)} | set(arguments)
-    for node in names:
-        if node.id not in bound and node.id not in _NAMES and node.id not in _FUNCTIONS:
-            raise NameError(node.id, name=node.id)
-    return compile(tree, "when", "eval")

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from harness.model.case import Case, Sourced, encode
-from harness.model.verdict import Failure
+from harness.running.deviations import Explained
 
 _LARGE = 4096
 _encode = msgspec.json.encode
@@ -39,12 +39,14 @@ class Ledger:
             % (case.id.encode(), self._head, origin, encoded)
         )
 
-    def settle(self, case: Case, failures: tuple[Failure, ...]) -> None:
-        """Write how the case ended."""
-        found = _encode([[f.oracle, f.field, f.diagnosis] for f in failures])
+    def settle(self, case: Case, explained: Explained) -> None:
+        """Write how the case ended: failures, and behind them those that are known."""
+        found = _encode([[f.oracle, f.field, f.diagnosis] for f in explained.unknown])
+        pairs = [[d.id, f.oracle, f.field, f.diagnosis] for d, f in explained.known]
+        known = b',"known":%s' % _encode(pairs) if pairs else b""
         self._write(
-            b'{"event":"verdict","id":"%s",%s,"failures":%s}\n'
-            % (case.id.encode(), self._head, found)
+            b'{"event":"verdict","id":"%s",%s,"failures":%s%s}\n'
+            % (case.id.encode(), self._head, found, known)
         )
 
     def _refer(self, case: Case) -> bytes:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from hypothesis.database import DirectoryBasedExampleDatabase
@@ -15,16 +13,14 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from harness.model.candidate import Candidate
 from harness.model.case import Batch, Sourced, decode, encode
 from harness.model.operation import Operation
-from harness.model.run import Difference, Finding, OperationResult, OracleCount
+from harness.model.run import DeviationResult, Finding, OperationResult, OracleCount, Verdict
 from harness.model.verdict import ORACLES
-from harness.running.examination import Examination, Found, TooDeadly
+from harness.running.deviations import DeviationError, deviations_of
+from harness.running.examination import Examination, TooDeadly
+from harness.running.findings import deviation_results, findings_of
 from harness.running.fuzz import fuzz
 from harness.running.ledger import Ledger
 from harness.running.workers import CandidateUnloadableError, InvalidCaseError, Worker
-
-_NO_FIELDS = ("process", "errors")
-"""Oracles whose failures, told apart by their kind, need not be about a field."""
-
 
 LARGE_PATIENCE = 15
 """A case of real size may take so many times as long: the reference is a loop in float64."""
@@ -44,6 +40,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How much a candidate may allocate beyond what the process already has."""
     examples_db: str = ".attnproof/examples"
     """Folder of Hypothesis's example database, "" to remember nothing."""
+    thorough: bool = True
+    """Whether no fewer cases are run than usual: only then is a known deviation stale that
+    does not show."""
 
 
 class Outcome(msgspec.Struct):
@@ -51,6 +50,7 @@ class Outcome(msgspec.Struct):
 
     result: OperationResult
     findings: list[Finding]
+    deviations: list[DeviationResult] = []
 
 
 def examine(
@@ -76,8 +76,9 @@ def examine(
     )
     ledger = Ledger(ledger_path, operation.name, candidate.name)
     worker: Worker | None = None
-    findings: list[Finding] = []
+    outcome = Outcome(result, [])
     try:
+        deviations = deviations_of(candidate)
         worker = Worker(
             candidate,
             {operation.name: operation},
@@ -85,34 +86,55 @@ def examine(
             memory_bytes=settings.memory_bytes,
         )
         if operation.name not in worker.offers:
-            result.verdict, result.reason = "NOT OFFERED", "the candidate has no such function"
-            return Outcome(result, [])
-        examination = Examination(operation, candidate, worker, ledger, progressed)
-        try:
-            _examine(examination, settings, steps, corpus)
-            result.verdict = "FAIL" if examination.failed else "PASS"
-        except KeyboardInterrupt:
-            result.reason = f"interrupted after {examination.cases} cases"
-        except TooDeadly:
-            result.verdict = "FAIL"
-            result.reason = f"stopped: the candidate died {worker.deaths} times"
-        except InvalidCaseError as error:
-            result.reason = f"the harness failed on {error}"
+            result.verdict = "NOT OFFERED"
+            result.reason = worker.withheld.get(
+                operation.name, "the candidate has no such function"
+            )
+            return outcome
+        examination = Examination(operation, candidate, worker, ledger, progressed, deviations)
+        complete = _is_complete(examination, result, settings, steps, corpus)
         _count(result, examination)
-        findings = [_finding(found, examination) for found in examination.found.values()]
-        findings = _distinct(findings)
-        if findings:
+        outcome.findings = findings_of(examination)
+        stale = complete and settings.thorough
+        outcome.deviations = deviation_results(examination, with_stale=stale)
+        if outcome.findings:
             result.verdict = "FAIL"
     except KeyboardInterrupt:
         result.reason = "interrupted before the first case"
-    except CandidateUnloadableError as error:
+    except (CandidateUnloadableError, DeviationError) as error:
         result.reason = str(error)
     finally:
         if worker is not None:
             worker.stop()
         ledger.close()
     result.seconds = round(time.monotonic() - started, 3)
-    return Outcome(result, findings)
+    return outcome
+
+
+def _is_complete(
+    examination: Examination,
+    result: OperationResult,
+    settings: Settings,
+    steps: list[tuple[str, Batch]],
+    corpus: list[Sourced],
+) -> bool:
+    """Whether the examination came to its end; the result gets its verdict, or why it has none."""
+    try:
+        _examine(examination, settings, steps, corpus)
+    except KeyboardInterrupt:
+        result.reason = f"interrupted after {examination.cases} cases"
+    except TooDeadly:
+        result.verdict = "FAIL" if examination.failed else "UNVERIFIED"
+        result.reason = f"stopped: the candidate died {examination.worker.deaths} times"
+    except InvalidCaseError as error:
+        result.reason = f"the harness failed on {error}"
+    except DeviationError as error:
+        result.reason = str(error)
+    else:
+        passed: Verdict = "DEVIATES" if examination.occurred else "PASS"
+        result.verdict = "FAIL" if examination.failed else passed
+        return True
+    return False
 
 
 def _examine(
@@ -139,6 +161,8 @@ def _examine(
         if time.monotonic() >= deadline:
             break
         fuzz(examination, settings.examples, first_seed + 1000 * more)
+    for sourced in examination.minimise_known():
+        _try(examination, sourced)
     examination.repeat_in_fresh_process()
     memory.keep()
 
@@ -207,57 +231,12 @@ def _count(result: OperationResult, examination: Examination) -> None:
     result.cases = examination.cases
     result.checks = sum(examination.checks)
     result.failed = examination.failed
+    result.known = len(examination.known)
     result.origins = {str(origin): count for origin, count in examination.origins.items()}
     for name, checks in zip(ORACLES, examination.checks, strict=True):
         failed = examination.failures_by_oracle.get(name, 0)
+        known = examination.known_by_oracle.get(name, 0)
         lived = examination.cases if name == "process" else checks
         # No check at all: the operation has nothing for that oracle, such as tensors.
-        if lived or failed or result.verdict == "UNVERIFIED":
-            result.oracles[name] = OracleCount(checks=lived, failed=failed)
-
-
-def _finding(found: Found, examination: Examination) -> Finding:
-    failure, smallest, first = found.failure, found.smallest, found.first
-    case, candidate = smallest.case, examination.candidate
-    explanation = examination.worker.explain(case)
-    identity = f"{case.operation}/{candidate.name}/{failure.oracle}/{failure.field}"
-    path = f"cases/{case.id}.json"
-    return Finding(
-        id=hashlib.blake2b(identity.encode(), digest_size=4).hexdigest(),
-        operation=case.operation,
-        candidate=candidate.name,
-        device=candidate.lane,
-        oracle=failure.oracle,
-        field=failure.where or ("" if failure.oracle in _NO_FIELDS else failure.field),
-        diagnosis=failure.diagnosis,
-        message=failure.message,
-        expected=failure.expected,
-        got=failure.got,
-        case=case,
-        case_id=case.id,
-        case_path=path,
-        origin=smallest.origin,
-        source=smallest.source,
-        requests=case.num_requests,
-        tokens=case.num_tokens,
-        requests_before=first.case.num_requests,
-        tokens_before=first.case.num_tokens,
-        steps=explanation.steps,
-        steps_before=first.case.num_steps,
-        snippet=explanation.snippet,
-        failed_cases=examination.failed_by_root.get(failure.root, 0),
-        command="",
-        outputs=[msgspec.convert(output, Difference) for output in explanation.outputs],
-        log=failure.log or explanation.log,
-    )
-
-
-def _distinct(findings: list[Finding]) -> list[Finding]:
-    """One finding a smallest case: the oracle that judges first speaks for the others."""
-    order: dict[str, Any] = {name: index for index, name in enumerate(ORACLES)}
-    kept: dict[str, Finding] = {}
-    for finding in findings:
-        other = kept.get(finding.case_id)
-        if other is None or order[finding.oracle] < order[other.oracle]:
-            kept[finding.case_id] = finding
-    return list(kept.values())
+        if lived or failed or known or result.verdict == "UNVERIFIED":
+            result.oracles[name] = OracleCount(checks=lived, failed=failed, known=known)
