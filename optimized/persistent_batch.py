@@ -22,9 +22,9 @@ from reference.interface.checks_persistent_batch import (
     check_step,
 )
 
+from .host import slot_mapping as loops
 from .host.arrays import Array
 from .host.persistent_batch import fill_rows, measure
-from .host.slot_mapping import fill_slots
 from .step_buffers import StepBuffers, Views
 
 
@@ -236,11 +236,12 @@ class PersistentBatch:
                 *(self.block_size, None, self.slot_mapping),
             )
             return
-        starts, _, computed = views.lengths
-        columns = self.max_num_blocks
-        fill_slots(
-            *(starts, computed, computed, views.block_table.reshape(-1), columns, 1, columns),
-            *(self.block_size, self.slot_mapping.numpy()),
+        starts, computed = tensors.query_start_loc.data_ptr(), tensors.num_computed.data_ptr()
+        rows, columns = tensors.block_table.shape
+        loops.fill_slots(
+            *(rows, starts, False, computed, False, computed, False),
+            *(tensors.block_table.data_ptr(), False, columns, columns, 1, self.block_size),
+            *(self.slot_mapping.data_ptr(), self.max_num_tokens),
         )
 
     def _metadata(

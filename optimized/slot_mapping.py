@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import torch
@@ -17,15 +16,15 @@ from reference.interface.checks_slots import (
     check_blocks,
     check_range,
     check_slot_mapping,
-    overlap,
 )
 
-from .dispatch import on_device
-from .host.arrays import array, common_dtype, flat_table
-from .host.slot_mapping import count_tokens, fill_range, fill_slots
+from .dispatch import INTERPRETED, on_device
+from .host import slot_mapping as loops
 
-_INT32: Final = torch.int32
-_INT64: Final = torch.int64
+_TENSOR, _INT64 = torch.Tensor, torch.int64
+_WIDE: Final = {torch.int32: False, torch.int64: True}
+_NO_SLOTS: Final = torch.empty(0, dtype=torch.int64)
+"""Its `new_empty` makes slots for three quarters of what `torch.empty` with a dtype takes."""
 _FEW_BLOCKS: Final = 2
 """Blocks up to which one `range` per block beats a loop into an array that becomes a list."""
 
@@ -130,7 +129,7 @@ def _extend_at_once(
     if touched.dtype.kind != "i":
         return False
     filled = np.empty(end - first, np.int64)
-    if not fill_range(touched.astype(np.int64, copy=False), first, block_size, filled):
+    if not loops.fill_range(touched.astype(np.int64, copy=False), first, block_size, filled):
         return False
     slots.extend(filled.tolist())
     return True
@@ -154,7 +153,7 @@ def build_slot_mapping(
     Result, length and errors as in `reference`. On a device: one kernel, and a sync
     only if neither `num_padded_tokens` nor `out` gives the length. SPEC.md section 5.
     """
-    batch = _Batch(
+    batch = (
         query_start_loc,
         num_computed_tokens,
         block_table,
@@ -163,101 +162,124 @@ def build_slot_mapping(
         start_idx,
         out,
     )
-    if not _fits(batch) or on_device(query_start_loc):
+    slots = None if INTERPRETED else _by_loops(*batch)
+    if slots is None:
         check_slot_mapping(*batch)
-    slots = _on_device(batch) if on_device(query_start_loc) else _on_host(batch)
-    if num_padded_tokens is None or num_padded_tokens == slots.shape[0]:
+        slots = (_on_device if on_device(query_start_loc) else _made_dense)(*batch)
+    if out is None or num_padded_tokens is None:
         return slots
     return slots[:num_padded_tokens]
 
 
-class _Batch(NamedTuple):
-    """The arguments of `build_slot_mapping`, in the order of its shared check."""
+def _by_loops(
+    starts: torch.Tensor,
+    computed: torch.Tensor,
+    table: torch.Tensor,
+    block_size: int,
+    num_padded: int | None,
+    start_idx: torch.Tensor | None,
+    out: torch.Tensor | None,
+) -> torch.Tensor | None:
+    """Slots of a well-formed batch of dense CPU tensors; None wherever there is doubt.
 
-    query_start_loc: torch.Tensor
-    num_computed: torch.Tensor
-    table: torch.Tensor
-    block_size: int
-    num_padded: int | None
-    start_idx: torch.Tensor | None
-    out: torch.Tensor | None
-
-
-def _fits(batch: _Batch) -> bool:
-    """Whether types, shapes, dtypes and CPU devices are certainly right, found out cheaply.
-
-    Where this says no, the shared check decides and names the field.
+    Looking at the tensors is most of what a few decodes cost: each property is read
+    once, and the loops get addresses.
     """
-    starts, computed, table, block_size, num_padded, start_idx, out = batch
-    if not (_integers(table) and table.ndim == 2 and _integers(starts) and _integers(computed)):
-        return False
-    if not ((start_idx is None or _integers(start_idx)) and (out is None or _integers(out))):
-        return False
-    rows = table.shape[0]
-    return (
-        type(block_size) is int
-        and block_size > 0
-        and starts.shape == (rows + 1,)
-        and computed.shape == (rows,)
-        and (start_idx is None or start_idx.shape == (rows,))
-        and (out is None or (out.ndim == 1 and out.dtype is torch.int64 and _apart(batch, out)))
-        and (num_padded is None or (type(num_padded) is int and num_padded >= 0))
+    if not type(starts) is type(table) is _TENSOR or table.ndim != 2 or not table.is_cpu:
+        return None
+    rows, width = table.shape
+    if starts.shape != (rows + 1,) or not starts.is_cpu or not starts.is_contiguous():
+        return None
+    wide_starts, wide_table = _WIDE.get(starts.dtype), _WIDE.get(table.dtype)
+    wide = _wide_row(computed, rows)
+    kept, wide_kept = computed, wide
+    if start_idx is not None:
+        kept, wide_kept = start_idx, _wide_row(start_idx, rows)
+    if wide_starts is None or wide is None or wide_kept is None or wide_table is None:
+        return None
+    if type(block_size) is not int or block_size < 1:
+        return None
+    starts_at, computed_at = starts.data_ptr(), computed.data_ptr()
+    tokens = loops.count_tokens(rows, starts_at, wide_starts, computed_at, wide)
+    slots = _room(tokens, num_padded, out)
+    if slots is None:
+        return None
+    row_stride, column_stride = table.stride()
+    filled = loops.fill_slots(
+        rows,
+        starts_at,
+        wide_starts,
+        computed_at,
+        wide,
+        kept.data_ptr(),
+        wide_kept,
+        table.data_ptr(),
+        wide_table,
+        width,
+        row_stride,
+        column_stride,
+        block_size,
+        slots.data_ptr(),
+        slots.numel(),
     )
+    return slots if filled else None
 
 
-def _integers(tensor: object) -> bool:
-    if type(tensor) is not torch.Tensor or not tensor.is_cpu:
-        return False
-    return tensor.dtype is _INT32 or tensor.dtype is _INT64
+def _wide_row(lengths: torch.Tensor, rows: int) -> bool | None:
+    """Whether a dense CPU tensor of one length a request holds int64; None if it is none."""
+    if type(lengths) is not _TENSOR or lengths.shape != (rows,) or not lengths.is_cpu:
+        return None
+    return _WIDE.get(lengths.dtype) if lengths.is_contiguous() else None
 
 
-def _apart(batch: _Batch, out: torch.Tensor) -> bool:
-    """Whether no input lies in the memory of `out`; mostly their addresses alone show that."""
-    start = out.data_ptr()
-    stop = start + out.nbytes if out.is_contiguous() else math.inf
-    for tensor in (batch[0], batch[1], batch[2], batch[5]):
-        if tensor is None:
-            continue
-        first = tensor.data_ptr()
-        if first >= stop or (first + tensor.nbytes <= start and tensor.is_contiguous()):
-            continue
-        if overlap(tensor, out):
-            return False
-    return True
-
-
-def _on_device(batch: _Batch) -> torch.Tensor:
-    out = batch.out
+def _room(tokens: int, num_padded: int | None, out: torch.Tensor | None) -> torch.Tensor | None:
+    """Dense memory on the CPU for that many slots; None if `out` is none, or they do not fit."""
+    length = tokens if num_padded is None else num_padded
+    if type(length) is not int or not 0 <= tokens <= length:
+        return None
     if out is None:
-        length = batch.num_padded
-        if length is None:
-            length = int(batch.query_start_loc[-1])
-        out = torch.empty(length, dtype=torch.int64, device=batch.query_start_loc.device)
+        return _NO_SLOTS.new_empty(length)
+    if type(out) is not _TENSOR or not out.is_cpu or out.dtype is not _INT64 or out.ndim != 1:
+        return None
+    return out if out.is_contiguous() and length <= out.numel() else None
+
+
+def _on_device(
+    starts: torch.Tensor,
+    computed: torch.Tensor,
+    table: torch.Tensor,
+    block_size: int,
+    num_padded: int | None,
+    start_idx: torch.Tensor | None,
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    if out is None:
+        length = int(starts[-1]) if num_padded is None else num_padded
+        out = torch.empty(length, dtype=torch.int64, device=starts.device)
 
     from .kernels.slot_mapping import write_slots
 
-    write_slots(*batch[:4], batch.start_idx, out)
+    write_slots(starts, computed, table, block_size, start_idx, out)
     return out
 
 
-def _on_host(batch: _Batch) -> torch.Tensor:
-    first_kept = batch.num_computed if batch.start_idx is None else batch.start_idx
-    dtype = common_dtype(batch.query_start_loc, batch.num_computed, first_kept)
-    starts, computed = array(batch.query_start_loc, dtype), array(batch.num_computed, dtype)
-    tokens, out = count_tokens(starts, computed), batch.out
-    length = tokens if batch.num_padded is None else batch.num_padded
-    if tokens < 0 or length < tokens or (out is not None and out.shape[0] < max(length, tokens)):
-        check_slot_mapping(*batch)
-    if out is None:
-        out = torch.empty(length, dtype=torch.int64)
-    filled = out if out.is_contiguous() else torch.empty(out.shape[0], dtype=torch.int64)
-    fill_slots(
-        starts,
-        computed,
-        computed if batch.start_idx is None else array(first_kept, dtype),
-        *flat_table(batch.table),
-        batch.table.shape[1],
-        batch.block_size,
-        filled.numpy(),
-    )
-    return out if filled is out else out.copy_(filled)
+def _made_dense(
+    starts: torch.Tensor,
+    computed: torch.Tensor,
+    table: torch.Tensor,
+    block_size: int,
+    num_padded: int | None,
+    start_idx: torch.Tensor | None,
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    """Slots of a batch of strided tensors or of a subclass, of which copies are taken."""
+    starts, computed = _plain(starts).contiguous(), _plain(computed).contiguous()
+    start_idx = None if start_idx is None else _plain(start_idx).contiguous()
+    length = num_padded if out is None else out.shape[0]
+    slots = _by_loops(starts, computed, _plain(table), block_size, length, start_idx, None)
+    assert slots is not None  # the shared check has passed
+    return slots if out is None else out.copy_(slots)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.as_subclass(torch.Tensor)

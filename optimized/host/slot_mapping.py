@@ -1,60 +1,108 @@
-"""The slots of a batch's tokens, block by block."""
+"""The slots of a batch's tokens, block by block.
+
+What the batch form takes comes as addresses: dense offsets and lengths, each int64 where
+it is `wide` and int32 elsewhere, and a table with its strides.
+"""
 
 from __future__ import annotations
 
+from .addresses import int32_at, int64_at
 from .arrays import Array
-from .compiled import compiled
+from .compiled import compiled, entry
 
 
-@compiled
-def count_tokens(offsets: Array, computed: Array) -> int:
-    """Number of query tokens; -1 if offsets or lengths are malformed."""
-    if offsets[0] != 0:
+@entry
+def count_tokens(rows: int, starts: int, wide_starts: bool, computed: int, wide: bool) -> int:
+    """Number of query tokens; -1 if offsets or computed lengths are malformed."""
+    tokens = element(starts, 0, wide_starts)
+    if tokens != 0:
         return -1
-    for r in range(computed.shape[0]):
-        if offsets[r + 1] < offsets[r] or computed[r] < 0:
+    for r in range(rows):
+        end = element(starts, r + 1, wide_starts)
+        if end < tokens or element(computed, r, wide) < 0:
             return -1
-    return int(offsets[-1])
+        tokens = end
+    return tokens
 
 
-@compiled
+@entry
 def fill_slots(
-    offsets: Array,
-    computed: Array,
-    start_idx: Array,
-    table: Array,
+    rows: int,
+    starts: int,
+    wide_starts: bool,
+    computed: int,
+    wide_computed: bool,
+    start_idx: int,
+    wide_start_idx: bool,
+    table: int,
+    wide_table: bool,
+    width: int,
     row_stride: int,
     column_stride: int,
-    width: int,
     block_size: int,
-    out: Array,
-) -> None:
-    """Write every token's slot and -1 behind the last token.
+    out: int,
+    length: int,
+) -> bool:
+    """Write every token's slot and -1 behind the last token: `length` int64 from `out` on.
 
-    -1 as well before `start_idx` and beyond the table's `width`; `table` is flat.
+    -1 as well before `start_idx` and beyond the table's `width`. False, with nothing
+    written, where `out` reaches into the memory of an input.
     """
-    for r in range(computed.shape[0]):
-        i, end = offsets[r], offsets[r + 1]
-        masked = min(end, i + max(0, start_idx[r] - computed[r]))
-        position = computed[r] + (masked - i)
-        for t in range(i, masked):
-            out[t] = -1
-        i = masked
-        column, offset = position // block_size, position % block_size
+    span = 1 + (rows - 1) * row_stride + (width - 1) * column_stride if rows and width else 0
+    stop = out + 8 * length
+    if (
+        overlap(out, stop, starts, rows + 1, wide_starts)
+        or overlap(out, stop, computed, rows, wide_computed)
+        or overlap(out, stop, start_idx, rows, wide_start_idx)
+        or overlap(out, stop, table, span, wide_table)
+    ):
+        return False
+    slots = int64_at(out, length)
+    i = 0
+    for r in range(rows):
+        end = element(starts, r + 1, wide_starts)
+        position = element(computed, r, wide_computed)
+        masked = min(end - i, max(0, element(start_idx, r, wide_start_idx) - position))
+        for t in range(i, i + masked):
+            slots[t] = -1
+        i += masked
+        position += masked
+        column = position // block_size
+        offset = position - column * block_size
+        if i + 1 == end and column < width:  # a decode: most rows are
+            block = element(table, r * row_stride + column * column_stride, wide_table)
+            slots[i] = block * block_size + offset
+            i = end
         while i < end and column < width:
             run = min(block_size - offset, end - i)
-            block = table[r * row_stride + column * column_stride]
+            block = element(table, r * row_stride + column * column_stride, wide_table)
             slot = block * block_size + offset
-            slots = out[i : i + run]  # indexed from 0, so that the loop vectorises
+            part = slots[i : i + run]  # indexed from 0, so that the loop vectorises
             for t in range(run):
-                slots[t] = slot + t
+                part[t] = slot + t
             i += run
             column += 1
             offset = 0
         for t in range(i, end):
-            out[t] = -1
-    for t in range(offsets[-1], out.shape[0]):
-        out[t] = -1
+            slots[t] = -1
+        i = end
+    for t in range(i, length):
+        slots[t] = -1
+    return True
+
+
+@compiled
+def element(address: int, index: int, wide: bool) -> int:
+    """One of the integers from `address` on."""
+    if wide:
+        return int(int64_at(address, index + 1)[index])
+    return int(int32_at(address, index + 1)[index])
+
+
+@compiled
+def overlap(start: int, stop: int, address: int, length: int, wide: bool) -> bool:
+    """Whether one of the `length` integers from `address` on lies in bytes [start, stop)."""
+    return length > 0 and address < stop and start < address + length * (8 if wide else 4)
 
 
 @compiled
