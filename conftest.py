@@ -1,0 +1,34 @@
+"""`pytest --benchmark` runs tests/benchmarks and nothing else; plain `pytest` runs the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent / "tests" / "benchmarks"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("attnproof")
+    group.addoption(
+        "--benchmark",
+        action="store_true",
+        dest="times_operations",
+        help="time the operations (tests/benchmarks) instead of testing",
+    )
+    group.addoption(
+        "--benchmark-candidate",
+        action="append",
+        default=[],
+        dest="timed_candidates",
+        help="what to time, as attnproof's --candidate; repeatable, the last one is the peer "
+        "(default: optimized and vllm, without vllm the reference)",
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    timed = collection_path == BENCHMARKS or BENCHMARKS in collection_path.parents
+    if not config.getoption("times_operations"):
+        return True if timed else None
+    return None if timed or collection_path in BENCHMARKS.parents else True
