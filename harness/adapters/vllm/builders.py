@@ -1,0 +1,118 @@
+"""vLLM's classes under our names: builders that take our batches, backends that wrap ours."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from harness.adapters.vllm.functions import reorder
+from harness.adapters.vllm.metadata import ours, theirs
+
+
+def v1_builder(cls: type[Any]) -> type[Any]:
+    """The abstract V1 builder, its renamed constant and its added argument bridged."""
+
+    class AttentionMetadataBuilder(cls):  # type: ignore[misc]
+        """vLLM's class; a config without a parallel part gets that of one GPU."""
+
+        cudagraph_support = _support(cls)
+
+        @abstractmethod
+        def __init__(self, kv_cache_spec: Any, layer_names: Any, config: Any, device: Any) -> None:
+            super().__init__(kv_cache_spec, layer_names, _complete(config), device)
+
+        def use_cascade_attention(self, *args: Any, **kwargs: Any) -> bool:
+            """The class's answer; later versions also ask for the ranks of decode context."""
+            ask = super().use_cascade_attention
+            wants = len(inspect.signature(ask).parameters)
+            return bool(ask(*args, *[1] * (wants - len(args) - len(kwargs)), **kwargs))
+
+    return AttentionMetadataBuilder
+
+
+def _support(cls: type[Any]) -> Any:
+    return getattr(cls, "cudagraph_support", None) or cls._cudagraph_support
+
+
+def _complete(config: Any) -> Any:
+    """The config; what later versions read of it besides is added to the stand-in."""
+    if not hasattr(config, "parallel_config"):
+        config.parallel_config = SimpleNamespace(decode_context_parallel_size=1)
+    if config.speculative_config is not None:
+        config.speculative_config.parallel_drafting = False
+    return config
+
+
+def xformers_builder(cls: type[Any], reorder_function: Callable[..., Any]) -> type[Any]:
+    """The XFormers builder; where it has no `reorder_batch`, what its engine does instead."""
+
+    class XFormersAttentionMetadataBuilder(cls):  # type: ignore[misc]
+        """vLLM's class, given our batches."""
+
+        cudagraph_support = _support(cls)
+
+        def __init__(self, kv_cache_spec: Any, layer_names: Any, config: Any, device: Any) -> None:
+            super().__init__(kv_cache_spec, layer_names, _complete(config), device)
+
+        def build(
+            self, common_prefix_len: Any, common_attn_metadata: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            """vLLM's metadata for our batch."""
+            metadata = theirs(common_attn_metadata)
+            return super().build(common_prefix_len, metadata, *args, **kwargs)
+
+        def use_cascade_attention(self, *args: Any, **kwargs: Any) -> bool:
+            """The class's answer; later versions also ask for the ranks of decode context."""
+            ask = super().use_cascade_attention
+            wants = len(inspect.signature(ask).parameters)
+            return bool(ask(*args, *[1] * (wants - len(args) - len(kwargs)), **kwargs))
+
+        if not hasattr(cls, "reorder_batch"):
+
+            def reorder_batch(self, input_batch: Any, scheduler_output: Any) -> bool:
+                """What the model runner does for a builder with this threshold."""
+                threshold = self.reorder_batch_threshold
+                return bool(reorder(reorder_function)(input_batch, scheduler_output, threshold))
+
+    return XFormersAttentionMetadataBuilder
+
+
+def fast_prefill_backend(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`create_fast_prefill_custom_backend`, its builder and the one below given our batches."""
+
+    def create_fast_prefill_custom_backend(prefix: Any, underlying_attn_backend: Any) -> Any:
+        given: list[Any] = [None]
+        made = function(prefix, _given_ours(underlying_attn_backend, given))
+        builder = made.get_builder_cls()
+        build = builder.build
+
+        def converted(
+            self: Any, common_prefix_len: Any, common_attn_metadata: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            given[:] = [common_attn_metadata]
+            return build(self, common_prefix_len, theirs(common_attn_metadata), *args, **kwargs)
+
+        builder.build = converted
+        return made
+
+    return create_fast_prefill_custom_backend
+
+
+def _given_ours(backend: Any, given: list[Any]) -> Any:
+    """The backend with a builder that reads vLLM's batch back before it builds.
+
+    `given` holds our batch that vLLM's builder was last given.
+    """
+    underlying = backend.get_builder_cls()
+
+    class Builder(underlying):  # type: ignore[misc, valid-type]
+        def build(
+            self, common_prefix_len: Any, common_attn_metadata: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            metadata = ours(common_attn_metadata, given[0])
+            return super().build(common_prefix_len, metadata, *args, **kwargs)
+
+    return type(backend.__name__, (backend,), {"get_builder_cls": staticmethod(lambda: Builder)})

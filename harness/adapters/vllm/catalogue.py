@@ -1,0 +1,138 @@
+"""Where the versions of vLLM keep each operation, and why some operations are not offered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from harness.adapters.vllm import builders, functions
+from harness.adapters.vllm.functions import Adapted
+from harness.adapters.vllm.installed import find
+from harness.adapters.vllm.metadata import UTILS
+from harness.adapters.vllm.slots import V0Slots, V1Slots
+
+_V0 = "attention.backends.utils"
+_ABSTRACT = ("attention.backends.abstract", "v1.attention.backend")
+_XFORMERS = ("v1.attention.backends.xformers",)
+_UBATCH = ("v1.worker.ubatch_utils", UTILS)
+_REORDER = "reorder_batch_to_split_decodes_and_prefills"
+
+
+class Entry(NamedTuple):
+    """Modules below `vllm` that may have the operation, and what makes it take our arguments."""
+
+    places: tuple[str, ...]
+    adapt: Callable[[Any], Any] | None = None
+    """None: it is offered as it is."""
+    name: str = ""
+    """vLLM's name where it is another one."""
+
+
+def _xformers_builder(cls: type[Any]) -> type[Any]:
+    return builders.xformers_builder(cls, find((UTILS,), _REORDER))
+
+
+ENTRIES: dict[str, Entry] = {
+    "split_decodes_and_prefills": Entry((UTILS,), functions.split),
+    _REORDER: Entry((UTILS,), functions.reorder),
+    "slice_query_start_locs": Entry(_UBATCH),
+    "_make_metadata_with_slice": Entry(_UBATCH, Adapted),
+    "split_attn_metadata": Entry(_UBATCH, Adapted),
+    "make_local_attention_virtual_batches": Entry((UTILS,), Adapted),
+    "compute_slot_mapping_start_idx": Entry((_V0,)),
+    "compute_slot_mapping": Entry((_V0,)),
+    "_compute_slot_mapping_python": Entry((_V0,)),
+    "_compute_slot_mapping_numpy": Entry((_V0,)),
+    "is_block_tables_empty": Entry((_V0,)),
+    "make_kv_sharing_fast_prefill_common_attn_metadata": Entry((UTILS,), Adapted),
+    "create_fast_prefill_custom_backend": Entry((UTILS,), builders.fast_prefill_backend),
+    "subclass_attention_metadata": Entry((UTILS,)),
+    "subclass_attention_backend": Entry((UTILS,)),
+    "reshape_query_for_spec_decode": Entry((UTILS,)),
+    "reshape_attn_output_for_spec_decode": Entry((UTILS,)),
+    "compute_causal_conv1d_metadata": Entry((UTILS,), functions.conv1d),
+    "get_kv_cache_layout": Entry((UTILS,)),
+    "set_kv_cache_layout": Entry((UTILS,)),
+    "is_valid_kv_cache_layout": Entry((UTILS,)),
+    "get_per_layer_parameters": Entry((UTILS,), functions.layers),
+    "infer_global_hyperparameters": Entry((UTILS,)),
+    "get_mla_dims": Entry((_V0, "model_executor.layers.attention.mla_attention")),
+    "get_num_prefill_decode_query_kv_tokens": Entry((_V0,)),
+    "get_seq_len_block_table_args": Entry((_V0,)),
+    "is_all_encoder_attn_metadata_set": Entry((_V0,)),
+    "is_all_cross_attn_metadata_set": Entry((_V0,), functions.cross_attention),
+    "CommonMetadataBuilder": Entry((_V0,)),
+    "CommonAttentionState": Entry((_V0,)),
+    "AttentionBackend": Entry(_ABSTRACT),
+    "AttentionMetadata": Entry(_ABSTRACT),
+    "AttentionMetadataBuilder": Entry((UTILS, *_ABSTRACT[1:]), builders.v1_builder),
+    "XFormersAttentionMetadata": Entry(_XFORMERS),
+    "XFormersAttentionMetadataBuilder": Entry(_XFORMERS, _xformers_builder),
+}
+"""Operations that some version has, by our names."""
+
+BLOCK_TABLE = Entry(("v1.worker.block_table",), V1Slots, "BlockTable")
+_LISTS = Entry((_V0,), V0Slots, "compute_slot_mapping")
+
+_GONE = "vLLM {version} has no {name}"
+_OURS = "attnproof's own: no vLLM has it"
+_OPERATORS = "needs vLLM's compiled operators, which the adapter does not use"
+_REASONS: dict[str, str] = {
+    "CommonAttentionMetadata": "no vLLM puts graph padding on a batch with a function of its own",
+    "PersistentBatch": _OURS,
+    "paged_attention": _OURS,
+    "decode_attention": _OURS,
+    "reshape_and_cache_flash": _OPERATORS,
+    "XFormersAttentionImpl": _OPERATORS,
+    "XFormersAttentionBackend": _OPERATORS,
+    "batch_sequence": "vLLM's functions keep nothing between steps: each is judged by itself",
+    "swap_blocks": _OPERATORS,
+    "copy_blocks": _OPERATORS,
+}
+"""What no version offers here."""
+
+
+def _withheld(version: str) -> dict[str, str]:
+    """Names that the version has, with another meaning."""
+    if version.startswith("0.10"):
+        return {
+            "AttentionMetadataBuilder": "the builder of vLLM 0.10 has no "
+            "_init_reorder_batch_threshold",
+        }
+    gone = {
+        "AttentionBackend": f"the backend of vLLM {version} has no get_state_cls and no "
+        "make_metadata",
+        "AttentionMetadata": f"the metadata class of vLLM {version} is empty",
+    }
+    if version.startswith("0.11"):
+        return gone
+    return gone | {
+        "AttentionMetadataBuilder": f"the builder of vLLM {version} has no use_cascade_attention",
+        "build_slot_mapping": f"vLLM {version} computes slots in a Triton kernel",
+    }
+
+
+def offered(version: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """What this vLLM offers by our names, and a reason for everything else."""
+    found: dict[str, Any] = {}
+    lacking = dict(_REASONS)
+    withheld = _withheld(version)
+    for name, entry in {**ENTRIES, "build_slot_mapping": _slots(version)}.items():
+        made = _made(entry, name)
+        if made is not None and name not in withheld:
+            found[name] = made
+        else:
+            lacking[name] = withheld.get(name) or _GONE.format(version=version, name=name)
+    return found, lacking
+
+
+def _slots(version: str) -> Entry:
+    """The list form where there is one, the block table of later versions."""
+    return _LISTS if version.startswith("0.10") else BLOCK_TABLE
+
+
+def _made(entry: Entry, name: str) -> Any:
+    original = find(entry.places, entry.name or name)
+    if original is None or entry.adapt is None:
+        return original
+    return entry.adapt(original)

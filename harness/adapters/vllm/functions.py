@@ -1,0 +1,145 @@
+"""vLLM's functions under our names: arguments are converted before the clock starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from harness.adapters.vllm.installed import find
+from harness.adapters.vllm.metadata import UTILS, ours, theirs
+from harness.timing.binding import Thunk
+from reference.interface import CommonAttentionMetadata
+
+Convert = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+def _converted(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return tuple(map(theirs, args)), {name: theirs(value) for name, value in kwargs.items()}
+
+
+class Adapted:
+    """A function of vLLM that takes our arguments and gives our results."""
+
+    def __init__(self, function: Callable[..., Any], convert: Convert = _converted) -> None:
+        self.function = function
+        self.convert = convert
+        self.__name__ = function.__name__
+
+    def bind(self, *args: Any, **kwargs: Any) -> Thunk:
+        """vLLM's own function with its own arguments, which are made now."""
+        args, kwargs = self.convert(*args, **kwargs)
+        return partial(self.function, *args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Convert, call, convert back."""
+        given = next((one for one in args if isinstance(one, CommonAttentionMetadata)), None)
+        return ours(self.bind(*args, **kwargs)(), given)
+
+
+class InputBatch:
+    """An engine's rows for versions that also look at how far each request has come.
+
+    They put extensions behind decodes and prompts behind these. SPEC.md section 2 knows
+    decodes and prefills only, so every request here has some context and no prompt left:
+    what is not a decode is an extension.
+    """
+
+    def __init__(self, rows: Any, num_reqs: int) -> None:
+        self._rows = rows
+        self.num_computed_tokens_cpu = np.ones(num_reqs, np.int32)
+        self.num_prompt_tokens = np.zeros(num_reqs, np.int32)
+
+    @property
+    def req_ids(self) -> Any:
+        """Request ids in row order."""
+        return self._rows.req_ids
+
+    def swap_states(self, i: int, j: int) -> None:
+        """Exchange rows i and j."""
+        self._rows.swap_states(i, j)
+
+
+def _with_progress(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+    if not hasattr(input_batch, "req_ids"):
+        return (input_batch, *args), kwargs
+    return (InputBatch(input_batch, len(input_batch.req_ids)), *args), kwargs
+
+
+def _offsets_on_cpu(query_start_loc_p: Any) -> Any:
+    """A later version wants offsets on the CPU, and is told where the pointers go."""
+    return (query_start_loc_p.cpu(),), {"device": query_start_loc_p.device}
+
+
+def _as_layers(vllm_config: Any, layer_names: Any, cls_: Any) -> Any:
+    """A config whose layers are instances of the class that vLLM looks for."""
+    context = vllm_config.compilation_config.static_forward_context
+    layers = {name: _as_layer(layer) for name, layer in context.items()}
+    config = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=layers))
+    return (config, layer_names, cls_), {}
+
+
+def _as_layer(layer: Any) -> Any:
+    impl = getattr(layer, "impl", None)
+    if impl is None:
+        return layer
+    base = find((UTILS,), "AttentionLayerBase") or find((UTILS,), "Attention")
+    cls = type("Layer", (base,), {})
+    cls.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+    made: Any = object.__new__(cls)
+    if find((UTILS,), "find_attention_impl_variant") is not None:
+        impl = SimpleNamespace(get_impl_variants=lambda: (layer.impl,))
+    made.__dict__["impl"] = impl
+    return made
+
+
+class _EncoderMetadata:
+    """V0 metadata that says, as a property of vLLM's classes, whether its encoder part is set."""
+
+    def __init__(self, metadata: Any) -> None:
+        self._metadata = metadata
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._metadata, name)
+
+    @property
+    def is_all_encoder_attn_metadata_set(self) -> Any:
+        """vLLM's own answer."""
+        answer = find(("attention.backends.utils",), "is_all_encoder_attn_metadata_set")
+        return answer(self._metadata)
+
+
+def cross_attention(function: Callable[..., Any]) -> Adapted:
+    """`is_all_cross_attn_metadata_set`, which asks the metadata itself for the first half."""
+    return Adapted(function, lambda metadata: ((_EncoderMetadata(metadata),), {}))
+
+
+def split(function: Callable[..., Any]) -> Adapted:
+    """`split_decodes_and_prefills`, its flag left out where there is none."""
+    if "require_uniform" in function.__code__.co_varnames:
+        return Adapted(function)
+
+    def without_uniform(metadata: Any, decode_threshold: Any = 1, *uniform: Any) -> Any:
+        told = [one for one in uniform if one is not False]
+        return (theirs(metadata), decode_threshold, *told), {}
+
+    return Adapted(function, without_uniform)
+
+
+def reorder(function: Callable[..., Any]) -> Adapted:
+    """`reorder_batch_to_split_decodes_and_prefills` of any version."""
+    return Adapted(function, _with_progress)
+
+
+def conv1d(function: Callable[..., Any]) -> Adapted:
+    """`compute_causal_conv1d_metadata` of any version."""
+    lengths_first = "query_start_loc_p_cpu" in function.__code__.co_varnames
+    return Adapted(function, _offsets_on_cpu) if lengths_first else Adapted(function)
+
+
+def layers(function: Callable[..., Any]) -> Adapted:
+    """`get_per_layer_parameters` of any version."""
+    return Adapted(function, _as_layers)
