@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from reference.interface import CommonAttentionMetadata, InputBatch, SchedulerOutput
 from reference.interface.checks import (
     check_bool,
@@ -15,9 +17,10 @@ from reference.interface.checks import (
     scheduled_tokens,
 )
 
-from .host.arrays import array
-from .host.batch_split import leading_decodes
-from .host.shapes import shapes_fit
+from .host import batch_split as host
+from .host.shapes import lengths_dtype
+
+_SPLIT = "split_decodes_and_prefills"
 
 
 def split_decodes_and_prefills(
@@ -32,23 +35,25 @@ def split_decodes_and_prefills(
     `require_uniform` the decodes all have as many as the first request. Never reads a
     device tensor. MetadataError as in `reference`. SPEC.md section 2.
     """
-    operation = "split_decodes_and_prefills"
     md, uniform = common_attn_metadata, require_uniform
-    if not shapes_fit(md):
-        check_common_metadata(operation, md)
+    if lengths_dtype(md) is None:
+        check_common_metadata(_SPLIT, md)
     if type(decode_threshold) is not int or decode_threshold < 1 or type(uniform) is not bool:
-        check_int(operation, "decode_threshold", decode_threshold, 1)
-        check_bool(operation, "require_uniform", uniform)
+        check_int(_SPLIT, "decode_threshold", decode_threshold, 1)
+        check_bool(_SPLIT, "require_uniform", uniform)
     offsets = md.query_start_loc_cpu
-    num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
-    num_decodes, decode_tokens = leading_decodes(
-        array(offsets, offsets.dtype), decode_threshold, uniform, num_tokens, md.max_query_len
+    if not offsets.is_contiguous():
+        offsets = offsets.contiguous()
+    num_reqs, num_tokens, longest = md.num_reqs, md.num_actual_tokens, md.max_query_len
+    wide = offsets.dtype is torch.int64
+    num_decodes, decode_tokens = host.leading_decodes(
+        wide, offsets.data_ptr(), num_reqs, num_tokens, longest, decode_threshold, uniform
     )
     if num_decodes < 0:
-        check_queries(operation, md)
+        check_queries(_SPLIT, md)
     if num_reqs == 0:
         return (0, 0, 0, 0)
-    all_short = md.max_query_len <= decode_threshold and (not uniform or decode_threshold == 1)
+    all_short = longest <= decode_threshold and (not uniform or decode_threshold == 1)
     if all_short or num_decodes == num_reqs:
         return (num_reqs, 0, num_tokens, 0)
     return (num_decodes, num_reqs - num_decodes, decode_tokens, num_tokens - decode_tokens)

@@ -24,7 +24,7 @@ from reference.interface.fields import added_fields
 from .dispatch import on_device
 from .host.arrays import Array, array, as_dtype, common_dtype
 from .host.lengths import lengths_fit
-from .host.shapes import shapes_fit
+from .host.shapes import lengths_dtype
 from .host.ubatch import slice_rows, spans_match
 
 _SLICE = "_make_metadata_with_slice"
@@ -100,7 +100,7 @@ class _Rows:
 
 
 def _checked_rows(operation: str, md: CommonAttentionMetadata) -> _Rows:
-    if not shapes_fit(md):
+    if lengths_dtype(md) is None:
         check_common_metadata(operation, md)
     mirrors = (md.query_start_loc_cpu, md.seq_lens_cpu, md.num_computed_tokens_cpu)
     dtype = common_dtype(md.query_start_loc, md.seq_lens, *mirrors)

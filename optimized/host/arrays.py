@@ -23,13 +23,16 @@ def common_dtype(*tensors: torch.Tensor) -> torch.dtype:
     return torch.int32
 
 
-def array(tensor: torch.Tensor, dtype: torch.dtype) -> Array:
-    """A contiguous array of `dtype`: a view of the tensor where that is possible."""
+def dense(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A contiguous tensor of `dtype`: itself where that is possible."""
     if tensor.dtype is not dtype:
         tensor = tensor.to(dtype)
-    if not tensor.is_contiguous():
-        tensor = tensor.contiguous()
-    view: Array = tensor.numpy()
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def array(tensor: torch.Tensor, dtype: torch.dtype) -> Array:
+    """A contiguous array of `dtype`: a view of the tensor where that is possible."""
+    view: Array = dense(tensor, dtype).numpy()
     return view
 
 

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from .addresses import int32_at, int64_at
 from .arrays import Array
-from .compiled import compiled
+from .compiled import compiled, entry
 
 
-@compiled
+@entry
 def leading_decodes(
-    offsets: Array, threshold: int, uniform: bool, num_actual_tokens: int, max_query_len: int
+    wide: bool,
+    offsets: int,
+    num_reqs: int,
+    num_actual_tokens: int,
+    max_query_len: int,
+    threshold: int,
+    uniform: bool,
 ) -> tuple[int, int]:
     """Number of leading decodes and of their tokens; (-1, 0) if `check_queries` would fail.
 
-    Uniform: the run that equals the first request, and rows of length 0 behind it if
-    nothing else follows.
+    `offsets` is the address of num_reqs + 1 int32, int64 if `wide`. Uniform: the run
+    that equals the first request, and rows of length 0 behind it if nothing else follows.
     """
+    if wide:
+        starts = int64_at(offsets, num_reqs + 1)
+        return scan(starts, num_actual_tokens, max_query_len, threshold, uniform)
+    starts = int32_at(offsets, num_reqs + 1)
+    return scan(starts, num_actual_tokens, max_query_len, threshold, uniform)
+
+
+@compiled
+def scan(
+    offsets: Array, num_actual_tokens: int, max_query_len: int, threshold: int, uniform: bool
+) -> tuple[int, int]:
+    """`leading_decodes` of offsets of either dtype."""
     num_reqs = offsets.shape[0] - 1
     if offsets[0] != 0 or offsets[num_reqs] > num_actual_tokens:
         return -1, 0

@@ -2,8 +2,58 @@
 
 from __future__ import annotations
 
-from .arrays import Array
+import torch
+
+from reference.interface import CommonAttentionMetadata
+
+from .addresses import int32_at, int64_at
+from .arrays import Array, as_dtype, dense
 from .compiled import compiled
+
+_LENGTHS = (
+    *("query_start_loc", "query_start_loc_cpu"),
+    *("seq_lens", "seq_lens_cpu", "num_computed_tokens_cpu"),
+)
+
+
+def dense_lengths(
+    md: CommonAttentionMetadata, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The mirrors of the offsets, lengths and computed tokens, contiguous and of `dtype`.
+
+    `dtype` is what `lengths_dtype` says of the batch: int32 means that all of them are.
+    """
+    offsets, lengths, computed = md.query_start_loc_cpu, md.seq_lens_cpu, md.num_computed_tokens_cpu
+    contiguous = offsets.is_contiguous() and lengths.is_contiguous() and computed.is_contiguous()
+    if contiguous and dtype is torch.int32:
+        return offsets, lengths, computed
+    return dense(offsets, dtype), dense(lengths, dtype), dense(computed, dtype)
+
+
+def take_dtypes(made: CommonAttentionMetadata, given: CommonAttentionMetadata) -> None:
+    """Give the offsets and lengths of a batch that was made of `given` the dtypes of that."""
+    for field in _LENGTHS:
+        setattr(made, field, as_dtype(getattr(made, field), getattr(given, field).dtype))
+
+
+@compiled
+def lengths_fit_at(
+    wide: bool,
+    offsets: int,
+    seq_lens: int,
+    computed: int,
+    num_reqs: int,
+    num_actual_tokens: int,
+    max_query_len: int,
+    max_seq_len: int,
+) -> bool:
+    """`lengths_fit` of the mirrors at these addresses, int64 if `wide`, otherwise int32."""
+    bounds = num_actual_tokens, max_query_len, max_seq_len
+    if wide:
+        starts, lengths = int64_at(offsets, num_reqs + 1), int64_at(seq_lens, num_reqs)
+        return lengths_fit(starts, lengths, int64_at(computed, num_reqs), *bounds)
+    starts, lengths = int32_at(offsets, num_reqs + 1), int32_at(seq_lens, num_reqs)
+    return lengths_fit(starts, lengths, int32_at(computed, num_reqs), *bounds)
 
 
 @compiled

@@ -1,41 +1,93 @@
-"""The virtual requests of chunked local attention."""
+"""The virtual requests of chunked local attention.
+
+The lengths come and go as addresses: of int64 where they are `wide`, otherwise of int32.
+"""
 
 from __future__ import annotations
 
+from .addresses import element, int32_at, int64_at
 from .arrays import Array
-from .compiled import compiled
+from .compiled import compiled, entry
+
+
+@entry
+def count_virtual(
+    wide: bool,
+    offsets: int,
+    seq_lens: int,
+    computed: int,
+    num_reqs: int,
+    num_actual_tokens: int,
+    max_query_len: int,
+    max_seq_len: int,
+    chunk: int,
+) -> int:
+    """Number of virtual requests; -1 if `check_queries` or `check_sequences` would fail."""
+    bounds = num_actual_tokens, max_query_len, max_seq_len
+    if wide:
+        starts, lengths = int64_at(offsets, num_reqs + 1), int64_at(seq_lens, num_reqs)
+        return count_chunks(starts, lengths, int64_at(computed, num_reqs), bounds, chunk)
+    starts, lengths = int32_at(offsets, num_reqs + 1), int32_at(seq_lens, num_reqs)
+    return count_chunks(starts, lengths, int32_at(computed, num_reqs), bounds, chunk)
 
 
 @compiled
-def count_virtual(offsets: Array, seq_lens: Array, chunk: int) -> int:
-    """Number of virtual requests."""
+def count_chunks(
+    offsets: Array, seq_lens: Array, computed: Array, bounds: tuple[int, int, int], chunk: int
+) -> int:
+    """`count_virtual` of lengths of either dtype."""
+    num_reqs = seq_lens.shape[0]
+    num_actual_tokens, max_query_len, max_seq_len = bounds
+    if offsets[0] != 0 or offsets[num_reqs] > num_actual_tokens:
+        return -1
     total = 0
-    for r in range(seq_lens.shape[0]):
-        query_len = offsets[r + 1] - offsets[r]
-        if query_len == 0:
-            total += 1
-        else:
-            total += (seq_lens[r] - 1) // chunk - (seq_lens[r] - query_len) // chunk + 1
+    for r in range(num_reqs):
+        query_len, seq_len = offsets[r + 1] - offsets[r], seq_lens[r]
+        if not 0 <= query_len <= max_query_len or not query_len <= seq_len <= max_seq_len:
+            return -1
+        if computed[r] != seq_len - query_len:
+            return -1
+        total += 1
+        if query_len > 0:
+            total += (seq_len - 1) // chunk - (seq_len - query_len) // chunk
     return total
 
 
-@compiled
+@entry
 def fill_virtual(
-    offsets: Array,
-    seq_lens: Array,
+    wide: bool,
+    offsets: int,
+    seq_lens: int,
+    num_reqs: int,
     chunk: int,
-    starts: tuple[Array, Array],
-    lengths: tuple[Array, Array],
-    computed: Array,
-    origin: Array,
+    num_virtual: int,
+    rows: int,
+    twins: int,
 ) -> tuple[int, int]:
-    """Write each virtual request's offsets, lengths, request and chunk number.
+    """Write the virtual requests' rows; returns the longest query and sequence.
 
-    Of `starts` and `lengths` both twins are written. Returns the longest query and
-    sequence.
+    `rows` gets V + 1 offsets, V lengths and V numbers of computed tokens; `twins` the
+    first two again, and then `origin`: V requests and V numbers of chunks.
     """
+    n, m = 3 * num_virtual + 1, 4 * num_virtual + 1
+    if wide:
+        batch64 = int64_at(offsets, num_reqs + 1), int64_at(seq_lens, num_reqs)
+        return fill_chunks(batch64, chunk, int64_at(rows, n), int64_at(twins, m))
+    batch = int32_at(offsets, num_reqs + 1), int32_at(seq_lens, num_reqs)
+    return fill_chunks(batch, chunk, int32_at(rows, n), int32_at(twins, m))
+
+
+@compiled
+def fill_chunks(
+    batch: tuple[Array, Array], chunk: int, rows: Array, twins: Array
+) -> tuple[int, int]:
+    """`fill_virtual` of lengths of either dtype."""
+    offsets, seq_lens = batch
+    n = rows.shape[0] // 3
+    starts, lengths, computed = rows[: n + 1], rows[n + 1 : 2 * n + 1], rows[2 * n + 1 :]
+    requests, chunks = twins[2 * n + 1 : 3 * n + 1], twins[3 * n + 1 :]
     v, start, max_query_len, max_seq_len = 0, 0, 0, 0
-    starts[0][0] = starts[1][0] = 0
+    starts[0] = 0
     for r in range(seq_lens.shape[0]):
         seq_len = seq_lens[r]
         query_len = offsets[r + 1] - offsets[r]
@@ -47,43 +99,56 @@ def fill_virtual(
             end = min(seq_len, begin + chunk)
             virtual_len = end - max(first, begin)
             start += virtual_len
-            starts[0][v + 1] = start
-            starts[1][v + 1] = start
-            lengths[0][v] = end - begin
-            lengths[1][v] = end - begin
+            starts[v + 1] = start
+            lengths[v] = end - begin
             computed[v] = end - begin - virtual_len
-            origin[0, v] = r
-            origin[1, v] = k
+            requests[v] = r
+            chunks[v] = k
             max_query_len = max(max_query_len, virtual_len)
             max_seq_len = max(max_seq_len, end - begin)
             v += 1
+    twins[: 2 * n + 1] = rows[: 2 * n + 1]
     return max_query_len, max_seq_len
 
 
-@compiled
+@entry
 def gather_blocks(
-    table: Array,
+    wide_table: bool,
+    table: int,
     row_stride: int,
     column_stride: int,
     width: int,
-    origin: Array,
-    out: Array,
+    wide: bool,
+    origin: int,
+    num_virtual: int,
+    columns: int,
+    virtual_table: int,
 ) -> None:
-    """Copy each virtual request's columns of the flat table; beyond the last one, that one."""
-    columns = out.shape[1]
-    for v in range(out.shape[0]):
-        row = origin[0, v] * row_stride
-        first = min(origin[1, v] * columns, width)
+    """Copy each virtual request's columns of the table; beyond the last one, that one."""
+    for v in range(num_virtual):
+        request, chunk = element(origin, v, wide), element(origin, num_virtual + v, wide)
+        first = min(chunk * columns, width - 1)
         inside = min(columns, width - first)
-        begin = row + first * column_stride
-        kept, beyond = out[v, :inside], out[v, inside:]
-        if column_stride == 1:
-            source = table[begin : begin + inside]  # indexed from 0, so that the loop vectorises
-            for i in range(inside):
-                kept[i] = source[i]
+        source = request * row_stride + first * column_stride
+        span, target = 1 + (width - 1 - first) * column_stride, v * columns
+        if wide_table:
+            row64 = int64_at(table + 8 * source, span)
+            out64 = int64_at(virtual_table + 8 * target, columns)
+            copy_columns(row64, column_stride, inside, out64)
         else:
-            for i in range(inside):
-                kept[i] = table[begin + i * column_stride]
-        last = table[row + (width - 1) * column_stride]
-        for i in range(columns - inside):
-            beyond[i] = last
+            row = int32_at(table + 4 * source, span)
+            out = int32_at(virtual_table + 4 * target, columns)
+            copy_columns(row, column_stride, inside, out)
+
+
+@compiled
+def copy_columns(row: Array, stride: int, inside: int, out: Array) -> None:
+    """Fill `out` with `inside` elements of `row`, one each `stride`, then with its last one."""
+    if stride == 1:
+        for i in range(inside):  # vectorises
+            out[i] = row[i]
+    else:
+        for i in range(inside):
+            out[i] = row[i * stride]
+    for i in range(inside, out.shape[0]):
+        out[i] = row[-1]

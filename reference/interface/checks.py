@@ -159,6 +159,9 @@ def check_logits(operation: str, metadata: CommonAttentionMetadata) -> None:
 
 def check_rows(operation: str, metadata: CommonAttentionMetadata) -> None:
     """Require one entry a request in the optional per-request fields."""
+    plain = metadata.encoder_seq_lens is None and metadata.dcp_local_seq_lens is None
+    if plain and type(metadata) is CommonAttentionMetadata:
+        return
     for field, kind in (("encoder_seq_lens", np.ndarray), ("dcp_local_seq_lens", torch.Tensor)):
         rows = getattr(metadata, field)
         if rows is not None and not isinstance(rows, kind):
