@@ -53,6 +53,19 @@ GLOSSARY = (
         "Offered, but no verdict could be reached. The run is then incomplete, never a pass.",
     ),
     Entry("not offered", "The candidate has no function or class of that name."),
+    Entry("workload", "A case that is timed, in the same form for every candidate."),
+    Entry("peer", "The candidate that the others are timed against, in turn in one process."),
+    Entry(
+        "noise floor",
+        "The smallest difference that this run can tell from none: what a function timed against "
+        "itself showed.",
+    ),
+    Entry("control", "A fixed piece of work, timed all through a run: what the machine is doing."),
+    Entry(
+        "baseline",
+        "The timings of an earlier run with its machine; slower than it allows is the verdict "
+        "SLOWER, and a comparison that could not be made leaves the run incomplete.",
+    ),
     Entry("query token", "A token that is computed in this step."),
     Entry("computed token", "A token that already lies in the cache: c = s - q of them."),
     Entry("block", "A run of block_size places in the KV cache; a block table lists a row's."),

@@ -79,7 +79,7 @@ class Axis(NamedTuple):
 
 def log_axis(values: Iterable[float], start: float, end: float, *, room: float = 1.25) -> Axis:
     """A logarithmic axis around the positive values, with a factor `room` on either side."""
-    found = [value for value in values if value > 0] or [1.0]
+    found = [value for value in values if 0 < value < math.inf] or [1.0]
     low, high = min(found) / room, max(found) * room
     if high < low * 2:
         middle = math.sqrt(low * high)

@@ -7,12 +7,17 @@ from typing import Any
 import junitparser
 
 from harness.model.run import Finding, OperationResult, Run
+from harness.model.timing import BaselineResult, Regression
 
+from .quantities import between, digits
+from .ratios import is_worse
 from .sequence_input import input_size
-from .wording import clean, many, middle_out, shorten
+from .wording import clean, listed, many, middle_out, shorten
 
 _MESSAGE = 1_000
 _LOG = 4_000
+_REGRESSIONS = 20
+"""Failures of one test case at most; index.html has them all."""
 
 
 def junit_bytes(run: Run) -> bytes:
@@ -29,6 +34,8 @@ def junit_bytes(run: Run) -> bytes:
     document = junitparser.JUnitXml("attnproof")
     for suite in suites.values():
         document.add_testsuite(suite)
+    if run.bench and run.bench.baseline.state != "not asked for":
+        document.add_testsuite(_performance(run, run.bench.baseline))
     document.update_statistics()
     # Two lines of XML are the same to a parser; one element a line is readable in a diff.
     text: bytes = document.tostring()
@@ -43,6 +50,42 @@ def _suite(run: Run, candidate: str, device: str) -> Any:
     if run.reason:
         suite.add_property("reason", clean(run.reason))
     return suite
+
+
+def _performance(run: Run, result: BaselineResult) -> Any:
+    """Whether there was a comparison, then a test case an operation and candidate."""
+    name = clean(f"performance against baseline {result.name}")
+    suite = junitparser.TestSuite(name)
+    suite.timestamp = clean(run.started)
+    suite.add_property("state", result.state)
+    comparison = junitparser.TestCase("comparison", classname=name)
+    if missing := _not_compared(result):
+        comparison.result = [junitparser.Skipped(clean(f"INCOMPLETE: {missing}"))]
+    suite.add_testcase(comparison)
+    entries: dict[tuple[str, str], list[Regression]] = {}
+    for entry in result.regressions:
+        entries.setdefault((entry.operation, entry.candidate), []).append(entry)
+    for (operation, candidate), found in entries.items():
+        case = junitparser.TestCase(clean(operation), classname=clean(f"{name}.{candidate}"))
+        case.result = [_slower(entry) for entry in found if is_worse(entry)][:_REGRESSIONS]
+        suite.add_testcase(case)
+    return suite
+
+
+def _not_compared(result: BaselineResult) -> str:
+    """Why the comparison is not complete, "" if it is."""
+    if result.state != "compared":
+        return result.reason or f"the baseline is {result.state}"
+    if not result.regressions:
+        return "the baseline and this run have no timing in common"
+    return f"not timed in this run: {listed(result.lost, 3)}" if result.lost else ""
+
+
+def _slower(entry: Regression) -> Any:
+    what = f"{digits(entry.ratio)} times as long ({between(entry.low, entry.high)})"
+    costs = f"; {entry.costs}" if entry.costs else ""
+    text = f"{entry.workload}, {entry.clock} time: {what}, {entry.verdict}{costs}"
+    return junitparser.Failure(clean(text), "performance")
 
 
 def _testcase(result: OperationResult, findings: list[Finding]) -> Any:

@@ -7,6 +7,7 @@ from collections import Counter
 
 from harness.model.run import Finding, Run, Verdict
 
+from .performance_markdown import performance_parts
 from .sequence_input import input_size
 from .wording import (
     GLYPHS,
@@ -32,12 +33,15 @@ def markdown_text(run: Run) -> str:
         _escape(counts_sentence(run)),
     ]
     if run.reason:
-        parts.append(f"**Incomplete:** {_escape(run.reason)}")
+        label = "Slower" if run.verdict == "SLOWER" else "Incomplete"
+        parts.append(f"**{label}:** {_escape(run.reason)}")
     if run.operations:
         parts.append(_candidates(run))
     parts += [_finding(number, finding) for number, finding in _numbered(run)]
     if len(run.findings) > _FINDINGS:
         parts.append(f"{many(len(run.findings) - _FINDINGS, 'more finding')}: see index.html.")
+    if run.bench:
+        parts += performance_parts(run.bench, _escape)
     if skips := _skips(run):
         parts.append(skips)
     environment = run.environment

@@ -73,6 +73,8 @@ def bytes_text(count: float) -> str:
 
 def geometric_mean(ratios: list[float]) -> float:
     """Mean of ratios in which twice as fast and half as fast make one; NaN of none."""
+    if min(ratios, default=1.0) <= 0:
+        return 0.0
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
 
 

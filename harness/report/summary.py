@@ -18,6 +18,7 @@ from harness.model.run import (
 )
 
 from .files import replace_file
+from .performance_summary import SummaryPerformance, summarize_performance
 from .sequence_input import step_count
 from .wording import clean_tree
 
@@ -78,6 +79,8 @@ class Summary(msgspec.Struct, kw_only=True):
     findings: list[SummaryFinding]
     notes: list[str]
     """What this run did not look at, and why."""
+    performance: SummaryPerformance | None
+    """Null if nothing was timed."""
 
 
 def summarize(run: Run) -> Summary:
@@ -96,6 +99,7 @@ def summarize(run: Run) -> Summary:
         operations=[_operation(result) for result in run.operations],
         findings=[_finding(finding) for finding in run.findings],
         notes=run.notes,
+        performance=summarize_performance(run.bench),
     )
 
 

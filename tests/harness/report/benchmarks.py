@@ -56,7 +56,12 @@ def interval(samples: list[float]) -> Interval:
 
 
 def timing(
-    draw: random.Random, operation: str, candidate: str, workload: Workload, ns: float, **changes: Any
+    draw: random.Random,
+    operation: str,
+    candidate: str,
+    workload: Workload,
+    ns: float,
+    **changes: Any,
 ) -> Timing:
     samples = [ns * math.exp(draw.gauss(0, 0.02)) for _ in range(31)]
     fields: dict[str, Any] = {
@@ -98,7 +103,7 @@ def comparison(fast: Timing, slow: Timing) -> Comparison:
 
 
 def bench(operations: tuple[str, ...] = OPERATIONS, seed: int = 7, **changes: Any) -> Bench:
-    """`optimized` against `vllm`: mostly faster, one operation about equal, one slower when small."""
+    """`optimized` against `vllm`: mostly faster, about equal in one operation."""
     draw = random.Random(seed)
     timings: list[Timing] = []
     comparisons = []
@@ -120,7 +125,9 @@ def bench(operations: tuple[str, ...] = OPERATIONS, seed: int = 7, **changes: An
         "timings": timings,
         "comparisons": comparisons,
         "untimed": [
-            Untimed(operation="batch_sequence", candidate="optimized", reason="a sequence of steps"),
+            Untimed(
+                operation="batch_sequence", candidate="optimized", reason="a sequence of steps"
+            ),
             Untimed(operation="batch_sequence", candidate="vllm", reason="a sequence of steps"),
             Untimed(operation="get_mla_dims", candidate="vllm", reason="not offered"),
         ],

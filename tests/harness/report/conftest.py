@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from harness.model.run import (
     OracleCount,
     Run,
 )
+from harness.model.timing import BaselineResult
 
 ORACLES = {
     "equality": "Every output element is exactly the reference's.",
@@ -175,6 +179,52 @@ def sequence_finding(number: int = 1, **changes: Any) -> Finding:
         "outputs": outputs,
     }
     return finding(number, **(fields | changes))
+
+
+@pytest.fixture(scope="session")
+def benchmarks() -> ModuleType:
+    """benchmarks.py: what makes benchmarks without timing anything."""
+    path = Path(__file__).with_name("benchmarks.py")
+    spec = importlib.util.spec_from_file_location("benchmarks", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def timed_run(verdict: str, bench: Any, **changes: Any) -> Run:
+    pairs = dict.fromkeys((timing.operation, timing.candidate) for timing in bench.timings)
+    operations = [result(operation, candidate=candidate) for operation, candidate in pairs]
+    return run(verdict, operations, bench=bench, **changes)
+
+
+@pytest.fixture
+def make_timed_run() -> Callable[..., Run]:
+    return timed_run
+
+
+@pytest.fixture
+def timed(benchmarks: ModuleType) -> Run:
+    """Timed, and compared with nothing."""
+    return timed_run("PASS", benchmarks.bench())
+
+
+@pytest.fixture
+def slower(benchmarks: ModuleType) -> Run:
+    """One timing slower than the baseline's, one with another allocation; with a history."""
+    bench = benchmarks.compared(benchmarks.bench())
+    bench.history = [benchmarks.past(bench, "first", 2.0), benchmarks.past(bench, "second", 1.5)]
+    return timed_run("SLOWER", bench, reason="build_slot_mapping takes 18 % longer")
+
+
+@pytest.fixture
+def foreign(benchmarks: ModuleType) -> Run:
+    """Asked for a baseline that is another machine's."""
+    reason = "baseline main is of another machine: cpu Other CPU, here Example CPU"
+    bench = benchmarks.bench()
+    bench.baseline = BaselineResult(name="main", state="another machine", reason=reason)
+    return timed_run("INCOMPLETE", bench, reason=reason)
 
 
 @pytest.fixture

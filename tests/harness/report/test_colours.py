@@ -24,6 +24,7 @@ MARKS = [
     ("query", "computed"),
     ("strong-line", "raised"),
     ("strong-line", "ground"),
+    *((f"series-{number}", ground) for number in range(1, 5) for ground in GROUNDS),
 ]
 
 
@@ -55,7 +56,7 @@ def test_contrast(theme):
         for colour, ground in pairs
         if contrast(found[colour], found[ground]) < least
     ]
-    white = ("pass-band", "fail-band", "incomplete-band")
+    white = ("pass-band", "fail-band", "incomplete-band", "slower-band")
     low += [
         ("white", ground, round(contrast("#ffffff", found[ground]), 2))
         for ground in white

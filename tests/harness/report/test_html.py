@@ -14,7 +14,7 @@ from harness.model.case import Batch, Case
 from harness.model.run import OracleCount
 from harness.report.html import render_html
 
-RUNS = ["passing", "failing", "sequence", "incomplete", "empty"]
+RUNS = ["passing", "failing", "sequence", "incomplete", "empty", "timed", "slower", "foreign"]
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 

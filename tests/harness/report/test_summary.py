@@ -17,7 +17,9 @@ def test_committed_schema_is_up_to_date():
     assert SCHEMA_PATH.read_bytes() == schema_bytes(), "run python -m harness.report.schema"
 
 
-@pytest.mark.parametrize("name", ["passing", "failing", "sequence", "incomplete", "empty"])
+@pytest.mark.parametrize(
+    "name", ["passing", "failing", "sequence", "incomplete", "empty", "slower", "foreign"]
+)
 def test_summary_validates(name, request):
     summary = json.loads(summary_bytes(request.getfixturevalue(name)))
     schema = json.loads(SCHEMA_PATH.read_bytes())

@@ -11,18 +11,22 @@ from harness.report import write_report
 FILES = {"index.html", "summary.json", "summary.md", "junit.xml"}
 
 
-@pytest.mark.parametrize("name", ["passing", "failing", "sequence", "incomplete", "empty"])
+@pytest.mark.parametrize(
+    "name", ["passing", "failing", "sequence", "incomplete", "empty", "slower"]
+)
 def test_writes_every_file(name, request, tmp_path, oracles):
     run = request.getfixturevalue(name)
     assert write_report(run, tmp_path, oracles=oracles) == []
     assert {file.name for file in tmp_path.iterdir()} == FILES
 
 
-def test_same_run_gives_the_same_bytes(failing, tmp_path, oracles):
+@pytest.mark.parametrize("name", ["failing", "slower"])
+def test_same_run_gives_the_same_bytes(name, request, tmp_path, oracles):
+    run = request.getfixturevalue(name)
     before, after = tmp_path / "before", tmp_path / "after"
     for folder in (before, after):
         folder.mkdir()
-        write_report(failing, folder, oracles=oracles)
+        write_report(run, folder, oracles=oracles)
     for name in FILES:
         assert (before / name).read_bytes() == (after / name).read_bytes(), name
 

@@ -1,0 +1,263 @@
+"""The performance section says what was measured, what was not, and nothing more certain."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import msgspec
+import pytest
+
+from harness.model.timing import BaselineResult, Interval
+from harness.report.html import render_html
+from harness.report.performance import build_baseline, build_performance
+from harness.report.ratios import by_operation, drift, overall, pairs
+
+STATES = ["missing", "damaged", "another machine"]
+
+
+def text_of(source):
+    found = []
+    parser = HTMLParser()
+    parser.handle_data = found.append
+    parser.feed(re.sub("<(style|script)>.*?</", "</", source, flags=re.DOTALL))
+    return " ".join(" ".join(found).split())
+
+
+def shown(run, oracles):
+    return text_of(render_html(run, oracles))
+
+
+def charts(run):
+    view = build_performance(run)
+    parts = [chart for part in view.parts.shown for chart in part.charts]
+    single = [view.profile, view.history, view.control]
+    return [*view.forests, *parts, *view.steps, *view.strips, *(c for c in single if c)]
+
+
+def test_nothing_timed_is_said_in_one_line(passing, oracles):
+    text = shown(passing, oracles)
+    assert "Nothing was timed." in text
+    assert "attnproof bench" in text
+    assert "Geometric mean" not in text
+
+
+def test_every_chart_is_a_picture_with_words_and_a_table(slower):
+    found = charts(slower)
+    assert len({chart.key for chart in found}) == len(found) > 15
+    for chart in found:
+        svg = ET.fromstring(chart.svg)
+        names = {child.tag: child.text for child in svg}
+        assert names["title"]
+        assert names["desc"]
+        assert chart.reading.endswith(".")
+        assert chart.table.rows
+        assert all(len(row) == len(chart.table.head) for row in chart.table.rows)
+        assert not re.search(r"nan|inf\b|-0\b", chart.svg)
+
+
+def test_the_slowest_operation_comes_first(timed):
+    (pair,) = pairs(timed.bench)
+    rows = by_operation(timed.bench, pair)
+    means = [row.geometric_mean for row in rows]
+    assert means == sorted(means)
+    total = overall(timed.bench, pair)
+    assert total.worst.ratio == min(comparison.ratio for comparison in timed.bench.comparisons)
+    assert sum(total.counts.values()) == len(timed.bench.comparisons)
+    view = build_performance(timed)
+    assert view.forests[0].table.rows[0][0] == rows[0].operation == view.parts.shown[0].name
+
+
+def test_a_median_stands_with_its_interval_and_n(timed, benchmarks, oracles):
+    timing = timed.bench.timings[0]
+    found = msgspec.structs.replace(
+        timing, host=Interval(median_ns=12_345, low_ns=12_100, high_ns=12_600, samples=31)
+    )
+    timed.bench.timings[0] = found
+    text = shown(timed, oracles)
+    assert "12.3 µs 12.1 to 12.6 µs" in text
+    assert "n = 31 samples each" in text
+
+
+def test_numbers_of_samples_that_differ_get_a_column(timed):
+    first = timed.bench.timings[0]
+    timed.bench.timings[0] = msgspec.structs.replace(
+        first, host=msgspec.structs.replace(first.host, samples=12)
+    )
+    parts = {part.name: part for part in build_performance(timed).parts.shown}
+    part = parts[first.operation]
+    assert part.head[-1] == "n"
+    assert part.rows[0].cells[-1].value == "12 to 31"
+
+
+def test_a_verdict_is_a_word_and_a_glyph(timed, oracles):
+    text = shown(timed, oracles)
+    for words in ("▲ faster", "▼ slower", "◇ no evidence"):
+        assert words in text
+
+
+def test_the_device_clock_gets_columns_and_charts_of_its_own(timed, benchmarks):
+    operation = timed.bench.timings[0].operation
+    for index, timing in enumerate(timed.bench.timings):
+        if timing.operation == operation:
+            host = timing.host
+            device = msgspec.structs.replace(host, median_ns=host.median_ns / 7)
+            timed.bench.timings[index] = msgspec.structs.replace(
+                timing, device=device, device_ns=timing.host_ns
+            )
+    parts = {part.name: part for part in build_performance(timed).parts.shown}
+    assert len(parts[operation].charts) == 2
+    assert "optimized, device" in parts[operation].head
+    assert all(len(row.cells) + 1 == len(parts[operation].head) for row in parts[operation].rows)
+
+
+def test_costs_are_a_number_or_a_range(timed):
+    part = build_performance(timed).parts.shown[0]
+    row = dict(zip(part.costs.head, part.costs.rows[0], strict=True))
+    assert row["Allocations"] == "3"
+    assert row["Bytes allocated"] == "108 B to 12.1 KiB"
+    assert row["Launches"] == "n/a"
+
+
+def test_regressions_come_before_any_ratio(slower, oracles):
+    text = shown(slower, oracles)
+    assert "2 timings worse than baseline main" in text
+    assert text.index("Worse than the baseline") < text.index("Times as fast: optimized")
+    assert "allocations 3 to 4" in text
+    assert "swap_blocks / optimized / decode, 8 requests" in text
+
+
+def test_raw_samples_of_a_regression_show_what_was_expected(slower):
+    strips = build_performance(slower).strips
+    assert "expected from the baseline" in strips[0].svg
+    assert "expected from the baseline" not in strips[-1].svg
+    # One mark a sample: none is dropped.
+    (mark,) = re.findall(r'd="([^"]+)" class="mark k0" stroke-width="5"', strips[0].svg)
+    assert mark.count("M") == 31
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_baseline_that_cannot_be_compared_is_incomplete_in_words(state, timed, oracles):
+    timed.bench.baseline = BaselineResult(name="main", state=state, reason=f"it is {state} <b>")
+    text = shown(timed, oracles)
+    assert "◐ Incomplete against baseline main" in text
+    assert f"which is no pass: it is {state} <b>." in text
+    assert "Nothing worse" not in text
+
+
+def test_a_baseline_without_a_timing_in_common_is_no_pass(timed):
+    timed.bench.baseline = BaselineResult(name="main", state="compared")
+    found = build_baseline(timed.bench)
+    assert found.state == "open"
+    assert "no timing in common" in found.sentence
+
+
+def test_lost_timings_are_no_pass(slower):
+    result = slower.bench.baseline
+    result.regressions = [r for r in result.regressions if r.verdict != "slower" and not r.costs]
+    assert build_baseline(slower.bench).state == "open"
+    result.lost = []
+    assert build_baseline(slower.bench).state == "good"
+
+
+def test_no_baseline_asked_for_says_how_to_ask(timed, oracles):
+    text = shown(timed, oracles)
+    assert "This run says nothing about slowdowns since an earlier one." in text
+    assert "--save-baseline NAME" in text
+
+
+def test_grown_counts_of_another_machine_are_worse_all_the_same(slower):
+    slower.bench.baseline.state = "another machine"
+    slower.bench.baseline.regressions = slower.bench.baseline.regressions[9:10]
+    found = build_baseline(slower.bench)
+    assert found.state == "bad"
+    assert "Exact counts were compared all the same: 1 grew." in found.sentence
+
+
+def test_the_history_is_in_units_of_the_control(slower):
+    table = build_performance(slower).history.table
+    assert table.head[-2:] == ("optimized", "vllm")
+    assert [row[0] for row in table.rows] == ["first", "second", "this run"]
+    slower.bench.history = [
+        msgspec.structs.replace(past, control_ns=past.control_ns * 2)
+        for past in slower.bench.history
+    ]
+    halved = build_performance(slower).history.table
+    before, after = (float(found.rows[0][-1].rstrip("×")) for found in (table, halved))  # noqa: RUF001
+    assert after == pytest.approx(before / 2, rel=0.01)
+
+
+def test_steps_say_distribution_growth_and_what_they_consist_of(timed, oracles):
+    text = shown(timed, oracles)
+    assert "by geometric mean; at worst 2.10" in text
+    assert "A step is build_slot_mapping and split_attn_metadata." in text
+    assert "XFormersAttentionMetadataBuilder.build (not offered by vllm)" in text
+    spread, growth = build_performance(timed).steps
+    # 80 steps: eight beyond nine tenths, fewer than one beyond 99 %.
+    assert spread.table.head == (
+        "Candidate",
+        "Steps",
+        "10 % of steps within",
+        "Median",
+        "90 % of steps within",
+    )
+    assert growth.table.head[1:3] == ("1 request", "2 to 8 requests")
+
+
+def test_what_was_not_timed_is_named_with_its_reason(timed, oracles):
+    text = shown(timed, oracles)
+    assert "What was not timed, and why" in text
+    assert "a sequence of steps batch_sequence · optimized batch_sequence · vllm" in text
+
+
+def test_known_deviations_of_what_was_timed_are_named(timed, oracles):
+    first = timed.bench.timings[0]
+    timed.bench.timings[0] = msgspec.structs.replace(first, deviations=("E3",))
+    text = shown(timed, oracles)
+    assert "Known deviations among what was timed" in text
+    assert "E3 see the file of known deviations" in text
+
+
+def test_conditions_tell_noise_clock_and_drift(timed, oracles):
+    timed.bench.control_ns = [100.0] * 20 + [112.0] * 20
+    text = shown(timed, oracles)
+    assert "3 of 200 comparisons called faster or slower before the floor" in text
+    assert "Resolution of the clock 41.0 ns" in text
+    assert "changed by +11 % from beginning to end" in text
+    assert drift([1.0] * 4) is None
+
+
+def test_one_candidate_alone_has_times_and_no_ratio(timed, oracles):
+    timed.bench.timings = [t for t in timed.bench.timings if t.candidate == "optimized"]
+    timed.bench.comparisons = []
+    text = shown(timed, oracles)
+    assert "so there is no ratio" in text
+    assert "Operation by operation" in text
+
+
+def test_a_full_benchmark_fits_in_half_a_megabyte(benchmarks, make_timed_run, oracles):
+    names = tuple(f"make_an_operation_number_{i}" for i in range(50))
+    bench = benchmarks.compared(benchmarks.bench(names))
+    source = render_html(make_timed_run("SLOWER", bench), oracles)
+    assert len(source.encode()) < 500_000
+    assert "Left out to keep this file small" in text_of(source)
+
+
+def test_names_of_candidates_are_never_markup(timed, oracles):
+    name = '<script>alert("1")</script>'
+    timed.bench.timings = [
+        msgspec.structs.replace(timing, candidate=name) for timing in timed.bench.timings
+    ]
+    source = render_html(timed, oracles)
+    assert name not in source
+    assert source.count("<script>") == 1
+
+
+def test_slower_is_a_verdict_of_its_own(slower, oracles):
+    source = render_html(slower, oracles)
+    assert "<title>SLOWER · attnproof</title>" in source
+    assert "Slower than the baseline allows: build_slot_mapping takes 18 % longer" in text_of(
+        source
+    )
+    assert 'class="verdict verdict-slower"' in source
