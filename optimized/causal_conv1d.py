@@ -9,12 +9,13 @@ import torch
 from reference.interface.checks import check_offsets, check_tensor
 
 from .dispatch import download, on_device, staging, upload
-from .host.arrays import array
-from .host.causal_conv1d import count_programs, fill_pointers, fill_programs
+from .host import causal_conv1d as loops
 
 _BLOCK_M: Final = 8
 """Tokens per program of the convolution."""
 _MIN_PROGRAMS: Final = 1024
+_INT32S: Final = torch.empty(0, dtype=torch.int32)
+_INT64S: Final = torch.empty(0, dtype=torch.int64)
 
 
 def compute_causal_conv1d_metadata(
@@ -29,29 +30,23 @@ def compute_causal_conv1d_metadata(
     """
     operation = "compute_causal_conv1d_metadata"
     check_tensor(operation, "query_start_loc_p", query_start_loc_p, 1)
-    offsets = query_start_loc_p
-    if not offsets.is_cpu:
-        offsets = download(offsets)
-    num_reqs = max(0, offsets.shape[0] - 1)
-    nums = torch.empty(num_reqs, dtype=offsets.dtype)
-    device = query_start_loc_p.device
-    kernel = on_device(query_start_loc_p)
-    first = staging(num_reqs + 1 if kernel else 0, torch.int64, device)
-    total = count_programs(array(offsets, offsets.dtype), _BLOCK_M, nums.numpy(), first.numpy())
+    offsets = query_start_loc_p if query_start_loc_p.is_cpu else download(query_start_loc_p)
+    if not offsets.is_contiguous():
+        offsets = offsets.contiguous()
+    length, wide = offsets.numel(), offsets.dtype is torch.int64
+    total = loops.count_programs(length, offsets.data_ptr(), wide, _BLOCK_M)
     if total < 0:
         check_offsets(operation, "query_start_loc_p", offsets)
 
-    mlist = torch.empty(total, dtype=torch.int64)
-    offsetlist = torch.empty(total, dtype=torch.int32)
-    fill_programs(nums.numpy(), mlist.numpy(), offsetlist.numpy())
-    pointers = torch.empty((2, 2 * max(_MIN_PROGRAMS, total)), dtype=torch.int32, device=device)
-    if kernel:
-        from .kernels.causal_conv1d import write_pointers
-
-        write_pointers(upload(first, device), pointers)
+    nums = offsets.new_empty(length - 1)
+    mlist, offsetlist = _INT64S.new_empty(total), _INT32S.new_empty(total)
+    lists = nums.data_ptr(), mlist.data_ptr(), offsetlist.data_ptr()
+    loops.fill_programs(length - 1, offsets.data_ptr(), wide, _BLOCK_M, *lists, total)
+    if on_device(query_start_loc_p):
+        pointers = _pointers_on_device(offsets, total, query_start_loc_p.device)
     else:
-        fill_pointers(mlist.numpy(), offsetlist.numpy(), pointers.numpy())
-    batch_ptr, token_chunk_offset_ptr = pointers[0], pointers[1]
+        pointers = _pointers(mlist, offsetlist)
+    batch_ptr, token_chunk_offset_ptr = pointers
     programs_of_8 = {
         "nums": nums,
         "tot": total,
@@ -62,3 +57,34 @@ def compute_causal_conv1d_metadata(
         "token_chunk_offset_ptr": token_chunk_offset_ptr,
     }
     return {_BLOCK_M: programs_of_8}, batch_ptr, token_chunk_offset_ptr
+
+
+def _pointers(mlist: torch.Tensor, offsetlist: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Request and number of each program as the convolution takes them."""
+    total = mlist.numel()
+    length = 2 * max(_MIN_PROGRAMS, total)
+    batch_ptr, chunk_ptr = _INT32S.new_empty(length), _INT32S.new_empty(length)
+    loops.fill_pointers(
+        mlist.data_ptr(),
+        offsetlist.data_ptr(),
+        total,
+        batch_ptr.data_ptr(),
+        chunk_ptr.data_ptr(),
+        length,
+    )
+    return batch_ptr, chunk_ptr
+
+
+def _pointers_on_device(
+    offsets: torch.Tensor, total: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by one kernel, from the first program of each request."""
+    from .kernels.causal_conv1d import write_pointers
+
+    num_reqs, wide = offsets.numel() - 1, offsets.dtype is torch.int64
+    first = staging(num_reqs + 1, torch.int64, device)
+    loops.fill_first(num_reqs, offsets.data_ptr(), wide, _BLOCK_M, first.data_ptr())
+    length = 2 * max(_MIN_PROGRAMS, total)
+    pointers = torch.empty((2, length), dtype=torch.int32, device=device)
+    write_pointers(upload(first, device), pointers)
+    return pointers[0], pointers[1]

@@ -1,54 +1,86 @@
-"""Programs of the causal convolution, request by request."""
+"""Programs of the causal convolution, request by request.
+
+Tensors come as addresses; the offsets, and the counts that are derived from them, are
+int64 if `wide`, else int32.
+"""
 
 from __future__ import annotations
 
-from .arrays import Array
-from .compiled import compiled
+from .addresses import element, int32_at, int64_at
+from .compiled import compiled, entry
 
 
-@compiled
-def count_programs(offsets: Array, block: int, nums: Array, first: Array) -> int:
-    """Write each request's number of programs and return their sum; -1 for malformed offsets.
-
-    `first` (R+1) gets the running sum, the first program of each request, unless empty.
-    """
-    if offsets.shape[0] == 0 or offsets[0] != 0:
+@entry
+def count_programs(length: int, offsets: int, wide: bool, block: int) -> int:
+    """Programs of all requests together; -1 for malformed offsets, `length` of them."""
+    if length == 0 or element(offsets, 0, wide) != 0:
         return -1
-    total = 0
-    if first.shape[0]:
-        first[0] = 0
-    for r in range(nums.shape[0]):
-        query_len = offsets[r + 1] - offsets[r]
-        if query_len < 0:
+    total = start = 0
+    for r in range(1, length):
+        end = element(offsets, r, wide)
+        if end < start:
             return -1
-        programs = (query_len + block - 1) // block
-        nums[r] = programs
-        total += programs
-        if first.shape[0]:
-            first[r + 1] = total
-    return int(total)
+        total += programs(end - start, block)
+        start = end
+    return total
 
 
-@compiled
-def fill_programs(nums: Array, mlist: Array, offsetlist: Array) -> None:
-    """Write each program's request and its number within the request."""
-    start = 0
-    for r in range(nums.shape[0]):
-        end = start + nums[r]
-        requests, numbers = mlist[start:end], offsetlist[start:end]
-        for i in range(end - start):  # indexed from 0, so that the loop vectorises
-            requests[i] = r
-            numbers[i] = i
+@entry
+def fill_programs(
+    num_reqs: int,
+    offsets: int,
+    wide: bool,
+    block: int,
+    nums: int,
+    mlist: int,
+    offsetlist: int,
+    total: int,
+) -> None:
+    """Write each request's number of programs; each program's request, and its number in that."""
+    requests, numbers = int64_at(mlist, total), int32_at(offsetlist, total)
+    wide_nums, narrow_nums = int64_at(nums, num_reqs), int32_at(nums, num_reqs)
+    first = start = 0
+    for r in range(num_reqs):
+        end = element(offsets, r + 1, wide)
+        count = programs(end - start, block)
+        start = end
+        if wide:
+            wide_nums[r] = count
+        else:
+            narrow_nums[r] = count
+        for i in range(count):
+            requests[first + i] = r
+            numbers[first + i] = i
+        first += count
+
+
+@entry
+def fill_first(num_reqs: int, offsets: int, wide: bool, block: int, first: int) -> None:
+    """Write the first program of each request and, behind them, the number of programs."""
+    programs_before = int64_at(first, num_reqs + 1)
+    programs_before[0] = start = 0
+    for r in range(num_reqs):
+        end = element(offsets, r + 1, wide)
+        programs_before[r + 1] = programs_before[r] + programs(end - start, block)
         start = end
 
 
-@compiled
-def fill_pointers(mlist: Array, offsetlist: Array, pointers: Array) -> None:
-    """Copy the programs into the rows of `pointers`, -1 behind them."""
-    total = mlist.shape[0]
+@entry
+def fill_pointers(
+    mlist: int, offsetlist: int, total: int, batch_ptr: int, chunk_ptr: int, length: int
+) -> None:
+    """Copy the programs to both pointers, `length` int32 each, -1 behind them."""
+    requests, numbers = int64_at(mlist, total), int32_at(offsetlist, total)
+    batch, chunk = int32_at(batch_ptr, length), int32_at(chunk_ptr, length)
     for i in range(total):
-        pointers[0, i] = mlist[i]
-        pointers[1, i] = offsetlist[i]
-    for i in range(total, pointers.shape[1]):
-        pointers[0, i] = -1
-        pointers[1, i] = -1
+        batch[i] = requests[i]
+        chunk[i] = numbers[i]
+    for i in range(total, length):
+        batch[i] = -1
+        chunk[i] = -1
+
+
+@compiled
+def programs(tokens: int, block: int) -> int:
+    """How many programs take that many tokens of one request."""
+    return (tokens + block - 1) // block

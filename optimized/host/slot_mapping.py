@@ -6,7 +6,7 @@ it is `wide` and int32 elsewhere, and a table with its strides.
 
 from __future__ import annotations
 
-from .addresses import int32_at, int64_at
+from .addresses import element, int64_at
 from .arrays import Array
 from .compiled import compiled, entry
 
@@ -89,14 +89,6 @@ def fill_slots(
     for t in range(i, length):
         slots[t] = -1
     return True
-
-
-@compiled
-def element(address: int, index: int, wide: bool) -> int:
-    """One of the integers from `address` on."""
-    if wide:
-        return int(int64_at(address, index + 1)[index])
-    return int(int32_at(address, index + 1)[index])
 
 
 @compiled
