@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
+import msgspec
 
 from harness.model.candidate import Lane
 from harness.model.timing import Noise
@@ -13,10 +12,9 @@ from harness.timing.clocks import host_clock
 from harness.timing.paired import Budget, Contestant, measure
 from harness.timing.statistics import mann_whitney, ratio, verdict
 
-MINIMUM_EFFECT = 0.02
-"""What is worth a verdict: less than that is of no use to anybody and often chance."""
-_QUANTILE = 0.9
-"""Of the differences: the largest may be an accident, and would hide all real ones."""
+MINIMUM_EFFECT = 0.03
+"""What is worth a verdict: a function of a microsecond differs by half of it from itself,
+for where its memory happens to lie."""
 Pair = tuple[Sequence[float], Sequence[float]]
 
 
@@ -45,11 +43,17 @@ def noise_of(pairs: Sequence[Pair], resolution_ns: float = 0.0) -> Noise:
     )
     found = [(ratio(*pair), mann_whitney(*pair)) for pair in pairs]
     said = [verdict(*ratios, p, without_floor) for ratios, p in found]
-    sizes = [abs(math.log(ratios[0])) for ratios, _ in found]
-    return Noise(
-        comparisons=len(pairs),
+    return msgspec.structs.replace(
+        without_floor,
         declared=sum(speed != "no evidence" for speed in said),
-        floor=math.expm1(float(np.quantile(sizes, _QUANTILE))) if sizes else 0.0,
-        minimum_effect=MINIMUM_EFFECT,
-        clock_resolution_ns=resolution_ns,
+        floor=max((beyond(low, high) for (_, low, high), _ in found), default=0.0),
     )
+
+
+def beyond(low: float, high: float) -> float:
+    """How far an interval of a ratio misses 1, relative; 0 if 1 lies in it.
+
+    What merely scatters widens the interval and needs no floor: that is for differences
+    which stay the same for as long as is measured, and are none of the code's.
+    """
+    return max(0.0, low - 1, 1 / high - 1)
