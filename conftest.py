@@ -10,6 +10,7 @@ BENCHMARKS = Path(__file__).parent / "tests" / "benchmarks"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """The flag, and whom to time."""
     group = parser.getgroup("attnproof")
     group.addoption(
         "--benchmark",
@@ -28,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Either the benchmarks or the tests."""
     timed = collection_path == BENCHMARKS or BENCHMARKS in collection_path.parents
     if not config.getoption("times_operations"):
         return True if timed else None

@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 
 _CANDIDATE = "built-in name, installed name, dotted module, file.py or package folder; repeatable"
+_DEVIATIONS = "file of known deviations, for candidates without one of their own"
 _DEVICE = "auto, cpu, interpreter (CPU tensors, Triton interpreted) or cuda"
 _TIMED_DEVICE = "auto (the GPU if there is one), cpu or cuda"
 _INTERRUPTED = 130
@@ -31,6 +32,7 @@ _OUT = "folder of the report"
 _TIMEOUT = "seconds that a candidate may take over one case"
 
 Candidates = Annotated[list[str] | None, typer.Option("--candidate", help=_CANDIDATE)]
+Deviations = Annotated[Path | None, typer.Option(help=_DEVIATIONS)]
 Device = Annotated[str, typer.Option(help=_DEVICE)]
 Out = Annotated[Path, typer.Option(help=_OUT)]
 Timeout = Annotated[float, typer.Option(help=_TIMEOUT)]
@@ -57,6 +59,7 @@ def verify(
     remember: Annotated[
         bool, typer.Option(help="keep failing cases in .attnproof/ and try them again")
     ] = True,
+    deviations: Deviations = None,
     bench: Annotated[bool, typer.Option("--bench", help="time what was verified, too")] = False,
 ) -> NoReturn:
     """Verify candidates against the reference, and write the report.
@@ -82,6 +85,7 @@ def verify(
         timeout_s=timeout,
         memory_gib=memory,
         remember=remember,
+        deviations=deviations,
         command=" ".join(["attnproof", *sys.argv[1:]]),
         bench=BenchOptions(traces=trace or []) if bench else None,
     )
@@ -155,14 +159,16 @@ def replay(
     device: Device = "auto",
     out: Out = Path("reports/latest"),
     timeout: Timeout = 20.0,
+    deviations: Deviations = None,
 ) -> NoReturn:
     """Run one case again: the batch drawn, expected beside got.
 
-    Exit codes: 0 it passes, 1 it fails, 2 usage, 3 not offered or no such device.
+    Exit codes: 0 it passes, or fails by known deviations only; 1 it fails, 2 usage,
+    3 not offered or no such device.
     """
     from harness.verbs.replay import replay as run
 
-    _leave(run(case, candidate or [], device, out, timeout))
+    _leave(run(case, candidate or [], device, out, timeout, deviations))
 
 
 @app.command(name="list")

@@ -17,6 +17,8 @@ from .wording import many, middle_out, shared_mistake, shorten
 
 BUDGET = 3_000_000
 """Bytes of all pictures, literals and logs: the page stays under 5 MB."""
+KNOWN_BUDGET = 1_000_000
+"""The same for known deviations, which no finding has to make room for."""
 _FIELDS = 4
 """Wrong fields drawn on a card."""
 _LITERAL = 20_000
@@ -29,7 +31,8 @@ _SHORT_LITERAL = 16
 class Card(NamedTuple):
     """One finding as the page shows it; empty strings and tuples are left out."""
 
-    number: int
+    label: str
+    """Such as "F1"; in lower case the prefix of its ids."""
     finding: Finding
     message: str
     expected: str
@@ -86,19 +89,28 @@ class _Budget:
 def build_cards(findings: list[Finding], budget: int = BUDGET) -> list[Card]:
     """One card a finding, in order; the first ones get the pictures when not all fit."""
     purse = _Budget(budget)
-    return [_card(number, finding, purse) for number, finding in enumerate(findings, 1)]
+    return [_card(f"F{number}", finding, purse) for number, finding in enumerate(findings, 1)]
 
 
-def _card(number: int, finding: Finding, purse: _Budget) -> Card:
+def build_known_cards(
+    numbered: list[tuple[int, Finding]], budget: int = KNOWN_BUDGET
+) -> list[Card]:
+    """The cards of known deviations, which have their own numbers."""
+    purse = _Budget(budget)
+    return [_card(f"K{number}", finding, purse) for number, finding in numbered]
+
+
+def _card(label: str, finding: Finding, purse: _Budget) -> Card:
     purse.left_out = []
-    sequence = _sequence(finding, f"f{number}", purse)
+    prefix = label.lower()
+    sequence = _sequence(finding, prefix, purse)
     wrong = [difference for difference in finding.outputs if not difference.equal]
     alone = not step_count(finding)
-    fields, batch = _pictures(finding, wrong, f"f{number}", purse) if alone else ((), "")
+    fields, batch = _pictures(finding, wrong, prefix, purse) if alone else ((), "")
     literal = purse.keep(case_literal(finding.case), "literal of the input")
     failing = next((step.number for step in sequence.steps if step.failing), 0) if sequence else 0
     return Card(
-        number=number,
+        label=label,
         finding=finding,
         message=shorten(finding.message, _SENTENCE),
         expected=shorten(finding.expected, _SENTENCE),

@@ -99,9 +99,7 @@ def upright(axis: Axis, top: float, bottom: float, label: Callable[[float], str]
     """Grid lines and labels of a horizontal axis, drawn from `top` to `bottom`."""
     ticks = axis.ticks()
     grid = "".join(f"M{_px(axis.at(tick))} {_px(top)}V{_px(bottom)}" for tick in ticks)
-    labels = "".join(
-        tag("tspan", escape(label(tick)), x=float(f"{axis.at(tick):.0f}")) for tick in ticks
-    )
+    labels = "".join(tag("tspan", escape(label(tick)), x=_px(axis.at(tick))) for tick in ticks)
     shown = tag("text", labels, y=bottom + 15, class_="t soft middle")
     return tag("path", d=grid, class_="grid") + shown
 
@@ -111,23 +109,26 @@ def level(axis: Axis, left: float, right: float, label: Callable[[float], str]) 
     ticks = axis.ticks()
     grid = "".join(f"M{_px(left)} {_px(axis.at(tick))}H{_px(right)}" for tick in ticks)
     labels = "".join(
-        tag("tspan", escape(label(tick)), x=left - 6, y=axis.at(tick) + 4) for tick in ticks
+        tag("tspan", escape(label(tick)), x=f"{left - 6:.0f}", y=_px(axis.at(tick) + 4))
+        for tick in ticks
     )
     return tag("path", d=grid, class_="grid") + tag("text", labels, class_="t soft end")
 
 
-def line(points: list[Point], series: int) -> Markup:
-    """Points joined by a line in the look of the series."""
+def line(points: list[Point], series: int, *, marked: bool = False) -> Markup:
+    """Points joined by a line in the look of the series, with its mark at each if `marked`."""
     path = "".join(f"{'L' if i else 'M'}{_px(x)} {_px(y)}" for i, (x, y) in enumerate(points))
-    return tag("path", d=path, class_=f"line k{series % SERIES}") if points else ""
+    class_ = f"line k{series % SERIES}{' marked' if marked else ''}"
+    return tag("path", d=path, class_=class_) if points else ""
 
 
 def staircase(points: list[Point], series: int) -> Markup:
-    """A line that stays level until the next point."""
+    """A line that stays level until the next point; a pixel has one step at most."""
     if not points:
         return ""
+    corners = {_px(x): _px(y) for x, y in points[1:]}
     path = f"M{_px(points[0][0])} {_px(points[0][1])}"
-    path += "".join(f"H{_px(x)}V{_px(y)}" for x, y in points[1:])
+    path += "".join(f"H{x}V{y}" for x, y in corners.items())
     return tag("path", d=path, class_=f"line k{series % SERIES}")
 
 
@@ -180,4 +181,5 @@ def _linear_ticks(low: float, high: float) -> list[float]:
 
 
 def _px(value: float) -> str:
-    return f"{value:.1f}".removesuffix(".0")
+    """A whole pixel: a mark is wider, and a page holds thousands of them."""
+    return f"{value:.0f}"

@@ -127,4 +127,4 @@ def _draw_series(
         if low - high > 8:
             strokes += f"M{x:.1f} {low:.1f}V{high:.1f}"
     drawn = tag("path", d=strokes, class_="range") if strokes else ""
-    return drawn + (line(points, series) if joined else "") + marks(points, series)
+    return drawn + (line(points, series, marked=True) if joined else marks(points, series))

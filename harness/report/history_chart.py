@@ -7,7 +7,7 @@ from typing import NamedTuple
 from harness.model.run import Run
 from harness.model.timing import Past
 
-from .charts import Axis, Chart, Table, legend, legend_width, level, line, log_axis, marks
+from .charts import Axis, Chart, Table, legend, legend_width, level, line, log_axis
 from .quantities import geometric_mean, median, ratio_text, ratio_tick
 from .svg import picture, tag, text
 from .wording import many
@@ -95,7 +95,7 @@ def _draw(columns: list[_Column], names: list[str], title: str, key: str) -> str
             for place, column in enumerate(columns)
             if name in column.relative
         ]
-        body.append(line(points, series) + marks(points, series))
+        body.append(line(points, series, marked=True))
     body.append(legend(names, _LEFT, 12))
     words = "; ".join(
         f"{column.name}: "

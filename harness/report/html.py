@@ -15,6 +15,7 @@ from harness.model.run import Run
 
 from .appendix import GLOSSARY, environment_rows, settings_rows
 from .cards import build_cards
+from .deviations import build_deviations, deviations_title
 from .growth_chart import READING as GROWTH_READING
 from .matrix import build_matrix, skips
 from .performance import build_performance
@@ -44,6 +45,8 @@ def render_html(run: Run, oracles: Mapping[str, str]) -> str:
             tally=tally(run),
             devices=device_words(run),
             cards=build_cards(run.findings),
+            deviations=build_deviations(run),
+            deviations_title=deviations_title(run.deviations),
             matrix=matrix,
             performance=build_performance(run),
             growth_reading=GROWTH_READING,

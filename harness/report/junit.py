@@ -6,9 +6,10 @@ from typing import Any
 
 import junitparser
 
-from harness.model.run import Finding, OperationResult, Run
+from harness.model.run import DeviationResult, Finding, OperationResult, Run
 from harness.model.timing import BaselineResult, Regression
 
+from .deviations import deviation_line
 from .quantities import between, digits
 from .ratios import is_worse
 from .sequence_input import input_size
@@ -21,16 +22,26 @@ _REGRESSIONS = 20
 
 
 def junit_bytes(run: Run) -> bytes:
-    """The run as JUnit XML: a suite a candidate, a failure a finding, a skip for no verdict."""
+    """The run as JUnit XML: a suite a candidate, a failure a finding, a skip for no verdict.
+
+    Nor is an operation green whose failures are all known: it is a skip that names them.
+    """
     findings: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in run.findings:
         key = (finding.candidate, finding.device, finding.operation)
         findings.setdefault(key, []).append(finding)
+    deviations: dict[tuple[str, str], list[DeviationResult]] = {}
+    for deviation in run.deviations:
+        pair = (deviation.candidate, deviation.operation)
+        deviations.setdefault(pair, []).append(deviation)
     suites: dict[tuple[str, str], Any] = {}
     for result in run.operations:
         where = (result.candidate, result.device)
         suite = suites.get(where) or suites.setdefault(where, _suite(run, *where))
-        suite.add_testcase(_testcase(result, findings.get((*where, result.name), [])))
+        case = _testcase(result, findings.get((*where, result.name), []))
+        if known := deviations.get((result.candidate, result.name)):
+            case.system_out = clean("\n".join(map(deviation_line, known)))
+        suite.add_testcase(case)
     document = junitparser.JUnitXml("attnproof")
     for suite in suites.values():
         document.add_testsuite(suite)
@@ -95,6 +106,9 @@ def _testcase(result: OperationResult, findings: list[Finding]) -> Any:
         case.result = [_failure(finding) for finding in findings] or [
             junitparser.Failure(f"{many(result.failed, 'case')} failed", "FAIL")
         ]
+    elif result.verdict == "DEVIATES":
+        words = f"DEVIATES: {many(result.known, 'case')} fail by known deviations only"
+        case.result = [junitparser.Skipped(words)]
     elif result.verdict != "PASS":
         reason = result.reason or "no reason was given"
         case.result = [junitparser.Skipped(clean(f"{result.verdict}: {reason}"))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from harness.model.run import Finding, Run, Verdict
+from harness.model.run import DeviationResult, Finding, Run, Verdict
 
 from .performance_markdown import performance_parts
 from .sequence_input import input_size
@@ -23,6 +23,7 @@ from .wording import (
 
 _FINDINGS = 10
 _REASONS = 10
+_DEVIATIONS = 10
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!@&$])")
 
 
@@ -42,6 +43,8 @@ def markdown_text(run: Run) -> str:
         parts.append(f"{many(len(run.findings) - _FINDINGS, 'more finding')}: see index.html.")
     if run.bench:
         parts += performance_parts(run.bench, _escape)
+    if run.deviations:
+        parts.append(_deviations(run.deviations))
     if skips := _skips(run):
         parts.append(skips)
     environment = run.environment
@@ -87,6 +90,23 @@ def _finding(number: int, finding: Finding) -> str:
             _fenced(finding.command),
         ]
     )
+
+
+def _deviations(deviations: list[DeviationResult]) -> str:
+    """Stale ones first, as they ask for something to be done."""
+    ordered = sorted(deviations, key=lambda deviation: not deviation.stale)
+    lines = [f"- {_deviation(deviation)}" for deviation in ordered[:_DEVIATIONS]]
+    if len(ordered) > _DEVIATIONS:
+        lines.append(f"- {len(ordered) - _DEVIATIONS:,} more: see index.html")
+    return "\n".join(["Known deviations:", "", *lines])
+
+
+def _deviation(deviation: DeviationResult) -> str:
+    about = f"{_escape(deviation.id)} {_escape(shorten(deviation.title, 200))}"
+    where = f"{_code(deviation.operation)} of {_code(deviation.candidate)}"
+    if deviation.stale:
+        return f"**stale** {about}: {where}, no case shows it any more"
+    return f"{about}: {where}, {many(deviation.cases, 'case')}"
 
 
 def _skips(run: Run) -> str:

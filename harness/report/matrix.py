@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from harness.model.run import Finding, OperationResult, Run
+from harness.model.run import DeviationResult, Finding, OperationResult, Run
 
 from .wording import GLYPHS, STATES, many
 
@@ -13,13 +13,17 @@ Key = tuple[str, str, str]
 """Operation, candidate, device."""
 
 
+_JUDGED = ("PASS", "FAIL", "DEVIATES")
+
+
 class Link(NamedTuple):
-    """A link to a finding's card: "F2"."""
+    """A link to the card of a finding, "F2", or of a known deviation, "K1"."""
 
     label: str
     href: str
 
 
+_KNOWN = "known "
 Links = dict[tuple[Key, str], tuple[Link, ...]]
 """Links to the cards by operation, candidate, device and oracle."""
 
@@ -74,7 +78,7 @@ class Matrix(NamedTuple):
 def build_matrix(run: Run, known: Iterable[str]) -> Matrix:
     """The table of `run`; oracles in the order of `known`, those it lacks behind them."""
     oracles = _oracle_names(run, known)
-    links = finding_links(run.findings)
+    links = finding_links(run.findings) | deviation_links(run.deviations)
     groups: dict[str, list[OperationResult]] = {}
     for result in run.operations:
         groups.setdefault(result.name, []).append(result)
@@ -98,6 +102,20 @@ def finding_links(findings: list[Finding]) -> Links:
     return links
 
 
+def deviation_links(deviations: list[DeviationResult]) -> Links:
+    """Links to the cards of known deviations: their key has "known " before the oracle."""
+    links: Links = {}
+    for number, deviation in enumerate(deviations, 1):
+        if deviation.shown is None:
+            continue
+        pair = (deviation.operation, deviation.candidate, deviation.shown.device)
+        link = Link(f"K{number}", f"#/finding/{deviation.shown.id}")
+        for oracle in deviation.oracles:
+            key = (pair, f"{_KNOWN}{oracle}")
+            links[key] = (*links.get(key, ()), link)
+    return links
+
+
 def _oracle_names(run: Run, known: Iterable[str]) -> tuple[str, ...]:
     used = dict.fromkeys(name for result in run.operations for name in result.oracles)
     used.update(dict.fromkeys(finding.oracle for finding in run.findings))
@@ -107,25 +125,29 @@ def _oracle_names(run: Run, known: Iterable[str]) -> tuple[str, ...]:
 
 def _row(result: OperationResult, oracles: tuple[str, ...], links: Links) -> MatrixRow:
     cells = tuple(_cell(result, oracle, links) for oracle in oracles)
-    judged = any(cell.state in ("PASS", "FAIL") for cell in cells)
+    judged = any(cell.state in _JUDGED for cell in cells)
     return MatrixRow(
         candidate=result.candidate,
         device=result.device,
         verdict=result.verdict,
         glyph=GLYPHS[result.verdict],
         cases=result.cases,
-        reason=result.reason or ("" if result.verdict in ("PASS", "FAIL") else "no reason given"),
-        cells=cells if judged or result.verdict in ("PASS", "FAIL") else (),
+        reason=result.reason or ("" if result.verdict in _JUDGED else "no reason given"),
+        cells=cells if judged or result.verdict in _JUDGED else (),
     )
 
 
 def _cell(result: OperationResult, oracle: str, links: Links) -> MatrixCell:
-    """A failure if there is one, else a pass if it checked anything, else why it did not."""
-    found = links.get(((result.name, result.candidate, result.device), oracle), ())
+    """A failure if there is one, else what is known, else a pass, else why it did not check."""
+    pair = (result.name, result.candidate, result.device)
+    found, known = links.get((pair, oracle), ()), links.get((pair, f"{_KNOWN}{oracle}"), ())
     count = result.oracles.get(oracle)
     if found or (count and count.failed):
         words = f"{count.failed:,} of {count.checks:,}" if count and count.failed else "failed"
-        return MatrixCell("FAIL", GLYPHS["FAIL"], words, "", found)
+        return MatrixCell("FAIL", GLYPHS["FAIL"], words, "", (*found, *known))
+    if known or (count and count.known):
+        words = f"{count.known:,} of {count.checks:,} known" if count else "known"
+        return MatrixCell("DEVIATES", GLYPHS["DEVIATES"], words, "", known)
     if count and count.checks:
         return MatrixCell("PASS", GLYPHS["PASS"], f"{count.checks:,}", "")
     if result.verdict == "NOT OFFERED":

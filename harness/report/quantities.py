@@ -41,9 +41,9 @@ def ratio_tick(ratio: float) -> str:
 
 
 def interval_text(interval: Interval) -> str:
-    """The interval around a median, in the median's unit: "12.1 to 12.6 µs"."""
-    unit, size = _time_unit(interval.median_ns)
-    return f"{digits(interval.low_ns / size)} to {digits(interval.high_ns / size)} {unit}"
+    """The interval around a median, in the median's unit, which is not repeated."""
+    size = _time_unit(interval.median_ns)[1]
+    return between(interval.low_ns / size, interval.high_ns / size)
 
 
 def ratio_text(ratio: float) -> str:
@@ -52,7 +52,7 @@ def ratio_text(ratio: float) -> str:
 
 
 def between(low: float, high: float) -> str:
-    """An interval of ratios: "4.90 to 5.31"."""
+    """An interval: "4.90 to 5.31"."""
     return f"{digits(low)} to {digits(high)}"
 
 

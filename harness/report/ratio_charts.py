@@ -125,7 +125,7 @@ def _draw_row(row: Gathered, axis: Axis, y: float) -> Markup:
     mean = axis.at(row.geometric_mean)
     parts = [
         text(0, middle + 4, row.operation),
-        tag("path", d=f"M{low:.1f} {middle:.1f}H{high:.1f}", class_="range"),
+        tag("path", d=f"M{low:.0f} {middle:.0f}H{high:.0f}", class_="range"),
         *(_verdict_marks(row, speed, axis, middle) for speed in _CLASSES),
         rect(mean - 1.5, y + 3, 3, _ROW - 6, "mean"),
     ]
@@ -145,10 +145,10 @@ def _verdict_marks(row: Gathered, speed: str, axis: Axis, y: float) -> Markup:
 def _verdict_shape(speed: str, x: float, y: float) -> str:
     """The path of a verdict's mark: up, down, or a diamond."""
     if speed == "faster":
-        return f"M{x:.1f} {y - 4:.0f}l4 7h-8z"
+        return f"M{x:.0f} {y - 4:.0f}l4 7h-8z"
     if speed == "slower":
-        return f"M{x:.1f} {y + 4:.0f}l4-7h-8z"
-    return f"M{x:.1f} {y - 4:.0f}l4 4l-4 4l-4-4z"
+        return f"M{x:.0f} {y + 4:.0f}l4-7h-8z"
+    return f"M{x:.0f} {y - 4:.0f}l4 4l-4 4l-4-4z"
 
 
 def _draw_profile(found: list[Gathered], title: str, words: str, key: str) -> Markup:

@@ -9,6 +9,7 @@ import msgspec
 
 from harness.model.run import (
     Counts,
+    DeviationResult,
     Environment,
     Finding,
     OperationResult,
@@ -60,6 +61,28 @@ class SummaryFinding(msgspec.Struct, kw_only=True):
     command: str
 
 
+class SummaryDeviation(msgspec.Struct, kw_only=True):
+    """One known deviation on one operation of one candidate."""
+
+    id: str
+    title: str
+    reference: str
+    since: str
+    operation: str
+    candidate: str
+    version: str
+    """Of the candidate's package, "" if it is not known."""
+    stale: bool
+    """Whether it should have shown and did not; then there is no case."""
+    cases: int
+    oracles: tuple[str, ...]
+    fields: tuple[str, ...]
+    message: str
+    case_path: str
+    """Of the smallest case that shows it, relative to the folder of summary.json."""
+    command: str
+
+
 class Summary(msgspec.Struct, kw_only=True):
     """What one invocation of `attnproof verify` found out."""
 
@@ -77,6 +100,7 @@ class Summary(msgspec.Struct, kw_only=True):
     counts: Counts
     operations: list[SummaryOperation]
     findings: list[SummaryFinding]
+    deviations: list[SummaryDeviation]
     notes: list[str]
     """What this run did not look at, and why."""
     performance: SummaryPerformance | None
@@ -98,6 +122,7 @@ def summarize(run: Run) -> Summary:
         counts=run.counts,
         operations=[_operation(result) for result in run.operations],
         findings=[_finding(finding) for finding in run.findings],
+        deviations=[_deviation(deviation) for deviation in run.deviations],
         notes=run.notes,
         performance=summarize_performance(run.bench),
     )
@@ -117,6 +142,12 @@ def write_summary(run: Run, path: Path) -> None:
 def _operation(result: OperationResult) -> SummaryOperation:
     return SummaryOperation(
         **{name: getattr(result, name) for name in SummaryOperation.__struct_fields__}
+    )
+
+
+def _deviation(deviation: DeviationResult) -> SummaryDeviation:
+    return SummaryDeviation(
+        **{name: getattr(deviation, name) for name in SummaryDeviation.__struct_fields__}
     )
 
 

@@ -203,13 +203,14 @@ _COSTS: tuple[tuple[str, Callable[[Costs], int | None], Callable[[float], str]],
 
 
 def _costs(timings: list[Timing], candidates: list[str]) -> Table:
-    """Exact counts of one call: one number where all workloads agree, else least to most."""
+    """Exact counts of one call, least to most; without those that no lane here can see."""
+    seen = [cost for cost in _COSTS if any(cost[1](t.costs) is not None for t in timings)]
     rows = []
     for candidate in candidates:
         mine = [timing.costs for timing in timings if timing.candidate == candidate]
-        cells = (_range([of(costs) for costs in mine], say) for _, of, say in _COSTS)
+        cells = (_range([of(costs) for costs in mine], say) for _, of, say in seen)
         rows.append((clean(candidate), *cells))
-    names = tuple(name for name, _, _ in _COSTS)
+    names = tuple(name for name, _, _ in seen)
     return Table(
         "What one call costs, least to most over the workloads", ("Candidate", *names), tuple(rows)
     )

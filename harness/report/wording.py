@@ -10,10 +10,11 @@ from typing import Any
 from harness.model.run import Difference, Run, Verdict
 from harness.model.verdict import WITHOUT_REFERENCE
 
-STATES: tuple[Verdict, ...] = ("PASS", "FAIL", "UNVERIFIED", "NOT OFFERED")
+STATES: tuple[Verdict, ...] = ("PASS", "FAIL", "DEVIATES", "UNVERIFIED", "NOT OFFERED")
 STATE_WORDS: dict[str, str] = {
     "PASS": "verified",
     "FAIL": "failed",
+    "DEVIATES": "known to deviate",
     "UNVERIFIED": "unverified",
     "NOT OFFERED": "not offered",
 }
@@ -22,6 +23,7 @@ GLYPHS = {
     "FAIL": "✗",
     "INCOMPLETE": "◐",
     "SLOWER": "▼",
+    "DEVIATES": "≠",
     "UNVERIFIED": "?",
     "NOT OFFERED": "○",
     "NO CHECK": "-",

@@ -13,6 +13,8 @@ from importlib.metadata import entry_points, packages_distributions, version
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import reference
 from harness.model.candidate import Candidate, Lane
 from harness.model.operation import Operation, Parts
@@ -24,8 +26,11 @@ BUILT_IN = (
     Candidate("optimized-triton", "optimized", "interpreter", kernels_only=True),
 )
 _REFERENCE = Candidate("reference", "reference")
-_ADAPTERS, _ADAPTED = "harness.adapters", "vllm"
-"""Where adapters lie, and the package that all of them adapt."""
+_ADAPTERS, _ADAPTED = "harness.adapters.", "vllm"
+"""How the targets of adapters begin, and the package that all of them adapt."""
+_KNOWN_OF_VLLM = Path(__file__).parents[1] / "adapters" / "vllm_deviations.toml"
+_VLLM = Candidate("vllm", "harness.adapters.vllm", deviations=str(_KNOWN_OF_VLLM))
+_NAMED = (*BUILT_IN, _REFERENCE, _VLLM)
 
 
 def resolve(names: list[str], device: str) -> list[Candidate]:
@@ -46,17 +51,16 @@ def _told_apart(given: dict[str, Candidate]) -> list[Candidate]:
     """The candidates, those that would share a name called by what the user typed."""
     counts = Counter(candidate.name for candidate in given.values())
     return [
-        candidate
-        if counts[candidate.name] == 1
-        else Candidate(typed, candidate.target, candidate.lane, candidate.kernels_only)
+        candidate if counts[candidate.name] == 1 else msgspec.structs.replace(candidate, name=typed)
         for typed, candidate in given.items()
     ]
 
 
 def _resolve(name: str, device: str) -> Candidate:
     lane: Lane = "cpu" if device == "auto" else device  # type: ignore[assignment]
-    for candidate in (*BUILT_IN, _REFERENCE):
+    for candidate in _NAMED:
         if candidate.name == name:
+            _require_adapted(candidate)
             return candidate if device == "auto" else _in_lane(candidate, lane)
     installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
     if name in installed:  # the value of an entry point: `module` or `module:object`
@@ -67,20 +71,41 @@ def _resolve(name: str, device: str) -> Candidate:
         source = source.parent if source.name == "__init__.py" else source
         return Candidate(source.stem, str(source), lane)
     if _find_spec(name) is None:
-        known = ", ".join([c.name for c in (*BUILT_IN, _REFERENCE)] + sorted(installed))
+        known = ", ".join([c.name for c in _NAMED] + sorted(installed))
         raise UsageError(
             f"no candidate {name!r}: not built in or installed ({known}), "
             "not an importable module, not a file"
         )
-    return Candidate(name, name, lane)
+    candidate = Candidate(name, name, lane)
+    if not name.startswith(_ADAPTERS):
+        return candidate
+    _require_adapted(candidate)
+    return msgspec.structs.replace(candidate, deviations=_VLLM.deviations)
+
+
+def _require_adapted(candidate: Candidate) -> None:
+    """The engine that an adapter adapts is installed (UsageError)."""
+    if candidate.target.startswith(_ADAPTERS) and _find_spec(_ADAPTED) is None:
+        raise UsageError(
+            f"candidate {candidate.name}: vLLM is not installed; `tox run -e vllm-0.11` makes an "
+            "environment that has it, docs/vllm.md says how to make one of your own"
+        )
+
+
+def name_of(candidate: Candidate) -> str:
+    """What the user types to name the candidate."""
+    if any(candidate.name == known.name and candidate.target == known.target for known in _NAMED):
+        return candidate.name
+    path = Path(candidate.target)
+    return os.path.relpath(path) if path.is_absolute() else candidate.target
 
 
 def _in_lane(candidate: Candidate, lane: Lane) -> Candidate:
     """The built-in candidate in the lane that the user asked for (UsageError)."""
     if candidate.kernels_only and lane == "cpu":
         raise UsageError(f"{candidate.name} has no lane cpu: its kernels need another --device")
-    kernels_only = lane == "interpreter" and candidate is not _REFERENCE
-    return Candidate(candidate.name, candidate.target, lane, kernels_only)
+    kernels_only = lane == "interpreter" and candidate.target == "optimized"
+    return msgspec.structs.replace(candidate, lane=lane, kernels_only=kernels_only)
 
 
 def _find_spec(name: str) -> Any:
@@ -114,7 +139,7 @@ def version_of(candidate: Candidate) -> str:
     if Path(candidate.target).is_absolute():
         return ""
     package = re.split(r"[.:]", candidate.target, maxsplit=1)[0]
-    if candidate.target.startswith(f"{_ADAPTERS}."):
+    if candidate.target.startswith(_ADAPTERS):
         package = _ADAPTED
     distributions = packages_distributions().get(package, [])
     return version(distributions[0]) if distributions else ""

@@ -44,6 +44,19 @@ def deviations_of(candidate: Candidate) -> tuple[Deviation, ...]:
     return load(candidate.deviations, version_of(candidate))
 
 
+def with_deviations(candidates: list[Candidate], path: Path | None) -> list[Candidate]:
+    """The candidates, those without a file of their own with that one; all are read once.
+
+    A mistake in a file is to be heard of before a run begins (DeviationError).
+    """
+    if path is not None:
+        given = msgspec.structs.replace
+        candidates = [c if c.deviations else given(c, deviations=str(path)) for c in candidates]
+    for candidate in candidates:
+        deviations_of(candidate)
+    return candidates
+
+
 def load(path: str, version: str) -> tuple[Deviation, ...]:
     """The deviations that hold for a version of the candidate's package (DeviationError).
 

@@ -27,7 +27,7 @@ from harness.oracles import judge
 from harness.oracles.device import DeviceLostError
 from harness.oracles.equality import agrees, as_array, type_name
 from harness.oracles.trial import PrintWatch, Trial
-from harness.running.candidates import enter_lane, load, offered_by
+from harness.running.candidates import enter_lane, load, offered_by, withheld
 from harness.running.interpreter import spare_discarded_checks
 
 JUDGE, JUDGE_AND_DIGEST, EXPLAIN = b"J", b"D", b"E"
@@ -37,6 +37,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """The candidate is imported; `offers` are the operations it has functions for."""
 
     offers: tuple[str, ...]
+    withheld: dict[str, str] = {}
+    """Why the candidate does not offer others, where it says so."""
 
 
 class Unloadable(msgspec.Struct, frozen=True, tag=True):
@@ -101,7 +103,9 @@ def serve(
     for operation in operations.values():
         if operation.get_ready is not None:
             operation.get_ready()
-    _send(connection, Ready(tuple(name for name, offer in offers.items() if offer is not None)))
+    offered = tuple(name for name, offer in offers.items() if offer is not None)
+    reasons = {name: reason for name in offers if (reason := withheld(module, name))}
+    _send(connection, Ready(offered, reasons))
     if candidate.lane != "cuda":
         _limit_memory(memory_bytes)
     watch = PrintWatch()

@@ -62,6 +62,7 @@ class Worker:
         self.timeout_s = timeout_s
         self.deaths = 0
         self.offers: tuple[str, ...] = ()
+        self.withheld: dict[str, str] = {}
         self._operations = operations
         self._memory_bytes = memory_bytes
         self._stderr = os.memfd_create("candidate-stderr")
@@ -89,7 +90,7 @@ class Worker:
         self._pid, self._connection = pid, ours
         reply = self._receive(_IMPORT_SECONDS)
         if isinstance(reply, Ready):
-            self.offers = reply.offers
+            self.offers, self.withheld = reply.offers, reply.withheld
             return
         reason = reply.reason if isinstance(reply, Unloadable) else self._bury()
         self.stop()

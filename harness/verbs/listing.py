@@ -55,7 +55,8 @@ def _offers(candidate: Candidate) -> dict[str, str]:
     warm_up()
     worker = Worker(candidate, ALL, timeout_s=20.0, memory_bytes=4 << 30)
     worker.stop()
-    return {name: _offer(candidate, op, name in worker.offers) for name, op in ALL.items()}
+    offers = {name: _offer(candidate, op, name in worker.offers) for name, op in ALL.items()}
+    return offers | {name: f"not offered: {why}" for name, why in worker.withheld.items()}
 
 
 def _offer(candidate: Candidate, operation: Operation, offered: bool) -> str:
@@ -79,7 +80,7 @@ def _operations(entries: list[Entry], offers: dict[str, dict[str, str]]) -> Tabl
             _letters(entry),
             str(len(entry.boundaries)),
             str(len(operation.faults)),
-            *(offered[operation.name] for offered in offers.values()),
+            *(offered[operation.name].partition(":")[0] for offered in offers.values()),
         )
     table.caption = (
         "oracles: the letters of those that apply, see below; cases: boundary cases that are "

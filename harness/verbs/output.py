@@ -71,7 +71,8 @@ class Output:
         targets = {candidate.name: candidate.target for candidate in candidates}
         cases = self.scratch / "cases"
         cases.mkdir()
-        for finding in run.findings:
+        shown = [deviation.shown for deviation in run.deviations if deviation.shown]
+        for finding in [*shown, *run.findings]:
             saved = CaseFile(
                 case=finding.case,
                 origin=finding.origin,

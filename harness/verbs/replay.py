@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -10,7 +9,7 @@ from rich.console import Console
 
 from harness.cases.corpus import CaseFile, CorpusError, read_case
 from harness.model.candidate import Candidate
-from harness.model.case import Case, Sourced
+from harness.model.case import Case
 from harness.model.run import Difference
 from harness.model.verdict import Failure
 from harness.operations import ALL
@@ -20,28 +19,32 @@ from harness.report.terminal import draw_case, draw_difference
 from harness.report.terminal_steps import draw_steps
 from harness.report.wording import shared_mistake
 from harness.running.candidates import resolve
+from harness.running.deviations import Explained, deviations_of, explain, with_deviations
 from harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
-from harness.running.examination import Examination
-from harness.running.ledger import Ledger
 from harness.running.session import not_run
 from harness.running.worker import warm_up
 from harness.running.workers import CandidateUnloadableError, InvalidCaseError, Worker
 
 
-def replay(name: str, candidate_names: list[str], device: str, out: Path, timeout_s: float) -> int:
+def replay(
+    name: str,
+    candidate_names: list[str],
+    device: str,
+    out: Path,
+    timeout_s: float,
+    deviations: Path | None = None,
+) -> int:
     """Run the case on each candidate and print what happens; the exit code (UsageError)."""
     saved = find_case(name, out)
     if saved.case.operation not in ALL:
         raise UsageError(f"case {name}: no operation {saved.case.operation!r}")
     names = candidate_names or _remembered(saved)
+    candidates = with_deviations(resolve(names, device), deviations)
     warm_up()
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"case {saved.case.id} of {saved.case.operation}", style="bold")
     console.print(case_literal(saved.case), markup=False)
-    codes = [
-        _replay_on(candidate, saved.case, console, timeout_s)
-        for candidate in resolve(names, device)
-    ]
+    codes = [_replay_on(candidate, saved.case, console, timeout_s) for candidate in candidates]
     return max(codes, key=[VERIFIED, INCOMPLETE, MISMATCH].index)
 
 
@@ -112,13 +115,9 @@ def _replay_on(candidate: Candidate, case: Case, console: Console, timeout_s: fl
 
 
 def _judge(worker: Worker, case: Case, console: Console, label: str) -> int:
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as ledger_file:
-        ledger = Ledger(Path(ledger_file.name), case.operation, worker.candidate.name)
-        examination = Examination(
-            ALL[case.operation], worker.candidate, worker, ledger, lambda _cases: None
-        )
-        failures = examination.check(Sourced(case, "corpus"))
-        ledger.close()
+    explained = _explained(worker, case)
+    known = [failure for _, failure in explained.known]
+    failures = [*explained.unknown, *known]
     explanation = worker.explain(case)
     differences = [msgspec.convert(output, Difference) for output in explanation.outputs]
     wrong = [difference for difference in differences if not difference.equal]
@@ -142,7 +141,24 @@ def _judge(worker: Worker, case: Case, console: Console, label: str) -> int:
     log = failures[0].log or explanation.log
     if log:
         console.print(log.rstrip(), markup=False, style="dim")
-    console.print(f"FAIL {label}: {failures[0].diagnosis}", style="bold red", markup=False)
+    return _conclude(explained, console, label)
+
+
+def _explained(worker: Worker, case: Case) -> Explained:
+    """What is wrong on the case, known deviations told from the rest."""
+    verdict = worker.judge(case)
+    return explain(deviations_of(worker.candidate), case, verdict.failures)
+
+
+def _conclude(explained: Explained, console: Console, label: str) -> int:
+    """The last lines: each known deviation, and whether anything else is wrong."""
+    for deviation in {deviation.id: deviation for deviation, _ in explained.known}.values():
+        text = f"KNOWN {label} {deviation.id}: {deviation.title} ({deviation.reference})"
+        console.print(text, style="yellow", markup=False)
+    if not explained.unknown:
+        return VERIFIED
+    diagnosis = explained.unknown[0].diagnosis
+    console.print(f"FAIL {label}: {diagnosis}", style="bold red", markup=False)
     return MISMATCH
 
 

@@ -14,11 +14,11 @@ from harness.model.operation import Operation
 from harness.model.run import Run
 from harness.report.bench_text import bench_markdown
 from harness.running.candidates import version_of
-from harness.running.deviations import load
 from harness.running.errors import InfrastructureError, UsageError
 from harness.running.session import Plan
 from harness.timing.baseline import path_of, save
 from harness.timing.clocks import host_clock
+from harness.timing.history import read as read_history
 from harness.timing.measuring import TimingPlan, time_all
 from harness.timing.regressions import against
 from harness.timing.standing import Standing, read_ledgers
@@ -124,13 +124,15 @@ class Timekeeper:
         """Hold the run against a baseline, then make it one, as far as either was asked for."""
         bench, options = run.bench, self.options
         assert bench is not None
+        bench.history = read_history(options.baselines, bench, run.environment)
         if options.baseline:
             path = path_of(options.baseline, options.baselines)
             bench.baseline = against(path, bench, run.environment)
-            if bench.baseline.state != "compared":
-                problems.append(bench.baseline.reason)
             asked = tuple(f"{operation.name} / " for operation in self.operations)
             lost = [label for label in bench.baseline.lost if label.startswith(asked)]
+            bench.baseline.lost = lost
+            if bench.baseline.state != "compared":
+                problems.append(bench.baseline.reason)
             problems += [f"{label} is in the baseline and was not timed" for label in lost]
             slower = [r for r in bench.baseline.regressions if r.verdict == "slower" or r.costs]
             if slower and run.verdict != "FAIL":
@@ -185,6 +187,4 @@ def _standing(candidate: Candidate, run: Run, plan: Plan, ledgers: Path) -> Stan
         ledgers.glob(f"ledger-{plan.candidates.index(candidate):03}-*.jsonl")
     )
     results = {r.name: r for r in run.operations if r.candidate == candidate.name}
-    path = candidate.deviations
-    deviations = load(path, version_of(candidate)) if path else ()
-    return Standing(candidate.lane, results, deviations, read_ledgers(mine))
+    return Standing(candidate.lane, results, read_ledgers(mine))

@@ -6,19 +6,19 @@ import datetime
 import os
 import secrets
 import time
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.model.candidate import Candidate
 from harness.model.run import Finding, OperationResult, Run, RunVerdict
 from harness.report.bench_text import bench_text
-from harness.running.candidates import BUILT_IN, resolve
+from harness.running.candidates import BUILT_IN, name_of, resolve
+from harness.running.deviations import with_deviations
 from harness.running.environment import describe, gpu_name
 from harness.running.errors import INCOMPLETE, MISMATCH, SLOWER, VERIFIED, UsageError
 from harness.running.session import HOST_ONLY, Plan, probe, run
 from harness.running.task import Outcome, Settings
+from harness.verbs.last_words import last_words
 from harness.verbs.output import Output
 from harness.verbs.progress import say, shown
 from harness.verbs.selection import pick_corpus, pick_operations, pick_steps
@@ -52,6 +52,8 @@ class Options:
     timeout_s: float = 20.0
     memory_gib: float = 4.0
     remember: bool = True
+    deviations: Path | None = None
+    """Known deviations of the candidates that have no file of their own."""
     command: str = "attnproof verify"
     bench: BenchOptions | None = None
     """What to time of what was verified, None for nothing."""
@@ -65,6 +67,7 @@ def verify(options: Options) -> int:
     candidates = resolve(options.candidates, options.device)
     if options.device == "auto" and not options.candidates and gpu_name() is not None:
         candidates.append(Candidate("optimized-cuda", "optimized", "cuda"))
+    candidates = with_deviations(candidates, options.deviations)
     settings = Settings(
         examples=options.examples,
         seconds=options.seconds,
@@ -72,6 +75,7 @@ def verify(options: Options) -> int:
         timeout_s=options.timeout_s,
         memory_bytes=int(options.memory_gib * 2**30),
         examples_db=".attnproof/examples" if options.remember else "",
+        thorough=options.examples >= Options.examples and options.steps >= Options.steps,
     )
     corpus = pick_corpus(options.corpus)
     timekeeper = prepare(options.bench, operations, candidates) if options.bench else None
@@ -96,7 +100,7 @@ def verify(options: Options) -> int:
         record.seconds = round(time.monotonic() - clock, 1)
         say(bench_text(record))
     place = output.finish(record, candidates)
-    say(_last_words(record, place))
+    say(last_words(record, place))
     return _EXIT_CODES[record.verdict]
 
 
@@ -127,8 +131,9 @@ def _record(
         if options.ops and lacks and result.candidate != peer:
             result.verdict, result.reason = "UNVERIFIED", f"asked for by --ops, but {result.reason}"
     findings = [finding for outcome in outcomes for finding in outcome.findings]
-    for finding in findings:
-        _address(finding, plan.candidates, options.out)
+    deviations = [deviation for outcome in outcomes for deviation in outcome.deviations]
+    for finding in [*findings, *(found.shown for found in deviations if found.shown)]:
+        _address(finding, plan.candidates, options)
     verdict, reason = _verdict(results, interrupted)
     return Run(
         verdict=verdict,
@@ -150,24 +155,27 @@ def _record(
         },
         operations=results,
         findings=findings,
-        notes=[],
+        notes=_not_called_stale(plan),
+        deviations=deviations,
     )
 
 
-def _address(finding: Finding, candidates: list[Candidate], out: Path) -> None:
+def _address(finding: Finding, candidates: list[Candidate], options: Options) -> None:
     """Fill in the command that shows the finding again."""
     candidate = next(c for c in candidates if c.name == finding.candidate)
-    own = candidate.target in ("optimized", "reference")
-    name = candidate.name if own and candidate.lane != "cuda" else _named(candidate)
     plain = candidate.lane == "cpu" or candidate in BUILT_IN
     device = "" if plain else f" --device {candidate.lane}"
-    path = out / finding.case_path
-    finding.command = f"attnproof replay {path} --candidate {name}{device}"
+    given = options.deviations is not None and candidate.deviations == str(options.deviations)
+    known = f" --deviations {options.deviations}" if given else ""
+    path = options.out / finding.case_path
+    finding.command = f"attnproof replay {path} --candidate {name_of(candidate)}{device}{known}"
 
 
-def _named(candidate: Candidate) -> str:
-    path = Path(candidate.target)
-    return os.path.relpath(path) if path.is_absolute() else candidate.target
+def _not_called_stale(plan: Plan) -> list[str]:
+    """Why known deviations that did not show may be there all the same, if that is so."""
+    if plan.settings.thorough or not any(candidate.deviations for candidate in plan.candidates):
+        return []
+    return ["whether known deviations are stale: fewer cases than usual were run"]
 
 
 def _verdict(results: list[OperationResult], interrupted: bool) -> tuple[RunVerdict, str]:
@@ -180,7 +188,7 @@ def _verdict(results: list[OperationResult], interrupted: bool) -> tuple[RunVerd
         reason = f"{first.name} on {first.candidate}: {first.reason}"
         if len(unverified) > 1:
             reason += f", and {len(unverified) - 1} more"
-    elif not any(result.verdict in ("PASS", "FAIL") for result in results):
+    elif not any(result.verdict in ("PASS", "FAIL", "DEVIATES") for result in results):
         reason = "no candidate offers any of the operations"
     if any(result.verdict == "FAIL" for result in results):
         return "FAIL", reason
@@ -201,36 +209,3 @@ def _not_looked_at(candidates: list[Candidate], steps: int) -> list[str]:
             "Triton kernels through the interpreter"
         )
     return notes
-
-
-def _not_offered(results: list[OperationResult]) -> Iterator[str]:
-    """A line for each candidate that lacks some of the operations."""
-    lacking = Counter(
-        result.candidate
-        for result in results
-        if result.verdict == "NOT OFFERED" and result.reason != HOST_ONLY
-    )
-    for candidate, count in lacking.items():
-        asked = sum(result.candidate == candidate for result in results)
-        yield (
-            f"NOT OFFERED {count} of {asked} operations by {candidate}: "
-            "`attnproof list --candidate ...` names them"
-        )
-
-
-def _last_words(record: Run, place: Path) -> str:
-    counts = record.counts
-    lines = [
-        f"{finding.operation} [{finding.candidate}]: {finding.diagnosis}\n"
-        f"    {finding.message}\n    {finding.command}"
-        for finding in record.findings
-    ]
-    lines += _not_offered(record.operations)
-    why = f" ({record.reason})" if record.reason else ""
-    lines.append(
-        f"{record.verdict}{why}: {counts.cases:,} cases, {counts.checks:,} checks, "
-        f"{len(record.findings)} findings, {counts.unverified} unverified, seed {record.seed}, "
-        f"{record.seconds:.0f} s"
-    )
-    lines.append(f"report: {place / 'index.html'}")
-    return "\n".join(lines)

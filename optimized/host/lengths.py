@@ -8,7 +8,7 @@ from reference.interface import CommonAttentionMetadata
 
 from .addresses import int32_at, int64_at
 from .arrays import Array, as_dtype, dense
-from .compiled import compiled
+from .compiled import compiled, entry
 
 _LENGTHS = (
     *("query_start_loc", "query_start_loc_cpu"),
@@ -36,7 +36,7 @@ def take_dtypes(made: CommonAttentionMetadata, given: CommonAttentionMetadata) -
         setattr(made, field, as_dtype(getattr(made, field), getattr(given, field).dtype))
 
 
-@compiled
+@entry
 def lengths_fit_at(
     wide: bool,
     offsets: int,

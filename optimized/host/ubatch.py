@@ -1,53 +1,78 @@
-"""One micro-batch's offsets and lengths."""
+"""One micro-batch's offsets and lengths.
+
+They come and go as addresses: of int64 where they are `wide`, otherwise of int32.
+"""
 
 from __future__ import annotations
 
+from .addresses import element, int32_at, int64_at
 from .arrays import Array
-from .compiled import compiled
+from .compiled import compiled, entry
 
 
-@compiled
-def spans_match(offsets: Array, r0: int, r1: int, t0: int, t1: int) -> bool:
+@entry
+def spans_match(
+    wide: bool, offsets: int, num_reqs: int, r0: int, r1: int, t0: int, t1: int
+) -> bool:
     """Whether tokens [t0, t1) are those of requests [r0, r1), the ends cut at will.
 
     The offsets are known not to decrease. Tokens behind the last offset are padding of
     the last request that has tokens and of the rows behind it.
     """
-    total = offsets[-1]
-    starts = offsets[r0] <= t0 < offsets[r0 + 1] or t0 >= total == offsets[r0 + 1]
-    ends = offsets[r1 - 1] < t1 <= offsets[r1] or t1 >= total == offsets[r1]
-    return bool(starts and ends)
+    total = element(offsets, num_reqs, wide)
+    first, second = element(offsets, r0, wide), element(offsets, r0 + 1, wide)
+    starts = first <= t0 < second or t0 >= total == second
+    last, end = element(offsets, r1 - 1, wide), element(offsets, r1, wide)
+    return starts and (last < t1 <= end or t1 >= total == end)
+
+
+@entry
+def slice_rows(
+    wide: bool,
+    offsets: int,
+    seq_lens: int,
+    computed: int,
+    r0: int,
+    r1: int,
+    t0: int,
+    t1: int,
+    rows: int,
+    num_written: int,
+) -> tuple[int, int]:
+    """Write the rows of requests [r0, r1) cut to tokens [t0, t1).
+
+    `rows` gets n + 1 offsets, n lengths and n numbers of computed tokens, and the first
+    two again where `num_written` has room for them. Returns the longest query and
+    sequence of the child.
+    """
+    n = r1 - r0
+    if wide:
+        starts, lengths = int64_at(offsets + 8 * r0, n + 1), int64_at(seq_lens + 8 * r0, n)
+        batch64 = starts, lengths, int64_at(computed + 8 * r0, n)
+        return cut_rows(batch64, t0, t1, int64_at(rows, num_written))
+    starts, lengths = int32_at(offsets + 4 * r0, n + 1), int32_at(seq_lens + 4 * r0, n)
+    batch = starts, lengths, int32_at(computed + 4 * r0, n)
+    return cut_rows(batch, t0, t1, int32_at(rows, num_written))
 
 
 @compiled
-def slice_rows(
-    offsets: Array,
-    seq_lens: Array,
-    computed: Array,
-    bounds: tuple[int, int, int, int],
-    child_starts: tuple[Array, Array],
-    child_seq_lens: tuple[Array, Array],
-    child_computed: Array,
-) -> tuple[int, int]:
-    """Write the rows of requests [r0, r1) cut to tokens [t0, t1), both twins of each.
-
-    `bounds` is (r0, r1, t0, t1). Returns the longest query and sequence of the child.
-    """
-    r0, r1, t0, t1 = bounds
-    max_query_len, max_seq_len = 0, seq_lens[r0] - max(0, offsets[r0 + 1] - t1)
-    child_starts[0][0] = child_starts[1][0] = 0
-    previous = 0
-    for r in range(r0, r1):
+def cut_rows(batch: tuple[Array, Array, Array], t0: int, t1: int, rows: Array) -> tuple[int, int]:
+    """`slice_rows` of the requests' own rows, of either dtype."""
+    offsets, seq_lens, computed = batch
+    n = seq_lens.shape[0]
+    starts, lengths, kept = rows[: n + 1], rows[n + 1 : 2 * n + 1], rows[2 * n + 1 : 3 * n + 1]
+    max_query_len, max_seq_len = 0, seq_lens[0] - max(0, offsets[1] - t1)
+    starts[0] = previous = 0
+    for r in range(n):
         start, end = offsets[r], offsets[r + 1]
         seq_len = seq_lens[r] - max(0, end - t1)
         rebased = min(max(end, t0), t1) - t0
-        row = r - r0
-        child_starts[0][row + 1] = rebased
-        child_starts[1][row + 1] = rebased
-        child_seq_lens[0][row] = seq_len
-        child_seq_lens[1][row] = seq_len
-        child_computed[row] = computed[r] + max(0, min(t0, end) - start)
+        starts[r + 1] = rebased
+        lengths[r] = seq_len
+        kept[r] = computed[r] + max(0, min(t0, end) - start)
         max_query_len = max(max_query_len, rebased - previous)
         max_seq_len = max(max_seq_len, seq_len)
         previous = rebased
+    twins = rows[3 * n + 1 :]
+    twins[:] = rows[: twins.shape[0]]
     return max_query_len, max_seq_len

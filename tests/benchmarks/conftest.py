@@ -14,9 +14,8 @@ from harness.cases.workloads import synthetic, traced
 from harness.model.candidate import Candidate
 from harness.model.deviation import Deviation
 from harness.operations import ALL
-from harness.running.candidates import enter_lane, load, offered_by, resolve, version_of
-from harness.running.deviations import explain
-from harness.running.deviations import load as load_deviations
+from harness.running.candidates import enter_lane, load, offered_by, resolve
+from harness.running.deviations import deviations_of, explain
 from harness.running.session import not_run
 from harness.running.worker import warm_up
 from harness.running.workers import Worker
@@ -77,9 +76,7 @@ def _entered(names: list[str]) -> Field:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             worker = Worker(candidate, ALL, timeout_s=_TIMEOUT_S, memory_bytes=_MEMORY_BYTES)
-        path = candidate.deviations
-        known = load_deviations(path, version_of(candidate)) if path else ()
-        contestants[candidate.name] = Contestant(candidate, worker, known)
+        contestants[candidate.name] = Contestant(candidate, worker, deviations_of(candidate))
     return Field(contestants)
 
 

@@ -34,6 +34,7 @@ def test_states_are_summed(failing, oracles):
     assert {state: total.pairs for state, total in totals.items()} == {
         "PASS": 1,
         "FAIL": 2,
+        "DEVIATES": 0,
         "UNVERIFIED": 1,
         "NOT OFFERED": 1,
     }

@@ -76,7 +76,7 @@ def test_a_median_stands_with_its_interval_and_n(timed, benchmarks, oracles):
     )
     timed.bench.timings[0] = found
     text = shown(timed, oracles)
-    assert "12.3 µs 12.1 to 12.6 µs" in text
+    assert "12.3 µs 12.1 to 12.6" in text
     assert "n = 31 samples each" in text
 
 
@@ -117,7 +117,18 @@ def test_costs_are_a_number_or_a_range(timed):
     row = dict(zip(part.costs.head, part.costs.rows[0], strict=True))
     assert row["Allocations"] == "3"
     assert row["Bytes allocated"] == "108 B to 12.1 KiB"
-    assert row["Launches"] == "n/a"
+    assert "Launches" not in row, "the CPU lane sees none"
+
+
+def test_launches_have_a_column_where_any_lane_sees_them(timed):
+    first = timed.bench.timings[0]
+    costs = msgspec.structs.replace(first.costs, launches=1, syncs=0)
+    timed.bench.timings[0] = msgspec.structs.replace(first, costs=costs)
+    parts = {part.name: part for part in build_performance(timed).parts.shown}
+    mine, other = parts[first.operation].costs.rows
+    head = parts[first.operation].costs.head
+    assert dict(zip(head, mine, strict=True))["Launches"] == "1"
+    assert dict(zip(head, other, strict=True))["Syncs"] == "n/a"
 
 
 def test_regressions_come_before_any_ratio(slower, oracles):

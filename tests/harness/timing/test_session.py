@@ -1,0 +1,132 @@
+"""Whoever dies or raises while it is timed has no time; everybody else has."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from harness.cases.batches import make_batch
+from harness.cases.workloads import named
+from harness.model.candidate import Candidate
+from harness.operations import ALL
+from harness.running.errors import InfrastructureError
+from harness.timing.binding import is_spent
+from harness.timing.entries import Entry, StepEntry
+from harness.timing.paired import Budget
+from harness.timing.session import TimingProcess
+from harness.timing.timetable import timed_cases
+
+SPLIT, REORDER = "split_decodes_and_prefills", "reorder_batch_to_split_decodes_and_prefills"
+QUICK = Budget(seconds=0.02, least_rounds=4, most_rounds=6)
+WORKLOAD = named("mixed, 3 requests", "mixed", make_batch([1, 1, 5], [9, 20, 3], 16))
+SOUND = f"from reference import {SPLIT}\n"
+DIES = f"""
+import os, signal
+from reference import {SPLIT} as right
+calls = []
+def {SPLIT}(*args, **kwargs):
+    calls.append(0)
+    if len(calls) > 12:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return right(*args, **kwargs)
+"""
+RAISES = f"""
+def {SPLIT}(*args, **kwargs):
+    raise IndexError("row 7")
+"""
+
+
+@pytest.fixture
+def candidates(tmp_path):
+    """Candidates made of sources, by name."""
+
+    def make(**sources):
+        made = []
+        for name, source in sources.items():
+            path = tmp_path / f"{name}.py"
+            path.write_text(source, encoding="utf-8")
+            made.append(Candidate(name, str(path)))
+        return made
+
+    return make
+
+
+def entry(names, operation=SPLIT):
+    (timed,) = timed_cases([ALL[operation]], [WORKLOAD])[:1]
+    return Entry(timed.operation, timed.workload, timed.case, tuple(names))
+
+
+def measured(candidates, *entries):
+    with TimingProcess(candidates, entries) as process:
+        return [process.measure(place, QUICK) for place in range(len(entries))]
+
+
+def test_all_candidates_are_timed_in_equally_many_rounds(candidates):
+    (found,) = measured(candidates(one=SOUND, other=SOUND), entry(["one", "other"]))
+    assert [sample.name for sample in found.samples] == ["one", "other"]
+    rounds = {len(sample.host_ns) for sample in found.samples}
+    assert len(rounds) == 1
+    assert rounds.pop() >= QUICK.least_rounds
+    assert all(ns > 0 for sample in found.samples for ns in sample.host_ns)
+    assert found.wrong == {}
+    assert found.samples[0].costs == found.samples[1].costs
+    assert found.control_ns > 0
+
+
+def test_who_kills_the_process_has_no_time_and_takes_nobody_elses(candidates):
+    made = candidates(dying=DIES, sound=SOUND)
+    names = ["dying", "sound"]
+    first, second = measured(made, entry(names), entry(["sound"]))
+    assert [sample.name for sample in first.samples] == ["sound"]
+    assert first.wrong == {"dying": "crashed with SIGSEGV while it was timed"}
+    assert [sample.name for sample in second.samples] == ["sound"]
+
+
+def test_who_raises_has_no_time_and_the_reason_says_what(candidates):
+    (found,) = measured(candidates(raising=RAISES, sound=SOUND), entry(["raising", "sound"]))
+    assert [sample.name for sample in found.samples] == ["sound"]
+    assert found.wrong == {"raising": "raised IndexError while it was timed: row 7"}
+
+
+def test_a_candidate_that_cannot_be_imported_ends_the_timing_in_one_line(candidates):
+    made = candidates(sound=SOUND, broken="import nowhere_at_all\n")
+    with pytest.raises(InfrastructureError, match=r"candidate broken cannot be imported.*nowhere"):
+        measured(made, entry(["sound"]))
+
+
+def test_against_itself_both_samples_are_the_same_candidates(candidates):
+    with TimingProcess(candidates(sound=SOUND), [entry(["sound"])]) as process:
+        one, other = process.measure(0, QUICK, itself=True).samples
+    assert (one.name, other.name) == ("sound", "sound")
+    assert len(one.host_ns) == len(other.host_ns)
+
+
+def test_a_step_is_all_of_its_operations(candidates):
+    parts = [entry([], operation) for operation in (REORDER, SPLIT)]
+    cases = tuple((part.operation, part.case) for part in parts)
+    step = StepEntry("a trace", WORKLOAD.workload, cases, ("sound",))
+    source = f"from reference import {SPLIT}, {REORDER}\n"
+    alone = [entry(["sound"], SPLIT), step]
+    one, whole = measured(candidates(sound=source), *alone)
+    assert min(whole.samples[0].host_ns) > 0
+    assert whole.samples[0].costs is None
+    assert one.samples[0].costs is not None
+
+
+def test_a_reordered_batch_is_spent_and_a_split_one_is_not():
+    import reference
+
+    for name, spent in ((REORDER, True), (SPLIT, False)):
+        case = entry([], name).case
+        call = ALL[name].prepare(case, 0, "cpu")
+        assert is_spent(ALL[name], getattr(reference, name), call) is spent
+
+
+def test_steps_of_a_class_are_not_spent_where_only_a_part_is_clocked():
+    import reference
+
+    name = "CommonMetadataBuilder"
+    case = entry([], name).case
+    calls = itertools.repeat(ALL[name].prepare(case, 0, "cpu"), 1)
+    assert not is_spent(ALL[name], reference.CommonMetadataBuilder, next(calls))

@@ -1,0 +1,195 @@
+"""Every operation is timed with an engine's arguments, or says why not."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from harness.cases.batches import make_batch
+from harness.cases.workloads import KINDS, REQUESTS, make, named, synthetic, traced
+from harness.model.candidate import Candidate
+from harness.model.case import Sourced
+from harness.model.run import OperationResult
+from harness.model.timing import Step, Steps
+from harness.model.verdict import Failure
+from harness.operations import ALL
+from harness.running.deviations import Explained
+from harness.running.ledger import Ledger
+from harness.timing.standing import Judged, Standing, read_ledgers
+from harness.timing.steps import comparisons, entries
+from harness.timing.timetable import (
+    REORDER,
+    STEP_OPERATIONS,
+    decodes_first,
+    timed_cases,
+    timed_steps,
+    why_never,
+)
+
+SMALL = [timed for timed in synthetic() if timed.workload.requests in (1, 8, 64)]
+SPLIT = "split_decodes_and_prefills"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_operation_has_a_workload_or_a_reason(name):
+    cases = timed_cases([ALL[name]], SMALL)
+    assert bool(cases) != bool(why_never(ALL[name]))
+
+
+def test_equal_cases_are_timed_once():
+    operations = list(ALL.values())
+    cases = timed_cases(operations, [*SMALL, *SMALL])
+    assert len({timed.case.id for timed in cases}) == len(cases)
+    assert cases == timed_cases(operations, SMALL)
+
+
+def test_arguments_are_those_of_engines():
+    (mixed,) = [timed for timed in SMALL if timed.workload.name == "mixed, 64 requests"]
+
+    def params(name):
+        return timed_cases([ALL[name]], [mixed])[0].case.params
+
+    assert params(SPLIT) == {"decode_threshold": 1, "require_uniform": False}
+    assert params("make_local_attention_virtual_batches") == {"attn_chunk_size": 8192}
+    assert params("split_attn_metadata") == {"cuts": [mixed.batch.num_tokens // 2]}
+    assert params("build_slot_mapping") == {"num_padded": None, "out_spare": None}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("requests", REQUESTS)
+def test_workloads_are_consistent_and_the_same_for_a_seed(kind, requests):
+    batch = make(kind, requests, seed=3)
+    assert batch == make(kind, requests, seed=3) != make(kind, requests, seed=4)
+    lengths = [q + c for q, c in zip(batch.query_lens, batch.computed_lens, strict=True)]
+    assert [len(blocks) for blocks in batch.blocks] == [-(-n // batch.block_size) for n in lengths]
+    assert all(len(set(blocks)) == len(blocks) for blocks in batch.blocks)
+    assert max(lengths) <= 8192
+    prefills = {"decode": 0, "mixed": max(1, requests // 8), "prefill": requests}[kind]
+    assert [q > 1 for q in batch.query_lens] == [False] * (requests - prefills) + [True] * prefills
+
+
+def test_some_requests_share_a_prefix_and_no_request_writes_into_it():
+    batch = make("mixed", 256)
+    size = batch.block_size
+    live = [block for blocks in batch.blocks for block in blocks]
+    assert len(set(live)) < len(live)
+    written = [
+        blocks[c // size : -(-(c + q) // size)]
+        for q, c, blocks in zip(batch.query_lens, batch.computed_lens, batch.blocks, strict=True)
+    ]
+    owned = [block for blocks in written for block in blocks]
+    assert len(set(owned)) == len(owned)
+
+
+def test_steps_of_a_trace_are_spread_over_it():
+    trace = traced(None, 5)
+    numbers = [int(step.workload.name.rsplit(" ", 1)[1]) for step in trace.steps]
+    assert len(numbers) == 5
+    gaps = [b - a for a, b in pairwise(numbers)]
+    assert numbers[0] < 3
+    assert max(gaps) < 1.5 * min(gaps)
+
+
+def test_a_step_reorders_the_engines_batch_and_splits_the_reordered_one():
+    batch = make_batch([5, 1, 3, 1], [2, 7, 0, 4], 4)
+    timed = named("a step", "trace", batch)
+    trace = traced(None, 1)._replace(steps=(timed,))
+    (step,) = timed_steps(list(ALL.values()), trace)
+    by_name = {one.operation.name: one.case for one in step.cases}
+    assert tuple(by_name) == STEP_OPERATIONS
+    assert by_name[REORDER].params["query_lens"] == [5, 1, 3, 1]
+    assert by_name[SPLIT].batch.query_lens == (1, 1, 5, 3)
+    assert decodes_first(batch).computed_lens == (7, 4, 2, 0)
+
+
+def result(name, verdict, **fields):
+    return OperationResult(
+        name=name, section="", candidate="mine", device="cpu", verdict=verdict, **fields
+    )
+
+
+def failure(field="num_decodes"):
+    return Failure(oracle="equality", field=field, diagnosis="off by one", message="")
+
+
+def split_case():
+    return timed_cases([ALL[SPLIT]], SMALL)[0].case
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        ("FAIL", "failed verification: 3 cases are wrong"),
+        ("UNVERIFIED", "not verified: no such package"),
+        ("NOT OFFERED", "not offered"),
+    ],
+)
+def test_nothing_is_timed_that_was_not_verified(verdict, reason):
+    why = "no such package" if verdict == "UNVERIFIED" else ""
+    case = split_case()
+    results = {SPLIT: result(SPLIT, verdict, failed=3, reason=why)}
+    standing = Standing("cpu", results, {case.id: Judged(case.id)})
+    assert standing.bar(SPLIT, case) == reason
+
+
+def test_a_case_is_timed_if_it_was_judged_and_failed_by_known_deviations_only():
+    case = split_case()
+    known = [("E3", "equality", "num_decodes", ""), ("E3", "consumer", "", "")]
+
+    def standing(*judged):
+        results = {SPLIT: result(SPLIT, "DEVIATES")}
+        return Standing("cpu", results, {one.id: one for one in judged})
+
+    assert standing().bar(SPLIT, case) == "not verified on this workload"
+    deviating = standing(Judged(case.id, [], known))
+    assert deviating.bar(SPLIT, case) == ""
+    assert deviating.known(case) == ("E3",)
+    wrong = standing(Judged(case.id, [("equality", "num_prefills", "off by one")], known))
+    assert wrong.bar(SPLIT, case) == "failed on this workload: off by one"
+
+
+def test_ledgers_say_how_each_case_went(tmp_path):
+    case = split_case()
+    ledger = Ledger(tmp_path / "ledger.jsonl", SPLIT, "mine")
+    ledger.announce(Sourced(case, "boundary"))
+    ledger.settle(case, Explained((failure(),), ()))
+    ledger.close()
+    found = read_ledgers([tmp_path / "ledger.jsonl"])[case.id]
+    assert found.failures == [("equality", "num_decodes", "off by one")]
+
+
+def steps_of(candidate, times):
+    steps = [Step(source=f"step {n}", requests=1, tokens=1, ns=[ns]) for n, ns in enumerate(times)]
+    return Steps(trace="t", candidate=candidate, operations=(SPLIT,), steps=steps)
+
+
+def test_steps_are_compared_one_by_one():
+    (found,) = comparisons([steps_of("mine", [10, 10]), steps_of("peer", [80, 5])], "peer")
+    assert found.geometric_mean == pytest.approx(2.0)
+    assert (found.worst, found.worst_source) == (0.5, "step 1")
+    assert found.low == pytest.approx(0.5)
+    assert found.high == pytest.approx(8.0)
+
+
+def test_a_step_has_what_all_candidates_can_do_and_names_the_rest():
+    steps = list(timed_steps(list(ALL.values()), traced(None, 3)))
+    judged = {one.case.id: Judged(one.case.id) for step in steps for one in step.cases}
+
+    def standing(missing=()):
+        names = {
+            name: result(name, "NOT OFFERED" if name in missing else "PASS")
+            for name in STEP_OPERATIONS
+        }
+        return Standing("cpu", names, judged)
+
+    candidates = [Candidate("mine", "mine"), Candidate("peer", "peer")]
+    standings = {"mine": standing(), "peer": standing({REORDER, "build_slot_mapping"})}
+    made, to_time = entries(steps, candidates, standings)
+    assert [of.candidate for of in made] == ["mine", "peer"]
+    assert made[0].left_out == {
+        REORDER: "peer: not offered",
+        "build_slot_mapping": "peer: not offered",
+    }
+    assert set(made[0].operations) == {*STEP_OPERATIONS} - {REORDER, "build_slot_mapping"}
+    assert {op.name for entry in to_time for op, _ in entry.cases} == set(made[0].operations)
