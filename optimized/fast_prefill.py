@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 
 from reference.interface import CommonAttentionMetadata
-from reference.interface.checks import check_common_metadata
 from reference.interface.checks_fast_prefill import (
-    FAST_PREFILL,
     check_fast_prefill,
     check_fast_prefill_logits,
     check_token_indices,
@@ -18,8 +16,11 @@ from reference.interface.checks_fast_prefill import (
 from reference.interface.subclasses import fast_prefill_backend
 
 from .dispatch import download, on_device
-from .host.arrays import array, as_dtype, common_dtype
-from .host.fast_prefill import count_sampled, longest_query, queries_fit
+from .host import fast_prefill as loops
+from .host.arrays import as_dtype, dense
+from .host.shapes import lengths_dtype
+
+_FIELDS = fields(CommonAttentionMetadata)
 
 
 def make_kv_sharing_fast_prefill_common_attn_metadata(
@@ -33,21 +34,36 @@ def make_kv_sharing_fast_prefill_common_attn_metadata(
     SPEC.md section 6.
     """
     md = common_attn_metadata
-    _check(md)
+    offsets = _checked_offsets(md)
     indices = md.logits_indices_padded
     if md.max_query_len == 1 or indices is None:
         return md
-    indices = indices[: md.num_logits_indices]
-    count = _on_device if on_device(md.query_start_loc) else _on_host
-    starts, mirror, longest = count(md, indices)
-    return replace(
-        md,
-        query_start_loc=as_dtype(starts, md.query_start_loc.dtype),
-        query_start_loc_cpu=as_dtype(mirror, md.query_start_loc_cpu.dtype),
-        num_actual_tokens=int(mirror.numpy()[-1]),
-        max_query_len=longest,
-        causal=True,
+    if on_device(md.query_start_loc):
+        starts, mirror, longest, total = _on_device(md, indices[: md.num_logits_indices])
+    else:
+        starts, mirror, longest, total = _on_host(md, offsets, indices)
+    if offsets.dtype is torch.int64:  # for some tensor of the batch, not for all
+        starts = as_dtype(starts, md.query_start_loc.dtype)
+        mirror = as_dtype(mirror, md.query_start_loc_cpu.dtype)
+    reduced = CommonAttentionMetadata(  # by position: half a microsecond less than by name
+        starts,
+        mirror,
+        md.seq_lens,
+        md.seq_lens_cpu,
+        md.num_computed_tokens_cpu,
+        md.num_reqs,
+        total,
+        longest,
+        md.max_seq_len,
+        md.block_table_tensor,
+        md.slot_mapping,
+        True,
+        indices,
+        md.num_logits_indices,
+        md.encoder_seq_lens,
+        md.dcp_local_seq_lens,
     )
+    return reduced if type(md) is CommonAttentionMetadata else _in_class_of(md, reduced)
 
 
 def create_fast_prefill_custom_backend(
@@ -63,33 +79,43 @@ def create_fast_prefill_custom_backend(
     )
 
 
-_Counted = tuple[torch.Tensor, torch.Tensor, int]
-"""Offsets of the reduced batch, their mirror, the longest query."""
+_Counted = tuple[torch.Tensor, torch.Tensor, int, int]
+"""Offsets of the reduced batch, their mirror, the longest query, all tokens."""
 
 
-def _check(md: CommonAttentionMetadata) -> None:
-    """The shared checks in their order; those of the offsets compiled where all is well."""
-    check_common_metadata(FAST_PREFILL, md)
-    offsets = md.query_start_loc_cpu
-    if not queries_fit(array(offsets, offsets.dtype), md.num_actual_tokens, md.max_query_len):
+def _checked_offsets(md: CommonAttentionMetadata) -> torch.Tensor:
+    """The CPU offsets, dense, after cheap checks; the shared ones speak up where one fails."""
+    dtype = lengths_dtype(md)
+    if dtype is None:
+        check_fast_prefill(md)
+        dtype = torch.int64
+    offsets = dense(md.query_start_loc_cpu, dtype)
+    rows, bounds = (offsets.data_ptr(), md.num_reqs), (md.num_actual_tokens, md.max_query_len)
+    if not loops.queries_fit(dtype is torch.int64, *rows, *bounds):
         check_fast_prefill(md)
     check_fast_prefill_logits(md)
+    return offsets
 
 
-def _on_host(md: CommonAttentionMetadata, indices: torch.Tensor) -> _Counted:
-    dtype = common_dtype(md.query_start_loc, md.query_start_loc_cpu, indices)
-    starts = torch.empty(md.num_reqs + 1, dtype=dtype)
-    mirror = torch.empty(md.num_reqs + 1, dtype=dtype)
-    longest = count_sampled(
-        array(md.query_start_loc_cpu, dtype),
-        array(indices, dtype),
+def _on_host(md: CommonAttentionMetadata, offsets: torch.Tensor, indices: torch.Tensor) -> _Counted:
+    count = md.num_logits_indices
+    assert count is not None  # as the indices are there
+    starts, mirror = torch.empty_like(offsets), torch.empty_like(offsets)
+    longest, total = loops.count_sampled(
+        offsets.dtype is torch.int64,
+        offsets.data_ptr(),
+        md.num_reqs,
         md.num_actual_tokens,
-        starts.numpy(),
-        mirror.numpy(),
+        indices.dtype is torch.int64,
+        indices.data_ptr(),
+        indices.stride()[0],
+        count,
+        starts.data_ptr(),
+        mirror.data_ptr(),
     )
     if longest < 0:
-        check_token_indices(indices.tolist(), md.num_actual_tokens)
-    return starts, mirror, longest
+        check_token_indices(indices[:count].tolist(), md.num_actual_tokens)
+    return starts, mirror, longest, total
 
 
 def _on_device(md: CommonAttentionMetadata, indices: torch.Tensor) -> _Counted:
@@ -103,4 +129,12 @@ def _on_device(md: CommonAttentionMetadata, indices: torch.Tensor) -> _Counted:
     if int(host[-1]):
         check_token_indices(indices.tolist(), md.num_actual_tokens)
     mirror = host[:-1]
-    return counted[:-1], mirror, longest_query(array(mirror, mirror.dtype))
+    total = int(mirror[-1])
+    return counted[:-1], mirror, loops.longest_query(mirror.numpy()), total
+
+
+def _in_class_of(
+    md: CommonAttentionMetadata, reduced: CommonAttentionMetadata
+) -> CommonAttentionMetadata:
+    """The reduced batch as an instance of the batch's class, what that adds kept."""
+    return replace(md, **{field.name: getattr(reduced, field.name) for field in _FIELDS})

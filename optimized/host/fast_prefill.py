@@ -1,19 +1,26 @@
-"""How many sampled tokens each request has."""
+"""How many sampled tokens each request has.
+
+Offsets come and go as addresses: of int64 where they are `wide`, otherwise of int32.
+"""
 
 from __future__ import annotations
 
+from .addresses import element, int32_at, int64_at
 from .arrays import Array
-from .compiled import compiled
+from .compiled import compiled, entry
 
 
-@compiled
-def queries_fit(offsets: Array, num_actual_tokens: int, max_query_len: int) -> bool:
+@entry
+def queries_fit(
+    wide: bool, offsets: int, num_reqs: int, num_actual_tokens: int, max_query_len: int
+) -> bool:
     """True if `check_queries` would pass."""
-    num_reqs = offsets.shape[0] - 1
-    fit = offsets[0] == 0 and offsets[num_reqs] <= num_actual_tokens
+    end = element(offsets, 0, wide)
+    fit = end == 0 and element(offsets, num_reqs, wide) <= num_actual_tokens
     for r in range(num_reqs):
-        fit = fit and 0 <= offsets[r + 1] - offsets[r] <= max_query_len
-    return bool(fit)
+        start, end = end, element(offsets, r + 1, wide)
+        fit = fit and 0 <= end - start <= max_query_len
+    return fit
 
 
 @compiled
@@ -25,23 +32,54 @@ def longest_query(offsets: Array) -> int:
     return int(longest)
 
 
-@compiled
+@entry
 def count_sampled(
-    offsets: Array, indices: Array, num_actual_tokens: int, starts: Array, mirror: Array
-) -> int:
-    """Write the running sum of the indices per request, both twins, and return the largest count.
+    wide: bool,
+    offsets: int,
+    num_reqs: int,
+    num_actual_tokens: int,
+    wide_indices: bool,
+    indices: int,
+    stride: int,
+    num_indices: int,
+    starts: int,
+    mirror: int,
+) -> tuple[int, int]:
+    """Write the running sum of the indices per request, both twins.
 
-    -1 for an index that is no token. An index is looked for in the request of the one
-    before it and the next one first; those beyond the last offset are padding's.
+    Returns the largest count and the total; (-1, 0) for an index that is no token.
     """
+    sampled = indices, stride, num_indices, wide_indices
+    n = num_reqs + 1
+    if wide:
+        made64 = int64_at(starts, n), int64_at(mirror, n)
+        return count_each(int64_at(offsets, n), num_actual_tokens, sampled, made64)
+    made = int32_at(starts, n), int32_at(mirror, n)
+    return count_each(int32_at(offsets, n), num_actual_tokens, sampled, made)
+
+
+@compiled
+def count_each(
+    offsets: Array,
+    num_actual_tokens: int,
+    sampled: tuple[int, int, int, bool],
+    made: tuple[Array, Array],
+) -> tuple[int, int]:
+    """`count_sampled` of offsets of either dtype.
+
+    An index is looked for in the request of the one before it and the next one first;
+    those beyond the last offset are padding's.
+    """
+    indices, stride, num_indices, wide_indices = sampled
+    starts, mirror = made
     num_reqs = offsets.shape[0] - 1
     end = offsets[num_reqs]
-    for r in range(num_reqs + 1):
-        starts[r] = 0
+    starts[:] = 0
     request = 0
-    for index in indices:
+    for i in range(num_indices):
+        index = element(indices, i * stride, wide_indices)
         if not 0 <= index < num_actual_tokens:
-            return -1
+            return -1, 0
         if index >= end:
             continue
         if request + 1 < num_reqs and index >= offsets[request + 1]:
@@ -56,10 +94,10 @@ def count_sampled(
                     last = middle - 1
             request = first
         starts[request + 1] += 1
-    longest = 0
+    longest, total = 0, 0
     mirror[0] = 0
     for r in range(num_reqs):
         longest = max(longest, starts[r + 1])
-        starts[r + 1] += starts[r]
-        mirror[r + 1] = starts[r + 1]
-    return int(longest)
+        total += starts[r + 1]
+        starts[r + 1] = mirror[r + 1] = total
+    return longest, total
