@@ -18,6 +18,7 @@ from reference.interface.fields import added_fields
 
 from .dispatch import on_device, staging, upload
 from .host import local_attention as loops
+from .host.arrays import pieces
 from .host.lengths import dense_lengths, take_dtypes
 from .host.shapes import lengths_dtype
 
@@ -119,9 +120,9 @@ def _checked_plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _
 
 def _on_host(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtual:
     n = plan.num_virtual
-    rows = plan.offsets.new_empty(7 * n + 2)  # one piece is cheaper than five
-    starts_cpu, lengths_cpu, computed, starts, lengths, origin = rows.split_with_sizes(
-        (n + 1, n, n, n + 1, n, 2 * n)
+    rows = plan.offsets.new_empty(7 * n + 2)
+    starts_cpu, lengths_cpu, computed, starts, lengths, origin = pieces(
+        rows, (n + 1, n, n, n + 1, n, 2 * n)
     )
     longest = _fill(plan, rows, starts)
     source = md.block_table_tensor
@@ -145,7 +146,7 @@ def _on_host(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtual
 def _on_device(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtual:
     n, device = plan.num_virtual, md.query_start_loc.device
     rows = plan.offsets.new_empty(3 * n + 1)
-    starts_cpu, lengths_cpu, computed = rows.split_with_sizes((n + 1, n, n))
+    starts_cpu, lengths_cpu, computed = pieces(rows, (n + 1, n, n))
     staged = staging(4 * n + 1, rows.dtype, device)
     longest = _fill(plan, rows, staged)
     starts = torch.empty(n + 1, dtype=md.query_start_loc.dtype, device=device)

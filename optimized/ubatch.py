@@ -24,6 +24,7 @@ from reference.interface.fields import added_fields
 from .dispatch import on_device
 from .host import lengths
 from .host import ubatch as loops
+from .host.arrays import pieces
 from .host.lengths import dense_lengths, take_dtypes
 from .host.shapes import lengths_dtype
 
@@ -143,13 +144,13 @@ def _child(
     r0, r1, t0, t1 = bounds
     n = r1 - r0
     sizes = (n + 1, n, n) if twins else (n + 1, n, n, n + 1, n)
-    num_written = sum(sizes)
-    made = rows.offsets.new_empty(num_written)  # one piece is cheaper than five
+    num_written = 3 * n + 1 if twins else 5 * n + 2
+    made = rows.offsets.new_empty(num_written)
     places = rows.offsets.data_ptr(), rows.seq_lens.data_ptr(), rows.computed.data_ptr()
     max_query_len, max_seq_len = loops.slice_rows(
         rows.wide, *places, r0, r1, t0, t1, made.data_ptr(), num_written
     )
-    starts_cpu, seq_lens_cpu, computed_cpu, *own_twins = made.split_with_sizes(sizes)
+    starts_cpu, seq_lens_cpu, computed_cpu, *own_twins = pieces(made, sizes)
     starts, seq_lens = twins or own_twins
     logits_indices, num_logits = _logits_in_slice(md, t0, t1)
     encoder, dcp = md.encoder_seq_lens, md.dcp_local_seq_lens
