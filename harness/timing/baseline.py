@@ -7,6 +7,7 @@ line, and neither is a pass.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -115,7 +116,8 @@ def save(path: Path, bench: Bench, environment: Environment) -> None:
             f"baseline {path} could not be written: {error.strerror}"
         ) from None
     finally:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):  # mostly it is not there any more
+            scratch.unlink()
 
 
 def load(path: Path) -> Baseline:

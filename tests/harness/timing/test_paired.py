@@ -1,0 +1,188 @@
+"""Clocks, turns and rounds; nothing here depends on how fast the machine is."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+
+import pytest
+import torch
+
+from harness.running.errors import InfrastructureError
+from harness.timing import control
+from harness.timing.clocks import HostClock, examine, host_clock, time_calls, time_each
+from harness.timing.noise import measure_noise
+from harness.timing.paired import Budget, Contestant, measure
+from harness.timing.quiet import quiet
+
+FEW = Budget(seconds=0.0, least_rounds=4, most_rounds=6)
+
+
+def ticking(step: int, readings_a_step: int = 1):
+    """A clock that moves by `step` at every so many readings."""
+    count = itertools.count()
+    return lambda: next(count) // readings_a_step * step
+
+
+def working(name: str, log: list[str], turns: int = 300) -> Contestant:
+    """Notes each call."""
+
+    def run() -> None:
+        log.append(name)
+        sum(range(turns))
+
+    return Contestant(name, lambda: run)
+
+
+def test_a_clock_is_examined():
+    assert examine(ticking(10)) == HostClock(10, 10)
+    assert examine(ticking(4000, 50)) == HostClock(4000, 0)
+
+
+def test_a_coarser_clock_asks_for_longer_samples():
+    fine, coarse = examine(ticking(10)), examine(ticking(4000, 50))
+    assert fine.least_sample_ns == 50_000
+    assert coarse.least_sample_ns == 2_000_000
+
+
+@pytest.mark.parametrize("readings", [50, 5000])  # it moves, or not, while it is examined
+def test_a_clock_too_coarse_is_an_error_in_one_line(readings):
+    with pytest.raises(InfrastructureError) as raised:
+        examine(ticking(15_600_000, readings))
+    assert str(raised.value) == (
+        "the clock is too coarse: it moves in steps of 15.6 ms, and nothing can be timed "
+        "beyond 0.1 ms; use a machine whose time.perf_counter_ns is finer"
+    )
+
+
+def test_a_clock_that_stands_still_is_an_error(monkeypatch):
+    monkeypatch.setattr("harness.timing.clocks._MOST_READINGS", 100)
+    with pytest.raises(InfrastructureError, match=r"^the clock stands still: [^\n]*$"):
+        examine(lambda: 7)
+
+
+def test_this_machine_has_a_clock():
+    clock = host_clock()
+    assert 0 < clock.resolution_ns <= clock.least_sample_ns
+
+
+def test_a_sample_is_the_mean_of_its_calls():
+    calls = []
+    assert time_calls(lambda: calls.append(1), 5, ticking(1000)) == 200
+    assert len(calls) == 5
+    assert time_each([lambda: calls.append(2)] * 4, 4, ticking(1000)) == 250
+    assert calls[5:] == [2] * 4
+
+
+def test_contestants_take_turns_and_neither_is_always_first(monkeypatch):
+    monkeypatch.setattr("harness.timing.clocks._SHORTEST_SAMPLE_NS", 1.0)
+    monkeypatch.setattr("harness.timing.clocks._STEPS_A_SAMPLE", 0)
+    log: list[str] = []
+    found = measure([working("a", log), working("b", log)], FEW, "cpu")
+    rounds = [sample.calls * len(sample.host_ns) for sample in found]
+    timed = log[-sum(rounds) :]
+    assert [sample.calls for sample in found] == [1, 1]
+    assert "".join(timed) == "abbaabba"
+
+
+def test_every_contestant_has_a_sample_a_round():
+    found = measure([working("a", []), working("b", [], 3000), working("c", [])], FEW, "cpu")
+    assert [len(sample.host_ns) for sample in found] == [4, 4, 4]
+    assert all(ns > 0 for sample in found for ns in sample.host_ns)
+    assert found[1].device_ns == []
+
+
+def test_short_calls_are_timed_many_at_a_time_and_long_ones_alone():
+    short, long = measure([working("a", [], 1), working("b", [], 200_000)], FEW, "cpu")
+    assert short.calls >= 10
+    assert long.calls == 1
+
+
+def test_rounds_end_at_the_most():
+    budget = Budget(seconds=60, least_rounds=2, most_rounds=7, tight=0.0)
+    [found] = measure([working("a", [])], budget, "cpu")
+    assert len(found.host_ns) == 7
+
+
+def test_rounds_end_when_the_intervals_are_tight():
+    budget = Budget(seconds=60, least_rounds=2, most_rounds=400, tight=10.0)
+    [found] = measure([working("a", [])], budget, "cpu")
+    assert len(found.host_ns) == 30
+
+
+def test_a_call_that_is_spent_is_made_anew_and_run_once():
+    made: list[list[int]] = []
+
+    def make():
+        made.append([])
+        run = made[-1]
+        return lambda: run.append(1)
+
+    budget = Budget(seconds=0.1, least_rounds=4, most_rounds=6)
+    [found] = measure([Contestant("a", make, spent=True)], budget, "cpu")
+    assert found.calls > 1
+    assert len(made) > found.calls * len(found.host_ns)
+    assert max(map(len, made)) == 1
+
+
+def test_calls_that_are_dear_to_make_are_few():
+    def make():
+        sum(range(200_000))
+        return lambda: None
+
+    budget = Budget(seconds=0.1, least_rounds=4, most_rounds=6)
+    [found] = measure([Contestant("a", make, spent=True)], budget, "cpu")
+    assert found.calls <= 25  # 0.1 s / 4 rounds / 1 ms or more
+
+
+def test_what_a_contestant_raises_passes_through():
+    with pytest.raises(ZeroDivisionError):
+        measure([Contestant("a", lambda: lambda: 1 / 0)], FEW, "cpu")
+
+
+def test_the_noise_is_of_every_contestant_against_itself():
+    found = measure_noise([working("a", []), working("b", [])], FEW, "cpu", repeats=2)
+    assert found.comparisons == 4
+    assert found.floor >= 0
+    assert found.clock_resolution_ns == host_clock().resolution_ns
+
+
+def test_quiet_is_restored():
+    before = (gc.isenabled(), torch.get_num_threads(), os.sched_getaffinity(0))
+    with quiet():
+        assert not gc.isenabled()
+        assert torch.get_num_threads() == 1
+        assert len(os.sched_getaffinity(0)) == 1
+    assert (gc.isenabled(), torch.get_num_threads(), os.sched_getaffinity(0)) == before
+
+
+def test_quiet_is_restored_after_an_error():
+    before = os.sched_getaffinity(0)
+    with pytest.raises(ZeroDivisionError), quiet():
+        1 / 0  # noqa: B018
+    assert gc.isenabled()
+    assert os.sched_getaffinity(0) == before
+
+
+def test_a_quiet_room_inside_another_leaves_it_quiet():
+    with quiet():
+        with quiet():
+            pass
+        assert not gc.isenabled()
+        assert len(os.sched_getaffinity(0)) == 1
+
+
+def test_quiet_goes_without_a_core_of_its_own(monkeypatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    with quiet():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_the_control_is_the_same_work_each_time():
+    assert control.sample() > 0
+    assert control._work() == control._work()
