@@ -58,11 +58,13 @@ def make_local_attention_virtual_batches(
         True,
         md.logits_indices_padded,
         md.num_logits_indices,
-        None if encoder is None else encoder[virtual.requests().numpy()],
+        None if encoder is None else encoder[_requests(plan).numpy()],
     )
     if plan.wide:  # for some tensor of the batch, not for all
         take_dtypes(made, md)
-    return made if type(md) is CommonAttentionMetadata else _in_class_of(md, made, virtual)
+    if type(md) is CommonAttentionMetadata:
+        return made
+    return _in_class_of(md, made, plan, virtual.owners)
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Virtual:
-    """Rows of the virtual batch: mirrors, their twins on the device, where they come from."""
+    """Rows of the virtual batch: mirrors, their twins on the device, the table."""
 
     starts: torch.Tensor
     starts_cpu: torch.Tensor
@@ -89,14 +91,8 @@ class _Virtual:
     max_query_len: int
     max_seq_len: int
     table: torch.Tensor
-    origin: torch.Tensor
-    """(2V,) on the host: the virtual requests' requests, then their numbers of chunks."""
     owners: torch.Tensor | None = None
-    """(V,) the same requests on the device, None on the host."""
-
-    def requests(self) -> torch.Tensor:
-        """(V,) each virtual request's request, on the host."""
-        return self.origin[: self.lengths.shape[0]]
+    """(V,) each virtual request's request on the device, None on the host."""
 
 
 def _checked_plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _Plan:
@@ -120,27 +116,14 @@ def _checked_plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _
 
 def _on_host(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtual:
     n = plan.num_virtual
-    rows = plan.offsets.new_empty(7 * n + 2)
-    starts_cpu, lengths_cpu, computed, starts, lengths, origin = pieces(
-        rows, (n + 1, n, n, n + 1, n, 2 * n)
-    )
-    longest = _fill(plan, rows, starts)
+    rows = plan.offsets.new_empty(5 * n + 2)
+    starts_cpu, lengths_cpu, computed, starts, lengths = pieces(rows, (n + 1, n, n, n + 1, n))
     source = md.block_table_tensor
-    row_stride, column_stride = source.stride()
     table = source.new_empty(n, columns)
-    loops.gather_blocks(
-        source.dtype is torch.int64,
-        source.data_ptr(),
-        row_stride,
-        column_stride,
-        source.shape[1],
-        plan.wide,
-        origin.data_ptr(),
-        n,
-        columns,
-        table.data_ptr(),
-    )
-    return _Virtual(starts, starts_cpu, lengths, lengths_cpu, computed, *longest, table, origin)
+    place = source.data_ptr(), *source.stride(), source.shape[1]
+    gathered = source.dtype is torch.int64, *place, table.data_ptr(), columns
+    longest = _fill(plan, rows, starts, 2 * n + 1, gathered)
+    return _Virtual(starts, starts_cpu, lengths, lengths_cpu, computed, *longest, table)
 
 
 def _on_device(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtual:
@@ -148,7 +131,7 @@ def _on_device(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtu
     rows = plan.offsets.new_empty(3 * n + 1)
     starts_cpu, lengths_cpu, computed = pieces(rows, (n + 1, n, n))
     staged = staging(4 * n + 1, rows.dtype, device)
-    longest = _fill(plan, rows, staged)
+    longest = _fill(plan, rows, staged, 4 * n + 1)
     starts = torch.empty(n + 1, dtype=md.query_start_loc.dtype, device=device)
     lengths = torch.empty(n, dtype=md.seq_lens.dtype, device=device)
     source = md.block_table_tensor
@@ -160,37 +143,51 @@ def _on_device(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtu
         gather_virtual(uploaded, source, starts, lengths, table)
     else:
         starts.zero_()
-    mirrors = starts_cpu, lengths, lengths_cpu, computed
-    origin, owners = staged[2 * n + 1 :], uploaded[2 * n + 1 : 3 * n + 1]
-    return _Virtual(starts, *mirrors, *longest, table, origin, owners)
+    owners = uploaded[2 * n + 1 : 3 * n + 1]
+    return _Virtual(starts, starts_cpu, lengths, lengths_cpu, computed, *longest, table, owners)
 
 
-def _fill(plan: _Plan, rows: torch.Tensor, twins: torch.Tensor) -> tuple[int, int]:
-    """Fill both from their first word on, as `fill_virtual` says."""
+def _fill(
+    plan: _Plan,
+    rows: torch.Tensor,
+    twins: torch.Tensor,
+    twin_words: int,
+    gathered: tuple[Any, ...] = (False, 0, 0, 0, 0, 0, 0),
+) -> tuple[int, int]:
+    """Fill both from their first word on, and the table that is gathered: `fill_virtual`."""
     offsets, seq_lens = plan.offsets, plan.seq_lens
-    places = offsets.data_ptr(), seq_lens.data_ptr(), seq_lens.shape[0]
-    memory = plan.num_virtual, rows.data_ptr(), twins.data_ptr()
-    return loops.fill_virtual(plan.wide, *places, plan.chunk, *memory)
+    batch = offsets.data_ptr(), seq_lens.data_ptr(), seq_lens.shape[0], plan.chunk
+    made = plan.num_virtual, rows.data_ptr(), twins.data_ptr(), twin_words
+    return loops.fill_virtual(plan.wide, *batch, *made, *gathered)
+
+
+def _requests(plan: _Plan) -> torch.Tensor:
+    """(V,) each virtual request's request, on the host; few batches need to know."""
+    n = plan.num_virtual
+    rows, twins = plan.offsets.new_empty(3 * n + 1), plan.offsets.new_empty(4 * n + 1)
+    _fill(plan, rows, twins, 4 * n + 1)
+    return twins[2 * n + 1 : 3 * n + 1]
 
 
 def _in_class_of(
-    md: CommonAttentionMetadata, made: CommonAttentionMetadata, virtual: _Virtual
+    md: CommonAttentionMetadata,
+    made: CommonAttentionMetadata,
+    plan: _Plan,
+    owners: torch.Tensor | None,
 ) -> CommonAttentionMetadata:
     """The virtual batch as an instance of the batch's class, with the fields which that adds."""
-    added = {}
+    added, requests = {}, _requests(plan)
     for field, alignment in added_fields(type(md), CommonAttentionMetadata).items():
         value = getattr(md, field)
         rows = value is not None and alignment == "request"
-        added[field] = _repeated(value, virtual) if rows else value
+        added[field] = _repeated(value, requests, owners) if rows else value
     return type(md)(**vars(made), **added)
 
 
-def _repeated(value: Any, virtual: _Virtual) -> Any:
-    """One entry for each virtual request: its request's."""
-    requests = virtual.requests()
+def _repeated(value: Any, requests: torch.Tensor, owners: torch.Tensor | None) -> Any:
+    """One entry for each virtual request: its request's; `owners` are those on the device."""
     if isinstance(value, torch.Tensor):
-        owners = None if value.is_cpu else virtual.owners
-        return value.index_select(0, requests if owners is None else owners)
+        return value.index_select(0, requests if value.is_cpu or owners is None else owners)
     if isinstance(value, np.ndarray):
         return value[requests.numpy()]
     return type(value)([value[owner] for owner in requests.tolist()])

@@ -5,7 +5,7 @@ The lengths come and go as addresses: of int64 where they are `wide`, otherwise 
 
 from __future__ import annotations
 
-from .addresses import element, int32_at, int64_at
+from .addresses import int32_at, int64_at
 from .arrays import Array
 from .compiled import compiled, entry
 
@@ -63,26 +63,42 @@ def fill_virtual(
     num_virtual: int,
     rows: int,
     twins: int,
+    twin_words: int,
+    wide_table: bool,
+    table: int,
+    row_stride: int,
+    column_stride: int,
+    width: int,
+    virtual_table: int,
+    columns: int,
 ) -> tuple[int, int]:
     """Write the virtual requests' rows; returns the longest query and sequence.
 
     `rows` gets V + 1 offsets, V lengths and V numbers of computed tokens; `twins` the
-    first two again, and then `origin`: V requests and V numbers of chunks.
+    first two again, then V requests and V numbers of chunks if it has room. Where there
+    are `columns`, the table's are copied to `virtual_table`: one id each.
     """
-    n, m = 3 * num_virtual + 1, 4 * num_virtual + 1
+    n, source = 3 * num_virtual + 1, (wide_table, table, row_stride, column_stride, width)
+    target = virtual_table, columns
     if wide:
         batch64 = int64_at(offsets, num_reqs + 1), int64_at(seq_lens, num_reqs)
-        return fill_chunks(batch64, chunk, int64_at(rows, n), int64_at(twins, m))
+        made64 = int64_at(rows, n), int64_at(twins, twin_words)
+        return fill_chunks(batch64, chunk, made64, source, target)
     batch = int32_at(offsets, num_reqs + 1), int32_at(seq_lens, num_reqs)
-    return fill_chunks(batch, chunk, int32_at(rows, n), int32_at(twins, m))
+    made = int32_at(rows, n), int32_at(twins, twin_words)
+    return fill_chunks(batch, chunk, made, source, target)
 
 
 @compiled
 def fill_chunks(
-    batch: tuple[Array, Array], chunk: int, rows: Array, twins: Array
+    batch: tuple[Array, Array],
+    chunk: int,
+    made: tuple[Array, Array],
+    source: tuple[bool, int, int, int, int],
+    target: tuple[int, int],
 ) -> tuple[int, int]:
     """`fill_virtual` of lengths of either dtype."""
-    offsets, seq_lens = batch
+    (offsets, seq_lens), (rows, twins) = batch, made
     n = rows.shape[0] // 3
     starts, lengths, computed = rows[: n + 1], rows[n + 1 : 2 * n + 1], rows[2 * n + 1 :]
     requests, chunks = twins[2 * n + 1 : 3 * n + 1], twins[3 * n + 1 :]
@@ -102,53 +118,44 @@ def fill_chunks(
             starts[v + 1] = start
             lengths[v] = end - begin
             computed[v] = end - begin - virtual_len
-            requests[v] = r
-            chunks[v] = k
             max_query_len = max(max_query_len, virtual_len)
             max_seq_len = max(max_seq_len, end - begin)
+            if chunks.shape[0]:
+                requests[v], chunks[v] = r, k
+            if target[1]:
+                gather_blocks(source, r, k, target, v)
             v += 1
     twins[: 2 * n + 1] = rows[: 2 * n + 1]
     return max_query_len, max_seq_len
 
 
-@entry
+@compiled
 def gather_blocks(
-    wide_table: bool,
-    table: int,
-    row_stride: int,
-    column_stride: int,
-    width: int,
-    wide: bool,
-    origin: int,
-    num_virtual: int,
-    columns: int,
-    virtual_table: int,
+    source: tuple[bool, int, int, int, int], r: int, k: int, target: tuple[int, int], v: int
 ) -> None:
-    """Copy each virtual request's columns of the table; beyond the last one, that one."""
-    for v in range(num_virtual):
-        request, chunk = element(origin, v, wide), element(origin, num_virtual + v, wide)
-        first = min(chunk * columns, width - 1)
-        inside = min(columns, width - first)
-        source = request * row_stride + first * column_stride
-        span, target = 1 + (width - 1 - first) * column_stride, v * columns
-        if wide_table:
-            row64 = int64_at(table + 8 * source, span)
-            out64 = int64_at(virtual_table + 8 * target, columns)
-            copy_columns(row64, column_stride, inside, out64)
-        else:
-            row = int32_at(table + 4 * source, span)
-            out = int32_at(virtual_table + 4 * target, columns)
-            copy_columns(row, column_stride, inside, out)
+    """Copy the columns of request r's chunk k to row v; beyond the last one, that one."""
+    wide, table, row_stride, column_stride, width = source
+    virtual_table, columns = target
+    first = min(k * columns, width - 1)
+    inside = min(columns, width - first)
+    begin, row = r * row_stride + first * column_stride, v * columns
+    span = 1 + (width - 1 - first) * column_stride
+    if wide:
+        ids64, out64 = int64_at(table + 8 * begin, span), int64_at(virtual_table + 8 * row, columns)
+        copy_columns(ids64, column_stride, inside, out64)
+    else:
+        ids, out = int32_at(table + 4 * begin, span), int32_at(virtual_table + 4 * row, columns)
+        copy_columns(ids, column_stride, inside, out)
 
 
 @compiled
-def copy_columns(row: Array, stride: int, inside: int, out: Array) -> None:
-    """Fill `out` with `inside` elements of `row`, one each `stride`, then with its last one."""
+def copy_columns(ids: Array, stride: int, inside: int, out: Array) -> None:
+    """Fill `out` with `inside` of the ids, one each `stride`, then with the last one."""
     if stride == 1:
         for i in range(inside):  # vectorises
-            out[i] = row[i]
+            out[i] = ids[i]
     else:
         for i in range(inside):
-            out[i] = row[i * stride]
+            out[i] = ids[i * stride]
     for i in range(inside, out.shape[0]):
-        out[i] = row[-1]
+        out[i] = ids[-1]
