@@ -17,6 +17,8 @@ from .step_charts import comparison_text, parts_text, step_charts
 from .timing_tables import Parts, conditions, operation_parts
 from .wording import GLYPHS, many
 
+_ROOM = 285_000
+"""Bytes of the page for all operations, half of it beside failures; the rest is in bench.json."""
 _LISTED = 60
 """Rows of a list that may be long; the rest is counted."""
 
@@ -85,7 +87,7 @@ def build_performance(run: Run) -> Performance | None:
             forest(bench, pair, f"forest{number}") for number, pair in enumerate(pairs(bench), 1)
         ),
         profile=profile(bench, "profile") if bench.comparisons else None,
-        parts=operation_parts(bench, "operation"),
+        parts=operation_parts(bench, "operation", _ROOM // 2 if run.findings else _ROOM),
         step_sentences=tuple(f"{comparison_text(c)}." for c in bench.step_comparisons),
         step_parts=tuple(parts_text(bench)),
         steps=tuple(step_charts(bench, "trace")),

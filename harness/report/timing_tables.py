@@ -22,9 +22,7 @@ from .ratios import Gathered, Pair, by_operation, counts_text, drift, pairs
 from .sample_charts import drift_text
 from .wording import clean, many
 
-_ROOM = 230_000
-"""Bytes of the page for all operations; those that no longer fit are in bench.json."""
-_CHART, _ROW = 3_600, 250
+_CHART, _ROW = 3_400, 225
 """Bytes that a chart and a row take, about."""
 
 
@@ -63,8 +61,8 @@ class Parts(NamedTuple):
     left_out: tuple[str, ...]
 
 
-def operation_parts(bench: Bench, prefix: str) -> Parts:
-    """The operations in the order of the first pair's ratios, the slowest first."""
+def operation_parts(bench: Bench, prefix: str, room: int) -> Parts:
+    """The operations by the first pair's ratios, the slowest first, as far as `room` bytes go."""
     timings: dict[str, list[Timing]] = {}
     for timing in bench.timings:
         timings.setdefault(timing.operation, []).append(timing)
@@ -77,7 +75,7 @@ def operation_parts(bench: Bench, prefix: str) -> Parts:
     used = 0
     for name in dict.fromkeys([*gathered, *timings]):
         used += _CHART + _ROW * len({t.workload.name for t in timings.get(name, [])})
-        if used > _ROOM:
+        if used > room:
             left_out.append(name)
             continue
         key = f"{prefix}{len(shown) + 1}"

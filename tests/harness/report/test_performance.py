@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
+from harness.model.run import OracleCount
 from harness.model.timing import BaselineResult, Interval
 from harness.report.html import render_html
 from harness.report.performance import build_baseline, build_performance
@@ -247,12 +248,19 @@ def test_one_candidate_alone_has_times_and_no_ratio(timed, oracles):
     assert "Operation by operation" in text
 
 
-def test_a_full_benchmark_fits_in_half_a_megabyte(benchmarks, make_timed_run, oracles):
-    names = tuple(f"make_an_operation_number_{i}" for i in range(50))
+@pytest.mark.parametrize(("operations", "failures"), [(40, 0), (60, 0), (60, 12)])
+def test_a_full_benchmark_fits_in_half_a_megabyte(
+    operations, failures, benchmarks, make_timed_run, make_finding
+):
+    oracles = {f"oracle {i}": "A rule." for i in range(10)}
+    names = tuple(f"make_an_operation_number_{i}" for i in range(operations))
     bench = benchmarks.compared(benchmarks.bench(names))
-    source = render_html(make_timed_run("SLOWER", bench), oracles)
-    assert len(source.encode()) < 500_000
-    assert "Left out to keep this file small" in text_of(source)
+    run = make_timed_run("SLOWER", bench, findings=[make_finding(i) for i in range(failures)])
+    for result in run.operations:
+        result.cases, result.oracles = 10_000, {name: OracleCount(checks=9) for name in oracles}
+    source = render_html(run, oracles)
+    assert len(source.encode()) < (750_000 if failures else 500_000)
+    assert ("Left out to keep this file small" in text_of(source)) == (operations > 40)
 
 
 def test_names_of_candidates_are_never_markup(timed, oracles):
