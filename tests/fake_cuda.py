@@ -253,6 +253,7 @@ def install() -> None:
         "empty_cache": lambda: None,
         "mem_get_info": lambda _device=None: (1 << 33, 1 << 34),
         "Event": _Event,
+        "_sleep": lambda _cycles: None,
     }
     for name, fake in fakes.items():
         setattr(torch.cuda, name, fake)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -139,6 +142,33 @@ def test_calls_that_are_dear_to_make_are_few():
 def test_what_a_contestant_raises_passes_through():
     with pytest.raises(ZeroDivisionError):
         measure([Contestant("a", lambda: lambda: 1 / 0)], FEW, "cpu")
+
+
+ON_A_DEVICE = """
+import torch
+from harness.timing.paired import Budget, Contestant, measure
+given = torch.arange(1000, device="cuda")
+budget = Budget(seconds=0, least_rounds=4, most_rounds=4)
+for spent in (False, True):
+    [found] = measure([Contestant("a", lambda: lambda: given + 1, spent)], budget, "cuda")
+    print(len(found.host_ns), len(found.device_ns), min(found.device_ns) > 0, found.calls <= 100)
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_on_a_device_every_round_has_a_sample_of_both_clocks(tmp_path):
+    root = Path(__file__).parents[3]
+    script = tmp_path / "script.py"
+    script.write_text(ON_A_DEVICE)
+    done = subprocess.run(
+        [sys.executable, "tests/fake_cuda.py", str(script)],
+        cwd=root,
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["4 4 True True"] * 2, done.stderr
 
 
 def test_the_noise_is_of_every_contestant_against_itself():
