@@ -14,10 +14,10 @@ GROUNDS = ("ground", "raised", "sunken")
 TEXT = [
     *((colour, ground) for colour in ("text", "soft", "link") for ground in GROUNDS),
     *((colour, ground) for colour in ("good", "bad", "open") for ground in GROUNDS),
-    *(("text", f"{state}-ground") for state in ("good", "bad", "open")),
+    *(("text", f"{state}-ground") for state in ("good", "bad", "open", "known")),
     *(("soft", f"{state}-ground") for state in ("good", "bad")),
     ("on-query", "query"),
-    *((state, f"{state}-ground") for state in ("good", "bad", "open")),
+    *((state, f"{state}-ground") for state in ("good", "bad", "open", "known")),
 ]
 MARKS = [
     ("query", "raised"),

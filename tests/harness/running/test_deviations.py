@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from harness.model.case import Case
 from harness.model.deviation import Deviation
 from harness.model.verdict import Failure
 from harness.running.candidates import version_of
+from harness.running.conditions import NAMES
 from harness.running.deviations import DeviationError, explain, known, load
 
 SPLIT = "split_decodes_and_prefills"
@@ -165,6 +167,19 @@ def test_what_a_kernel_sees_follows_from_known_deviations():
     assert explain((entry,), PADDED, (failure(), seen, other)).unknown == (seen, other)
     limited = deviation(oracles=["equality"])
     assert explain((limited,), PADDED, (failure(), seen)).unknown == (seen,)
+
+
+def test_the_example_of_the_documentation_is_right(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "candidates.md").read_text(encoding="utf-8")
+    path = tmp_path / "known.toml"
+    path.write_text(
+        page.split("```toml\n[[deviation]]")[1].split("```")[0].join(["[[deviation]]", ""])
+    )
+    assert [entry.id for entry in load(str(path), "0.11.2")] == ["E2", "no-checks"]
+    names = {name for line in page.splitlines() if line.startswith("| `q`") for name in "qcs"}
+    assert names <= set(NAMES)
+    for name in NAMES:
+        assert f"`{name}`" in page
 
 
 def test_version_of_a_candidate_is_its_packages():

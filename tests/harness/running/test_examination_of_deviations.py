@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from harness.cases.batches import make_batch
 from harness.model.candidate import Candidate
+from harness.model.case import Case, Sourced
 from harness.operations import ALL
 from harness.running.task import Outcome, Settings, examine
 from harness.running.worker import warm_up
@@ -15,6 +17,11 @@ SPLIT = "split_decodes_and_prefills"
 # two_bugs.py has these two and nothing else.
 LATE = {"id": "D1", "when": "params['decode_threshold'] == 8", "title": "loses a decode"}
 EXTRA = {"id": "D2", "when": "params['decode_threshold'] != 8", "title": "one token too many"}
+BATCH = make_batch([2, 2, 9], [3, 3, 3], 4)
+TWO_DECODES = Sourced(
+    Case(SPLIT, BATCH, {"decode_threshold": 8, "require_uniform": False}), "corpus"
+)
+"""Shows D1, which chance may leave out."""
 
 
 def toml(entries):
@@ -38,7 +45,8 @@ def examined(tmp_path):
         path.write_text(toml(entries), encoding="utf-8")
         candidate = Candidate(name, str(CANDIDATES / f"{name}.py"), deviations=str(path))
         chosen = Settings(**{"examples": 100, "examples_db": "", "timeout_s": 5.0} | settings)
-        return examine(ALL[SPLIT], candidate, chosen, [], [], tmp_path / "ledger.jsonl")
+        ledger = tmp_path / "ledger.jsonl"
+        return examine(ALL[SPLIT], candidate, chosen, [], [TWO_DECODES], ledger)
 
     return run
 

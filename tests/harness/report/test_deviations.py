@@ -1,0 +1,122 @@
+"""Known deviations stand apart in every file of the report, and stale ones are named."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from harness.model.run import DeviationResult, OracleCount
+from harness.report.deviations import build_deviations, deviation_line, deviations_title
+from harness.report.html import render_html
+from harness.report.junit import junit_bytes
+from harness.report.markdown import markdown_text
+from harness.report.matrix import build_matrix
+from harness.report.summary import summary_bytes
+
+
+@pytest.fixture
+def known(make_run, make_result, make_finding):
+    """A run of which one operation deviates as known; another entry is stale."""
+    shown = make_finding(7, command="attnproof replay cases/x.json --candidate vllm")
+    about = {"reference": "SPEC <2>", "operation": shown.operation, "candidate": shown.candidate}
+    counts = {"equality": OracleCount(checks=400, known=31), "purity": OracleCount(checks=400)}
+    result = make_result(
+        shown.operation, "DEVIATES", cases=400, checks=800, known=31, oracles=counts
+    )
+    run = make_run("PASS", [result, make_result("split_attn_metadata")])
+    run.deviations = [
+        DeviationResult(
+            id="E2",
+            title="counts <padded> rows",
+            since="2024-12-03",
+            version="0.11.2",
+            cases=31,
+            oracles=("equality",),
+            fields=("num_decodes",),
+            shown=shown,
+            **about,
+        ),
+        DeviationResult(id="E9", title="gone", since="", version="0.11.2", cases=0, **about),
+    ]
+    return run
+
+
+def test_the_line_of_the_terminal(known):
+    there, stale = known.deviations
+    assert deviation_line(there) == (
+        "KNOWN  build_slot_mapping [optimized] E2: counts <padded> rows; 31 cases; "
+        "attnproof replay cases/x.json --candidate vllm"
+    )
+    assert deviation_line(stale) == (
+        "STALE  build_slot_mapping [optimized] E9: gone; no case shows it in 0.11.2: "
+        "correct its versions, or drop it"
+    )
+
+
+def test_the_card_of_one_that_showed_and_of_a_stale_one(known):
+    there, stale = build_deviations(known)
+    assert (there.label, there.age) == ("K1", "known since 2024-12-03, 30 days")
+    assert there.card is not None
+    assert there.card.batch.startswith("<svg")
+    assert (stale.label, stale.age, stale.card) == ("K2", "", None)
+    assert deviations_title(known.deviations) == "2 known deviations, 1 of them stale"
+
+
+def test_the_page_has_a_section_a_link_and_words(known, oracles):
+    page = render_html(known, oracles)
+    assert '<section id="deviations"' in page
+    assert "E2: Counts &lt;padded&gt; rows" in page
+    assert "Reference: SPEC &lt;2&gt;" in page
+    assert "<strong>Stale:</strong>" in page
+    assert f'href="#/finding/{known.deviations[0].shown.id}" aria-label="Finding K1"' in page
+
+
+def test_the_matrix_tells_known_from_verified(known, oracles):
+    matrix = build_matrix(known, oracles)
+    row = matrix.groups[0].rows[0]
+    cell = row.cells[matrix.oracles.index("equality")]
+    assert (row.verdict, cell.state, cell.words) == ("DEVIATES", "DEVIATES", "31 of 400 known")
+    assert cell.links[0].label == "K1"
+    totals = {total.state: total.pairs for total in matrix.totals}
+    assert (totals["PASS"], totals["DEVIATES"]) == (1, 1)
+
+
+def test_a_failure_leads_where_something_is_known_too(known, oracles, make_finding):
+    known.findings = [make_finding(8)]
+    known.operations[0].verdict = "FAIL"
+    known.operations[0].oracles["equality"].failed = 3
+    matrix = build_matrix(known, oracles)
+    cell = matrix.groups[0].rows[0].cells[matrix.oracles.index("equality")]
+    assert (cell.state, [link.label for link in cell.links]) == ("FAIL", ["F1", "K1"])
+
+
+def test_junit_shows_no_green_for_it(known):
+    suite = ElementTree.fromstring(junit_bytes(known))[0]
+    case = suite.find("testcase")
+    message = case.find("skipped").get("message")
+    assert message == "DEVIATES: 31 cases fail by known deviations only"
+    assert case.find("system-out").text.splitlines() == [*map(deviation_line, known.deviations)]
+    assert [
+        case.get("name") for case in suite.iter("testcase") if case.find("skipped") is None
+    ] == ["split_attn_metadata"]
+
+
+def test_markdown_names_stale_ones_first(known):
+    text = markdown_text(known)
+    assert text.index("**stale** E9 gone") < text.index("E2 counts \\<padded\\> rows")
+    assert "1 known to deviate" in text
+
+
+def test_summary_has_them(known):
+    found = msgspec.json.decode(summary_bytes(known))
+    assert found["counts"]["deviating"] == 1
+    there, stale = found["deviations"]
+    assert (there["id"], there["cases"], there["stale"], there["fields"]) == (
+        "E2",
+        31,
+        False,
+        ["num_decodes"],
+    )
+    assert (stale["stale"], stale["command"]) == (True, "")
