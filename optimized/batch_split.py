@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from .host import batch_split as host
 from .host.shapes import lengths_dtype
 
 _SPLIT = "split_decodes_and_prefills"
+_REORDER = "reorder_batch_to_split_decodes_and_prefills"
 
 
 def split_decodes_and_prefills(
@@ -70,14 +72,16 @@ def reorder_batch_to_split_decodes_and_prefills(
     moved. MetadataError for a threshold below 1 and for a request that is not
     scheduled, both before the first swap. SPEC.md section 2.
     """
-    operation = "reorder_batch_to_split_decodes_and_prefills"
-    check_int(operation, "decode_threshold", decode_threshold, 1)
-    tokens = _scheduled(operation, input_batch, scheduler_output)
+    if type(decode_threshold) is not int or decode_threshold < 1:
+        check_int(_REORDER, "decode_threshold", decode_threshold, 1)
+    tokens = _scheduled(input_batch, scheduler_output)
+    if len(tokens) < 2 or max(tokens) <= decode_threshold:
+        return False
     prefills = [row for row, count in enumerate(tokens) if count > decode_threshold]
     num_decodes = len(tokens) - len(prefills)
-    misplaced = prefills[: bisect_left(prefills, num_decodes)]
-    if not misplaced:
+    if prefills[0] >= num_decodes:
         return False
+    misplaced = prefills[: bisect_left(prefills, num_decodes)]
     behind = range(len(tokens) - 1, num_decodes - 1, -1)
     decodes = [row for row in behind if tokens[row] <= decode_threshold]
     for prefill, decode in zip(misplaced, decodes, strict=True):
@@ -85,14 +89,15 @@ def reorder_batch_to_split_decodes_and_prefills(
     return True
 
 
-def _scheduled(
-    operation: str, input_batch: InputBatch, scheduler_output: SchedulerOutput
-) -> Sequence[Any]:
+def _scheduled(input_batch: InputBatch, scheduler_output: SchedulerOutput) -> Sequence[Any]:
     """Scheduled tokens of each row; a plain dict is read in one sweep."""
-    scheduled = scheduler_output.num_scheduled_tokens
-    if type(scheduled) is dict:
+    scheduled, req_ids = scheduler_output.num_scheduled_tokens, input_batch.req_ids
+    if type(scheduled) is dict and req_ids:
         try:
-            return list(map(scheduled.__getitem__, input_batch.req_ids))
+            if len(req_ids) == 1:
+                return (scheduled[req_ids[0]],)
+            tokens: Sequence[Any] = itemgetter(*req_ids)(scheduled)
+            return tokens
         except KeyError:
             pass  # the shared check names the request
-    return scheduled_tokens(operation, input_batch, scheduler_output)
+    return scheduled_tokens(_REORDER, input_batch, scheduler_output)
