@@ -25,8 +25,9 @@ from .batch_split import (
     split_decodes_and_prefills,
 )
 from .cache_write import reshape_and_cache_flash
-from .host.arrays import array, common_dtype
-from .host.lengths import lengths_fit
+from .host import lengths as loops
+from .host.arrays import common_dtype
+from .host.lengths import dense_lengths
 from .host.paged_attention import Attention
 from .kv_cache import copy_blocks, swap_blocks
 from .paged_attention import attend, attend_decodes
@@ -85,14 +86,16 @@ class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentio
 
 def _lengths_fit(md: CommonAttentionMetadata, block_size: int) -> bool:
     """True if `check_build` would certainly pass: the bound alone mostly shows room for all."""
-    offsets, seq_lens = md.query_start_loc_cpu, md.seq_lens_cpu
-    computed = md.num_computed_tokens_cpu
-    dtype = common_dtype(offsets, seq_lens, computed)
+    mirrors = md.query_start_loc_cpu, md.seq_lens_cpu, md.num_computed_tokens_cpu
+    dtype = common_dtype(*mirrors)
+    offsets, seq_lens, computed = dense_lengths(md, dtype)
     most = min(md.max_seq_len, md.block_table_tensor.shape[1] * block_size)
-    return lengths_fit(
-        array(offsets, dtype),
-        array(seq_lens, dtype),
-        array(computed, dtype),
+    return loops.lengths_fit_at(
+        dtype is torch.int64,
+        offsets.data_ptr(),
+        seq_lens.data_ptr(),
+        computed.data_ptr(),
+        md.num_reqs,
         md.num_actual_tokens,
         md.max_query_len,
         most,

@@ -10,7 +10,10 @@ import torch
 
 from reference.interface import CommonAttentionMetadata
 
+from .host import xformers_mask as loops
+
 _INT32_MAX: Final = 2**31 - 1
+_INT32S: Final = torch.empty(0, dtype=torch.int32)
 
 
 def decode_mask(md: CommonAttentionMetadata, rows: int, block_size: int) -> Any | None:
@@ -24,12 +27,12 @@ def decode_mask(md: CommonAttentionMetadata, rows: int, block_size: int) -> Any 
     if rows * room > _INT32_MAX or not installed():
         return None
     mask, lengths, padded_lengths = _classes()
-    starts: list[int] = md.query_start_loc_cpu[: rows + 1].tolist()
-    seq_lens: list[int] = md.seq_lens_cpu[:rows].tolist()
-    seqlen = _int32(md.seq_lens[:rows])
+    starts: list[int] = md.query_start_loc_cpu.tolist()[: rows + 1]
+    seq_lens: list[int] = md.seq_lens_cpu.tolist()[:rows]
+    seqlen = _int32(_first(md.seq_lens, rows))
     return mask(
         lengths(
-            seqstart=_int32(md.query_start_loc[: rows + 1]),
+            seqstart=_int32(_first(md.query_start_loc, rows + 1)),
             max_seqlen=int(starts[rows] > 0),
             min_seqlen=int(starts[rows] == rows),
             seqstart_py=starts,
@@ -43,9 +46,14 @@ def decode_mask(md: CommonAttentionMetadata, rows: int, block_size: int) -> Any 
             seqlen_py=seq_lens,
             padding=room,
         ),
-        md.block_table_tensor[:rows],
+        _first(md.block_table_tensor, rows),
         block_size,
     )
+
+
+def _first(tensor: torch.Tensor, length: int) -> torch.Tensor:
+    """Its first entries: itself if that is all of them, as a view costs more than looking."""
+    return tensor if tensor.shape[0] == length else tensor[:length]
 
 
 @lru_cache(maxsize=1)
@@ -74,10 +82,15 @@ def _int32(values: torch.Tensor) -> torch.Tensor:
     """Dense, as xformers' kernel reads it; mostly the tensor itself."""
     if values.dtype is not torch.int32:
         values = values.to(torch.int32)
-    return values.contiguous()
+    return values if values.is_contiguous() else values.contiguous()
 
 
 def _rooms(rows: int, room: int, device: torch.device) -> torch.Tensor:
-    if not room:
-        return torch.zeros(rows + 1, dtype=torch.int32, device=device)
-    return torch.arange(0, rows * room + 1, room, dtype=torch.int32, device=device)
+    """Where each row's room begins, and the end: multiples of `room`, which may be 0."""
+    if device.type != "cpu":
+        if not room:
+            return torch.zeros(rows + 1, dtype=torch.int32, device=device)
+        return torch.arange(0, rows * room + 1, room, dtype=torch.int32, device=device)
+    rooms = _INT32S.new_empty(rows + 1)
+    loops.fill_multiples(rows + 1, room, rooms.data_ptr())
+    return rooms

@@ -1,0 +1,14 @@
+"""What xformers' mask needs besides the batch's own tensors."""
+
+from __future__ import annotations
+
+from .addresses import int32_at
+from .compiled import entry
+
+
+@entry
+def fill_multiples(count: int, step: int, out: int) -> None:
+    """Write 0, step, 2 * step, ...: `count` int32 from address `out` on."""
+    multiples = int32_at(out, count)
+    for i in range(count):
+        multiples[i] = i * step
