@@ -81,7 +81,7 @@ def test_only_entries_of_the_version_are_loaded(written):
         ({"when": "open('x')"}, "when uses 'open'"),
         ({"reference": ""}, "reference is empty"),
         ({"title": 3}, r"Expected `str`, got `int` - at `\$.title`"),
-        ({"vresions": "*"}, "unknown field `vresions`"),
+        ({"version": "*"}, "unknown field `version`"),
     ],
 )
 def test_mistakes_in_the_file_are_one_line(written, changes, message):
@@ -176,8 +176,6 @@ def test_the_example_of_the_documentation_is_right(tmp_path):
         page.split("```toml\n[[deviation]]")[1].split("```")[0].join(["[[deviation]]", ""])
     )
     assert [entry.id for entry in load(str(path), "0.11.2")] == ["E2", "no-checks"]
-    names = {name for line in page.splitlines() if line.startswith("| `q`") for name in "qcs"}
-    assert names <= set(NAMES)
     for name in NAMES:
         assert f"`{name}`" in page
 

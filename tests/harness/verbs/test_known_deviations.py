@@ -1,0 +1,85 @@
+"""`--deviations`: exit code 0 for what is known, a line each, and replay says so too."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import harness.running.candidates as candidates
+from harness.running.errors import UsageError
+from harness.verbs.replay import replay
+from harness.verbs.verify import Options, verify
+from tests.harness.conftest import CANDIDATES
+
+SPLIT = "split_decodes_and_prefills"
+ENTRY = """
+[[deviation]]
+id = "{id}"
+title = "{title}"
+operations = ["split_decodes_and_prefills"]
+versions = "*"
+reference = "two_bugs.py"
+when = "{when}"
+"""
+EXTRA = ENTRY.format(id="D2", title="one token too many", when="params['decode_threshold'] != 8")
+LATE = ENTRY.format(id="D1", title="loses a decode", when="params['decode_threshold'] == 8")
+GONE = ENTRY.format(id="D3", title="gone", when="R > 10000")
+
+
+@pytest.fixture
+def verified(tmp_path):
+    """Verify two_bugs.py with entries that are known."""
+    path = tmp_path / "known.toml"
+
+    def run(text, **options):
+        path.write_text(text, encoding="utf-8")
+        small = {"examples": 20, "steps": 0, "seed": 1, "remember": False} | options
+        chosen = Options(
+            ops=SPLIT,
+            candidates=[str(CANDIDATES / "two_bugs.py")],
+            out=tmp_path / "out",
+            deviations=path,
+            **small,
+        )
+        return verify(chosen)
+
+    return run
+
+
+def test_known_deviations_pass_and_are_told_and_replayed(verified, tmp_path, capfd):
+    assert verified(EXTRA + LATE + GONE) == 0
+    said = capfd.readouterr().out
+    assert f"DEVIATES    {SPLIT} [two_bugs]" in said
+    [command] = re.findall(r"KNOWN  .* D2: one token too many; \d+ cases?; (.*)", said)
+    assert command.endswith(f" --deviations {tmp_path / 'known.toml'}")
+    assert "STALE" not in said, "fewer examples than usual make nothing stale"
+    case = command.split()[2]
+    known = tmp_path / "known.toml"
+    assert replay(case, [], "auto", tmp_path / "out", 20.0, known) == 0
+    assert f"KNOWN {SPLIT} [two_bugs] D2: one token too many" in capfd.readouterr().out
+    assert replay(case, [], "auto", tmp_path / "out", 20.0) == 1
+
+
+def test_a_mistake_in_the_file_is_heard_of_before_the_run(verified, tmp_path):
+    with pytest.raises(UsageError, match=r"entry 1 \(D2\): no operation 'nonesuch'"):
+        verified(EXTRA.replace(SPLIT, "nonesuch"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_vllm_its_candidate_is_one_line(monkeypatch):
+    absent = {"vllm": None}
+    monkeypatch.setattr(candidates, "_find_spec", lambda name: absent.get(name, name))
+    for name in ("vllm", "harness.adapters.vllm"):
+        with pytest.raises(UsageError, match=f"candidate {name}: vLLM is not installed; `tox"):
+            candidates.resolve([name], "auto")
+
+
+def test_vllm_brings_its_known_deviations(monkeypatch):
+    monkeypatch.setattr(candidates, "_find_spec", lambda _name: object())
+    [candidate] = candidates.resolve(["vllm"], "auto")
+    assert (candidate.name, candidate.target) == ("vllm", "harness.adapters.vllm")
+    assert candidate.deviations.endswith("vllm_deviations.toml")
+    [dotted] = candidates.resolve(["harness.adapters.vllm"], "auto")
+    assert dotted.deviations == candidate.deviations
+    assert "vllm" not in [candidate.name for candidate in candidates.resolve([], "auto")]
