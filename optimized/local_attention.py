@@ -71,11 +71,12 @@ def make_local_attention_virtual_batches(
 class _Plan:
     """The batch's mirrors, dense and of one dtype, and how many virtual requests they make."""
 
-    chunk: int
     wide: bool
     """Whether the dtype is int64, not int32."""
     offsets: torch.Tensor
     seq_lens: torch.Tensor
+    batch: tuple[int, int, int, int]
+    """Their addresses, the number of requests, the chunk."""
     num_virtual: int
 
 
@@ -104,14 +105,14 @@ def _checked_plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _
         dtype = torch.int64
     wide = dtype is torch.int64
     offsets, seq_lens, computed = dense_lengths(md, dtype)
-    places = offsets.data_ptr(), seq_lens.data_ptr(), computed.data_ptr()
+    batch = offsets.data_ptr(), seq_lens.data_ptr(), md.num_reqs, chunk
     bounds = md.num_actual_tokens, md.max_query_len, md.max_seq_len
-    count = loops.count_virtual(wide, *places, md.num_reqs, *bounds, chunk)
+    count = loops.count_virtual(wide, *batch, computed.data_ptr(), *bounds)
     if count < 0 or md.dcp_local_seq_lens is not None:
         check_local_attention(chunk, md, block_size)
     check_logits(_LOCAL, md)
     check_rows(_LOCAL, md)
-    return _Plan(chunk, wide, offsets, seq_lens, count)
+    return _Plan(wide, offsets, seq_lens, batch, count)
 
 
 def _on_host(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtual:
@@ -155,10 +156,8 @@ def _fill(
     gathered: tuple[Any, ...] = (False, 0, 0, 0, 0, 0, 0),
 ) -> tuple[int, int]:
     """Fill both from their first word on, and the table that is gathered: `fill_virtual`."""
-    offsets, seq_lens = plan.offsets, plan.seq_lens
-    batch = offsets.data_ptr(), seq_lens.data_ptr(), seq_lens.shape[0], plan.chunk
     made = plan.num_virtual, rows.data_ptr(), twins.data_ptr(), twin_words
-    return loops.fill_virtual(plan.wide, *batch, *made, *gathered)
+    return loops.fill_virtual(plan.wide, *plan.batch, *made, *gathered)
 
 
 def _requests(plan: _Plan) -> torch.Tensor:

@@ -99,6 +99,8 @@ class _Rows:
     offsets: torch.Tensor
     seq_lens: torch.Tensor
     computed: torch.Tensor
+    places: tuple[int, int, int]
+    """Their addresses."""
 
 
 def _checked_rows(operation: str, md: CommonAttentionMetadata) -> _Rows:
@@ -115,17 +117,16 @@ def _checked_rows(operation: str, md: CommonAttentionMetadata) -> _Rows:
         check_sequences(operation, md)
     check_logits(operation, md)
     check_rows(operation, md)
-    return _Rows(wide, *mirrors)
+    return _Rows(wide, *mirrors, places)
 
 
 def _checked_bounds(ubatch: UBatchSlice, md: CommonAttentionMetadata, rows: _Rows) -> Bounds:
     requests, tokens = check_ubatch(_SLICE, ubatch)
     r0, r1 = check_slice(_SLICE, "request_slice", requests, md.num_reqs)
     t0, t1 = check_slice(_SLICE, "token_slice", tokens, md.num_actual_tokens)
-    offsets = rows.offsets
-    if not loops.spans_match(rows.wide, offsets.data_ptr(), md.num_reqs, r0, r1, t0, t1):
-        check_span(_SLICE, offsets.tolist(), r0, r1, t0, t1)
-    if md.dcp_local_seq_lens is not None and int(offsets[r1]) > t1:
+    if not loops.spans_match(rows.wide, rows.places[0], md.num_reqs, r0, r1, t0, t1):
+        check_span(_SLICE, rows.offsets.tolist(), r0, r1, t0, t1)
+    if md.dcp_local_seq_lens is not None and int(rows.offsets[r1]) > t1:
         expected = "None, or no request cut at its back"
         raise MetadataError(_SLICE, "dcp_local_seq_lens", "set", expected)
     return r0, r1, t0, t1
@@ -143,15 +144,18 @@ def _child(
     """
     r0, r1, t0, t1 = bounds
     n = r1 - r0
-    sizes = (n + 1, n, n) if twins else (n + 1, n, n, n + 1, n)
     num_written = 3 * n + 1 if twins else 5 * n + 2
     made = rows.offsets.new_empty(num_written)
-    places = rows.offsets.data_ptr(), rows.seq_lens.data_ptr(), rows.computed.data_ptr()
     max_query_len, max_seq_len = loops.slice_rows(
-        rows.wide, *places, r0, r1, t0, t1, made.data_ptr(), num_written
+        rows.wide, *rows.places, r0, r1, t0, t1, made.data_ptr(), num_written
     )
-    starts_cpu, seq_lens_cpu, computed_cpu, *own_twins = pieces(made, sizes)
-    starts, seq_lens = twins or own_twins
+    if twins:
+        starts, seq_lens = twins
+        starts_cpu, seq_lens_cpu, computed_cpu = pieces(made, (n + 1, n, n))
+    else:
+        starts_cpu, seq_lens_cpu, computed_cpu, starts, seq_lens = pieces(
+            made, (n + 1, n, n, n + 1, n)
+        )
     logits_indices, num_logits = _logits_in_slice(md, t0, t1)
     encoder, dcp = md.encoder_seq_lens, md.dcp_local_seq_lens
     child = CommonAttentionMetadata(  # by position: half a microsecond less than by name

@@ -15,12 +15,12 @@ def count_virtual(
     wide: bool,
     offsets: int,
     seq_lens: int,
-    computed: int,
     num_reqs: int,
+    chunk: int,
+    computed: int,
     num_actual_tokens: int,
     max_query_len: int,
     max_seq_len: int,
-    chunk: int,
 ) -> int:
     """Number of virtual requests; -1 if `check_queries` or `check_sequences` would fail."""
     bounds = num_actual_tokens, max_query_len, max_seq_len

@@ -44,7 +44,10 @@ def lengths_dtype(md: CommonAttentionMetadata) -> torch.dtype | None:
         and slots.dtype is _INT64
         and slots.ndim == 1
         and slots.numel() >= tokens
-        and _together(starts, lengths, table, slots)
+        and (
+            (starts.is_cpu and lengths.is_cpu and table.is_cpu and slots.is_cpu)
+            or starts.device == lengths.device == table.device == slots.device
+        )
     )
     if not fit or (table.dtype is not _INT32 and table.dtype is not _INT64):
         return None
@@ -52,14 +55,6 @@ def lengths_dtype(md: CommonAttentionMetadata) -> torch.dtype | None:
     if first is starts_cpu.dtype is lengths.dtype is lengths_cpu.dtype is computed.dtype is _INT32:
         return _INT32
     return _wider(starts, starts_cpu, lengths, lengths_cpu, computed)
-
-
-def _together(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> bool:
-    """Whether all lie on one device."""
-    if a.is_cpu:
-        return b.is_cpu and c.is_cpu and d.is_cpu
-    device = a.device  # costs more than the flag
-    return b.device == c.device == d.device == device
 
 
 def _wider(*tensors: torch.Tensor) -> torch.dtype | None:
