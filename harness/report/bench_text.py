@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from statistics import median
 
 from harness.model.run import Run
-from harness.model.timing import Bench, Comparison, Steps, Timing
+from harness.model.timing import Bench, Comparison, StepComparison, Steps, Timing
+from harness.report.quantities import between, percent, ratio_text, time_text
 
 Row = tuple[str, ...]
 _HEADINGS = ("operation", "workload", "candidate", "host", "device", "ratio", "verdict")
@@ -66,17 +67,8 @@ def _marks(timing: Timing) -> str:
 
 
 def _ratio(compared: Comparison) -> str:
-    clock = " device" if compared.clock == "device" else ""
-    interval = f"[{compared.low:.2f}, {compared.high:.2f}]"
-    return f"{compared.ratio:.2f}x {interval} of {compared.peer}{clock}"
-
-
-def time_text(ns: float) -> str:
-    """A duration with three digits, in ns, us, ms or s."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if ns >= size:
-            return f"{ns / size:.3g} {unit}"
-    return f"{ns:.3g} ns"
+    interval = between(compared.low, compared.high)
+    return f"{ratio_text(compared.ratio)} ({interval}) of {compared.peer}"
 
 
 def _step_rows(bench: Bench) -> Iterator[Row]:
@@ -89,11 +81,14 @@ def _step_rows(bench: Bench) -> Iterator[Row]:
             steps.candidate,
             time_text(median(medians)),
             f"{time_text(min(medians))} to {time_text(max(medians))}",
-            f"{beside.geometric_mean:.2f}x [{beside.low:.2f}, {beside.high:.2f}] of {beside.peer}"
-            if beside
-            else "",
-            f"{beside.worst:.2f}x" if beside else "",
+            _mean(beside) if beside else "",
+            ratio_text(beside.worst) if beside else "",
         )
+
+
+def _mean(beside: StepComparison) -> str:
+    interval = between(beside.low, beside.high)
+    return f"{ratio_text(beside.geometric_mean)} ({interval}) of {beside.peer}"
 
 
 def _step_medians(steps: Steps) -> list[float]:
@@ -110,8 +105,8 @@ def _remarks(bench: Bench) -> Iterator[str]:
         yield f"not timed: {named}{more} of {candidate}: {reason}"
     noise = bench.noise
     yield (
-        f"noise floor {noise.floor:.1%} from {noise.comparisons} timings of a function against "
-        f"itself, smallest effect {noise.minimum_effect:.0%}"
+        f"noise floor {percent(noise.floor)} from {noise.comparisons} timings of a function "
+        f"against itself, smallest effect {percent(noise.minimum_effect)}"
     )
     baseline = bench.baseline
     if baseline.state == "compared":
@@ -121,8 +116,8 @@ def _remarks(bench: Bench) -> Iterator[str]:
             f"timings compared, {len(slower)} slower or costlier"
         )
         for r in slower:
-            clock = f"{r.ratio:.2f}x [{r.low:.2f}, {r.high:.2f}] of the baseline's {r.clock} time"
-            yield f"  {r.operation} of {r.candidate} on {r.workload}: {r.costs or clock}"
+            times = f"{ratio_text(r.ratio)} ({between(r.low, r.high)}) the {r.clock} time of then"
+            yield f"  {r.operation} of {r.candidate} on {r.workload}: {r.costs or times}"
     elif baseline.state != "not asked for":
         yield f"nothing was compared with baseline {baseline.name}: {baseline.reason}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from harness.model.case import Sourced
 from harness.model.operation import Operation
 from harness.model.run import Run
 from harness.report.bench_text import bench_markdown
+from harness.running import interrupt
 from harness.running.candidates import version_of
 from harness.running.errors import InfrastructureError, UsageError
 from harness.running.session import Plan
@@ -75,10 +77,13 @@ class Timekeeper:
             steps=self.steps,
             seconds=self.options.seconds,
         )
+        interrupt.watch()
         with timing_shown() as told:
             outcome = time_all(timing, standings, told)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         run.bench, problems = outcome.bench, outcome.problems
-        run.settings |= self._settings(outcome.interrupted or bool(run.settings["interrupted"]))
+        run.settings |= self._settings(outcome.interrupted)
         problems += [f"{name} was not timed" for name in self._forgotten(run)]
         run.notes += [
             f"the speed of {candidate.name}: its lane is {candidate.lane}"

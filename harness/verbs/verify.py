@@ -95,7 +95,7 @@ def verify(options: Options) -> int:
     record.started = started.isoformat(timespec="seconds")
     record.seconds = round(time.monotonic() - clock, 1)
     record.notes[:0] = [*notes, *_not_looked_at(candidates, len(steps))]
-    if timekeeper is not None:
+    if timekeeper is not None and not interrupted:
         timekeeper.keep_time(record, plan, output.scratch)
         record.seconds = round(time.monotonic() - clock, 1)
         say(bench_text(record))

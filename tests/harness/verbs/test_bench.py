@@ -1,0 +1,201 @@
+"""`bench` times what it has verified, beside a peer, and never calls a run good that is not."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import msgspec
+import pytest
+
+from harness import cli
+from harness.model.timing import Bench
+from harness.running.errors import (
+    INCOMPLETE,
+    INFRASTRUCTURE,
+    MISMATCH,
+    SLOWER,
+    USAGE,
+    VERIFIED,
+    InfrastructureError,
+)
+
+OP = "is_block_tables_empty"
+CANDIDATE = f"""
+import os, time
+from reference import {OP} as right
+def {OP}(*args, **kwargs):
+    end = time.perf_counter() + float(os.environ.get("DELAY_S", "0"))
+    while time.perf_counter() < end:
+        pass
+    return right(*args, **kwargs)
+"""
+WRONG = f"""
+def {OP}(block_tables):
+    return block_tables is not None
+"""
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """Runs `attnproof bench` on a candidate of one operation; the exit code."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(CANDIDATE, encoding="utf-8")
+    (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
+
+    def run(*options, ops=OP, candidate="mine.py", verb="bench"):
+        command = ["attnproof", verb, "--ops", ops, "--candidate", candidate, "--out", "out"]
+        command += ["--against", "reference", "--seconds", "0.5"] if verb == "bench" else []
+        monkeypatch.setattr(sys, "argv", [*command, "--steps", "0", "--jobs", "2", *options])
+        with pytest.raises(SystemExit) as ending:
+            cli.main()
+        return ending.value.code
+
+    return run
+
+
+def bench_of(tmp_path):
+    return msgspec.json.decode((tmp_path / "out" / "bench.json").read_bytes(), type=Bench)
+
+
+def last_lines(capfd):
+    captured = capfd.readouterr()
+    return captured.out + captured.err
+
+
+def test_candidates_are_timed_beside_their_peer(bench, tmp_path, capfd):
+    assert bench("--markdown", "table.md") == VERIFIED
+    found = bench_of(tmp_path)
+    workloads = {"decode, 8 requests", "mixed, 8 requests", "prefill, 8 requests"}
+    assert {timing.workload.name for timing in found.timings} == workloads
+    assert {timing.candidate for timing in found.timings} == {"mine", "reference"}
+    assert {(c.candidate, c.peer) for c in found.comparisons} == {("mine", "reference")}
+    assert all(len(timing.host_ns) >= 4 for timing in found.timings)
+    assert found.noise.comparisons == 3
+    assert found.control_ns
+    assert found.untimed == []
+    assert found.baseline.state == "not asked for"
+    printed = last_lines(capfd)
+    assert "decode, 8 requests" in printed
+    assert "of reference" in printed
+    table = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert f"| {OP} | decode, 8 requests | mine |" in table
+    assert "attnproof bench" in table
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["verdict"] == "PASS"
+    assert (tmp_path / "out" / "index.html").exists()
+
+
+def test_what_is_wrong_is_not_timed(bench, tmp_path, capfd):
+    assert bench(candidate="wrong.py") == MISMATCH
+    found = bench_of(tmp_path)
+    assert {timing.candidate for timing in found.timings} == {"reference"}
+    (untimed,) = found.untimed
+    assert (untimed.operation, untimed.candidate) == (OP, "wrong")
+    assert untimed.reason.startswith("failed verification")
+    assert "not timed: is_block_tables_empty of wrong" in last_lines(capfd)
+
+
+def test_a_baseline_lets_the_same_speed_pass_and_not_a_slower_one(
+    bench, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setenv("DELAY_S", "0.0001")
+    assert bench("--save-baseline", "main") == VERIFIED
+    assert (tmp_path / "reports" / "baselines" / "main.json").exists()
+    monkeypatch.setenv("DELAY_S", "0.0006")
+    assert bench("--baseline", "main") == SLOWER
+    found = bench_of(tmp_path).baseline
+    slower = {r.candidate for r in found.regressions if r.verdict == "slower"}
+    assert found.state == "compared"
+    assert "mine" in slower
+    printed = last_lines(capfd)
+    assert "SLOWER (is_block_tables_empty of mine on " in printed
+    monkeypatch.setenv("DELAY_S", "0.00002")
+    assert bench("--baseline", "main", "--ops", OP) in (VERIFIED, SLOWER)  # the peer is noise
+    regressions = bench_of(tmp_path).baseline.regressions
+    assert {r.verdict for r in regressions if r.candidate == "mine"} == {"faster"}
+
+
+def test_no_baseline_is_incomplete(bench, capfd):
+    assert bench("--baseline", "nowhere") == INCOMPLETE
+    assert "INCOMPLETE (" in (printed := last_lines(capfd))
+    assert "nowhere" in printed
+
+
+@pytest.mark.parametrize("damage", ["another machine", "damaged"])
+def test_a_baseline_that_says_nothing_here_is_incomplete(bench, tmp_path, damage, capfd):
+    assert bench("--save-baseline", "main") == VERIFIED
+    path = tmp_path / "reports" / "baselines" / "main.json"
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    saved["machine"]["cpu"] = "another processor"
+    text = json.dumps(saved)
+    path.write_text(text if damage == "another machine" else text[:-40], encoding="utf-8")
+    assert bench("--baseline", "main") == INCOMPLETE
+    assert bench_of(tmp_path).baseline.state == damage
+    assert "main" in last_lines(capfd)
+
+
+def test_verify_times_what_it_verified(bench, tmp_path):
+    assert bench("--bench", "--examples", "5", verb="verify") == VERIFIED
+    found = bench_of(tmp_path)
+    assert {timing.candidate for timing in found.timings} == {"mine"}
+    assert found.comparisons == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--device", "interpreter"], "the interpreter has no speed"),
+        (["--against", "nobody_at_all"], "no candidate 'nobody_at_all'"),
+        (["--seconds", "0"], "--seconds is 0"),
+        (["--seed", "-1"], "--seed is -1"),
+        (["--steps", "-1"], "--steps is -1"),
+        (["--baseline", "../elsewhere"], "../elsewhere"),
+        (["--trace", "none.csv", "--steps", "3"], "none.csv"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_run(bench, options, words, tmp_path, capfd):
+    assert bench(*options) == USAGE
+    captured = capfd.readouterr()
+    assert words in captured.err
+    assert len(captured.err.strip().splitlines()) == 1
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+def test_vllm_that_is_not_installed_is_one_line(bench, capfd):
+    pytest.importorskip("torch")
+    try:
+        import vllm  # noqa: F401
+    except ImportError:
+        assert bench("--against", "vllm") == USAGE
+        assert len(capfd.readouterr().err.strip().splitlines()) == 1
+    else:
+        pytest.skip("vLLM is installed")
+
+
+def test_a_clock_too_coarse_is_one_line_and_nothing_is_run(bench, monkeypatch, capfd):
+    import harness.verbs.timekeeping as timekeeping
+
+    def examine():
+        raise InfrastructureError("the clock is too coarse: use another machine")
+
+    monkeypatch.setattr(timekeeping, "host_clock", examine)
+    assert bench() == INFRASTRUCTURE
+    assert capfd.readouterr().err == "attnproof: the clock is too coarse: use another machine\n"
+
+
+def test_an_interrupt_leaves_what_was_timed_and_an_incomplete_run(bench, monkeypatch, tmp_path):
+    from harness.timing.session import TimingProcess
+
+    measure, asked = TimingProcess.measure, []
+
+    def interrupted(self, place, *args, **kwargs):
+        asked.append(place)
+        if len(asked) > 2:
+            raise KeyboardInterrupt
+        return measure(self, place, *args, **kwargs)
+
+    monkeypatch.setattr(TimingProcess, "measure", interrupted)
+    assert bench() == INCOMPLETE
+    found = bench_of(tmp_path)
+    assert {timing.workload.name for timing in found.timings} == {"decode, 8 requests"}
