@@ -15,6 +15,7 @@ from .charts import (
     legend_width,
     level,
     linear_axis,
+    log_axis,
     marks,
     upright,
 )
@@ -27,12 +28,15 @@ _REGRESSIONS, _WIDEST = 4, 2
 """Strips drawn: of what got worse, and of the widest intervals."""
 _MOST = 400
 """Samples drawn of a strip; of more, evenly chosen ones."""
+_APART = 5
+"""Times that the slowest sample takes of the fastest, beyond which the axis is logarithmic."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76.0, 550.0, 30.0, 190.0
 _EXPECTED = "- - - expected from the baseline"
 _STRIP_READING = (
-    "A mark is one sample, from the first round on the left to the last on the right; nothing is "
-    "left out. The level line is the median. Two clouds side by side that do not overlap are a "
-    "clear difference; a slope, steps or a second cloud say that the machine changed meanwhile."
+    "A mark is one sample, from the first round on the left to the last on the right; none is "
+    "left out as an outlier. The level line is the median. Two clouds side by side that do not "
+    "overlap are a clear difference; a slope, steps or a second cloud say that the machine "
+    "changed meanwhile."
 )
 _CONTROL_READING = (
     "The control is a fixed piece of work that no candidate has a part in. A level cloud says that "
@@ -145,14 +149,19 @@ def _strip(strip: Strip, key: str) -> Chart:
     table = Table(strip.title, _HEAD, tuple(_five(name, taken[name]) for name in taken))
     series = [(name, _chosen(samples)) for name, samples in taken.items() if samples]
     medians = [median(samples) for samples in taken.values() if samples]
-    sentence = f"{strip.clock.capitalize()} time; {strip.why}."
+    step = max((_step(samples) for samples in taken.values()), default=1)
+    thinned = f" One sample in {step} is drawn." if step > 1 else ""
+    sentence = f"{strip.clock.capitalize()} time; {strip.why}.{thinned}"
     drawn = _draw(series, medians, strip.title, sentence, key, strip.baseline_ns)
     return Chart(key, strip.title, sentence, drawn, _STRIP_READING, table)
 
 
 def _chosen(samples: list[float]) -> list[Point]:
-    step = -(-len(samples) // _MOST)
-    return [(float(place), ns) for place, ns in enumerate(samples, 1)][::step]
+    return [(float(place), ns) for place, ns in enumerate(samples, 1)][:: _step(samples)]
+
+
+def _step(samples: list[float]) -> int:
+    return max(1, -(-len(samples) // _MOST))
 
 
 def _draw(
@@ -164,7 +173,7 @@ def _draw(
     baseline_ns: float = 0.0,
 ) -> Markup:
     every = [value for _, points in series for _, value in points]
-    upward = linear_axis([*every, *([baseline_ns] if baseline_ns else [])], _BOTTOM, _TOP)
+    upward = _upward([*every, *([baseline_ns] if baseline_ns else [])])
     last = max((points[-1][0] for _, points in series), default=1.0)
     across = Axis(0, last + 1, _LEFT, _RIGHT, log=False)
     body = [level(upward, _LEFT, _RIGHT, time_tick)]
@@ -181,6 +190,12 @@ def _draw(
         width += len(_EXPECTED) * CHARACTER
     width = max(width, _RIGHT + 12)
     return picture(width, _BOTTOM + 24, title, words, "".join(body), key, hatched=False)
+
+
+def _upward(values: list[float]) -> Axis:
+    """Linear, so that noise looks as large as it is, unless the slower would hide the faster."""
+    apart = max(values, default=0.0) > _APART * min(values, default=1.0) > 0
+    return (log_axis if apart else linear_axis)(values, _BOTTOM, _TOP)
 
 
 def _level_line(y: float, class_: str) -> Markup:

@@ -280,3 +280,17 @@ def test_slower_is_a_verdict_of_its_own(slower, oracles):
         source
     )
     assert 'class="verdict verdict-slower"' in source
+
+
+def test_strips_of_many_samples_or_wide_apart_stay_readable(timed):
+    first, second = timed.bench.timings[:2]
+    long = [100.0 + i % 7 for i in range(1_000)]
+    timed.bench.timings[:2] = [
+        msgspec.structs.replace(first, host_ns=long),
+        msgspec.structs.replace(second, host_ns=[90_000.0 + i for i in range(1_000)]),
+    ]
+    timed.bench.comparisons = timed.bench.comparisons[:1]
+    (strip,) = build_performance(timed).strips
+    assert "One sample in 3 is drawn." in strip.sentence
+    assert "1 µs</tspan>" in strip.svg, "a logarithmic axis names what lies between"
+    assert strip.table.rows[0][1] == "1,000"
