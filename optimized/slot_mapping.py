@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -45,6 +45,10 @@ def compute_slot_mapping(
     `start_idx` get -1; a profile run gets `seq_len` times -1. Appended values are
     Python ints. Errors as in `reference`, with the list as it was. SPEC.md section 5.
     """
+    one = is_profile_run is False and type(seq_len) is type(context_len) is int
+    one = one and seq_len == context_len + 1
+    if one and _append_one(slot_mapping, seq_id, context_len, start_idx, block_size, block_tables):
+        return
     operation = "compute_slot_mapping"
     if type(is_profile_run) is not bool or not isinstance(slot_mapping, list):
         check_bool(operation, "is_profile_run", is_profile_run)
@@ -65,6 +69,29 @@ def compute_slot_mapping(
         check_blocks(operation, "block_tables", blocks, first, seq_len, block_size)
         _extend_by_block(slots, blocks, first, seq_len, block_size)
     slot_mapping.extend(slots)
+
+
+def _append_one(
+    slots: list[int],
+    seq_id: int,
+    position: int,
+    start_idx: int,
+    block_size: int,
+    block_tables: Any,
+) -> bool:
+    """Append the slot of one well-formed token, as most sequences have; False for any other."""
+    if not type(position) is type(start_idx) is type(block_size) is int or type(slots) is not list:
+        return False
+    if not 0 <= start_idx <= position or block_size < 1 or type(block_tables) is not dict:
+        return False
+    try:
+        block = block_tables[seq_id][position // block_size]
+    except (LookupError, TypeError):
+        return False  # it gets its error the long way
+    if type(block) is not int or block < 0:
+        return False
+    slots.append(block * block_size + position % block_size)
+    return True
 
 
 def _compute_slot_mapping_python(
