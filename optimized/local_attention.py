@@ -41,19 +41,19 @@ def make_local_attention_virtual_batches(
     md = common_attn_metadata
     plan = _checked_plan(attn_chunk_size, md, block_size)
     columns = attn_chunk_size // block_size
-    virtual = (_on_device if on_device(md.query_start_loc) else _on_host)(md, plan, columns)
+    rows = (_on_device if on_device(md.query_start_loc) else _on_host)(md, plan, columns)
+    starts, starts_cpu, lengths, lengths_cpu, computed_cpu, longest, table, owners = rows
     encoder = md.encoder_seq_lens
     made = CommonAttentionMetadata(  # by position: half a microsecond less than by name
-        virtual.starts,
-        virtual.starts_cpu,
-        virtual.lengths,
-        virtual.lengths_cpu,
-        virtual.computed_cpu,
+        starts,
+        starts_cpu,
+        lengths,
+        lengths_cpu,
+        computed_cpu,
         plan.num_virtual,
         md.num_actual_tokens,
-        virtual.max_query_len,
-        virtual.max_seq_len,
-        virtual.table,
+        *longest,
+        table,
         md.slot_mapping,
         True,
         md.logits_indices_padded,
@@ -64,7 +64,7 @@ def make_local_attention_virtual_batches(
         take_dtypes(made, md)
     if type(md) is CommonAttentionMetadata:
         return made
-    return _in_class_of(md, made, plan, virtual.owners)
+    return _in_class_of(md, made, plan, owners)
 
 
 @dataclass(slots=True)
@@ -80,20 +80,18 @@ class _Plan:
     num_virtual: int
 
 
-@dataclass(slots=True)
-class _Virtual:
-    """Rows of the virtual batch: mirrors, their twins on the device, the table."""
-
-    starts: torch.Tensor
-    starts_cpu: torch.Tensor
-    lengths: torch.Tensor
-    lengths_cpu: torch.Tensor
-    computed_cpu: torch.Tensor
-    max_query_len: int
-    max_seq_len: int
-    table: torch.Tensor
-    owners: torch.Tensor | None = None
-    """(V,) each virtual request's request on the device, None on the host."""
+_Rows = tuple[
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor,
+    tuple[int, int],
+    torch.Tensor,
+    torch.Tensor | None,
+]
+"""Offsets and mirror, lengths and mirror, computed tokens, the longest query and sequence,
+the table, and each virtual request's request on the device, None on the host."""
 
 
 def _checked_plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _Plan:
@@ -115,7 +113,7 @@ def _checked_plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _
     return _Plan(wide, offsets, seq_lens, batch, count)
 
 
-def _on_host(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtual:
+def _on_host(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Rows:
     n = plan.num_virtual
     rows = plan.offsets.new_empty(5 * n + 2)
     starts_cpu, lengths_cpu, computed, starts, lengths = pieces(rows, (n + 1, n, n, n + 1, n))
@@ -124,10 +122,10 @@ def _on_host(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtual
     place = source.data_ptr(), *source.stride(), source.shape[1]
     gathered = source.dtype is torch.int64, *place, table.data_ptr(), columns
     longest = _fill(plan, rows, starts, 2 * n + 1, gathered)
-    return _Virtual(starts, starts_cpu, lengths, lengths_cpu, computed, *longest, table)
+    return starts, starts_cpu, lengths, lengths_cpu, computed, longest, table, None
 
 
-def _on_device(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtual:
+def _on_device(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Rows:
     n, device = plan.num_virtual, md.query_start_loc.device
     rows = plan.offsets.new_empty(3 * n + 1)
     starts_cpu, lengths_cpu, computed = pieces(rows, (n + 1, n, n))
@@ -145,7 +143,7 @@ def _on_device(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Virtu
     else:
         starts.zero_()
     owners = uploaded[2 * n + 1 : 3 * n + 1]
-    return _Virtual(starts, starts_cpu, lengths, lengths_cpu, computed, *longest, table, owners)
+    return starts, starts_cpu, lengths, lengths_cpu, computed, longest, table, owners
 
 
 def _fill(

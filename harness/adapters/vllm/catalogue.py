@@ -51,7 +51,7 @@ ENTRIES: dict[str, Entry] = {
     "reshape_query_for_spec_decode": Entry((UTILS,)),
     "reshape_attn_output_for_spec_decode": Entry((UTILS,)),
     "compute_causal_conv1d_metadata": Entry((UTILS,), functions.conv1d),
-    "get_kv_cache_layout": Entry((UTILS,)),
+    "get_kv_cache_layout": Entry((UTILS,), functions.layout_reader),
     "set_kv_cache_layout": Entry((UTILS,)),
     "is_valid_kv_cache_layout": Entry((UTILS,)),
     "get_per_layer_parameters": Entry((UTILS,), functions.layers),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -115,6 +116,18 @@ class _EncoderMetadata:
 def cross_attention(function: Callable[..., Any]) -> Adapted:
     """`is_all_cross_attn_metadata_set`, which asks the metadata itself for the first half."""
     return Adapted(function, lambda metadata: ((_EncoderMetadata(metadata),), {}))
+
+
+def layout_reader(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`get_kv_cache_layout` as it is, in a process that runs an engine without a connector.
+
+    Outside of an engine vLLM would make a whole config first, for which it needs a device.
+    """
+    current = find(("config",), "get_current_vllm_config")
+    home = sys.modules[current.__module__]
+    if home._current_vllm_config is None:
+        home._current_vllm_config = SimpleNamespace(kv_transfer_config=None)  # type: ignore[attr-defined]
+    return function
 
 
 def split(function: Callable[..., Any]) -> Adapted:
