@@ -43,6 +43,7 @@ def make_local_attention_virtual_batches(
     columns = attn_chunk_size // block_size
     rows = (_on_device if on_device(md.query_start_loc) else _on_host)(md, plan, columns)
     starts, starts_cpu, lengths, lengths_cpu, computed_cpu, longest, table, owners = rows
+    max_query_len, max_seq_len = longest
     encoder = md.encoder_seq_lens
     made = CommonAttentionMetadata(  # by position: half a microsecond less than by name
         starts,
@@ -52,7 +53,8 @@ def make_local_attention_virtual_batches(
         computed_cpu,
         plan.num_virtual,
         md.num_actual_tokens,
-        *longest,
+        max_query_len,
+        max_seq_len,
         table,
         md.slot_mapping,
         True,

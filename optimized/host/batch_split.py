@@ -35,20 +35,19 @@ def scan(
 ) -> tuple[int, int]:
     """`leading_decodes` of offsets of either dtype."""
     num_reqs = offsets.shape[0] - 1
-    if offsets[0] != 0 or offsets[num_reqs] > num_actual_tokens:
-        return -1, 0
-    first_len = offsets[1] - offsets[0] if num_reqs > 0 else 0
-    num_decodes = -1
-    last_nonempty = -1
-    for r in range(num_reqs):
+    fit = offsets[0] == 0 and offsets[num_reqs] <= num_actual_tokens
+    for r in range(num_reqs):  # to the end, so that it vectorises
         query_len = offsets[r + 1] - offsets[r]
-        if not 0 <= query_len <= max_query_len:
-            return -1, 0
-        if query_len > 0:
-            last_nonempty = r
-        is_decode = query_len <= threshold and (not uniform or query_len == first_len)
-        if num_decodes < 0 and not is_decode:
-            num_decodes = r
-    if num_decodes < 0 or (uniform and num_decodes > 0 and last_nonempty < num_decodes):
+        fit &= (query_len >= 0) & (query_len <= max_query_len)
+    if not fit:
+        return -1, 0
+    num_decodes = num_reqs if max_query_len <= threshold and not uniform else 0
+    first_len = offsets[1] - offsets[0] if num_reqs > 0 else 0
+    while num_decodes < num_reqs:
+        query_len = offsets[num_decodes + 1] - offsets[num_decodes]
+        if query_len > threshold or (uniform and query_len != first_len):
+            break
+        num_decodes += 1
+    if uniform and num_decodes > 0 and offsets[num_decodes] == offsets[num_reqs]:
         num_decodes = num_reqs
     return num_decodes, int(offsets[num_decodes])

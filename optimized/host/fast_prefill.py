@@ -15,12 +15,20 @@ def queries_fit(
     wide: bool, offsets: int, num_reqs: int, num_actual_tokens: int, max_query_len: int
 ) -> bool:
     """True if `check_queries` would pass."""
-    end = element(offsets, 0, wide)
-    fit = end == 0 and element(offsets, num_reqs, wide) <= num_actual_tokens
-    for r in range(num_reqs):
-        start, end = end, element(offsets, r + 1, wide)
-        fit = fit and 0 <= end - start <= max_query_len
-    return fit
+    if wide:
+        return rises(int64_at(offsets, num_reqs + 1), num_actual_tokens, max_query_len)
+    return rises(int32_at(offsets, num_reqs + 1), num_actual_tokens, max_query_len)
+
+
+@compiled
+def rises(offsets: Array, num_actual_tokens: int, max_query_len: int) -> bool:
+    """`queries_fit` of offsets of either dtype."""
+    num_reqs = offsets.shape[0] - 1
+    fit = offsets[0] == 0 and offsets[num_reqs] <= num_actual_tokens
+    for r in range(num_reqs):  # to the end, so that it vectorises
+        query_len = offsets[r + 1] - offsets[r]
+        fit &= (query_len >= 0) & (query_len <= max_query_len)
+    return bool(fit)
 
 
 @compiled

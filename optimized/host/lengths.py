@@ -67,12 +67,10 @@ def lengths_fit(
 ) -> bool:
     """True if `check_queries` and `check_sequences` would pass."""
     num_reqs = seq_lens.shape[0]
-    if offsets[0] != 0 or offsets[num_reqs] > num_actual_tokens:
-        return False
-    for r in range(num_reqs):
-        query_len = offsets[r + 1] - offsets[r]
-        if not 0 <= query_len <= max_query_len or not query_len <= seq_lens[r] <= max_seq_len:
-            return False
-        if computed[r] != seq_lens[r] - query_len:
-            return False
-    return True
+    fit = offsets[0] == 0 and offsets[num_reqs] <= num_actual_tokens
+    for r in range(num_reqs):  # to the end, so that it vectorises
+        query_len, seq_len = offsets[r + 1] - offsets[r], seq_lens[r]
+        fit &= (query_len >= 0) & (query_len <= max_query_len)
+        fit &= (query_len <= seq_len) & (seq_len <= max_seq_len)
+        fit &= computed[r] == seq_len - query_len
+    return bool(fit)

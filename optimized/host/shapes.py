@@ -32,6 +32,7 @@ def lengths_dtype(md: CommonAttentionMetadata) -> torch.dtype | None:
     if not type(lengths) is type(lengths_cpu) is type(computed) is _TENSOR:
         return None
     offsets, per_request = (rows + 1,), (rows,)
+    table_shape, slots_shape = table.shape, slots.shape
     fit = (
         starts.shape == offsets == starts_cpu.shape
         and lengths.shape == per_request == lengths_cpu.shape
@@ -39,11 +40,11 @@ def lengths_dtype(md: CommonAttentionMetadata) -> torch.dtype | None:
         and starts_cpu.is_cpu
         and lengths_cpu.is_cpu
         and computed.is_cpu
-        and table.ndim == 2
-        and table.shape[0] == rows
+        and len(table_shape) == 2
+        and table_shape[0] == rows
         and slots.dtype is _INT64
-        and slots.ndim == 1
-        and slots.numel() >= tokens
+        and len(slots_shape) == 1
+        and slots_shape[0] >= tokens
         and (
             (starts.is_cpu and lengths.is_cpu and table.is_cpu and slots.is_cpu)
             or starts.device == lengths.device == table.device == slots.device
