@@ -108,4 +108,4 @@ def count_each(
         longest = max(longest, starts[r + 1])
         total += starts[r + 1]
         starts[r + 1] = mirror[r + 1] = total
-    return longest, total
+    return int(longest), int(total)

@@ -126,7 +126,7 @@ def fill_chunks(
                 gather_blocks(source, r, k, target, v)
             v += 1
     twins[: 2 * n + 1] = rows[: 2 * n + 1]
-    return max_query_len, max_seq_len
+    return int(max_query_len), int(max_seq_len)
 
 
 @compiled

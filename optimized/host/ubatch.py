@@ -75,4 +75,4 @@ def cut_rows(batch: tuple[Array, Array, Array], t0: int, t1: int, rows: Array) -
         previous = rebased
     twins = rows[3 * n + 1 :]
     twins[:] = rows[: twins.shape[0]]
-    return max_query_len, max_seq_len
+    return int(max_query_len), int(max_seq_len)
