@@ -50,7 +50,7 @@ def count_chunks(
         total += 1
         if query_len > 0:
             total += (seq_len - 1) // chunk - (seq_len - query_len) // chunk
-    return total
+    return int(total)
 
 
 @entry
