@@ -33,9 +33,9 @@ class Backend:
         return Builder
 
 
-def build(make_metadata, made):
+def build(make_metadata, made, package=reference):
     """What the fast-prefill backend's builder makes of metadata that the underlying one made."""
-    backend = reference.create_fast_prefill_custom_backend("Fast", Backend)
+    backend = package.create_fast_prefill_custom_backend("Fast", Backend)
     builder = backend.get_builder_cls()()
     builder.made = made
     return builder.build(0, make_metadata([3], [5]))
@@ -131,6 +131,54 @@ def test_what_the_underlying_builder_made_is_left_alone(make_metadata):
     assert extended.attached is plain.attached
     assert not hasattr(plain, "logits_indices_padded")
     assert type(plain) is Plain
+
+
+@dataclass(frozen=True)
+class Frozen:
+    size: int
+    doubled: int = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "doubled", 2 * self.size)
+
+
+@dataclass(slots=True)
+class Slotted:
+    size: int
+
+
+class Ordinary:
+    def __init__(self, size):
+        self.size = size
+
+
+@pytest.mark.spec("E43: published code carries over declared fields only, and only of dataclasses")
+@pytest.mark.parametrize(
+    ("cls", "held"),
+    [(Frozen, {"doubled": 8}), (Slotted, {}), (Ordinary, {}), (Ordinary, {"attached": 7})],
+)
+def test_metadata_of_any_class_keeps_all_that_it_holds(package, make_metadata, cls, held):
+    made = cls(4)
+    if "attached" in held:
+        made.attached = 7
+    extended = build(make_metadata, made, package)
+    assert isinstance(extended, cls)
+    assert isinstance(extended, KVSharingFastPrefillMetadata)
+    assert {name: getattr(extended, name) for name in held} == held
+    assert extended.size == 4
+
+
+@pytest.mark.spec("E44: a class made by either has another module")
+def test_a_made_class_takes_after_the_underlying_one(package):
+    ordered = dataclass(order=True, repr=False)(type("Step", (), {"__annotations__": {"n": int}}))
+    ordered.__module__ = "engine.metadata"
+    made = package.subclass_attention_metadata("My", ordered, [("more", int, 0)])
+    assert made.__module__ == "engine.metadata"
+    assert made(1) < made(2)
+    assert repr(made(1)).startswith("<engine.metadata.MyStep object")
+    backend = type("Backend", (), {"__module__": "engine.backends"})
+    made = package.subclass_attention_backend("My", backend, Builder)
+    assert (made.__name__, made.__module__) == ("MyBackend", "engine.backends")
 
 
 @pytest.mark.parametrize("backend", [Builder, int, CommonAttentionMetadata])

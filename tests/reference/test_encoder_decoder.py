@@ -117,6 +117,7 @@ def test_whether_everything_is_set(package, absent, encoder, cross):
     assert [getattr(package, name)(md) for name in BOTH] == [encoder, cross]
 
 
+@pytest.mark.spec("E49: AttributeError")
 @pytest.mark.parametrize("name", BOTH)
 def test_zero_and_empty_are_set_and_a_decoder_has_nothing(package, name):
     empty = metadata(encoder_seq_lens=[], max_encoder_seq_len=0)

@@ -99,6 +99,7 @@ def test_flags_are_those_of_a_new_object(package):
     assert layers["a"].has_same_window_lefts is None
 
 
+@pytest.mark.spec("E48: 0.10.2 knows no flags, and layers that differ are an error there")
 @pytest.mark.parametrize(
     ("other", "windows", "everything"),
     [

@@ -84,6 +84,36 @@ def test_a_profile_run(engine, builder):
     assert made.block_tables.shape == (1, 0)
 
 
+@pytest.mark.spec("E50: published code raises TypeError where all are None")
+def test_a_profile_run_whose_tables_are_none(engine, builder):
+    tables = {1: None, 2: None}
+    engine.inter_data_list = [
+        InterData(True, [1, 2], [[7, 7], [7]], [2, 1], [2, 1], [2, 1], [0, 0], [0, 0], tables)
+    ]
+    made = builder.build([2, 1], [2, 1], -1, 3)
+    assert made.slot_mapping.tolist() == [-1, -1, -1]
+    assert made.block_tables.shape == (2, 0)
+
+
+@pytest.mark.spec("E52: a published builder that was never prepared has no lists")
+def test_a_new_builder_is_prepared(package, engine):
+    class Builder(package.CommonMetadataBuilder):
+        _metadata_cls = MetadataV0
+
+    new = Builder(engine)
+    new._add_seq_group(request(1, 1, 3), True)
+    assert new.build([4], [1], -1, 1).slot_mapping.tolist() == [23]
+
+
+@pytest.mark.spec("E54: its metadata holds the caller's own list of lengths")
+def test_lengths_of_a_step_stay_when_the_engine_goes_on(engine, builder):
+    engine.inter_data_list = [request(1, 1, 3)]
+    lengths = [4]
+    made = builder.build(lengths, [1], -1, 1)
+    lengths[0] += 1
+    assert made.seq_lens == [4]
+
+
 @pytest.mark.parametrize("kind", [np.int32, np.int64, int])
 def test_block_ids_of_numpys_types(engine, builder, kind):
     group = request(1, 1, 3)

@@ -52,7 +52,7 @@ def test_reorder_leaves_an_ordered_batch_alone(package):
     assert package.reorder_batch_to_split_decodes_and_prefills(batch, schedule) is False
 
 
-@pytest.mark.spec("E3: published code subtracts an absolute token index")
+@pytest.mark.spec("E3: 0.11 subtracts an absolute token index from a rebased offset")
 def test_slice_cut_at_both_ends(package, make_metadata):
     metadata = make_metadata([8, 8, 8], [32, 20, 8])
     slices = [
@@ -255,6 +255,7 @@ def test_fast_prefill_of_decodes_is_the_batch_itself(package, make_metadata):
 
 
 @pytest.mark.spec("E20: published code drops the logits fields")
+@pytest.mark.spec("E42: 0.32 keeps no num_computed_tokens_cpu and derives it from the reduced")
 @pytest.mark.spec("the result does **not** have `c == s - q` and `validate` refuses it")
 def test_fast_prefill_keeps_all_else(package, make_metadata):
     shares = torch.tensor([20, 16, 20], dtype=torch.int32)
@@ -273,6 +274,7 @@ def test_fast_prefill_keeps_all_else(package, make_metadata):
 
 @pytest.mark.spec("The order of the indices does not matter, and an index that is listed twice")
 @pytest.mark.spec("belongs to nobody and is not counted")
+@pytest.mark.spec("E53: a logits index in graph padding raises RuntimeError, or counts")
 def test_fast_prefill_takes_indices_in_any_order(package, make_metadata):
     metadata = sampled(make_metadata, [29, 27, 14, 14, 28, 19], num_actual_tokens=30)
     reduced = getattr(package, FAST_PREFILL)(metadata)
