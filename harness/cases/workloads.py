@@ -42,7 +42,8 @@ def synthetic(seed: int = 0) -> Iterator[Timed]:
     """Every kind of step at every number of requests."""
     for requests in REQUESTS:
         for kind in KINDS:
-            yield named(f"{kind}, {requests} requests", kind, make(kind, requests, seed))
+            count = "1 request" if requests == 1 else f"{requests} requests"
+            yield named(f"{kind}, {count}", kind, make(kind, requests, seed))
 
 
 def named(name: str, kind: Literal[Kind, "trace", "model"], batch: Batch) -> Timed:
