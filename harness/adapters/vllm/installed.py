@@ -54,13 +54,25 @@ def quietly(name: str) -> ModuleType:
 
 
 def find(places: Iterable[str], name: str) -> Any:
-    """The first of the modules' attribute `name`; None if no module has it."""
+    """The first of the modules' attribute `name`; None if no module has it.
+
+    A module that this version does not have is passed over; one that is there and cannot be
+    imported is not, or what it holds would pass for gone (UnsupportedVLLMError).
+    """
     for place in places:
-        try:
-            module = quietly(f"vllm.{place}")
-        except ImportError:
-            continue
+        module = _module(f"vllm.{place}")
         found = getattr(module, name, None)
         if found is not None:
             return found
     return None
+
+
+def _module(name: str) -> ModuleType | None:
+    try:
+        return quietly(name)
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) and name.startswith(error.name or "?"):
+            return None
+        raise UnsupportedVLLMError(
+            f"vLLM is installed, but {name} cannot be imported ({error}): install what it needs"
+        ) from None
