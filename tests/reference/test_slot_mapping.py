@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,4 +32,13 @@ def test_slots_of_a_long_sequence_are_pythons_integers(package, length):
     blocks = [3, *range(10, 10 + length // 4)]
     package.compute_slot_mapping(False, made, 0, length, 0, 0, 4, {0: blocks})
     assert made == [12, 13, 14, 15, *range(40, 36 + length)]
+    assert {type(slot) for slot in made} == {int}
+
+
+@pytest.mark.spec("E55: of block ids that are numpy's int32 the V0 list and the V0 builder compute")
+@pytest.mark.parametrize("kind", [int, np.int32, np.int64])
+def test_slots_of_numpys_block_ids_do_not_wrap(package, kind):
+    made: list[int] = []
+    package.compute_slot_mapping(False, made, 0, 2, 0, 0, 2, {0: [kind(2**31 - 1)]})
+    assert made == [2**32 - 2, 2**32 - 1]
     assert {type(slot) for slot in made} == {int}
