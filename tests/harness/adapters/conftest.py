@@ -1,0 +1,66 @@
+"""The adapter beside a vLLM of our own making, so that its tests need none."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cases.batches import make_batch
+from harness.cases.tensors import lay_out
+from harness.running.candidates import version_of
+
+RELEASES = Path(__file__).parent / "releases"
+ADAPTER = "harness.adapters.vllm"
+
+
+def _is_of_vllm(name: str) -> bool:
+    return name.partition(".")[0] == "vllm" or name.startswith(ADAPTER)
+
+
+def _forget() -> dict[str, object]:
+    """Take vLLM and everything that adapts it out of the process; what was taken."""
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if _is_of_vllm(name)}
+
+
+@pytest.fixture
+def nothing_imported(monkeypatch):
+    """Neither vLLM nor the adapter is in the process; afterwards what was is there again."""
+    before = _forget()
+    version_of.cache_clear()
+    package = importlib.import_module("harness.adapters")
+    monkeypatch.setattr(package, "vllm", None, raising=False)  # an import sets it
+    yield
+    _forget()
+    version_of.cache_clear()
+    sys.modules.update(before)
+
+
+@pytest.fixture
+def beside(nothing_imported, monkeypatch):
+    """Import the adapter where the stand-in for a release is the installed vLLM."""
+
+    def adapter(release: str):
+        path = RELEASES / release
+        assert path.is_dir(), f"no stand-in for vLLM {release}"
+        monkeypatch.syspath_prepend(path)
+        return importlib.import_module(ADAPTER)
+
+    return adapter
+
+
+@pytest.fixture
+def part():
+    """A module of the adapter that was imported last."""
+    return lambda name: sys.modules[f"{ADAPTER}.{name}"]
+
+
+@pytest.fixture
+def batch():
+    """Our metadata of three requests with every optional field that all versions could have."""
+    made, _arena = lay_out(
+        make_batch([1, 4, 2], [6, 0, 3], 4, logits_indices=(0, 3, 4, 6), encoder_seq_lens=(5, 6, 7))
+    )
+    return made

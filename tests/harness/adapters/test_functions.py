@@ -1,0 +1,119 @@
+"""vLLM's functions under our names: arguments are converted once, before the clock starts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from harness.model.case import Case
+from harness.operations import ALL
+from harness.timing.binding import bind
+from reference.interface import CommonAttentionMetadata
+
+SPLIT = "split_decodes_and_prefills"
+LOCAL = "make_local_attention_virtual_batches"
+
+
+@pytest.fixture
+def conversions(part, monkeypatch):
+    """The names of the functions that converted something since the adapter was imported."""
+    seen = []
+
+    def watch():
+        for name in ("_their_metadata", "_our_metadata"):
+            original = getattr(part("metadata"), name)
+            monkeypatch.setattr(
+                part("metadata"), name, lambda *a, n=name, f=original: seen.append(n) or f(*a)
+            )
+        return seen
+
+    return watch
+
+
+@pytest.mark.parametrize("release", ["0.10.2", "0.32.0"])
+def test_what_is_timed_converts_nothing(beside, batch, conversions, release):
+    offered = getattr(beside(release), LOCAL)
+    seen = conversions()
+    thunk = offered.bind(8, batch, 4)
+    assert seen == ["_their_metadata"]
+    first, second = thunk(), thunk()
+    assert seen == ["_their_metadata"]
+    for result in (first, second):
+        made = result[0] if isinstance(result, tuple) else result
+        assert not isinstance(made, CommonAttentionMetadata)
+        assert made.query_start_loc is batch.query_start_loc
+
+
+def test_a_call_converts_there_and_back(beside, batch, conversions):
+    offered = getattr(beside("0.10.2"), LOCAL)
+    seen = conversions()
+    assert isinstance(offered(8, batch, 4), CommonAttentionMetadata)
+    assert seen == ["_their_metadata", "_our_metadata"]
+
+
+def test_the_clock_gets_vllms_own_function(beside, batch):
+    offered = getattr(beside("0.11.2"), SPLIT)
+    operation = ALL[SPLIT]
+    case = dict(operation.boundaries()).popitem()[1]
+    thunk = bind(operation, offered, operation.prepare(case, 0, "cpu"))
+    assert thunk.func is offered.function
+    assert thunk.func.__module__ == "vllm.v1.attention.backends.utils"
+
+
+def test_a_flag_that_a_version_lacks_is_left_out_where_it_asks_for_nothing(beside, batch):
+    split = getattr(beside("0.10.2"), SPLIT)
+    assert split(batch) == (3, 0, 1, 0)
+    assert split(batch, 2, False) == (3, 0, 2, 0)
+    with pytest.raises(TypeError, match="positional argument"):
+        split(batch, 2, True)
+
+
+def test_a_flag_that_a_version_has_is_handed_on(beside, batch):
+    assert getattr(beside("0.11.2"), SPLIT)(batch, 2, True) == (3, 0, 2, 1)
+
+
+def test_requests_count_as_continued_where_a_version_looks_at_their_progress(beside):
+    reorder = beside("0.11.2").reorder_batch_to_split_decodes_and_prefills
+    rows = SimpleNamespace(req_ids=["a", "b"], swap_states=pytest.fail)
+    assert reorder(rows, SimpleNamespace(num_scheduled_tokens={"a": 1, "b": 1}), 1) is False
+
+
+def test_rows_are_moved_in_the_engine_that_was_given(part, beside):
+    beside("0.11.2")
+    swaps = []
+    rows = SimpleNamespace(req_ids=["a", "b"], swap_states=lambda i, j: swaps.append((i, j)))
+    seen = part("functions").InputBatch(rows, 2)
+    seen.swap_states(0, 1)
+    assert swaps == [(0, 1)]
+    assert seen.req_ids is rows.req_ids
+
+
+def test_offsets_go_to_the_host_for_a_version_that_wants_them_there(beside):
+    offsets = torch.tensor([0, 3, 9], dtype=torch.int32)
+    seen, device = beside("0.32.0").compute_causal_conv1d_metadata(offsets)
+    assert seen is offsets
+    assert device == offsets.device
+
+
+def test_later_builders_are_told_of_one_rank(beside):
+    class Builder(beside("0.11.2").AttentionMetadataBuilder):
+        def __init__(self, *args):
+            super().__init__(*args)
+
+    builder = Builder(None, [], SimpleNamespace(speculative_config=None), "cpu")
+    assert builder.ranks == 1
+    assert builder.use_cascade_attention(2, [1]) is True
+    assert builder.use_cascade_attention(1, [1]) is False
+
+
+@pytest.mark.parametrize("name", [SPLIT, LOCAL])
+def test_a_converted_case_is_judged_as_any_other(beside, name):
+    """What the stand-in gets wrong is read from its result, not from the conversion."""
+    operation = ALL[name]
+    case = next(c for _, c in operation.boundaries() if isinstance(c, Case) and c.batch)
+    call = operation.prepare(case, 0, "cpu")
+    outputs = operation.outputs(call, getattr(beside("0.10.2"), name)(*call.args[:2]))
+    expected = {"num_decodes": call.args[0].num_reqs} if name == SPLIT else {"max_query_len": 0}
+    assert {field: outputs[field] for field in expected} == expected

@@ -1,0 +1,49 @@
+"""What each release offers, and what is said of everything else."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.operations import ALL
+from harness.running.candidates import offered_by
+
+STAND_INS = ("0.10.2", "0.11.2", "0.32.0")
+
+
+@pytest.mark.parametrize("release", STAND_INS)
+def test_every_operation_is_offered_or_has_a_reason(beside, release):
+    adapter = beside(release)
+    assert release == adapter.VERSION
+    for operation in ALL.values():
+        if operation.sequence is None or operation.name in adapter.NOT_OFFERED:
+            offered = offered_by(adapter, operation) is not None
+            assert offered != bool(adapter.NOT_OFFERED.get(operation.name)), operation.name
+
+
+@pytest.mark.parametrize(
+    ("release", "name", "reason"),
+    [
+        ("0.10.2", "AttentionMetadataBuilder", "has no _init_reorder_batch_threshold"),
+        ("0.10.2", "compute_causal_conv1d_metadata", "vLLM 0.10.2 has no compute_causal_conv1d"),
+        ("0.11.2", "AttentionBackend", "has no get_state_cls and no make_metadata"),
+        ("0.11.2", "compute_slot_mapping", "vLLM 0.11.2 has no compute_slot_mapping"),
+        ("0.32.0", "AttentionMetadataBuilder", "has no use_cascade_attention"),
+        ("0.32.0", "build_slot_mapping", "vLLM 0.32.0 computes slots in a Triton kernel"),
+        ("0.32.0", "split_decodes_and_prefills", "vLLM 0.32.0 has no split_decodes_and_prefills"),
+        *((release, "PersistentBatch", "attnproof's own") for release in STAND_INS),
+        *((release, "swap_blocks", "compiled operators") for release in STAND_INS),
+    ],
+)
+def test_reasons_name_what_is_missing(beside, release, name, reason):
+    adapter = beside(release)
+    assert not hasattr(adapter, name)
+    assert reason in adapter.NOT_OFFERED[name]
+    assert "\n" not in adapter.NOT_OFFERED[name]
+
+
+def test_slots_are_those_of_the_generation(beside):
+    assert type(beside("0.10.2").build_slot_mapping).__name__ == "V0Slots"
+
+
+def test_slots_of_the_later_generation(beside):
+    assert type(beside("0.11.2").build_slot_mapping).__name__ == "V1Slots"
