@@ -97,17 +97,6 @@ def test_offsets_go_to_the_host_for_a_version_that_wants_them_there(beside):
     assert device == offsets.device
 
 
-def test_later_builders_are_told_of_one_rank(beside):
-    class Builder(beside("0.11.2").AttentionMetadataBuilder):
-        def __init__(self, *args):
-            super().__init__(*args)
-
-    builder = Builder(None, [], SimpleNamespace(speculative_config=None), "cpu")
-    assert builder.ranks == 1
-    assert builder.use_cascade_attention(2, [1]) is True
-    assert builder.use_cascade_attention(1, [1]) is False
-
-
 @pytest.mark.parametrize("name", [SPLIT, LOCAL])
 def test_a_converted_case_is_judged_as_any_other(beside, name):
     """What the stand-in gets wrong is read from its result, not from the conversion."""

@@ -52,3 +52,23 @@ class AttentionMetadataBuilder:
 
     def use_cascade_attention(self, common_prefix_len, query_lens, dcp_world_size):
         return common_prefix_len > dcp_world_size
+
+
+class AttentionLayerBase:
+    pass
+
+
+def get_per_layer_parameters(vllm_config, layer_names, cls_):
+    context = vllm_config.compilation_config.static_forward_context
+    layers = {name: context[name] for name in layer_names}
+    return {name: one.impl for name, one in layers.items() if isinstance(one, AttentionLayerBase)}
+
+
+def create_fast_prefill_custom_backend(prefix, underlying_attn_backend):
+    class Builder(underlying_attn_backend.get_builder_cls()):
+        def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+            assert type(common_attn_metadata) is CommonAttentionMetadata
+            return super().build(common_prefix_len, common_attn_metadata, fast_build)
+
+    members = {"get_builder_cls": staticmethod(lambda: Builder)}
+    return type(prefix + "Backend", (underlying_attn_backend,), members)
