@@ -28,8 +28,16 @@ BUILT_IN = (
 _REFERENCE = Candidate("reference", "reference")
 _ADAPTERS, _ADAPTED = "harness.adapters.", "vllm"
 """How the targets of adapters begin, and the package that all of them adapt."""
-_KNOWN_OF_VLLM = Path(__file__).parents[1] / "adapters" / "vllm_deviations.toml"
-_VLLM = Candidate("vllm", "harness.adapters.vllm", deviations=str(_KNOWN_OF_VLLM))
+_KNOWN = "adapters/{}_deviations.toml"
+"""What is known of an adapter's engine, below this package's folder."""
+
+
+def _adapter(name: str, target: str, lane: Lane = "cpu") -> Candidate:
+    known = Path(__file__).parents[1] / _KNOWN.format(target.removeprefix(_ADAPTERS))
+    return Candidate(name, target, lane, deviations=str(known))
+
+
+_VLLM = _adapter("vllm", "harness.adapters.vllm")
 _NAMED = (*BUILT_IN, _REFERENCE, _VLLM)
 
 
@@ -76,11 +84,11 @@ def _resolve(name: str, device: str) -> Candidate:
             f"no candidate {name!r}: not built in or installed ({known}), "
             "not an importable module, not a file"
         )
-    candidate = Candidate(name, name, lane)
     if not name.startswith(_ADAPTERS):
-        return candidate
+        return Candidate(name, name, lane)
+    candidate = _adapter(name, name, lane)
     _require_adapted(candidate)
-    return msgspec.structs.replace(candidate, deviations=_VLLM.deviations)
+    return candidate
 
 
 def _require_adapted(candidate: Candidate) -> None:
