@@ -8,6 +8,8 @@ import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache, reduce
 from importlib.metadata import entry_points, packages_distributions, version
 from pathlib import Path
@@ -184,6 +186,37 @@ def load(candidate: Candidate) -> Any:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def preload(candidate: Candidate) -> None:
+    """Import an installed candidate here, for all workers that this process forks.
+
+    An engine's import takes seconds. Whatever goes wrong goes wrong again in the worker,
+    which says so; what is printed is nobody's result. A file is run anew by each worker.
+    """
+    if candidate.target in ("optimized", "reference") or Path(candidate.target).is_absolute():
+        return
+    enter_lane(candidate)
+    with _silence(), suppress(BaseException):
+        load(candidate)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing reaches standard output and error, however it is written."""
+    kept = [os.dup(stream) for stream in (1, 2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for stream, copy in zip((1, 2), kept, strict=True):
+            os.dup2(copy, stream)
+            os.close(copy)
+        os.close(nowhere)
 
 
 def _is_here(name: str, path: Path) -> bool:

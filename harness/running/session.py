@@ -6,7 +6,7 @@ import multiprocessing
 import multiprocessing.connection
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,7 +21,7 @@ from harness.running import interrupt
 from harness.running.environment import gpu_name
 from harness.running.errors import UsageError
 from harness.running.fuzz import get_ready
-from harness.running.task import Outcome, Settings, examine
+from harness.running.task import NO_SUCH_FUNCTION, Outcome, Settings, examine
 from harness.running.worker import warm_up
 from harness.running.workers import CandidateUnloadableError, Worker
 
@@ -30,6 +30,10 @@ INTERPRETED_SHARE = 4
 """One in so many trace steps is run in Triton's interpreter."""
 NOT_INSTALLED = "{} is not installed"
 HOST_ONLY = "reads only CPU mirrors: there is no device path to verify"
+
+
+Lacking = dict[str, dict[str, str]]
+"""By candidate, the operations that it does not offer, and why."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Plan:
     """Batches of the traces and where each comes from."""
     corpus: list[Sourced]
     jobs: int
+    lacking: Lacking = field(default_factory=dict)
+    """What `probe` has found missing: nobody starts a process to find it again."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,10 @@ class _Task:
     connection: Connection
 
 
-def probe(candidates: list[Candidate], operations: list[Operation], settings: Settings) -> None:
-    """Require that each candidate can be imported and offers something (UsageError)."""
+def probe(candidates: list[Candidate], operations: list[Operation], settings: Settings) -> Lacking:
+    """What each candidate lacks; it must be importable and offer something (UsageError)."""
     by_name = {operation.name: operation for operation in operations}
+    lacking: Lacking = {}
     for candidate in candidates:
         if candidate.lane == "cuda" and gpu_name() is None:
             continue
@@ -83,6 +90,12 @@ def probe(candidates: list[Candidate], operations: list[Operation], settings: Se
                 f"candidate {candidate.name} offers none of the operations asked for: "
                 f"define functions such as {operations[0].name}"
             )
+        lacking[candidate.name] = {
+            name: worker.withheld.get(name, NO_SUCH_FUNCTION)
+            for name in by_name
+            if name not in worker.offers
+        }
+    return lacking
 
 
 def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool]:
@@ -98,6 +111,9 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool
     for candidate in plan.candidates:
         for operation in plan.operations:
             reason, verdict = not_run(operation, candidate)
+            lacking = plan.lacking.get(candidate.name, {})
+            if not verdict and operation.name in lacking:
+                reason, verdict = lacking[operation.name], "NOT OFFERED"
             if verdict:
                 outcomes[operation.name, candidate.name] = _blank(
                     operation, candidate, verdict, reason

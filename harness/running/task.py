@@ -15,6 +15,7 @@ from harness.model.case import Batch, Sourced, decode, encode
 from harness.model.operation import Operation
 from harness.model.run import DeviationResult, Finding, OperationResult, OracleCount, Verdict
 from harness.model.verdict import ORACLES
+from harness.running.candidates import preload
 from harness.running.deviations import DeviationError, deviations_of
 from harness.running.examination import Examination, TooDeadly
 from harness.running.findings import deviation_results, findings_of
@@ -24,6 +25,8 @@ from harness.running.workers import CandidateUnloadableError, InvalidCaseError, 
 
 LARGE_PATIENCE = 15
 """A case of real size may take so many times as long: the reference is a loop in float64."""
+
+NO_SUCH_FUNCTION = "the candidate has no such function"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +46,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     thorough: bool = True
     """Whether no fewer cases are run than usual: only then is a known deviation stale that
     does not show."""
+    minimise_known: bool = True
+    """Whether the case shown of a known deviation is made as small as can be: `bench`, which
+    is asked for times, does without."""
 
 
 class Outcome(msgspec.Struct):
@@ -79,6 +85,7 @@ def examine(
     outcome = Outcome(result, [])
     try:
         deviations = deviations_of(candidate)
+        preload(candidate)
         worker = Worker(
             candidate,
             {operation.name: operation},
@@ -87,9 +94,7 @@ def examine(
         )
         if operation.name not in worker.offers:
             result.verdict = "NOT OFFERED"
-            result.reason = worker.withheld.get(
-                operation.name, "the candidate has no such function"
-            )
+            result.reason = worker.withheld.get(operation.name, NO_SUCH_FUNCTION)
             return outcome
         examination = Examination(operation, candidate, worker, ledger, progressed, deviations)
         complete = _is_complete(examination, result, settings, steps, corpus)
@@ -161,8 +166,9 @@ def _examine(
         if time.monotonic() >= deadline:
             break
         fuzz(examination, settings.examples, first_seed + 1000 * more)
-    for sourced in examination.minimise_known():
-        _try(examination, sourced)
+    if settings.minimise_known:
+        for sourced in examination.minimise_known():
+            _try(examination, sourced)
     examination.repeat_in_fresh_process()
     memory.keep()
 

@@ -55,6 +55,7 @@ def bench(options: Options) -> int:
             timeout_s=options.timeout_s,
             memory_gib=options.memory_gib,
             remember=False,
+            minimise_known=False,
             command=options.command,
             bench=options.bench,
         )

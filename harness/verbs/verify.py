@@ -54,6 +54,7 @@ class Options:
     remember: bool = True
     deviations: Path | None = None
     """Known deviations of the candidates that have no file of their own."""
+    minimise_known: bool = True
     command: str = "attnproof verify"
     bench: BenchOptions | None = None
     """What to time of what was verified, None for nothing."""
@@ -75,6 +76,7 @@ def verify(options: Options) -> int:
         timeout_s=options.timeout_s,
         memory_bytes=int(options.memory_gib * 2**30),
         examples_db=".attnproof/examples" if options.remember else "",
+        minimise_known=options.minimise_known,
         thorough=options.examples >= Options.examples and options.steps >= Options.steps,
     )
     corpus = pick_corpus(options.corpus)
@@ -82,12 +84,12 @@ def verify(options: Options) -> int:
     if timekeeper is not None:
         corpus += timekeeper.sourced
     steps, notes = pick_steps(options.traces, options.steps, seed)
-    probe([c for c in candidates if c not in BUILT_IN], operations, settings)
+    lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
     output = Output(options.out)
     # Hypothesis would keep what it learns of the source in the current folder.
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(output.scratch / "hypothesis")
     jobs = options.jobs or min(8, len(os.sched_getaffinity(0)))
-    plan = Plan(operations, candidates, settings, steps, corpus, jobs)
+    plan = Plan(operations, candidates, settings, steps, corpus, jobs, lacking)
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     with shown(options.examples + len(steps)) as watcher:
         outcomes, interrupted = run(plan, output.scratch, watcher)
