@@ -59,8 +59,7 @@ def part():
 
 @pytest.fixture
 def batch():
-    """Our metadata of three requests with every optional field that all versions could have."""
-    made, _arena = lay_out(
-        make_batch([1, 4, 2], [6, 0, 3], 4, logits_indices=(0, 3, 4, 6), encoder_seq_lens=(5, 6, 7))
-    )
+    """Our metadata of three requests, no field at its default."""
+    extras = {"causal": False, "logits_indices": (0, 3, 4, 6), "encoder_seq_lens": (5, 6, 7)}
+    made, _arena = lay_out(make_batch([1, 4, 2], [6, 0, 3], 4, **extras))
     return made
