@@ -1,4 +1,4 @@
-"""A benchmark as text: the tables of the terminal, and the same as Markdown for documents."""
+"""A benchmark as text: the tables of the terminal."""
 
 from __future__ import annotations
 
@@ -20,27 +20,10 @@ def bench_text(run: Run) -> str:
     assert bench is not None
     parts = [
         _aligned([_HEADINGS, *_rows(bench)]),
-        _aligned([_STEP_HEADINGS, *_step_rows(bench)]) if bench.steps else "",
-        "\n".join(_remarks(bench)),
+        _aligned([*step_rows(bench)]) if bench.steps else "",
+        "\n".join(remarks(bench)),
     ]
     return "\n\n".join(part for part in parts if part)
-
-
-def bench_markdown(run: Run) -> str:
-    """The same tables in Markdown, under the command that made them."""
-    bench, environment = run.bench, run.environment
-    assert bench is not None
-    where = f"{environment.cpu}, {environment.cpus} cores, torch {environment.torch}"
-    lines = [
-        f"Made by `{run.command}` on {run.started[:10]}, commit {environment.commit}: "
-        f"{where}; compared with {run.settings.get('compared with') or 'nobody'}.",
-        "",
-        *_piped([_HEADINGS, *_rows(bench)]),
-    ]
-    if bench.steps:
-        operations = ", ".join(f"`{name}`" for name in bench.steps[0].operations)
-        lines += ["", f"A step is {operations}.", "", *_piped([_STEP_HEADINGS, *_step_rows(bench)])]
-    return "\n".join([*lines, "", *(f"- {remark}" for remark in _remarks(bench)), ""])
 
 
 def _rows(bench: Bench) -> Iterator[Row]:
@@ -71,7 +54,9 @@ def _ratio(compared: Comparison) -> str:
     return f"{ratio_text(compared.ratio)} ({interval}) of {compared.peer}"
 
 
-def _step_rows(bench: Bench) -> Iterator[Row]:
+def step_rows(bench: Bench) -> Iterator[Row]:
+    """Heading first, then a line for each trace and candidate."""
+    yield _STEP_HEADINGS
     compared = {(c.trace, c.candidate): c for c in bench.step_comparisons}
     for steps in bench.steps:
         beside = compared.get((steps.trace, steps.candidate))
@@ -95,7 +80,8 @@ def _step_medians(steps: Steps) -> list[float]:
     return [median(step.ns) for step in steps.steps]
 
 
-def _remarks(bench: Bench) -> Iterator[str]:
+def remarks(bench: Bench) -> Iterator[str]:
+    """What was left out and why, the noise floor, what the baseline says."""
     for steps in bench.steps[:1]:
         for operation, reason in steps.left_out.items():
             yield f"not part of a step: {operation} ({reason})"
@@ -136,10 +122,3 @@ def _aligned(rows: list[Row]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
-
-
-def _piped(rows: list[Row]) -> Iterator[str]:
-    for number, row in enumerate(rows):
-        yield f"| {' | '.join(row)} |"
-        if number == 0:
-            yield f"|{'---|' * len(row)}"

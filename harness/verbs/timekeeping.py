@@ -13,7 +13,7 @@ from harness.model.candidate import Candidate
 from harness.model.case import Sourced
 from harness.model.operation import Operation
 from harness.model.run import Run
-from harness.report.bench_text import bench_markdown
+from harness.report.bench_markdown import bench_markdown
 from harness.running import interrupt
 from harness.running.candidates import version_of
 from harness.running.errors import InfrastructureError, UsageError

@@ -1,0 +1,71 @@
+"""The tables for documents hold every timing once, under the command that made them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from harness.report.bench_markdown import bench_markdown
+from harness.report.quantities import ratio_text, time_text
+
+
+def tables(run):
+    """The tables as lists of rows of cells."""
+    parts = [part.splitlines() for part in bench_markdown(run).split("\n\n")]
+    rows = [[line for line in part if not line.startswith("|---")] for part in parts]
+    return [[line.strip("| ").split(" | ") for line in part] for part in rows if part[0][0] == "|"]
+
+
+@pytest.fixture
+def alone(timed):
+    """A run of one candidate, with nobody to compare with."""
+    mine = [timing for timing in timed.bench.timings if timing.candidate == "optimized"]
+    timed.bench = msgspec.structs.replace(timed.bench, timings=mine, comparisons=[], steps=[])
+    return timed
+
+
+def test_it_begins_with_the_command_and_who_is_compared_with(timed):
+    timed.settings["compared with"] = "vllm 0.10.2"
+    first = bench_markdown(timed).splitlines()[0]
+    assert first.startswith(f"Made by `{timed.command}`")
+    assert "how many times as fast as vllm 0.10.2" in first
+
+
+def test_each_comparison_on_a_drawn_batch_has_its_cell(timed):
+    text = bench_markdown(timed)
+    medians = {(t.operation, t.workload.name, t.candidate): t for t in timed.bench.timings}
+    drawn = 0
+    for compared in timed.bench.comparisons:
+        timing = medians[compared.operation, compared.workload, compared.candidate]
+        if timing.workload.kind not in ("trace", "model") and compared.clock == "host":
+            drawn += 1
+            cell = f"{ratio_text(compared.ratio)}, {time_text(timing.host.median_ns)}"
+            assert cell in text
+    assert drawn > 10
+
+
+def test_what_is_not_faster_is_marked(timed):
+    marked = sum(cell.startswith("▼") for table in tables(timed) for row in table for cell in row)
+    slower = [c for c in timed.bench.comparisons if c.verdict == "slower" and c.clock == "host"]
+    workloads = {t.workload.name: t.workload.kind for t in timed.bench.timings}
+    assert marked == sum(workloads[c.workload] in ("decode", "mixed", "prefill") for c in slower)
+    assert marked
+
+
+def test_all_rows_of_a_table_have_as_many_cells_as_its_heading(timed):
+    for line in bench_markdown(timed).splitlines():
+        if line.startswith("| optimized, host | requests"):
+            width = line.count("|")
+        elif line.startswith("| optimized, host | on"):
+            width = 6
+        elif line.startswith("| steps of"):
+            width = 7
+        elif line.startswith("|"):
+            assert line.count("|") == width
+
+
+def test_a_candidate_alone_has_times_without_ratios(alone):
+    text = bench_markdown(alone)
+    assert "as fast as nobody" in text
+    assert "µs |" in text
+    assert "×," not in text
