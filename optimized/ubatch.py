@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from reference.interface import CommonAttentionMetadata, MetadataError, UBatchSlice
@@ -24,7 +23,7 @@ from reference.interface.fields import added_fields
 from .dispatch import on_device
 from .host import lengths
 from .host import ubatch as loops
-from .host.arrays import pieces
+from .host.arrays import dense, pieces
 from .host.lengths import dense_lengths, take_dtypes
 from .host.shapes import lengths_dtype
 
@@ -46,9 +45,10 @@ def slice_query_start_locs(query_start_loc: torch.Tensor, request_slice: slice) 
     start, stop = check_slice(operation, "request_slice", request_slice, num_reqs)
     if not query_start_loc.is_cpu:
         return query_start_loc[start : stop + 1] - query_start_loc[start]
-    rebased = torch.empty(stop + 1 - start, dtype=query_start_loc.dtype)
-    offsets = query_start_loc.numpy()
-    np.subtract(offsets[start : stop + 1], offsets[start], out=rebased.numpy())
+    dtype = query_start_loc.dtype
+    offsets = dense(query_start_loc, dtype)
+    rebased = offsets.new_empty(stop + 1 - start)
+    loops.rebase(dtype is torch.int64, offsets.data_ptr(), start, stop + 1, rebased.data_ptr())
     return rebased
 
 

@@ -27,6 +27,22 @@ def spans_match(
 
 
 @entry
+def rebase(wide: bool, offsets: int, start: int, end: int, out: int) -> None:
+    """Write offsets [start, end) less the first of them."""
+    if wide:
+        subtract(int64_at(offsets + 8 * start, end - start), int64_at(out, end - start))
+    else:
+        subtract(int32_at(offsets + 4 * start, end - start), int32_at(out, end - start))
+
+
+@compiled
+def subtract(offsets: Array, out: Array) -> None:
+    """`rebase` of offsets of either dtype."""
+    for i in range(out.shape[0]):
+        out[i] = offsets[i] - offsets[0]
+
+
+@entry
 def slice_rows(
     wide: bool,
     offsets: int,
