@@ -1,0 +1,91 @@
+"""What is known of vLLM: each deviation has a case that shows it, and a line in docs/vllm.md.
+
+Nothing here needs vLLM. That the cases fail on it as they should is seen where it is
+installed: `attnproof verify --candidate vllm --corpus tests/corpus/vllm`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from harness.cases.corpus import read_corpus
+from harness.operations import ALL
+from harness.running.candidates import resolve
+from harness.running.conditions import holds
+from harness.running.deviations import load
+from harness.running.workers import Worker
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "tests" / "corpus" / "vllm"
+PAGE = (ROOT / "docs" / "vllm.md").read_text(encoding="utf-8")
+TRIED = ("0.10.2", "0.11.2", "0.32.0")
+KNOWN = {
+    version: load(str(ROOT / "harness/adapters/vllm_deviations.toml"), version) for version in TRIED
+}
+DEVIATIONS = {(d.id, d.versions): d for known in KNOWN.values() for d in known}.values()
+CASES = {sourced.source: sourced.case for sourced in read_corpus(FOLDER)}
+NOT_ALONE = {("E9", "get_kv_cache_layout"), ("E9", "set_kv_cache_layout")}
+"""In a process of its own one call is right: the sequence has the case."""
+
+
+def file_of(name: str, operation: str) -> str:
+    return f"{name.replace(' ', '-')}/{operation}.json"
+
+
+WANTED = {
+    file_of(d.id, operation): d
+    for d in DEVIATIONS
+    for operation in d.operations
+    if (d.id, operation) not in NOT_ALONE
+}
+
+
+def line_of(name: str) -> str:
+    """The line of the page's tables that begins with the id."""
+    lines = re.findall(rf"^\| {re.escape(name)} \|.*$", PAGE, re.MULTILINE)
+    assert len(lines) == 1, name
+    return lines[0]
+
+
+def test_ids_tell_deviations_apart():
+    assert len({d.id for d in DEVIATIONS}) == len(DEVIATIONS)
+
+
+def test_every_deviation_of_an_operation_has_a_case_and_every_case_one():
+    assert sorted(CASES) == sorted(WANTED)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_case_is_one_that_its_deviation_speaks_of(name):
+    case, deviation = CASES[name], WANTED[name]
+    assert case.operation == Path(name).stem
+    assert not case.fault or case.fault in ALL[case.operation].faults
+    assert holds(deviation.when, case)
+
+
+@pytest.fixture(scope="module")
+def judge():
+    """A worker with the reference in it."""
+    worker = Worker(resolve(["reference"], "cpu")[0], ALL, timeout_s=60, memory_bytes=4 << 30)
+    yield worker.judge
+    worker.stop()
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_the_reference_is_right_where_vllm_is_not(name, judge):
+    assert judge(CASES[name]).failures == ()
+
+
+@pytest.mark.parametrize("deviation", DEVIATIONS, ids=lambda d: d.id)
+def test_the_page_tells_each_deviation_with_its_versions_and_cases(deviation):
+    line = line_of(deviation.id)
+    _, _, operations, versions, title, consequence, _ = (cell.strip() for cell in line.split("|"))
+    linked = re.findall(r"\]\(\.\./tests/corpus/vllm/([^)]+)\)", operations)
+    assert linked == [name for name, known in WANTED.items() if known == deviation]
+    assert re.findall(r"`(\w+)`", operations) == list(deviation.operations)
+    assert versions.split(", ") == [v for v, known in KNOWN.items() if deviation in known]
+    assert title == deviation.title
+    assert consequence
