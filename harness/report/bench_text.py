@@ -105,7 +105,7 @@ def remarks(bench: Bench) -> Iterator[str]:
             times = f"{ratio_text(r.ratio)} ({between(r.low, r.high)}) the {r.clock} time of then"
             yield f"  {r.operation} of {r.candidate} on {r.workload}: {r.costs or times}"
     elif baseline.state != "not asked for":
-        yield f"nothing was compared with baseline {baseline.name}: {baseline.reason}"
+        yield f"no time was compared with baseline {baseline.name}: {baseline.reason}"
 
 
 def _untimed(bench: Bench) -> dict[tuple[str, str], list[str]]:

@@ -160,6 +160,9 @@ def prepare(
 ) -> Timekeeper:
     """What will be timed (UsageError, InfrastructureError)."""
     host_clock()
+    folder = options.markdown.parent if options.markdown else Path()
+    if not folder.is_dir():
+        raise UsageError(f"--markdown {options.markdown}: there is no folder {folder}")
     for name in filter(None, (options.baseline, options.save_baseline)):
         path_of(name, options.baselines)
     with_speed = [candidate for candidate in candidates if candidate.lane != "interpreter"]
