@@ -75,7 +75,9 @@ def reorder_batch_to_split_decodes_and_prefills(
     if type(decode_threshold) is not int or decode_threshold < 1:
         check_int(_REORDER, "decode_threshold", decode_threshold, 1)
     tokens = _scheduled(input_batch, scheduler_output)
-    if len(tokens) < 2 or max(tokens) <= decode_threshold or min(tokens) > decode_threshold:
+    if len(tokens) < 2 or max(tokens) <= decode_threshold:
+        return False
+    if tokens[0] > decode_threshold < tokens[-1] and min(tokens) > decode_threshold:
         return False
     prefills = [row for row, count in enumerate(tokens) if count > decode_threshold]
     num_decodes = len(tokens) - len(prefills)
