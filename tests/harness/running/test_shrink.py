@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from harness.cases.batches import make_batch
 from harness.cases.tensors import lay_out
 from harness.model.case import Case
+from harness.operations import ALL
 from harness.running.shrink import shrink, simpler
 from reference import validate
 
@@ -69,3 +72,12 @@ def test_shrinks_lists_and_numbers_of_plain_cases():
     case = Case("compute_slot_mapping", None, {"blocks": [4, 9, 2], "seq_len": 11, "profile": True})
     small = shrink(case, lambda c: len(c.params["blocks"]) >= 1 and c.params["seq_len"] >= 3, 1500)
     assert small.params == {"blocks": [0], "seq_len": 3, "profile": False}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_spoilt_case_is_shrunk_to_one_that_is_still_spoilt(examine_candidate, seed):
+    outcome = examine_candidate("swallows_errors", "split_attn_metadata", seed=seed)
+    spoilt = [finding.case for finding in outcome.findings if finding.case.fault]
+    assert spoilt
+    faults = ALL["split_attn_metadata"].faults
+    assert all(faults[case.fault].applies(case) for case in spoilt)

@@ -1,0 +1,10 @@
+"""Bad input has an empty result here."""
+
+import reference
+
+
+def split_attn_metadata(ubatch_slices, common_attn_metadata):
+    try:
+        return reference.split_attn_metadata(ubatch_slices, common_attn_metadata)
+    except reference.MetadataError:
+        return []
