@@ -56,9 +56,9 @@ def test_edited_copies_of_both_packages_agree_and_are_wrong(tmp_path):
     for package in ("reference", "optimized"):
         shutil.copytree(_REPOSITORY / package, tmp_path / package)
         file = tmp_path / package / "ubatch.py"
-        right = "block_table_tensor=md.block_table_tensor[r0:r1]"
+        right = "md.block_table_tensor[r0:r1]"
         assert right in file.read_text()
-        wrong = "block_table_tensor=md.block_table_tensor[: r1 - r0]"
+        wrong = "md.block_table_tensor[: r1 - r0]"
         file.write_text(file.read_text().replace(right, wrong))
     options = ["--candidate", "optimized", "--examples", "40", "--steps", "5", "--out", "report"]
     command = [sys.executable, "-m", "harness", "verify", "--ops", "split_attn_metadata"]
