@@ -1,0 +1,54 @@
+"""What a run keeps of a process that died."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from harness.cases.batches import make_batch
+from harness.cases.workloads import named
+from harness.model.candidate import Candidate
+from harness.model.run import OperationResult
+from harness.operations import ALL
+from harness.timing import measuring
+from harness.timing.entries import Measured
+from harness.timing.measuring import TimingPlan, time_all
+from harness.timing.standing import Judged, Standing
+from harness.timing.timetable import timed_cases
+
+SPLIT = "split_decodes_and_prefills"
+
+
+@pytest.fixture
+def dying(monkeypatch):
+    """In place of the process that times: one in which whoever is timed dies."""
+
+    class Dying(contextlib.nullcontext):
+        def __init__(self, *_):
+            super().__init__(self)
+
+        def measure(self, *_, **__):
+            return Measured([], {"mine": "crashed with SIGSEGV while it was timed"})
+
+    monkeypatch.setattr(measuring, "TimingProcess", Dying)
+
+
+def test_a_death_leaves_no_sample_of_the_control(dying):
+    """One of nothing would spoil a baseline: no piece of work takes no time."""
+    workload = named("mixed, 3 requests", "mixed", make_batch([1, 1, 5], [9, 20, 3], 16))
+    cases = timed_cases([ALL[SPLIT]], [workload])
+    passed = OperationResult(name=SPLIT, section="", candidate="mine", device="cpu", verdict="PASS")
+    judged = {timed.case.id: Judged(timed.case.id) for timed in cases}
+    plan = TimingPlan(
+        operations=[ALL[SPLIT]],
+        candidates=[Candidate("mine", "mine")],
+        peer="",
+        cases=cases,
+        steps=[],
+        seconds=1.0,
+    )
+    standings = {"mine": Standing("cpu", {SPLIT: passed}, judged)}
+    outcome = time_all(plan, standings, lambda *_: None)
+    assert outcome.bench.control_ns == []
+    assert outcome.problems == [f"{SPLIT} of mine crashed with SIGSEGV while it was timed"]
