@@ -70,7 +70,8 @@ def _of(operation: Operation, batches: list[Timed], real_sizes: bool) -> Iterato
     for workload, batch in batches:
         for case in choose(batch):
             yield TimedCase(operation, workload, case)
-    for name, case in (*operation.timed_models(), *(operation.large() if real_sizes else ())):
+    large = [(f"{name}, real size", case) for name, case in operation.large()] if real_sizes else []
+    for name, case in (*operation.timed_models(), *large):
         sizes = {"requests": case.num_requests, "tokens": case.num_tokens}
         yield TimedCase(operation, Workload(name=name, kind="model", **sizes), case)
 

@@ -44,6 +44,13 @@ def test_equal_cases_are_timed_once():
     assert cases == timed_cases(operations, SMALL)
 
 
+def test_no_two_cases_of_an_operation_share_a_workload():
+    """A comparison is found by the name of its workload."""
+    cases = timed_cases(list(ALL.values()), SMALL, real_sizes=True)
+    names = [(timed.operation.name, timed.workload.name) for timed in cases]
+    assert len(set(names)) == len(names)
+
+
 def test_arguments_are_those_of_engines():
     (mixed,) = [timed for timed in SMALL if timed.workload.name == "mixed, 64 requests"]
 
