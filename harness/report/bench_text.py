@@ -27,21 +27,21 @@ def bench_text(run: Run) -> str:
 
 
 def _rows(bench: Bench) -> Iterator[Row]:
-    """A line for each timing, beside it what it is compared with."""
-    host = {(c.operation, c.workload, c.candidate): c for c in bench.comparisons}
+    """A line for each timing and clock, beside it what it is compared with."""
+    beside = {(c.operation, c.workload, c.candidate, c.clock): c for c in bench.comparisons}
     last = ("", "")
     for timing in bench.timings:
         key = (timing.operation, timing.workload.name)
-        compared = host.get((*key, timing.candidate))
-        yield (
+        names = (
             timing.operation if timing.operation != last[0] else "",
             timing.workload.name if key != last else "",
             timing.candidate + _marks(timing),
-            time_text(timing.host.median_ns),
-            time_text(timing.device.median_ns) if timing.device else "",
-            _ratio(compared) if compared else "",
-            compared.verdict if compared else "",
         )
+        host = time_text(timing.host.median_ns)
+        yield (*names, host, "", *_said(beside.get((*key, timing.candidate, "host"))))
+        if timing.device:
+            device = time_text(timing.device.median_ns)
+            yield ("", "", "", "", device, *_said(beside.get((*key, timing.candidate, "device"))))
         last = key
 
 
@@ -49,9 +49,13 @@ def _marks(timing: Timing) -> str:
     return f" ({', '.join(timing.deviations)})" if timing.deviations else ""
 
 
-def _ratio(compared: Comparison) -> str:
+def _said(compared: Comparison | None) -> tuple[str, str]:
+    """Ratio and verdict, nothing of what is compared with nobody."""
+    if compared is None:
+        return "", ""
     interval = between(compared.low, compared.high)
-    return f"{ratio_text(compared.ratio)} ({interval}) of {compared.peer}"
+    ratio = f"{ratio_text(compared.ratio)} ({interval}) of {compared.peer}"
+    return ratio, compared.verdict
 
 
 def step_rows(bench: Bench) -> Iterator[Row]:
