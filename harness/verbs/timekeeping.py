@@ -14,6 +14,7 @@ from harness.model.case import Sourced
 from harness.model.operation import Operation
 from harness.model.run import Run
 from harness.report.bench_markdown import bench_markdown
+from harness.report.ratios import worse
 from harness.running import interrupt
 from harness.running.candidates import version_of
 from harness.running.errors import InfrastructureError, UsageError
@@ -25,7 +26,7 @@ from harness.timing.measuring import TimingPlan, time_all
 from harness.timing.regressions import against
 from harness.timing.standing import Standing, read_ledgers
 from harness.timing.timetable import TimedCase, TimedStep, timed_cases, timed_steps
-from harness.verbs.progress import timing_shown
+from harness.verbs.progress import say, timing_shown
 
 _STEPS_AS_WORKLOADS = 3
 """Steps of each trace on which every operation is timed by itself."""
@@ -91,6 +92,7 @@ class Timekeeper:
             if candidate not in self.candidates
         ]
         self._compare(run, problems)
+        self._save(run, problems)
         if outcome.interrupted:
             problems.insert(0, "interrupted while timing")
         if run.verdict == "PASS" and problems:
@@ -126,33 +128,48 @@ class Timekeeper:
         return [operation.name for operation in self.operations if operation.name not in known]
 
     def _compare(self, run: Run, problems: list[str]) -> None:
-        """Hold the run against a baseline, then make it one, as far as either was asked for."""
+        """Hold the run against a baseline, if that was asked for."""
         bench, options = run.bench, self.options
         assert bench is not None
         bench.history = read_history(options.baselines, bench, run.environment)
-        if options.baseline:
-            path = path_of(options.baseline, options.baselines)
-            bench.baseline = against(path, bench, run.environment)
-            asked = tuple(f"{operation.name} / " for operation in self.operations)
-            lost = [label for label in bench.baseline.lost if label.startswith(asked)]
-            bench.baseline.lost = lost
-            if bench.baseline.state != "compared":
-                problems.append(bench.baseline.reason)
-            problems += [f"{label} is in the baseline and was not timed" for label in lost]
-            slower = [r for r in bench.baseline.regressions if r.verdict == "slower" or r.costs]
-            if slower and run.verdict != "FAIL":
-                first = slower[0]
-                what = first.costs or f"{(first.ratio - 1) * 100:.0f} % slower"
-                place = f"{first.operation} of {first.candidate} on {first.workload}"
-                more = f", and {len(slower) - 1} more" if len(slower) > 1 else ""
-                run.verdict, run.reason = "SLOWER", f"{place}: {what}{more}"
-        if options.save_baseline:
-            if run.verdict == "FAIL" or run.settings["interrupted"]:
-                run.notes.append(f"baseline {options.save_baseline} was not saved: {run.verdict}")
-            else:
-                path = path_of(options.save_baseline, options.baselines)
-                save(path, bench, run.environment)
-                run.notes.append(f"baseline saved: {path}")
+        if not options.baseline:
+            return
+        path = path_of(options.baseline, options.baselines)
+        bench.baseline = found = against(path, bench, run.environment)
+        asked = tuple(f"{operation.name} / " for operation in self.operations)
+        found.lost = [label for label in found.lost if label.startswith(asked)]
+        if found.state != "compared":
+            problems.append(found.reason)
+        elif not found.regressions:
+            problems.append(f"baseline {found.name} and this run have no timing in common")
+        problems += [f"{label} is in the baseline and was not timed" for label in found.lost]
+        slower = worse(bench)
+        if slower and run.verdict != "FAIL":
+            first = slower[0]
+            what = first.costs or f"{(first.ratio - 1) * 100:.0f} % slower"
+            place = f"{first.operation} of {first.candidate} on {first.workload}"
+            more = f", and {len(slower) - 1} more" if len(slower) > 1 else ""
+            run.verdict, run.reason = "SLOWER", f"{place}: {what}{more}"
+
+    def _save(self, run: Run, problems: list[str]) -> None:
+        """Make the run a baseline, if that was asked for; a problem if it cannot be one."""
+        bench, options = run.bench, self.options
+        assert bench is not None
+        if not options.save_baseline:
+            return
+        reasons = {
+            "something is wrong": run.verdict == "FAIL",
+            "the run was interrupted": bool(run.settings["interrupted"]),
+            "nothing was timed": not bench.timings,
+        }
+        why_not = [reason for reason, holds in reasons.items() if holds]
+        if why_not:
+            problems.append(f"baseline {options.save_baseline} was not saved: {why_not[0]}")
+            say(problems[-1])
+        else:
+            path = path_of(options.save_baseline, options.baselines)
+            save(path, bench, run.environment)
+            say(f"baseline saved: {path}")
 
 
 def prepare(

@@ -123,6 +123,23 @@ def test_no_baseline_is_incomplete(bench, capfd):
     assert "nowhere" in printed
 
 
+def test_a_baseline_of_other_operations_is_incomplete(bench, capfd):
+    assert bench("--save-baseline", "main") == VERIFIED
+    assert "baseline saved: " in last_lines(capfd)
+    other = "get_num_prefill_decode_query_kv_tokens"
+    assert bench("--baseline", "main", ops=other, candidate="optimized") == INCOMPLETE
+    assert "baseline main and this run have no timing in common" in last_lines(capfd)
+
+
+def test_a_run_without_a_time_is_no_baseline(bench, monkeypatch, tmp_path, capfd):
+    import harness.verbs.timekeeping as timekeeping
+
+    monkeypatch.setattr(timekeeping, "read_ledgers", lambda _: {})  # so no case was judged
+    assert bench("--save-baseline", "main") == INCOMPLETE
+    assert "baseline main was not saved: nothing was timed" in last_lines(capfd)
+    assert not (tmp_path / "reports" / "baselines").exists()
+
+
 @pytest.mark.parametrize("damage", ["another machine", "damaged"])
 def test_a_baseline_that_says_nothing_here_is_incomplete(bench, tmp_path, damage, capfd):
     assert bench("--save-baseline", "main") == VERIFIED
@@ -185,7 +202,9 @@ def test_a_clock_too_coarse_is_one_line_and_nothing_is_run(bench, monkeypatch, c
     assert capfd.readouterr().err == "attnproof: the clock is too coarse: use another machine\n"
 
 
-def test_an_interrupt_leaves_what_was_timed_and_an_incomplete_run(bench, monkeypatch, tmp_path):
+def test_an_interrupt_leaves_what_was_timed_and_an_incomplete_run(
+    bench, monkeypatch, tmp_path, capfd
+):
     from harness.timing.session import TimingProcess
 
     measure, asked = TimingProcess.measure, []
@@ -197,6 +216,7 @@ def test_an_interrupt_leaves_what_was_timed_and_an_incomplete_run(bench, monkeyp
         return measure(self, place, *args, **kwargs)
 
     monkeypatch.setattr(TimingProcess, "measure", interrupted)
-    assert bench() == INCOMPLETE
+    assert bench("--save-baseline", "main") == INCOMPLETE
     found = bench_of(tmp_path)
     assert {timing.workload.name for timing in found.timings} == {"decode, 8 requests"}
+    assert "baseline main was not saved: the run was interrupted" in last_lines(capfd)
