@@ -188,13 +188,23 @@ def load(candidate: Candidate) -> Any:
     return module
 
 
+def imports_once(candidate: Candidate) -> bool:
+    """Whether a process imports it once for all operations: an engine's import takes seconds.
+
+    A file is run anew by each worker, and the built-in candidates are there at once.
+    """
+    return candidate.target not in ("optimized", "reference") and not (
+        Path(candidate.target).is_absolute()
+    )
+
+
 def preload(candidate: Candidate) -> None:
     """Import an installed candidate here, for all workers that this process forks.
 
-    An engine's import takes seconds. Whatever goes wrong goes wrong again in the worker,
-    which says so; what is printed is nobody's result. A file is run anew by each worker.
+    Whatever goes wrong goes wrong again in the worker, which says so; what is printed is
+    nobody's result.
     """
-    if candidate.target in ("optimized", "reference") or Path(candidate.target).is_absolute():
+    if not imports_once(candidate):
         return
     enter_lane(candidate)
     with _silence(), suppress(BaseException):

@@ -6,6 +6,7 @@ import multiprocessing
 import multiprocessing.connection
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
@@ -18,6 +19,7 @@ from harness.model.case import Batch, Sourced
 from harness.model.operation import Operation
 from harness.model.run import OperationResult
 from harness.running import interrupt
+from harness.running.candidates import imports_once, preload
 from harness.running.environment import gpu_name
 from harness.running.errors import UsageError
 from harness.running.fuzz import get_ready
@@ -63,12 +65,22 @@ class Watcher:
     tick: Callable[[], None]
 
 
+_Pair = tuple[Operation, Candidate]
+
+
 @dataclass
 class _Task:
     operation: Operation
     candidate: Candidate
     process: multiprocessing.process.BaseProcess
     connection: Connection
+    died: bool = False
+
+    def next_of(self, waiting: list[_Pair]) -> _Pair | None:
+        """What its process can go on with: an engine's next operation, as it has imported it."""
+        if self.died or not imports_once(self.candidate):
+            return None
+        return next((pair for pair in waiting if pair[1] is self.candidate), None)
 
 
 def probe(candidates: list[Candidate], operations: list[Operation], settings: Settings) -> Lacking:
@@ -107,7 +119,7 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool
     warm_up()
     get_ready()
     outcomes: dict[tuple[str, str], Outcome] = {}
-    waiting = []
+    waiting: list[_Pair] = []
     for candidate in plan.candidates:
         for operation in plan.operations:
             reason, verdict = not_run(operation, candidate)
@@ -132,10 +144,10 @@ def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool
             while waiting and len(running) < plan.jobs:
                 running.append(_start(*waiting.pop(0), plan, folder))
                 watcher.started(running[-1].operation.name, running[-1].candidate.name)
-            _collect(running, outcomes, watcher)
+            _collect(running, waiting, plan, outcomes, watcher)
     except KeyboardInterrupt:
         interrupted = True
-        _interrupt(running, outcomes, watcher)
+        _interrupt(running, plan, outcomes, watcher)
         for operation, candidate in waiting:
             outcomes[operation.name, candidate.name] = _blank(
                 operation, candidate, "UNVERIFIED", "interrupted before it began"
@@ -172,24 +184,28 @@ def _blank(operation: Operation, candidate: Candidate, verdict: str, reason: str
 
 
 def _start(operation: Operation, candidate: Candidate, plan: Plan, folder: Path) -> _Task:
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    place = (plan.candidates.index(candidate), plan.operations.index(operation))
-    ledger = folder / "ledger-{:03}-{:03}.jsonl".format(*place)
+    """A process that examines the operation, then those that it is sent the places of."""
+    ours, theirs = multiprocessing.Pipe()
+    number = plan.candidates.index(candidate)
 
     def drive() -> None:
         interrupt.listen()
         ours.close()
-        outcome = examine(
-            operation,
-            candidate,
-            plan.settings,
-            steps_on(candidate, plan.steps),
-            plan.corpus,
-            ledger,
-            lambda cases: theirs.send_bytes(b"%d" % cases),
-        )
-        theirs.send_bytes(b"outcome")
-        theirs.send_bytes(msgspec.msgpack.encode(outcome))
+        preload(candidate)
+        place = b"%d" % plan.operations.index(operation)
+        while place:
+            outcome = examine(
+                plan.operations[int(place)],
+                candidate,
+                plan.settings,
+                steps_on(candidate, plan.steps),
+                plan.corpus,
+                folder / f"ledger-{number:03}-{int(place):03}.jsonl",
+                lambda cases: theirs.send_bytes(b"%d" % cases),
+            )
+            theirs.send_bytes(b"outcome")
+            theirs.send_bytes(msgspec.msgpack.encode(outcome))
+            place = theirs.recv_bytes()
 
     process = multiprocessing.get_context("fork").Process(target=drive)
     process.start()
@@ -206,19 +222,41 @@ def steps_on(candidate: Candidate, steps: list[tuple[str, Batch]]) -> list[tuple
 
 
 def _collect(
-    running: list[_Task], outcomes: dict[tuple[str, str], Outcome], watcher: Watcher
+    running: list[_Task],
+    waiting: list[_Pair],
+    plan: Plan,
+    outcomes: dict[tuple[str, str], Outcome],
+    watcher: Watcher,
 ) -> None:
     """Wait a little for news of the running tasks; ended ones move to the outcomes."""
     ready = multiprocessing.connection.wait([task.connection for task in running], timeout=0.2)
     for task in [task for task in running if task.connection in ready]:
         outcome = _news(task, watcher)
         if outcome is not None:
-            running.remove(task)
-            task.process.join()
-            task.connection.close()
             outcomes[task.operation.name, task.candidate.name] = outcome
             watcher.ended(outcome.result)
+            following = task.next_of(waiting)
+            if following is None:
+                running.remove(task)
+                _end(task)
+            else:
+                waiting.remove(following)
+                task.operation = following[0]
+                _tell(task, b"%d" % plan.operations.index(task.operation))
+                watcher.started(task.operation.name, task.candidate.name)
     watcher.tick()
+
+
+def _end(task: _Task) -> None:
+    _tell(task, b"")
+    task.process.join()
+    task.connection.close()
+
+
+def _tell(task: _Task, place: bytes) -> None:
+    """Send the place of an operation, or nothing to end it; of a dead one `_news` will tell."""
+    with suppress(OSError):
+        task.connection.send_bytes(place)
 
 
 def _news(task: _Task, watcher: Watcher) -> Outcome | None:
@@ -227,6 +265,7 @@ def _news(task: _Task, watcher: Watcher) -> Outcome | None:
         if data == b"outcome":
             return msgspec.msgpack.decode(task.connection.recv_bytes(), type=Outcome)
     except EOFError:
+        task.died = True
         task.process.join()
         reason = f"its process ended with status {task.process.exitcode}"
         return _blank(task.operation, task.candidate, "UNVERIFIED", reason)
@@ -235,11 +274,14 @@ def _news(task: _Task, watcher: Watcher) -> Outcome | None:
 
 
 def _interrupt(
-    running: list[_Task], outcomes: dict[tuple[str, str], Outcome], watcher: Watcher
+    running: list[_Task],
+    plan: Plan,
+    outcomes: dict[tuple[str, str], Outcome],
+    watcher: Watcher,
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for task in running:
         task.process.terminate()
     while running:
-        _collect(running, outcomes, watcher)
+        _collect(running, [], plan, outcomes, watcher)

@@ -15,7 +15,6 @@ from harness.model.case import Batch, Sourced, decode, encode
 from harness.model.operation import Operation
 from harness.model.run import DeviationResult, Finding, OperationResult, OracleCount, Verdict
 from harness.model.verdict import ORACLES
-from harness.running.candidates import preload
 from harness.running.deviations import DeviationError, deviations_of
 from harness.running.examination import Examination, TooDeadly
 from harness.running.findings import deviation_results, findings_of
@@ -85,7 +84,6 @@ def examine(
     outcome = Outcome(result, [])
     try:
         deviations = deviations_of(candidate)
-        preload(candidate)
         worker = Worker(
             candidate,
             {operation.name: operation},
