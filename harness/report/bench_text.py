@@ -8,6 +8,7 @@ from statistics import median
 from harness.model.run import Run
 from harness.model.timing import Bench, Comparison, StepComparison, Steps, Timing
 from harness.report.quantities import between, percent, ratio_text, time_text
+from harness.report.ratios import worse, worse_text
 
 Row = tuple[str, ...]
 _HEADINGS = ("operation", "workload", "candidate", "host", "device", "ratio", "verdict")
@@ -98,18 +99,22 @@ def remarks(bench: Bench) -> Iterator[str]:
         f"noise floor {percent(noise.floor)} from {noise.comparisons} timings of a function "
         f"against itself, smallest effect {percent(noise.minimum_effect)}"
     )
-    baseline = bench.baseline
+    yield from _beside_baseline(bench)
+
+
+def _beside_baseline(bench: Bench) -> Iterator[str]:
+    """How many timings got worse, then each of them; nothing where no baseline was asked for."""
+    baseline, found = bench.baseline, worse(bench)
     if baseline.state == "compared":
-        slower = [r for r in baseline.regressions if r.verdict == "slower" or r.costs]
         yield (
             f"baseline {baseline.name} of {baseline.created}: {len(baseline.regressions)} "
-            f"timings compared, {len(slower)} slower or costlier"
+            f"timings compared, {len(found)} slower or costlier"
         )
-        for r in slower:
-            times = f"{ratio_text(r.ratio)} ({between(r.low, r.high)}) the {r.clock} time of then"
-            yield f"  {r.operation} of {r.candidate} on {r.workload}: {r.costs or times}"
     elif baseline.state != "not asked for":
         yield f"no time was compared with baseline {baseline.name}: {baseline.reason}"
+    for r in found:
+        what = worse_text(r, baseline.state)
+        yield f"  {r.operation} of {r.candidate} on {r.workload}: {what}"
 
 
 def _untimed(bench: Bench) -> dict[tuple[str, str], list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from harness.model.run import Run
-from harness.model.timing import Bench, Regression
+from harness.model.timing import BaselineState, Bench, Regression
 
 from .charts import Chart, Table
 from .history_chart import history
@@ -111,8 +111,10 @@ def build_baseline(bench: Bench) -> Baseline:
         glyph=glyph,
         title=title,
         sentence=_sentence(bench, len(found), len(faster)),
-        worse=_regressions("Worse than the baseline", found) if found else None,
-        better=_regressions("Faster than the baseline", faster[:_LISTED]) if faster else None,
+        worse=_regressions("Worse than the baseline", found, result.state) if found else None,
+        better=_regressions("Faster than the baseline", faster[:_LISTED], result.state)
+        if faster
+        else None,
         lost=tuple(result.lost[:_LISTED]),
         more_lost=max(0, len(result.lost) - _LISTED),
     )
@@ -173,7 +175,7 @@ def _sentence(bench: Bench, count: int, faster: int) -> str:
     return f"No time was compared with baseline {result.name}{of}, which is no pass: {why}.{counts}"
 
 
-def _regressions(caption: str, found: list[Regression]) -> Table:
+def _regressions(caption: str, found: list[Regression], state: BaselineState) -> Table:
     head = ("Operation", "Candidate", "Workload", "Times as long", "95 %", "p", "Verdict")
     return Table(
         caption,
@@ -183,14 +185,21 @@ def _regressions(caption: str, found: list[Regression]) -> Table:
                 entry.operation,
                 entry.candidate,
                 entry.workload if entry.clock == "host" else f"{entry.workload} (device time)",
-                ratio_text(entry.ratio),
-                between(entry.low, entry.high),
-                f"{entry.p_value:.2g}",
-                f"{SPEED_GLYPHS[entry.verdict]} {entry.verdict}",
+                *(_change(entry) if state == "compared" else ("not compared", "", "", "")),
                 entry.costs or "none",
             )
             for entry in found
         ),
+    )
+
+
+def _change(entry: Regression) -> tuple[str, str, str, str]:
+    """Ratio, interval, p-value and verdict."""
+    return (
+        ratio_text(entry.ratio),
+        between(entry.low, entry.high),
+        f"{entry.p_value:.2g}",
+        f"{SPEED_GLYPHS[entry.verdict]} {entry.verdict}",
     )
 
 

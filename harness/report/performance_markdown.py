@@ -7,8 +7,8 @@ from collections.abc import Callable
 from harness.model.timing import Bench
 
 from .performance import build_baseline
-from .quantities import SPEED_GLYPHS, SPEEDS, between, ratio_text
-from .ratios import overall, pairs, worse
+from .quantities import SPEED_GLYPHS, SPEEDS, ratio_text
+from .ratios import overall, pairs, worse, worse_text
 from .step_charts import comparison_text
 from .wording import many
 
@@ -48,10 +48,9 @@ def _worse(bench: Bench, escape: Callable[[str], str]) -> list[str]:
     found = worse(bench)
     lines = [""] if found else []
     for entry in found[:_REGRESSIONS]:
-        what = f"{ratio_text(entry.ratio)} the time ({between(entry.low, entry.high)})"
-        costs = f"; {entry.costs}" if entry.costs else ""
+        what = worse_text(entry, bench.baseline.state)
         where = f"{entry.operation} of {entry.candidate} on {entry.workload}"
-        lines.append(f"- {SPEED_GLYPHS[entry.verdict]} {escape(f'{where}: {what}{costs}')}")
+        lines.append(f"- {SPEED_GLYPHS[entry.verdict]} {escape(f'{where}: {what}')}")
     if len(found) > _REGRESSIONS:
         lines.append(f"- {many(len(found) - _REGRESSIONS, 'more timing')}: see index.html")
     return lines

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from harness.model.timing import Bench, Clock, Comparison, Regression, Speed
+from harness.model.timing import BaselineState, Bench, Clock, Comparison, Regression, Speed
 
-from .quantities import SPEED_GLYPHS, SPEEDS, geometric_mean, median, quantile
+from .quantities import (
+    SPEED_GLYPHS,
+    SPEEDS,
+    between,
+    geometric_mean,
+    median,
+    quantile,
+    ratio_text,
+)
 
 
 class Pair(NamedTuple):
@@ -93,6 +101,14 @@ def worse(bench: Bench) -> list[Regression]:
     """What got worse since the baseline, the largest slowdown first."""
     found = [entry for entry in bench.baseline.regressions if is_worse(entry)]
     return sorted(found, key=lambda r: (-r.ratio, r.operation, r.candidate, r.workload, r.clock))
+
+
+def worse_text(regression: Regression, state: BaselineState) -> str:
+    """What got worse, in words; of a baseline whose times say nothing here only the counts."""
+    interval = between(regression.low, regression.high)
+    times = f"{ratio_text(regression.ratio)} the {regression.clock} time of then ({interval})"
+    said = [times] if state == "compared" else []
+    return "; ".join([*said, *filter(None, [regression.costs])])
 
 
 def _of(bench: Bench, pair: Pair) -> list[Comparison]:

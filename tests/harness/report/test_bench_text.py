@@ -21,3 +21,20 @@ def test_each_clock_has_its_own_time_ratio_and_verdict(timed):
     assert first.endswith(compared.verdict)
     assert second.split()[:2] == time_text(device.median_ns).split()
     assert second.endswith("0.500× (0.400 to 0.600) of vllm  slower")  # noqa: RUF001
+
+
+def test_what_got_worse_is_said_the_largest_slowdown_first(slower):
+    lines = bench_text(slower).splitlines()
+    (place,) = [n for n, line in enumerate(lines) if line.endswith("2 slower or costlier")]
+    first, second = lines[place + 1 : place + 3]
+    assert first.endswith(": 1.18× the host time of then (1.15 to 1.22)")  # noqa: RUF001
+    assert second.endswith("; allocations 3 to 4")
+
+
+def test_beside_another_machines_baseline_only_counts_are_said(slower):
+    baseline = slower.bench.baseline
+    baseline.state, baseline.reason = "another machine", "it is of another machine"
+    baseline.regressions = baseline.regressions[9:10]
+    head, entry = bench_text(slower).splitlines()[-2:]
+    assert head == "no time was compared with baseline main: it is of another machine"
+    assert entry.endswith(": allocations 3 to 4")

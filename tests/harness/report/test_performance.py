@@ -185,6 +185,8 @@ def test_grown_counts_of_another_machine_are_worse_all_the_same(slower):
     found = build_baseline(slower.bench)
     assert found.state == "bad"
     assert "Exact counts were compared all the same: 1 grew." in found.sentence
+    ((*_, time, _, _, _, counts),) = found.worse.rows
+    assert (time, counts) == ("not compared", "allocations 3 to 4")
 
 
 def test_the_history_is_in_units_of_the_control(slower):

@@ -58,6 +58,13 @@ def test_markdown_of_a_foreign_baseline_says_incomplete(foreign):
     assert "**◐ Incomplete against baseline main.**" in markdown_text(foreign)
 
 
+def test_markdown_tells_counts_of_a_foreign_baseline_and_no_time(slower):
+    slower.bench.baseline.state = "another machine"
+    slower.bench.baseline.regressions = slower.bench.baseline.regressions[9:10]
+    (line,) = [line for line in markdown_text(slower).splitlines() if line.startswith("- ◇")]
+    assert line.endswith(": allocations 3 to 4")
+
+
 def test_markdown_says_nothing_of_what_was_not_timed(passing):
     assert "geometric mean" not in markdown_text(passing)
 
