@@ -36,12 +36,15 @@ def bench_markdown(run: Run) -> str:
 
 def _introduction(run: Run, bench: Bench) -> str:
     environment, peer = run.environment, run.settings.get("compared with")
-    return (
-        f"Made by `{run.command}` on {run.started[:10]}, commit {environment.commit}: "
-        f"{environment.cpu}, {environment.cpus} cores, torch {environment.torch}. Median times; "
-        f"before them, how many times as fast as {peer or 'nobody'}. "
+    beside = (
+        f"; before them, how many times as fast as {peer}. "
         f"{SPEED_GLYPHS['slower']} slower, {SPEED_GLYPHS['no evidence']} no evidence of either "
-        f"(noise floor {percent(bench.noise.floor)})."
+        f"(noise floor {percent(bench.noise.floor)})"
+    )
+    return (
+        f"Made by `{run.command}` on {run.started[:10]}, commit {environment.commit or 'unknown'}: "
+        f"{environment.cpu}, {environment.cpus} cores, torch {environment.torch}. "
+        f"Median times{beside if bench.comparisons else ''}."
     )
 
 
