@@ -41,9 +41,10 @@ def _introduction(run: Run, bench: Bench) -> str:
         f"{SPEED_GLYPHS['slower']} slower, {SPEED_GLYPHS['no evidence']} no evidence of either "
         f"(noise floor {percent(bench.noise.floor)})"
     )
+    gpu = f"{environment.gpu}, " if environment.gpu else ""
     return (
         f"Made by `{run.command}` on {run.started[:10]}, commit {environment.commit or 'unknown'}: "
-        f"{environment.cpu}, {environment.cpus} cores, torch {environment.torch}. "
+        f"{environment.cpu}, {environment.cpus} cores, {gpu}torch {environment.torch}. "
         f"Median times{beside if bench.comparisons else ''}."
     )
 

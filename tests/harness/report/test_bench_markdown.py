@@ -36,6 +36,11 @@ def test_a_run_outside_a_repository_has_an_unknown_commit(timed):
     assert "commit unknown" in bench_markdown(timed).splitlines()[0]
 
 
+def test_the_gpu_is_part_of_the_machine(timed):
+    timed.environment = msgspec.structs.replace(timed.environment, gpu="Example GPU")
+    assert "cores, Example GPU, torch " in bench_markdown(timed).splitlines()[0]
+
+
 def test_each_comparison_on_a_drawn_batch_has_its_cell(timed):
     text = bench_markdown(timed)
     medians = {(t.operation, t.workload.name, t.candidate): t for t in timed.bench.timings}
