@@ -28,9 +28,10 @@ def bench_markdown(run: Run) -> str:
             if timed and (any(one.beside for one in timed) or not bench.comparisons):
                 lines += ["", *_piped(list(_by_requests(f"{candidate}, {clock}", timed)))]
                 lines += ["", *_piped(list(_elsewhere(f"{candidate}, {clock}", timed)))]
+    for operations in dict.fromkeys(steps.operations for steps in bench.steps):
+        lines += ["", f"A step is {', '.join(f'`{name}`' for name in operations)}."]
     if bench.steps:
-        operations = ", ".join(f"`{name}`" for name in bench.steps[0].operations)
-        lines += ["", f"A step is {operations}.", "", *_piped(list(step_rows(bench)))]
+        lines += ["", *_piped(list(step_rows(bench)))]
     return "\n".join([*lines, "", *(f"- {remark}" for remark in remarks(bench)), ""])
 
 

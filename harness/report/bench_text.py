@@ -87,9 +87,8 @@ def _step_medians(steps: Steps) -> list[float]:
 
 def remarks(bench: Bench) -> Iterator[str]:
     """What was left out and why, the noise floor, what the baseline says."""
-    for steps in bench.steps[:1]:
-        for operation, reason in steps.left_out.items():
-            yield f"not part of a step: {operation} ({reason})"
+    for operation, reason in dict.fromkeys(i for s in bench.steps for i in s.left_out.items()):
+        yield f"not part of a step: {operation} ({reason})"
     for (candidate, reason), operations in _untimed(bench).items():
         named = ", ".join(operations[:3])
         more = f" and {len(operations) - 3} more" if len(operations) > 3 else ""

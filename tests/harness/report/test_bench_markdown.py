@@ -79,3 +79,15 @@ def test_a_candidate_alone_has_times_without_ratios(alone):
     assert "Median times.\n" in text
     assert "µs |" in text
     assert f"{TIMES}," not in text
+
+
+def test_traces_whose_steps_differ_say_so(timed):
+    first = timed.bench.steps[0]
+    other = msgspec.structs.replace(
+        first, trace="another", operations=("swap_blocks",), left_out={"copy_blocks": "not here"}
+    )
+    timed.bench.steps.append(other)
+    text = bench_markdown(timed)
+    assert "A step is `build_slot_mapping`, `split_attn_metadata`." in text
+    assert "A step is `swap_blocks`." in text
+    assert "- not part of a step: copy_blocks (not here)" in text
