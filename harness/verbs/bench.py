@@ -40,6 +40,8 @@ def bench(options: Options) -> int:
         raise UsageError("the interpreter has no speed: use --device cpu or cuda")
     peer = options.against or default_peer()
     own = [name for name in options.candidates or [OWN] if name != peer]
+    if options.against and not own:
+        raise UsageError(f"--against {peer}: nobody else is timed; name somebody with --candidate")
     device = options.device
     if device == "auto":
         device = "cpu" if gpu_name() is None else "cuda"

@@ -180,6 +180,8 @@ def prepare(
     folder = options.markdown.parent if options.markdown else Path()
     if not folder.is_dir():
         raise UsageError(f"--markdown {options.markdown}: there is no folder {folder}")
+    if options.markdown and options.markdown.is_dir():
+        raise UsageError(f"--markdown {options.markdown}: it is a folder, name a file")
     for name in filter(None, (options.baseline, options.save_baseline)):
         path_of(name, options.baselines)
     with_speed = [candidate for candidate in candidates if candidate.lane != "interpreter"]

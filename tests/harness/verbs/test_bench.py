@@ -165,6 +165,9 @@ def test_verify_times_what_it_verified(bench, tmp_path):
     [
         (["--device", "interpreter"], "the interpreter has no speed"),
         (["--against", "nobody_at_all"], "no candidate 'nobody_at_all'"),
+        (["--against", "mine.py"], "--against mine.py: nobody else is timed"),
+        (["--markdown", "nowhere/table.md"], "there is no folder nowhere"),
+        (["--markdown", "."], "--markdown .: it is a folder"),
         (["--seconds", "0"], "--seconds is 0"),
         (["--seed", "-1"], "--seed is -1"),
         (["--steps", "-1"], "--steps is -1"),
