@@ -172,10 +172,11 @@ class BaselineResult(msgspec.Struct, kw_only=True):
     name: str = ""
     state: BaselineState = "not asked for"
     reason: str = ""
-    """In words, why nothing was compared."""
+    """In words, why no time was compared."""
     created: str = ""
     regressions: list[Regression] = []
-    """Every timing that both have, whatever its verdict."""
+    """Every timing that both have, whatever its verdict; of another machine's baseline those
+    alone whose exact counts grew."""
     lost: list[str] = []
     """Timings that only the baseline has, as `operation / candidate / workload`."""
 

@@ -32,7 +32,7 @@ class StepEntry:
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
-    """What the parent wants: entry number `place` of `names`, or each of them against itself."""
+    """What the parent wants: entry number `place` of `names`, or the first against itself."""
 
     place: int
     names: tuple[str, ...]

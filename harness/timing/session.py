@@ -29,7 +29,6 @@ _LOOK_UP_S = 0.1
 _PATIENCE_S = 60.0
 """A group may take so much longer than its budget: what is compiled is compiled in it."""
 
-
 _decoder = msgspec.msgpack.Decoder(Reply)
 Answer = Callable[[Ask], Measured]
 
@@ -40,7 +39,6 @@ class TimingProcess:
 
     candidates: Sequence[Candidate]
     entries: Sequence[Entry | StepEntry]
-    deaths: int = 0
     _pid: int = 0
     _connection: Connection | None = field(default=None, repr=False)
 
@@ -60,7 +58,6 @@ class TimingProcess:
         reply = self._ask(Ask(place, names, limits, itself))
         if isinstance(reply, Measured):
             return reply
-        self.deaths += 1
         if len(names) == 1:
             return Measured([], {names[0]: reply})
         alone = [self.measure(place, budget, [name], itself=itself) for name in names]
