@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.cases.traces import TraceError
-from harness.cases.workloads import Trace, synthetic, traced
+from harness.cases.workloads import Timed, Trace, synthetic, traced
 from harness.model.candidate import Candidate
 from harness.model.case import Sourced
 from harness.model.operation import Operation
@@ -190,13 +190,19 @@ def prepare(
     same = [candidate for candidate in with_speed if candidate.lane == with_speed[0].lane]
     peer = same[-1].name if len(same) > 1 else ""
     traces = _traces(options)
-    workloads = list(synthetic(options.seed))
+    steps = [step for trace in traces for step in timed_steps(operations, trace)]
+    batches = workloads(traces, options.seed)
+    cases = timed_cases(operations, batches, real_sizes=same[0].lane == "cuda")
+    return Timekeeper(options, operations, same, peer, cases, steps)
+
+
+def workloads(traces: Sequence[Trace], seed: int) -> list[Timed]:
+    """What every operation is timed on: drawn batches and a few steps of each trace."""
+    batches = list(synthetic(seed))
     for trace in traces:
         apart = max(1, len(trace.steps) // _STEPS_AS_WORKLOADS)
-        workloads += trace.steps[::apart][:_STEPS_AS_WORKLOADS]
-    steps = [step for trace in traces for step in timed_steps(operations, trace)]
-    cases = timed_cases(operations, workloads, real_sizes=same[0].lane == "cuda")
-    return Timekeeper(options, operations, same, peer, cases, steps)
+        batches += trace.steps[::apart][:_STEPS_AS_WORKLOADS]
+    return batches
 
 
 def _traces(options: BenchOptions) -> list[Trace]:

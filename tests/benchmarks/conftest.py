@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.cases.workloads import synthetic, traced
+from harness.cases.workloads import traced
 from harness.model.candidate import Candidate
 from harness.model.deviation import Deviation
 from harness.operations import ALL
@@ -21,8 +21,8 @@ from harness.running.worker import warm_up
 from harness.running.workers import Worker
 from harness.timing.timetable import TimedCase, timed_cases, why_never
 from harness.verbs.bench import OWN, default_peer
+from harness.verbs.timekeeping import BenchOptions, workloads
 
-_STEPS = 3
 _TIMEOUT_S, _MEMORY_BYTES = 60.0, 4 << 30
 
 
@@ -108,8 +108,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _parameters(entrants: Field) -> Iterator[Any]:
     operations = [operation for operation in ALL.values() if not why_never(operation)]
-    workloads = [*synthetic(), *traced(None, _STEPS).steps]
-    for timed in timed_cases(operations, workloads):
+    trace = traced(None, BenchOptions.steps, BenchOptions.seed)
+    for timed in timed_cases(operations, workloads([trace], BenchOptions.seed)):
         for name, contestant in reversed(entrants.contestants.items()):
             offers = timed.operation.name in contestant.worker.offers
             if offers and not not_run(timed.operation, contestant.candidate)[0]:

@@ -26,6 +26,7 @@ from harness.timing.timetable import (
     timed_steps,
     why_never,
 )
+from harness.verbs.timekeeping import workloads
 
 SMALL = [timed for timed in synthetic() if timed.workload.requests in (1, 8, 64)]
 SPLIT = "split_decodes_and_prefills"
@@ -87,6 +88,13 @@ def test_some_requests_share_a_prefix_and_no_request_writes_into_it():
     ]
     owned = [block for blocks in written for block in blocks]
     assert len(set(owned)) == len(owned)
+
+
+def test_a_few_steps_of_each_trace_are_workloads():
+    trace = traced(None, 7)
+    batches = workloads([trace], 0)
+    assert batches[:-3] == list(synthetic(0))
+    assert batches[-3:] == list(trace.steps[:5:2])
 
 
 def test_steps_of_a_trace_are_spread_over_it():
