@@ -28,6 +28,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse whom nobody can time here: while tests are collected an error is a traceback."""
+    names = config.getoption("timed_candidates")
+    if not config.getoption("times_operations") or not names:
+        return
+    from harness.running.candidates import resolve
+    from harness.running.errors import UsageError
+
+    try:
+        lanes = {candidate.lane for candidate in resolve(names, "auto")}
+    except UsageError as error:
+        raise pytest.UsageError(f"--benchmark-candidate: {error}") from None
+    if "interpreter" in lanes:
+        raise pytest.UsageError(
+            "--benchmark-candidate: the interpreter has no speed, name other candidates"
+        )
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Either the benchmarks or the tests."""
     timed = collection_path == BENCHMARKS or BENCHMARKS in collection_path.parents

@@ -100,8 +100,6 @@ def entrants(request: pytest.FixtureRequest) -> Field:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "timed" in metafunc.fixturenames:
-        if _field not in metafunc.config.stash:
-            pytest_configure(metafunc.config)
         parameters = list(_parameters(metafunc.config.stash[_field]))
         metafunc.parametrize(("timed", "name"), parameters)
 

@@ -64,6 +64,20 @@ def test_what_is_wrong_is_not_timed(pytest_benchmark, tmp_path):
     assert "1 failed, 1 passed" in ended.stdout
 
 
+@pytest.mark.parametrize(
+    ("candidate", "words"),
+    [
+        ("nobody_at_all", "--benchmark-candidate: no candidate 'nobody_at_all'"),
+        ("optimized-triton", "--benchmark-candidate: the interpreter has no speed"),
+    ],
+)
+def test_who_cannot_be_timed_is_one_line(pytest_benchmark, candidate, words):
+    ended = pytest_benchmark(candidate=candidate)
+    assert ended.returncode == pytest.ExitCode.USAGE_ERROR
+    assert words in ended.stdout + ended.stderr
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
 def test_plain_pytest_leaves_the_benchmarks_alone():
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/benchmarks"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
