@@ -55,7 +55,10 @@ MISTAKES = [
     ("verify --timeout 0", "--timeout and --memory must be above 0"),
     ("verify --memory 0", "--timeout and --memory must be above 0"),
     ("verify --device tpu", "--device is 'tpu', expected one of auto, cpu, interpreter, cuda"),
-    ("bench --markdown nowhere/table.md", "--markdown nowhere/table.md: there is no folder nowhere"),
+    (
+        "bench --markdown nowhere/table.md",
+        "--markdown nowhere/table.md: there is no folder nowhere",
+    ),
     ("bench --seconds 0", "--seconds is 0, expected more than 0 and at most 36000"),
     ("bench --device interpreter", "the interpreter has no speed: use --device cpu or cuda"),
     ("bench --save-baseline a/b", "baseline 'a/b': a name is letters, digits, '-', '_' and '.'"),
