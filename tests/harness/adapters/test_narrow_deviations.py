@@ -1,0 +1,60 @@
+"""What no known deviation of vLLM may explain: a mistake that stands beside a known one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.model.case import Case
+from harness.model.verdict import Failure
+from harness.running.deviations import known, load
+
+FILE = Path(__file__).parents[3] / "harness" / "adapters" / "vllm_deviations.toml"
+GET, SET = {"do": "get"}, {"do": "set", "layout": "HND"}
+BUILD = {"do": "build", "rows": [[1, 1]], "pad": -1}
+LONG = {"seq_len": 256, "context_len": 0, "start_idx": 0}
+
+
+@pytest.fixture(scope="module")
+def explaining():
+    """The id of the entry that explains a failure in vLLM 0.10.2, None if there is none."""
+    deviations = load(str(FILE), "0.10.2")
+
+    def explain(operation, params, oracle, field):
+        failure = Failure(oracle=oracle, field=field, diagnosis="", message="")
+        found = known(deviations, Case(operation, None, params), failure)
+        return found and found.id
+
+    return explain
+
+
+@pytest.mark.parametrize(
+    ("operation", "params", "oracle", "field"),
+    [
+        ("layout_sequence", {"steps": [SET, GET, GET]}, "sequences", "[].layout"),
+        ("builder_sequence", {"steps": [{"do": "prepare"}, BUILD]}, "sequences", "[].raises"),
+        ("compute_slot_mapping", LONG, "equality", "slot_mapping"),
+        ("XFormersAttentionMetadata", {}, "equality", "decode_metadata.slot_mapping"),
+    ],
+)
+def test_another_mistake_is_not_known(explaining, operation, params, oracle, field):
+    assert explaining(operation, params, oracle, field) is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "params", "oracle", "field", "name"),
+    [
+        ("layout_sequence", {"steps": [GET, SET, GET]}, "sequences", "[].layout", "E9"),
+        (
+            "builder_sequence",
+            {"steps": [{"do": "prepare"}, BUILD | {"wrong": True}]},
+            "sequences",
+            "[].raises",
+            "unchecked steps of a builder",
+        ),
+        ("compute_slot_mapping", LONG, "invariants", "slot_mapping", "E47"),
+    ],
+)
+def test_the_mistake_beside_it_is(explaining, operation, params, oracle, field, name):
+    assert explaining(operation, params, oracle, field) == name
