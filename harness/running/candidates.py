@@ -103,11 +103,16 @@ def _require_adapted(candidate: Candidate) -> None:
 
 
 def name_of(candidate: Candidate) -> str:
-    """What the user types to name the candidate."""
+    """What the user types to name the candidate.
+
+    An object in a module can be named by its entry point only.
+    """
     if any(candidate.name == known.name and candidate.target == known.target for known in _NAMED):
         return candidate.name
     path = Path(candidate.target)
-    return os.path.relpath(path) if path.is_absolute() else candidate.target
+    if path.is_absolute():
+        return os.path.relpath(path)
+    return candidate.name if ":" in candidate.target else candidate.target
 
 
 def _in_lane(candidate: Candidate, lane: Lane) -> Candidate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.running.candidates import BUILT_IN, load, resolve
+from harness.running.candidates import BUILT_IN, load, name_of, resolve
 from harness.running.errors import UsageError
 
 RIGHT = "from reference import *\nfrom reference import _make_metadata_with_slice\n"
@@ -90,5 +90,7 @@ def test_installed_candidates_are_found_by_their_entry_point(folder, monkeypatch
     monkeypatch.syspath_prepend(folder)
     whole, part = resolve(["whole", "part"], "auto")
     assert (whole.name, part.name) == ("whole", "part")
+    named = [name_of(whole), name_of(part)]
+    assert [one.target for one in resolve(named, "auto")] == [whole.target, part.target]
     assert callable(load(whole).build_slot_mapping)
     assert load(part).is_block_tables_empty({1: [2]}) is True
