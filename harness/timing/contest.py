@@ -15,7 +15,7 @@ from harness.running.errors import InfrastructureError
 from harness.timing import control
 from harness.timing.binding import Thunk, bind, is_spent
 from harness.timing.counters import count
-from harness.timing.entries import Ask, Entry, Measured, Sample, StepEntry
+from harness.timing.entries import RAISED, Ask, Entry, Measured, Sample, StepEntry
 from harness.timing.paired import Budget, Contestant, measure
 from harness.timing.quiet import quiet
 
@@ -141,4 +141,4 @@ def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> B
 
 
 def _raised(error: Exception) -> str:
-    return f"raised {type(error).__name__} while it was timed: {error}"[:200]
+    return f"{RAISED}{type(error).__name__} while it was timed: {error}"[:200]

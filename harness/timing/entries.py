@@ -10,6 +10,9 @@ from harness.model.case import Case
 from harness.model.operation import Operation
 from harness.model.timing import Costs, Workload
 
+RAISED = "raised "
+"""How the reason begins for which a candidate that raised an error has no time."""
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -12,7 +12,7 @@ from harness.model.operation import Operation
 from harness.model.timing import Bench, Steps, Untimed
 from harness.timing import steps as step_benchmark
 from harness.timing.clocks import host_clock
-from harness.timing.entries import Entry, Measured, Sample, StepEntry
+from harness.timing.entries import RAISED, Entry, Measured, Sample, StepEntry
 from harness.timing.figures import comparisons, timings
 from harness.timing.noise import Pair, noise_of
 from harness.timing.paired import Budget
@@ -172,14 +172,16 @@ def _untimed(operation: Operation, candidate: str, reason: str, workload: str = 
 def _add_timings(bench: Bench, work: _Work, standings: dict[str, Standing], peer: str) -> list[str]:
     """The figures of all entries; what should have some and has none.
 
-    A candidate that raises where its known deviations show has no time, as is known.
+    A candidate that raises where it is known to raise has no time, as is known. A crash or
+    a hang is never known: that case was judged before, and the candidate lived.
     """
     problems = []
     for entry, measured in _measured(work, Entry):
         bench.timings += timings(entry, measured, standings)
         bench.comparisons += comparisons(entry, measured, peer, bench.noise)
         for name, reason in measured.wrong.items():
-            known = ", ".join(standings[name].known(entry.case))
+            raises = standings[name].known_to_raise(entry.case)
+            known = ", ".join(raises) if reason.startswith(RAISED) else ""
             why = f"known deviation {known}: {reason}" if known else reason
             bench.untimed.append(_untimed(entry.operation, name, why, entry.workload.name))
             if not known:

@@ -56,6 +56,12 @@ class Standing:
         judged = self.judged.get(case.id)
         return tuple(dict.fromkeys(known[0] for known in judged.known)) if judged else ()
 
+    def known_to_raise(self, case: Case) -> tuple[str, ...]:
+        """Ids of those by which the candidate raises an error where it should not."""
+        judged = self.judged.get(case.id)
+        known = judged.known if judged else ()
+        return tuple(dict.fromkeys(one[0] for one in known if one[2].startswith("raises ")))
+
 
 def read_ledgers(paths: Iterable[Path]) -> dict[str, Judged]:
     """Every verdict by the id of its case."""

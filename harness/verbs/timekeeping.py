@@ -92,24 +92,13 @@ class Timekeeper:
             if candidate not in self.candidates
         ]
         self._compare(run, problems)
-        self._save(run, problems)
+        if self.options.save_baseline and (reason := self._why_not_saved(run)):
+            problems.append(f"baseline {self.options.save_baseline} was not saved: {reason}")
         if outcome.interrupted:
             problems.insert(0, "interrupted while timing")
         if run.verdict == "PASS" and problems:
             more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
             run.verdict, run.reason = "INCOMPLETE", problems[0] + more
-        self._write_markdown(run)
-
-    def _write_markdown(self, run: Run) -> None:
-        path = self.options.markdown
-        if path is None:
-            return
-        try:
-            path.write_text(bench_markdown(run), encoding="utf-8")
-        except OSError as error:
-            raise InfrastructureError(
-                f"--markdown {path} cannot be written: {error.strerror}"
-            ) from None
 
     def _settings(self, interrupted: bool) -> dict[str, object]:
         peer = next((c for c in self.candidates if c.name == self.peer), None)
@@ -151,25 +140,34 @@ class Timekeeper:
             more = f", and {len(slower) - 1} more" if len(slower) > 1 else ""
             run.verdict, run.reason = "SLOWER", f"{place}: {what}{more}"
 
-    def _save(self, run: Run, problems: list[str]) -> None:
-        """Make the run a baseline, if that was asked for; a problem if it cannot be one."""
-        bench, options = run.bench, self.options
-        assert bench is not None
-        if not options.save_baseline:
-            return
+    def _why_not_saved(self, run: Run) -> str:
+        """Why the run cannot become a baseline, "" if it can."""
         reasons = {
             "something is wrong": run.verdict == "FAIL",
+            f"it is slower than {self.options.baseline}; to accept that, save without --baseline": (
+                run.verdict == "SLOWER"
+            ),
             "the run was interrupted": bool(run.settings["interrupted"]),
-            "nothing was timed": not bench.timings,
+            "nothing was timed": not (run.bench and run.bench.timings),
         }
-        why_not = [reason for reason, holds in reasons.items() if holds]
-        if why_not:
-            problems.append(f"baseline {options.save_baseline} was not saved: {why_not[0]}")
-            say(problems[-1])
-        else:
-            path = path_of(options.save_baseline, options.baselines)
-            save(path, bench, run.environment)
+        return next((reason for reason, holds in reasons.items() if holds), "")
+
+    def write(self, run: Run) -> None:
+        """The baseline and the tables, as far as either was asked for (InfrastructureError)."""
+        name, table = self.options.save_baseline, self.options.markdown
+        if name and (reason := self._why_not_saved(run)):
+            say(f"baseline {name} was not saved: {reason}")
+        elif name:
+            assert run.bench is not None
+            path = path_of(name, self.options.baselines)
+            save(path, run.bench, run.environment)
             say(f"baseline saved: {path}")
+        if table is not None:
+            try:
+                table.write_text(bench_markdown(run), encoding="utf-8")
+            except OSError as error:
+                reason = f"cannot be written: {error.strerror}"
+                raise InfrastructureError(f"--markdown {table} {reason}") from None
 
 
 def prepare(

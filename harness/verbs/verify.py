@@ -102,6 +102,8 @@ def verify(options: Options) -> int:
         record.seconds = round(time.monotonic() - clock, 1)
         say(bench_text(record))
     place = output.finish(record, candidates)
+    if record.bench is not None and timekeeper is not None:
+        timekeeper.write(record)
     say(last_words(record, place))
     return _EXIT_CODES[record.verdict]
 

@@ -160,6 +160,9 @@ def test_a_case_is_timed_if_it_was_judged_and_failed_by_known_deviations_only():
     deviating = standing(Judged(case.id, [], known))
     assert deviating.bar(SPLIT, case) == ""
     assert deviating.known(case) == ("E3",)
+    assert deviating.known_to_raise(case) == ()
+    raising = standing(Judged(case.id, [], [*known, ("E6", "errors", "raises IndexError", "")]))
+    assert raising.known_to_raise(case) == ("E6",)
     wrong = standing(Judged(case.id, [("equality", "num_prefills", "off by one")], known))
     assert wrong.bar(SPLIT, case) == "failed on this workload: off by one"
 

@@ -104,17 +104,28 @@ def test_a_baseline_lets_the_same_speed_pass_and_not_a_slower_one(
     assert bench("--save-baseline", "main") == VERIFIED
     assert (tmp_path / "reports" / "baselines" / "main.json").exists()
     monkeypatch.setenv("DELAY_S", "0.0006")
-    assert bench("--baseline", "main") == SLOWER
+    kept = (tmp_path / "reports" / "baselines" / "main.json").read_bytes()
+    assert bench("--baseline", "main", "--save-baseline", "main") == SLOWER
+    assert (tmp_path / "reports" / "baselines" / "main.json").read_bytes() == kept
     found = bench_of(tmp_path).baseline
     slower = {r.candidate for r in found.regressions if r.verdict == "slower"}
     assert found.state == "compared"
     assert "mine" in slower
     printed = last_lines(capfd)
     assert "SLOWER (is_block_tables_empty of mine on " in printed
+    assert "baseline main was not saved: it is slower than main" in printed
     monkeypatch.setenv("DELAY_S", "0.00002")
     assert bench("--baseline", "main", "--ops", OP) in (VERIFIED, SLOWER)  # the peer is noise
     regressions = bench_of(tmp_path).baseline.regressions
     assert {r.verdict for r in regressions if r.candidate == "mine"} == {"faster"}
+
+
+def test_a_table_that_cannot_be_written_leaves_the_report(bench, tmp_path, capfd):
+    (tmp_path / "table.md").symlink_to("nowhere/table.md")
+    assert bench("--markdown", "table.md") == INFRASTRUCTURE
+    assert "--markdown table.md cannot be written: " in last_lines(capfd)
+    assert (tmp_path / "out" / "index.html").exists()
+    assert bench_of(tmp_path).timings
 
 
 def test_no_baseline_is_incomplete(bench, capfd):
