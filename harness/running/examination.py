@@ -143,6 +143,8 @@ class Examination:
 
             found = self._minimise(occurrence.failure, occurrence.smallest, deviates)
             occurrence.failure, occurrence.smallest = found
+        for other in others.values():  # they are no mere attempts: who checks them counts them
+            self._verdicts.pop(other.case.id, None)
         return list(others.values())
 
     def _minimise(

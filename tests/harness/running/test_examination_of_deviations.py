@@ -101,6 +101,7 @@ def test_an_expression_that_is_too_narrow_is_noticed_while_shrinking(examined):
     assert outcome.result.verdict == "FAIL"
     [finding] = outcome.findings
     assert finding.case.batch.query_lens == (2,)
+    assert outcome.result.failed >= finding.failed_cases > 0
 
 
 def test_a_deviation_that_does_not_show_is_stale(examined):
