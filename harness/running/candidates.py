@@ -196,15 +196,14 @@ def load(candidate: Candidate) -> Any:
 def imports_once(candidate: Candidate) -> bool:
     """Whether a process imports it once for all operations: an engine's import takes seconds.
 
-    A file is run anew by each worker, and the built-in candidates are there at once.
+    Ours to decide for adapters alone: threads and a CUDA context that an import begins do not
+    survive the fork of a worker, so what nobody has looked at is imported by each worker.
     """
-    return candidate.target not in ("optimized", "reference") and not (
-        Path(candidate.target).is_absolute()
-    )
+    return candidate.target.startswith(_ADAPTERS) and candidate.lane != "cuda"
 
 
 def preload(candidate: Candidate) -> None:
-    """Import an installed candidate here, for all workers that this process forks.
+    """Import an engine here, for all workers that this process forks.
 
     Whatever goes wrong goes wrong again in the worker, which says so; what is printed is
     nobody's result.

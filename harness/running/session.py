@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
+import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -206,6 +207,7 @@ def _start(operation: Operation, candidate: Candidate, plan: Plan, folder: Path)
             theirs.send_bytes(b"outcome")
             theirs.send_bytes(msgspec.msgpack.encode(outcome))
             place = theirs.recv_bytes()
+        os._exit(0)  # threads that an engine has begun would be waited for
 
     process = multiprocessing.get_context("fork").Process(target=drive)
     process.start()
