@@ -23,5 +23,7 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Oracles that may object because of it, () for any."""
     fields: tuple[str, ...] = ()
     """Output fields that it may make wrong (a pattern with * too), () for any."""
+    diagnoses: tuple[str, ...] = ()
+    """In what words of the report (a pattern with * too), () for any."""
     since: str = ""
     """Day on which it was written down, ISO 8601."""

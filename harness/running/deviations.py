@@ -197,7 +197,8 @@ def _explains(deviation: Deviation, case: Case, failure: Failure) -> bool:
         return False
     if deviation.oracles and failure.oracle not in deviation.oracles:
         return False
-    if deviation.fields and not any(_matches(name, failure.field) for name in deviation.fields):
+    said = (deviation.fields, failure.field), (deviation.diagnoses, failure.diagnosis)
+    if any(patterns and not _matches(patterns, text) for patterns, text in said):
         return False
     try:
         return holds(deviation.when, case)
@@ -208,6 +209,8 @@ def _explains(deviation: Deviation, case: Case, failure: Failure) -> bool:
         ) from None
 
 
-def _matches(pattern: str, field: str) -> bool:
-    """Whether a field has the name; only * is special, as names hold brackets."""
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), field) is not None
+def _matches(patterns: tuple[str, ...], text: str) -> bool:
+    """Whether one of them fits; only * is special, as names of fields hold brackets."""
+    return any(
+        re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) for pattern in patterns
+    )

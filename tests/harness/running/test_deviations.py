@@ -151,6 +151,16 @@ def test_operation_oracle_field_and_expression_must_all_fit():
     assert known([entry], other, failure()) is None
 
 
+def test_of_two_diagnoses_in_one_field_one_is_explained():
+    entry = deviation(fields=["num_decodes"], diagnoses=["shares memory with *"])
+    shared, modified = (
+        msgspec.structs.replace(failure("purity"), diagnosis=said)
+        for said in ("shares memory with an input", "input modified")
+    )
+    assert known([entry], PADDED, shared) is entry
+    assert known([entry], PADDED, modified) is None
+
+
 def test_an_expression_that_raises_is_a_mistake_of_the_file():
     entry = deviation(when="q[5] > 1")
     with pytest.raises(DeviationError, match=r"E2: when raises IndexError .* on case \w{12} of"):
