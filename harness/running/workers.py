@@ -33,6 +33,8 @@ from harness.running.worker import (
 )
 
 _IMPORT_SECONDS = 120.0
+_FIRST_CALL_SECONDS = 90.0
+"""What a candidate compiles, it compiles when it is first called: once, if it may finish."""
 _LOOK_UP_SECONDS = 0.1
 """How often a wait looks whether the user wants to stop."""
 _decoder = msgspec.msgpack.Decoder(Reply)
@@ -65,6 +67,8 @@ class Worker:
         self.withheld: dict[str, str] = {}
         self._operations = operations
         self._memory_bytes = memory_bytes
+        self._called = False
+        """Whether it was once called with good input, or has died trying."""
         self._stderr = os.memfd_create("candidate-stderr")
         self._pid = 0
         self._connection: Connection | None = None
@@ -128,6 +132,7 @@ class Worker:
 
     def restart(self) -> None:
         """Go on in a fresh process."""
+        self._called = False
         self.stop()
         self.start()
 
@@ -147,7 +152,14 @@ class Worker:
             self._connection.send_bytes(kind + encode(case))
         except (BrokenPipeError, ConnectionResetError):
             return None
-        return self._receive(self.timeout_s)
+        reply = self._receive(self._patience_s)
+        self._called |= reply is not None and not case.fault
+        return reply
+
+    @property
+    def _patience_s(self) -> float:
+        """How long it may take over a case: a first call longer, unless a call has killed it."""
+        return self.timeout_s if self._called else max(self.timeout_s, _FIRST_CALL_SECONDS)
 
     def _receive(self, timeout_s: float) -> Reply | None:
         assert self._connection is not None
@@ -171,6 +183,7 @@ class Worker:
             diagnosis = self._bury()
             log = os.pread(self._stderr, 4000, 0).decode(errors="replace")
         self.deaths += 1
+        self._called = True
         self.start()
         return Failure(
             oracle="process",

@@ -36,6 +36,12 @@ def test_hang_is_a_finding_after_the_timeout(examine_candidate):
     assert finding.requests == 0
 
 
+def test_a_first_call_may_take_longer_as_it_compiles(examine_candidate):
+    outcome = examine_candidate("compiles", SPLIT, examples=10, timeout_s=0.5)
+    assert outcome.findings == []
+    assert outcome.result.verdict == "PASS"
+
+
 def test_an_illegal_access_on_a_device_is_the_end_of_its_process(examine_candidate):
     outcome = examine_candidate("loses_the_device", SPLIT)
     [finding] = outcome.findings

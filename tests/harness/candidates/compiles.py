@@ -1,0 +1,18 @@
+"""Compiles for a second when it is first called in a process."""
+
+import time
+from functools import cache
+
+import reference
+
+
+@cache
+def compile_it():
+    time.sleep(1)
+
+
+def split_decodes_and_prefills(common_attn_metadata, decode_threshold=1, require_uniform=False):
+    compile_it()
+    return reference.split_decodes_and_prefills(
+        common_attn_metadata, decode_threshold, require_uniform
+    )
