@@ -25,10 +25,8 @@ def v1_builder(cls: type[Any]) -> type[Any]:
             super().__init__(kv_cache_spec, layer_names, _complete(config), device)
 
         def use_cascade_attention(self, *args: Any, **kwargs: Any) -> bool:
-            """The class's answer; later versions also ask for the ranks of decode context."""
-            ask = super().use_cascade_attention
-            wants = len(inspect.signature(ask).parameters)
-            return bool(ask(*args, *[1] * (wants - len(args) - len(kwargs)), **kwargs))
+            """The class's answer."""
+            return _asked(super().use_cascade_attention, args, kwargs)
 
     return AttentionMetadataBuilder
 
@@ -65,10 +63,8 @@ def xformers_builder(cls: type[Any], reorder_function: Callable[..., Any]) -> ty
             return super().build(common_prefix_len, metadata, *args, **kwargs)
 
         def use_cascade_attention(self, *args: Any, **kwargs: Any) -> bool:
-            """The class's answer; later versions also ask for the ranks of decode context."""
-            ask = super().use_cascade_attention
-            wants = len(inspect.signature(ask).parameters)
-            return bool(ask(*args, *[1] * (wants - len(args) - len(kwargs)), **kwargs))
+            """The class's answer."""
+            return _asked(super().use_cascade_attention, args, kwargs)
 
         if not hasattr(cls, "reorder_batch"):
 
@@ -116,3 +112,13 @@ def _given_ours(backend: Any, given: list[Any]) -> Any:
             return super().build(common_prefix_len, metadata, *args, **kwargs)
 
     return type(backend.__name__, (backend,), {"get_builder_cls": staticmethod(lambda: Builder)})
+
+
+def _asked(
+    use_cascade_attention: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
+    """Its answer; later versions also ask for the ranks of decode context: one, by name."""
+    signature = inspect.signature(use_cascade_attention)
+    given = signature.bind_partial(*args, **kwargs).arguments
+    lacking = {name: 1 for name in signature.parameters if name not in given}
+    return bool(use_cascade_attention(*args, **kwargs, **lacking))
