@@ -197,8 +197,8 @@ class Worker:
 
     def _bury(self) -> str:
         pid, status = os.waitpid(self._pid, os.WNOHANG)
-        if not pid and self._connection is not None and self._connection.poll(0.2):
-            pid, status = os.waitpid(self._pid, 0)  # its end of the pipe is closed: it is dying
+        if not pid and self._has_hung_up():
+            pid, status = os.waitpid(self._pid, 0)
         if not pid:
             self.stop()
             return f"does not answer within {self.timeout_s:g} s"
@@ -207,3 +207,13 @@ class Worker:
         if os.WIFSIGNALED(status):
             return f"crashes with {signal.Signals(os.WTERMSIG(status)).name}"
         return f"ends the process with status {os.WEXITSTATUS(status)}"
+
+    def _has_hung_up(self) -> bool:
+        """Whether its end of the pipe is closed: it is dying. One that answers late is not."""
+        assert self._connection is not None
+        try:
+            while self._connection.poll(0.2):
+                self._connection.recv_bytes()
+        except (EOFError, ConnectionResetError):
+            return True
+        return False

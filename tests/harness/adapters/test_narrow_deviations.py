@@ -13,7 +13,9 @@ from harness.running.deviations import known, load
 FILE = Path(__file__).parents[3] / "harness" / "adapters" / "vllm_deviations.toml"
 GET, SET = {"do": "get"}, {"do": "set", "layout": "HND"}
 BUILD = {"do": "build", "rows": [[1, 1]], "pad": -1}
+BEGIN = {"do": "begin", "rows": 1}
 LONG = {"seq_len": 256, "context_len": 0, "start_idx": 0}
+ALIKE, DIFFERENT = {"layers": [[1, 0], [1, 0]]}, {"layers": [[1, 0], [2, 0]]}
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,9 @@ def explaining():
         ("compute_slot_mapping", LONG, "equality", "slot_mapping"),
         ("compute_slot_mapping", LONG, "invariants", "slot_mapping"),
         ("XFormersAttentionMetadata", {}, "equality", "decode_metadata.slot_mapping"),
+        ("subclass_attention_metadata", {"form": 0}, "errors", "raises TypeError"),
+        ("infer_global_hyperparameters", ALIKE, "errors", "raises AssertionError"),
+        ("graph_sequence", {"steps": [BEGIN]}, "sequences", "[].raises"),
     ],
 )
 def test_another_mistake_is_not_known(explaining, operation, params, oracle, field):
@@ -46,7 +51,27 @@ def test_another_mistake_is_not_known(explaining, operation, params, oracle, fie
 @pytest.mark.parametrize(
     ("operation", "params", "oracle", "field", "name"),
     [
-        ("layout_sequence", {"steps": [GET, SET, GET]}, "sequences", "[].layout", "E9"),
+        (
+            "layout_sequence",
+            {"steps": [GET, SET, GET]},
+            "sequences",
+            "[].layout",
+            "E9 in a sequence",
+        ),
+        (
+            "subclass_attention_metadata",
+            {"form": 1},
+            "errors",
+            "raises TypeError",
+            "E44 of a frozen class",
+        ),
+        (
+            "infer_global_hyperparameters",
+            DIFFERENT,
+            "errors",
+            "raises AssertionError",
+            "E48 of layers that differ",
+        ),
         (
             "builder_sequence",
             {"steps": [{"do": "prepare"}, BUILD | {"wrong": True}]},

@@ -1,4 +1,4 @@
-"""Compiles for a second when it is first called in a process."""
+"""Compiles for two seconds when it is first called in a process."""
 
 import time
 from functools import cache
@@ -8,7 +8,7 @@ import reference
 
 @cache
 def compile_it():
-    time.sleep(1)
+    time.sleep(2)
 
 
 def split_decodes_and_prefills(common_attn_metadata, decode_threshold=1, require_uniform=False):

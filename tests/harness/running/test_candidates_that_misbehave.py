@@ -29,15 +29,15 @@ def test_exit_is_a_finding_and_other_cases_are_still_judged(examine_candidate):
 
 
 def test_hang_is_a_finding_after_the_timeout(examine_candidate):
-    outcome = examine_candidate("hangs", SPLIT, examples=10, timeout_s=0.3)
+    outcome = examine_candidate("hangs", SPLIT, examples=2, timeout_s=0.5)
     [finding] = outcome.findings
-    assert finding.diagnosis == "does not answer within 0.3 s"
+    assert finding.diagnosis == "does not answer within 0.5 s"
     assert finding.case.params["decode_threshold"] == 5
     assert finding.requests == 0
 
 
 def test_a_first_call_may_take_longer_as_it_compiles(examine_candidate):
-    outcome = examine_candidate("compiles", SPLIT, examples=10, timeout_s=0.5)
+    outcome = examine_candidate("compiles", SPLIT, examples=10, timeout_s=1.9)
     assert outcome.findings == []
     assert outcome.result.verdict == "PASS"
 
