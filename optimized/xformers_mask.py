@@ -79,10 +79,12 @@ def _classes() -> tuple[Any, Any, Any]:
 
 
 def _int32(values: torch.Tensor) -> torch.Tensor:
-    """Dense, as xformers' kernel reads it; mostly the tensor itself."""
+    """With a stride of 1, which xformers asserts of a single entry too; mostly the tensor itself."""
     if values.dtype is not torch.int32:
         values = values.to(torch.int32)
-    return values if values.is_contiguous() else values.contiguous()
+    if values.stride(0) != 1:
+        values = values.clone(memory_format=torch.contiguous_format)
+    return values
 
 
 def _rooms(rows: int, room: int, device: torch.device) -> torch.Tensor:

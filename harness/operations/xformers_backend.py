@@ -79,6 +79,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "idle rows, then all decode (E23)", _case(idle, more=[1])
     evened = make_batch([1, 1], [20, 3], 16, padded_requests=1, padded_tokens=1)
     yield "as many tokens as rows, one of them padding (E23)", _case(evened)
+    yield "one decode, its lengths apart in memory", _case(make_batch([1], [8], 16, strided=True))
     yield "no requests", _case(make_batch([], [], 16), more=[1])
     windowed = {"window": 3, "soft_cap": 2.0}
     yield "window and soft cap over steps (K24, E14)", _case(prompt, more=[1], **windowed)

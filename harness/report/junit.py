@@ -7,11 +7,10 @@ from typing import Any
 import junitparser
 
 from harness.model.run import DeviationResult, Finding, OperationResult, Run
-from harness.model.timing import BaselineResult, Regression
+from harness.model.timing import BaselineResult, BaselineState, Regression
 
 from .deviations import deviation_line
-from .quantities import between, digits
-from .ratios import is_worse
+from .ratios import is_worse, worse_text
 from .sequence_input import input_size
 from .wording import clean, listed, many, middle_out, shorten
 
@@ -78,7 +77,8 @@ def _performance(run: Run, result: BaselineResult) -> Any:
         entries.setdefault((entry.operation, entry.candidate), []).append(entry)
     for (operation, candidate), found in entries.items():
         case = junitparser.TestCase(clean(operation), classname=clean(f"{name}.{candidate}"))
-        case.result = [_slower(entry) for entry in found if is_worse(entry)][:_REGRESSIONS]
+        texts = [_worse(entry, result.state) for entry in found if is_worse(entry)]
+        case.result = [junitparser.Failure(text, "performance") for text in texts[:_REGRESSIONS]]
         suite.add_testcase(case)
     return suite
 
@@ -92,11 +92,8 @@ def _not_compared(result: BaselineResult) -> str:
     return f"not timed in this run: {listed(result.lost, 3)}" if result.lost else ""
 
 
-def _slower(entry: Regression) -> Any:
-    what = f"{digits(entry.ratio)} times as long ({between(entry.low, entry.high)})"
-    costs = f"; {entry.costs}" if entry.costs else ""
-    text = f"{entry.workload}, {entry.clock} time: {what}, {entry.verdict}{costs}"
-    return junitparser.Failure(clean(text), "performance")
+def _worse(entry: Regression, state: BaselineState) -> str:
+    return clean(f"{entry.workload}: {worse_text(entry, state)}")
 
 
 def _testcase(result: OperationResult, findings: list[Finding]) -> Any:

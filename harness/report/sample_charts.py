@@ -19,8 +19,8 @@ from .charts import (
     marks,
     upright,
 )
-from .quantities import median, percent, quantile, ratio_text, time_text, time_tick
-from .ratios import Drift, worse
+from .quantities import median, percent, quantile, time_text, time_tick
+from .ratios import Drift, worse, worse_text
 from .svg import CHARACTER, Markup, picture, tag, text
 from .wording import many
 
@@ -82,6 +82,7 @@ def drift_text(seen: Drift) -> str:
 
 def _regressions(bench: Bench) -> list[Strip]:
     found = []
+    compared = bench.baseline.state == "compared"  # another machine has counts, and no times
     for entry in worse(bench)[:_REGRESSIONS]:
         mine = _timings(bench, entry.operation, entry.workload, (entry.candidate,))
         if not mine:
@@ -90,10 +91,10 @@ def _regressions(bench: Bench) -> list[Strip]:
         found.append(
             Strip(
                 f"{entry.operation}, {entry.workload}",
-                f"{entry.candidate} takes {ratio_text(entry.ratio)} the baseline's time",
+                f"{entry.candidate}: {worse_text(entry, bench.baseline.state)}",
                 entry.clock,
                 mine,
-                median(samples) / entry.ratio if samples and entry.ratio else 0.0,
+                median(samples) / entry.ratio if compared and samples else 0.0,
             )
         )
     return found

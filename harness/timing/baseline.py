@@ -17,10 +17,11 @@ import msgspec
 
 from harness.model.candidate import Lane
 from harness.model.run import Environment
-from harness.model.timing import BaselineState, Bench, Costs, Noise, Timing
+from harness.model.timing import BaselineState, Bench, Costs, Noise, Steps, Timing
 from harness.running.errors import InfrastructureError, UsageError
 
 FOLDER = Path("reports/baselines")
+STEP = "whole step"
 Nanoseconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -62,6 +63,49 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.operation} / {self.candidate} / {self.workload}"
 
 
+class StepEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine step, as in `Step`."""
+
+    source: str
+    requests: int
+    tokens: int
+    ns: Annotated[list[Nanoseconds], msgspec.Meta(min_length=1)]
+
+
+class StepsEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate through the steps of a trace, as in `Steps`."""
+
+    trace: str
+    candidate: str
+    operations: tuple[str, ...]
+    steps: list[StepEntry]
+
+    @property
+    def key(self) -> tuple[str, str, tuple[str, ...]]:
+        """What makes two of them the same: the work of a step too."""
+        return (self.trace, self.candidate, self.operations)
+
+    @property
+    def operation(self) -> str:
+        """What stands where another timing names its operation."""
+        return STEP
+
+    @property
+    def workload(self) -> str:
+        """All steps of the trace are compared at once."""
+        return self.trace
+
+    @property
+    def label(self) -> str:
+        """For a person to read."""
+        return f"{STEP} / {self.candidate} / {self.trace}"
+
+    @property
+    def samples(self) -> dict[tuple[str, int, int], list[float]]:
+        """Nanoseconds by step: a schedule that changed has other steps of the same name."""
+        return {(step.source, step.requests, step.tokens): step.ns for step in self.steps}
+
+
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """Everything in a file."""
 
@@ -74,6 +118,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     noise: Noise
     control_ns: Annotated[list[Nanoseconds], msgspec.Meta(min_length=1)]
     entries: list[Entry]
+    steps: list[StepsEntry] = []
 
 
 class BaselineError(Exception):
@@ -105,6 +150,7 @@ def save(path: Path, bench: Bench, environment: Environment) -> None:
         noise=bench.noise,
         control_ns=bench.control_ns,
         entries=[entry_of(timing) for timing in bench.timings],
+        steps=[steps_entry_of(steps) for steps in bench.steps if steps.steps],
     )
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -163,6 +209,19 @@ def entry_of(timing: Timing) -> Entry:
         host_ns=timing.host_ns,
         device_ns=timing.device_ns,
         costs=timing.costs,
+    )
+
+
+def steps_entry_of(steps: Steps) -> StepsEntry:
+    """What is kept of a candidate's steps."""
+    return StepsEntry(
+        trace=steps.trace,
+        candidate=steps.candidate,
+        operations=steps.operations,
+        steps=[
+            StepEntry(source=one.source, requests=one.requests, tokens=one.tokens, ns=one.ns)
+            for one in steps.steps
+        ],
     )
 
 

@@ -45,7 +45,7 @@ class Contest:
                 wrong[name] = _raised(error)
         counted = isinstance(entry, Entry) and not ask.itself
         groups = [ready]
-        samples = []
+        samples, together = [], True
         while groups:
             group = groups.pop()
             try:
@@ -57,9 +57,10 @@ class Contest:
                     wrong[group[0].name] = _raised(error)
                 else:  # whoever raises it, the others are timed
                     groups += [[one] for one in group]
+                    together = False
         with quiet():
             gc.freeze()  # what lives by now need not be looked through before each entry
-            return Measured(samples, wrong, control.sample())
+            return Measured(samples, wrong, control.sample(), together)
 
     def _timed(self, ready: list[Contestant], ask: Ask, *, counted: bool) -> list[Sample]:
         lane = self._candidates[0].lane

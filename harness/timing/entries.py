@@ -60,6 +60,8 @@ class Measured(msgspec.Struct, frozen=True, tag=True):
     samples: list[Sample]
     wrong: dict[str, str] = {}
     control_ns: float = 0.0
+    together: bool = True
+    """Whether the samples are of the same rounds; not so where some were timed alone."""
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True):

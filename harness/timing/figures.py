@@ -38,10 +38,15 @@ def comparisons(entry: Entry, measured: Measured, peer: str, noise: Noise) -> It
     other = by_name.pop(peer, None)
     if other is None:
         return
+    paired = measured.together
     for name, sample in by_name.items():
-        yield _compared(entry, name, peer, "host", sample.host_ns, other.host_ns, noise)
-        if sample.device_ns and other.device_ns:
-            yield _compared(entry, name, peer, "device", sample.device_ns, other.device_ns, noise)
+        times: list[tuple[Clock, list[float], list[float]]] = [
+            ("host", sample.host_ns, other.host_ns),
+            ("device", sample.device_ns, other.device_ns),
+        ]
+        for clock, mine, others in times:
+            if mine and others:
+                yield _compared(entry, name, peer, clock, mine, others, noise, paired=paired)
 
 
 def _compared(
@@ -52,9 +57,10 @@ def _compared(
     samples: list[float],
     others: list[float],
     noise: Noise,
+    *,
+    paired: bool,
 ) -> Comparison:
-    # Those that were timed alone, after a crash, have no rounds in common.
-    found, low, high = ratio(samples, others, paired=len(samples) == len(others))
+    found, low, high = ratio(samples, others, paired=paired)
     p_value = mann_whitney(samples, others)
     return Comparison(
         operation=entry.operation.name,

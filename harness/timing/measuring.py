@@ -75,7 +75,7 @@ def time_all(
     started = time.monotonic()
     resolution_ns = host_clock().resolution_ns
     untimed, entries = _entries(plan, standings)
-    steps, step_entries = step_benchmark.entries(plan.steps, plan.candidates, standings)
+    steps, step_entries, no_steps = step_benchmark.entries(plan.steps, plan.candidates, standings)
     work = _plan_work([*entries, *step_entries], plan.seconds)
     interrupted = False
     try:
@@ -83,7 +83,7 @@ def time_all(
     except KeyboardInterrupt:
         interrupted = True
     noise = noise_of(work.against_itself, resolution_ns)
-    bench = Bench(timings=[], comparisons=[], untimed=untimed, noise=noise)
+    bench = Bench(timings=[], comparisons=[], untimed=untimed + no_steps, noise=noise)
     problems = _add_timings(bench, work, standings, plan.peer)
     problems += _add_steps(bench, steps, work, plan.peer)
     bench.control_ns = [round(ns, 1) for ns in work.control_ns]

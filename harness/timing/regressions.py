@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import msgspec
@@ -18,11 +19,13 @@ from harness.timing.baseline import (
     Baseline,
     BaselineError,
     Entry,
+    StepsEntry,
     control_of,
     differences,
     entry_of,
     load,
     machine_of,
+    steps_entry_of,
 )
 from harness.timing.statistics import mann_whitney, ratio, verdict
 
@@ -51,6 +54,8 @@ def compare(bench: Bench, environment: Environment, baseline: Baseline) -> Basel
     other = differences(baseline.machine, machine_of(environment))
     old = {entry.key: entry for entry in baseline.entries}
     new = {entry.key: entry for entry in map(entry_of, bench.timings)}
+    old_steps = {entry.key: entry for entry in baseline.steps}
+    new_steps = {of.key: of for of in map(steps_entry_of, bench.steps) if of.steps}
     sides = _Sides(
         control_of(baseline.control_ns),
         control_of(bench.control_ns),
@@ -66,12 +71,23 @@ def compare(bench: Bench, environment: Environment, baseline: Baseline) -> Basel
         else "",
         created=baseline.created,
         regressions=[
-            found
-            for key, entry in new.items()
-            if key in old
-            for found in _beside(old[key], entry, sides)
+            *(
+                found
+                for key, entry in new.items()
+                if key in old
+                for found in _beside(old[key], entry, sides)
+            ),
+            *(
+                found
+                for key, entry in new_steps.items()
+                if key in old_steps
+                for found in _steps_beside(old_steps[key], entry, sides)
+            ),
         ],
-        lost=sorted(entry.label for key, entry in old.items() if key not in new),
+        lost=sorted(
+            [entry.label for key, entry in old.items() if key not in new]
+            + [entry.label for key, entry in old_steps.items() if key not in new_steps]
+        ),
     )
 
 
@@ -107,8 +123,26 @@ def _beside(old: Entry, new: Entry, sides: _Sides) -> Iterator[Regression]:
         yield _regression(new, "device", old.device_ns, new.device_ns, sides, "")
 
 
+def _steps_beside(old: StepsEntry, new: StepsEntry, sides: _Sides) -> Iterator[Regression]:
+    """The steps that both have, all at once: each in units of what it took before."""
+    before: list[float] = []
+    now: list[float] = []
+    for step, samples in old.samples.items():
+        if step in new.samples:
+            usual = median(samples)
+            before += [ns / usual / sides.control_before for ns in samples]
+            now += [ns / usual / sides.control_now for ns in new.samples[step]]
+    if sides.timed and before:
+        yield _regression(new, "host", before, now, sides, "")
+
+
 def _regression(
-    entry: Entry, clock: Clock, before: list[float], now: list[float], sides: _Sides, grown: str
+    entry: Entry | StepsEntry,
+    clock: Clock,
+    before: list[float],
+    now: list[float],
+    sides: _Sides,
+    grown: str,
 ) -> Regression:
     value, low, high = ratio(before, now, paired=False)  # above 1: it takes longer now
     p_value = mann_whitney(before, now)

@@ -11,6 +11,7 @@ import faulthandler
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
@@ -28,6 +29,8 @@ from harness.timing.paired import Budget
 _LOOK_UP_S = 0.1
 _PATIENCE_S = 60.0
 """A group may take so much longer than its budget: what is compiled is compiled in it."""
+_MOST_DEATHS = 3
+"""Of one candidate: a hang costs a minute, and it may hang on every entry."""
 
 _decoder = msgspec.msgpack.Decoder(Reply)
 Answer = Callable[[Ask], Measured]
@@ -41,6 +44,7 @@ class TimingProcess:
     entries: Sequence[Entry | StepEntry]
     _pid: int = 0
     _connection: Connection | None = field(default=None, repr=False)
+    _deaths: Counter[str] = field(default_factory=Counter)
 
     def __enter__(self) -> TimingProcess:
         self._start()
@@ -53,18 +57,26 @@ class TimingProcess:
         self, place: int, budget: Budget, names: Sequence[str] = (), *, itself: bool = False
     ) -> Measured:
         """The samples of an entry; a candidate that dies has none (InfrastructureError)."""
-        names = tuple(names or self.entries[place].names)
+        asked = names or self.entries[place].names
+        names = tuple(name for name in asked if self._deaths[name] < _MOST_DEATHS)
+        given_up = f"crashed or hung {_MOST_DEATHS} times while it was timed, and is given up"
+        wrong = {name: given_up for name in asked if name not in names}
+        if wrong:
+            rest = self.measure(place, budget, names, itself=itself) if names else Measured([])
+            return msgspec.structs.replace(rest, wrong=wrong | rest.wrong)
         limits = (budget.seconds, budget.least_rounds, budget.most_rounds)
         reply = self._ask(Ask(place, names, limits, itself))
         if isinstance(reply, Measured):
             return reply
         if len(names) == 1:
+            self._deaths[names[0]] += 1
             return Measured([], {names[0]: reply})
         alone = [self.measure(place, budget, [name], itself=itself) for name in names]
         return Measured(
             [sample for one in alone for sample in one.samples],
             {name: reason for one in alone for name, reason in one.wrong.items()},
             max(one.control_ns for one in alone),
+            together=False,
         )
 
     def _ask(self, ask: Ask) -> Measured | str:

@@ -9,27 +9,29 @@ from statistics import median
 import numpy as np
 
 from harness.model.candidate import Candidate
-from harness.model.timing import Step, StepComparison, Steps
+from harness.model.timing import Step, StepComparison, Steps, Untimed
+from harness.timing.baseline import STEP
 from harness.timing.entries import Sample, StepEntry
 from harness.timing.standing import Standing
 from harness.timing.timetable import STEP_OPERATIONS, TimedStep
 
 _DRAWS = 2000
 _SEED = 20250217
+NOT_ASKED_FOR = "not asked for"
 _FEWEST = 2
 """Operations that make a step: one alone is in the other tables."""
 
 
 def entries(
     steps: Sequence[TimedStep], candidates: Sequence[Candidate], standings: dict[str, Standing]
-) -> tuple[list[Steps], list[StepEntry]]:
-    """One `Steps` a trace and candidate, still empty, and the steps to time for them.
+) -> tuple[list[Steps], list[StepEntry], list[Untimed]]:
+    """One `Steps` a trace and candidate, still empty, the steps to time for them; what has none.
 
     A step consists of what every candidate offers and has passed on all steps of the
     trace, so that all of them do the same work.
     """
     names = [candidate.name for candidate in candidates]
-    made, to_time = [], []
+    made, to_time, untimed = [], [], []
     for trace, group in groupby(steps, key=lambda step: step.trace):
         members = list(group)
         left_out = {
@@ -39,6 +41,9 @@ def entries(
         }
         kept = tuple(name for name in STEP_OPERATIONS if name not in left_out)
         if len(kept) < _FEWEST:
+            reasons = [reason for reason in left_out.values() if reason != NOT_ASKED_FOR]
+            if len(kept) + len(reasons) >= _FEWEST:
+                untimed += [_untimed(name, trace, reasons) for name in names]
             continue
         made += [
             Steps(trace=trace, candidate=name, operations=kept, left_out=left_out, steps=[])
@@ -47,7 +52,13 @@ def entries(
         for step in members:
             cases = tuple((c.operation, c.case) for c in step.cases if c.operation.name in kept)
             to_time.append(StepEntry(trace, step.workload, cases, tuple(names)))
-    return made, to_time
+    return made, to_time, untimed
+
+
+def _untimed(candidate: str, trace: str, reasons: list[str]) -> Untimed:
+    more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+    reason = f"fewer than {_FEWEST} of its operations can be timed: {reasons[0]}{more}"
+    return Untimed(operation=STEP, candidate=candidate, reason=reason, workload=trace)
 
 
 def _why_left_out(
@@ -56,7 +67,7 @@ def _why_left_out(
     """Who cannot do it, and why; "" if all can."""
     cases = [one.case for step in steps for one in step.cases if one.operation.name == operation]
     if not cases:
-        return "not asked for"
+        return NOT_ASKED_FOR
     for name in names:
         for case in cases:
             reason = standings[name].bar(operation, case)

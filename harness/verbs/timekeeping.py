@@ -19,13 +19,19 @@ from harness.running import interrupt
 from harness.running.candidates import version_of
 from harness.running.errors import InfrastructureError, UsageError
 from harness.running.session import Plan
-from harness.timing.baseline import path_of, save
+from harness.timing.baseline import STEP, path_of, save
 from harness.timing.clocks import host_clock
 from harness.timing.history import read as read_history
 from harness.timing.measuring import TimingPlan, time_all
 from harness.timing.regressions import against
 from harness.timing.standing import Standing, read_ledgers
-from harness.timing.timetable import TimedCase, TimedStep, timed_cases, timed_steps
+from harness.timing.timetable import (
+    STEP_OPERATIONS,
+    TimedCase,
+    TimedStep,
+    timed_cases,
+    timed_steps,
+)
 from harness.verbs.progress import say, timing_shown
 
 _STEPS_AS_WORKLOADS = 3
@@ -96,9 +102,11 @@ class Timekeeper:
             problems.append(f"baseline {self.options.save_baseline} was not saved: {reason}")
         if outcome.interrupted:
             problems.insert(0, "interrupted while timing")
-        if run.verdict == "PASS" and problems:
+        if problems and run.verdict != "FAIL":
             more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-            run.verdict, run.reason = "INCOMPLETE", problems[0] + more
+            run.reason = "; ".join(filter(None, [run.reason, problems[0] + more]))
+            if run.verdict == "PASS":
+                run.verdict = "INCOMPLETE"
 
     def _settings(self, interrupted: bool) -> dict[str, object]:
         peer = next((c for c in self.candidates if c.name == self.peer), None)
@@ -125,8 +133,9 @@ class Timekeeper:
             return
         path = path_of(options.baseline, options.baselines)
         bench.baseline = found = against(path, bench, run.environment)
-        asked = tuple(f"{operation.name} / " for operation in self.operations)
-        found.lost = [label for label in found.lost if label.startswith(asked)]
+        asked = {operation.name for operation in self.operations}
+        asked |= {STEP} if asked.issuperset(STEP_OPERATIONS) else set()
+        found.lost = [label for label in found.lost if label.split(" / ")[0] in asked]
         if found.state != "compared":
             problems.append(found.reason)
         elif not found.regressions:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.model.run import Environment
-from harness.model.timing import Bench, Costs, Noise, Timing, Workload
+from harness.model.timing import Bench, Costs, Noise, Step, Steps, Timing, Workload
 from harness.running.errors import InfrastructureError, UsageError
 from harness.timing.baseline import BaselineError, load, path_of, save
 from harness.timing.regressions import against, grown_costs
@@ -270,3 +270,44 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
 def test_saving_again_replaces_all_of_it(path):
     save(path, bench(timing(30_000, workload="decode, 1 request")), HERE)
     assert [entry.workload for entry in load(path).entries] == ["decode, 1 request"]
+
+
+def stepping(factor: float, seed: int, operations=("split", "slots"), tokens=(64, 640)) -> Bench:
+    """A run of two steps, one ten times as long as the other."""
+    steps = [
+        Step(source=f"step {n}", requests=8, tokens=n, ns=samples(factor * 100 * n, seed + n))
+        for n in tokens
+    ]
+    of = Steps(trace="azure", candidate="optimized", operations=operations, steps=steps)
+    return replace(bench(), steps=[of])
+
+
+@pytest.fixture
+def steps(tmp_path):
+    """A baseline of whole steps."""
+    save(tmp_path / "steps.json", stepping(1, 0), HERE)
+    return tmp_path / "steps.json"
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1, "no evidence"), (1.25, "slower"), (0.8, "faster")])
+def test_steps_are_compared_all_at_once(steps, factor, said):
+    found = against(steps, stepping(factor, 7), HERE)
+    assert found.lost == []
+    [one] = found.regressions
+    assert (one.operation, one.workload, one.candidate) == ("whole step", "azure", "optimized")
+    assert one.verdict == said
+    assert one.ratio == pytest.approx(factor, rel=0.02)
+
+
+def test_steps_on_another_machine_say_nothing(steps):
+    found = against(steps, stepping(2, 7), replace(HERE, cpu="Another CPU"))
+    assert found.regressions == []
+
+
+@pytest.mark.parametrize("changed", [{"operations": ("split",)}, {"tokens": (65,)}])
+def test_steps_of_other_work_are_not_compared(steps, changed):
+    assert against(steps, stepping(2, 7, **changed), HERE).regressions == []
+
+
+def test_steps_that_are_lost_are_named(steps):
+    assert against(steps, bench(), HERE).lost == ["whole step / optimized / azure"]

@@ -83,6 +83,23 @@ def test_who_kills_the_process_has_no_time_and_takes_nobody_elses(candidates):
     assert [sample.name for sample in second.samples] == ["sound"]
 
 
+def test_who_kills_the_process_again_and_again_is_given_up(candidates):
+    made = candidates(dying=DIES, sound=SOUND)
+    found = measured(made, *[entry(["dying", "sound"])] * 4, entry(["dying"]))
+    assert [one.wrong["dying"] for one in found] == [
+        *["crashed with SIGSEGV while it was timed"] * 3,
+        *["crashed or hung 3 times while it was timed, and is given up"] * 2,
+    ]
+    assert [len(one.samples) for one in found] == [1, 1, 1, 1, 0]
+
+
+def test_who_is_timed_alone_shares_no_round_with_the_others(candidates):
+    made = candidates(dying=DIES, one=SOUND, other=SOUND)
+    [alone] = measured(made, entry(["dying", "one", "other"]))
+    [together] = measured(made, entry(["one", "other"]))
+    assert (alone.together, together.together) == (False, True)
+
+
 def test_who_raises_has_no_time_and_the_reason_says_what(candidates):
     (found,) = measured(candidates(raising=RAISES, sound=SOUND), entry(["raising", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]

@@ -203,7 +203,8 @@ def test_a_step_has_what_all_candidates_can_do_and_names_the_rest():
 
     candidates = [Candidate("mine", "mine"), Candidate("peer", "peer")]
     standings = {"mine": standing(), "peer": standing({REORDER, "build_slot_mapping"})}
-    made, to_time = entries(steps, candidates, standings)
+    made, to_time, untimed = entries(steps, candidates, standings)
+    assert untimed == []
     assert [of.candidate for of in made] == ["mine", "peer"]
     assert made[0].left_out == {
         REORDER: "peer: not offered",
@@ -211,3 +212,21 @@ def test_a_step_has_what_all_candidates_can_do_and_names_the_rest():
     }
     assert set(made[0].operations) == {*STEP_OPERATIONS} - {REORDER, "build_slot_mapping"}
     assert {op.name for entry in to_time for op, _ in entry.cases} == set(made[0].operations)
+
+
+def test_a_trace_without_two_common_operations_says_why_it_has_no_steps():
+    trace = traced(None, 3)
+    steps = list(timed_steps([ALL[REORDER], ALL[SPLIT]], trace))
+    judged = {one.case.id: Judged(one.case.id) for step in steps for one in step.cases}
+    sound = {name: result(name, "PASS") for name in (REORDER, SPLIT)}
+    lacking = sound | {REORDER: result(REORDER, "NOT OFFERED")}
+    standings = {"mine": Standing("cpu", sound, judged), "peer": Standing("cpu", lacking, judged)}
+    candidates = [Candidate("mine", "mine"), Candidate("peer", "peer")]
+    made, to_time, untimed = entries(steps, candidates, standings)
+    assert made == to_time == []
+    why = "fewer than 2 of its operations can be timed: peer: not offered"
+    assert [(one.operation, one.candidate, one.workload, one.reason) for one in untimed] == [
+        ("whole step", name, trace.name, why) for name in ("mine", "peer")
+    ]
+    one_alone = list(timed_steps([ALL[SPLIT]], trace))
+    assert entries(one_alone, candidates, standings) == ([], [], [])
