@@ -79,7 +79,7 @@ def _classes() -> tuple[Any, Any, Any]:
 
 
 def _int32(values: torch.Tensor) -> torch.Tensor:
-    """With a stride of 1, which xformers asserts of a single entry too; mostly the tensor itself."""
+    """With a stride of 1, which xformers asserts of one entry too; mostly the tensor itself."""
     if values.dtype is not torch.int32:
         values = values.to(torch.int32)
     if values.stride(0) != 1:

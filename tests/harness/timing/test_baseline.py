@@ -289,7 +289,9 @@ def steps(tmp_path):
     return tmp_path / "steps.json"
 
 
-@pytest.mark.parametrize(("factor", "said"), [(1, "no evidence"), (1.25, "slower"), (0.8, "faster")])
+@pytest.mark.parametrize(
+    ("factor", "said"), [(1, "no evidence"), (1.25, "slower"), (0.8, "faster")]
+)
 def test_steps_are_compared_all_at_once(steps, factor, said):
     found = against(steps, stepping(factor, 7), HERE)
     assert found.lost == []
