@@ -31,6 +31,7 @@ FILES = {
     "no_case.json": '{"a": 1}',
     "old_case.json": '{"schema": "attnproof.case/0", "case": {"operation": "x"}}',
     "no_operation.json": '{"case": {"operation": "x"}}',
+    "no_fault/case.json": '{"case": {"operation": "get_kv_cache_layout", "fault": "x"}}',
 }
 
 MISTAKES = [
@@ -75,6 +76,8 @@ MISTAKES = [
     ("replay no_case.json", "case file no_case.json is not a case: "),
     ("replay old_case.json", "case file old_case.json has schema 'attnproof.case/0', expected "),
     ("replay no_operation.json", "case no_operation.json: no operation 'x'"),
+    ("replay no_fault/case.json", "case no_fault/case.json: get_kv_cache_layout has no fault 'x'"),
+    ("verify --corpus no_fault", "case file no_fault/case.json: get_kv_cache_layout has no fault"),
     ("replay none.json", "case file none.json cannot be read: No such file or directory"),
     ("replay abcdef123456", "no case 'abcdef123456': not a file, and not a case of the run in "),
 ]

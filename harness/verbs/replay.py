@@ -24,6 +24,7 @@ from harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from harness.running.session import not_run
 from harness.running.worker import warm_up
 from harness.running.workers import CandidateUnloadableError, InvalidCaseError, Worker
+from harness.verbs.selection import check_case
 
 
 def replay(
@@ -36,8 +37,7 @@ def replay(
 ) -> int:
     """Run the case on each candidate and print what happens; the exit code (UsageError)."""
     saved = find_case(name, out)
-    if saved.case.operation not in ALL:
-        raise UsageError(f"case {name}: no operation {saved.case.operation!r}")
+    check_case(saved.case, f"case {name}")
     names = candidate_names or _remembered(saved)
     candidates = with_deviations(resolve(names, device), deviations)
     warm_up()

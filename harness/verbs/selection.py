@@ -9,7 +9,7 @@ from harness.cases.corpus import CorpusError, read_corpus
 from harness.cases.sampler import batches_from_sampler
 from harness.cases.steps_from_trace import batches_from_trace
 from harness.cases.traces import TraceError
-from harness.model.case import Batch, Sourced
+from harness.model.case import Batch, Case, Sourced
 from harness.model.operation import Operation
 from harness.operations import ALL
 from harness.running.errors import UsageError
@@ -59,7 +59,13 @@ def pick_corpus(folder: Path | None) -> list[Sourced]:
     except CorpusError as error:
         raise UsageError(str(error)) from None
     for sourced in cases:
-        if sourced.case.operation not in ALL:
-            name = sourced.case.operation
-            raise UsageError(f"case file {folder / sourced.source}: no operation {name!r}")
+        check_case(sourced.case, f"case file {folder / sourced.source}")
     return cases
+
+
+def check_case(case: Case, where: str) -> None:
+    """UsageError for a case of an operation, or with a fault, that is not known."""
+    if case.operation not in ALL:
+        raise UsageError(f"{where}: no operation {case.operation!r}")
+    if case.fault and case.fault not in ALL[case.operation].faults:
+        raise UsageError(f"{where}: {case.operation} has no fault {case.fault!r}")
