@@ -179,6 +179,8 @@ class BaselineResult(msgspec.Struct, kw_only=True):
     alone whose exact counts grew."""
     lost: list[str] = []
     """Timings that only the baseline has, as `operation / candidate / workload`."""
+    not_confirmed: int = 0
+    """Timings that looked slower, and did not when they were timed again."""
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):

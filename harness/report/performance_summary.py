@@ -41,6 +41,8 @@ class SummaryBaseline(msgspec.Struct, kw_only=True):
     """Slower ones and those whose exact counts grew, the largest slowdown first."""
     lost: list[str]
     """Timings that only the baseline has."""
+    not_confirmed: int
+    """Timings that looked slower, and did not when they were timed again."""
 
 
 class SummaryPerformance(msgspec.Struct, kw_only=True):
@@ -107,4 +109,5 @@ def _baseline(bench: Bench) -> SummaryBaseline:
         compared=len(result.regressions),
         worse=worse(bench),
         lost=result.lost,
+        not_confirmed=result.not_confirmed,
     )

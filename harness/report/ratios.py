@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from harness.model.timing import BaselineState, Bench, Clock, Comparison, Regression, Speed
+from harness.model.timing import (
+    BaselineResult,
+    BaselineState,
+    Bench,
+    Clock,
+    Comparison,
+    Regression,
+    Speed,
+)
 
 from .quantities import (
     SPEED_GLYPHS,
@@ -109,6 +117,12 @@ def worse_text(regression: Regression, state: BaselineState) -> str:
     times = f"{ratio_text(regression.ratio)} the {regression.clock} time of then ({interval})"
     said = [times] if state == "compared" else []
     return "; ".join([*said, *filter(None, [regression.costs])])
+
+
+def not_confirmed_text(result: BaselineResult) -> str:
+    """ ", 2 looked slower and did not when timed again", "" if none did."""
+    count = result.not_confirmed
+    return f", {count:,} looked slower and did not when timed again" if count else ""
 
 
 def _of(bench: Bench, pair: Pair) -> list[Comparison]:

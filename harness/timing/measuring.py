@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from harness.model.candidate import Candidate
 from harness.model.operation import Operation
 from harness.model.timing import Bench, Steps, Untimed
 from harness.timing import steps as step_benchmark
+from harness.timing.baseline import STEP
 from harness.timing.clocks import host_clock
 from harness.timing.entries import RAISED, Entry, Measured, Sample, StepEntry
 from harness.timing.figures import comparisons, timings
@@ -41,6 +42,16 @@ class TimingPlan:
     steps: Sequence[TimedStep]
     seconds: float
     """For everything that is timed; entries of slow calls take longer all the same."""
+
+    def only(self, wanted: set[tuple[str, str]]) -> TimingPlan:
+        """The part of the plan with these operations and workloads, or `STEP` and traces."""
+        cases = [c for c in self.cases if (c.operation.name, c.workload.name) in wanted]
+        steps = [step for step in self.steps if (STEP, step.trace) in wanted]
+        part = (len(cases) + len(steps)) / max(1, len(self.cases) + len(self.steps))
+        operations = [op for op in self.operations if any(c.operation is op for c in cases)]
+        return replace(
+            self, operations=operations, cases=cases, steps=steps, seconds=self.seconds * part
+        )
 
 
 @dataclass

@@ -91,6 +91,27 @@ def compare(bench: Bench, environment: Environment, baseline: Baseline) -> Basel
     )
 
 
+def slower(result: BaselineResult) -> list[Regression]:
+    """Timings that look slower than the baseline's."""
+    return [found for found in result.regressions if found.verdict == "slower"]
+
+
+def confirm(result: BaselineResult, again: BaselineResult) -> None:
+    """Leave slower what is slower in `again` too; of the rest, that is what counts.
+
+    One timing of a hundred looks slower for what the machine did just then.
+    """
+    calm = {_name(found): found for found in again.regressions if found.verdict != "slower"}
+    for place, found in enumerate(result.regressions):
+        if found.verdict == "slower" and _name(found) in calm:
+            result.regressions[place] = calm[_name(found)]
+            result.not_confirmed += 1
+
+
+def _name(found: Regression) -> tuple[str, str, str, str]:
+    return found.operation, found.workload, found.candidate, found.clock
+
+
 class _Sides(NamedTuple):
     """What holds for all timings of the baseline and of the run."""
 

@@ -12,7 +12,7 @@ from harness.model.run import Environment
 from harness.model.timing import Bench, Costs, Noise, Step, Steps, Timing, Workload
 from harness.running.errors import InfrastructureError, UsageError
 from harness.timing.baseline import BaselineError, load, path_of, save
-from harness.timing.regressions import against, grown_costs
+from harness.timing.regressions import against, confirm, grown_costs, slower
 from harness.timing.statistics import interval
 
 HERE = Environment(
@@ -270,6 +270,23 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
 def test_saving_again_replaces_all_of_it(path):
     save(path, bench(timing(30_000, workload="decode, 1 request")), HERE)
     assert [entry.workload for entry in load(path).entries] == ["decode, 1 request"]
+
+
+def test_what_is_calm_when_timed_again_is_not_slower(path):
+    loud, calm = (against(path, bench(timing(ns, seed=1)), HERE) for ns in (30_000, 20_000))
+    confirm(loud, calm)
+    assert loud.not_confirmed == 1
+    [one] = loud.regressions
+    assert (one.verdict, one.ratio) == ("no evidence", calm.regressions[0].ratio)
+
+
+@pytest.mark.parametrize("again", [[timing(28_000, seed=2)], []])
+def test_what_is_slower_again_or_cannot_be_timed_again_stays_slower(path, again):
+    first, more = (against(path, bench(*one), HERE) for one in ([timing(30_000, seed=1)], again))
+    confirm(first, more)
+    assert first.not_confirmed == 0
+    [one] = slower(first)
+    assert one.ratio == pytest.approx(1.5, rel=0.02)
 
 
 def stepping(factor: float, seed: int, operations=("split", "slots"), tokens=(64, 640)) -> Bench:
