@@ -116,6 +116,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """All the metadata of one engine step, by one candidate."""
 
     source: str
+    case_id: str
+    """Of the inputs of all its operations together."""
     requests: int
     tokens: int
     ns: list[float]

@@ -18,6 +18,7 @@ from harness.model.operation import Operation
 from harness.model.verdict import ORACLES, Explanation, Failure, Verdict
 from harness.running import interrupt
 from harness.running.errors import InfrastructureError
+from harness.running.processes import ended
 from harness.running.worker import (
     EXPLAIN,
     JUDGE,
@@ -35,6 +36,8 @@ from harness.running.worker import (
 _IMPORT_SECONDS = 120.0
 _FIRST_CALL_SECONDS = 90.0
 """What a candidate compiles, it compiles when it is first called: once, if it may finish."""
+_DYING_SECONDS = 5.0
+"""What a process may take to die once its end of the pipe is closed."""
 _LOOK_UP_SECONDS = 0.1
 """How often a wait looks whether the user wants to stop."""
 _decoder = msgspec.msgpack.Decoder(Reply)
@@ -170,7 +173,7 @@ class Worker:
                 if time.monotonic() >= deadline:
                     return None
             reply: Reply = _decoder.decode(self._connection.recv_bytes())
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # closed, in the middle of a reply too
             return None
         return reply
 
@@ -196,11 +199,14 @@ class Worker:
         )
 
     def _bury(self) -> str:
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        if not pid and self._has_hung_up():
-            pid, status = os.waitpid(self._pid, 0)
-        if not pid:
+        status = ended(self._pid, 0)
+        hung_up = status is None and self._has_hung_up()
+        if hung_up:
+            status = ended(self._pid, _DYING_SECONDS)
+        if status is None:
             self.stop()
+            if hung_up:
+                return "closes the pipe to the harness and goes on"
             return f"does not answer within {self.timeout_s:g} s"
         self._pid = 0
         self.stop()
@@ -209,11 +215,11 @@ class Worker:
         return f"ends the process with status {os.WEXITSTATUS(status)}"
 
     def _has_hung_up(self) -> bool:
-        """Whether its end of the pipe is closed: it is dying. One that answers late is not."""
+        """Whether its end of the pipe is closed: mostly it is dying. Who answers late is not."""
         assert self._connection is not None
         try:
             while self._connection.poll(0.2):
                 self._connection.recv_bytes()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):
             return True
         return False

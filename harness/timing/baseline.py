@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -19,9 +19,11 @@ from harness.model.candidate import Lane
 from harness.model.run import Environment
 from harness.model.timing import BaselineState, Bench, Costs, Noise, Steps, Timing
 from harness.running.errors import InfrastructureError, UsageError
+from harness.timing.timetable import STEP
 
 FOLDER = Path("reports/baselines")
-STEP = "whole step"
+SCHEMA: Final = "attnproof.baseline/2"
+"""Another number whenever times are measured otherwise, as they can't be compared then."""
 Nanoseconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -63,22 +65,21 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.operation} / {self.candidate} / {self.workload}"
 
 
-class StepEntry(msgspec.Struct, frozen=True, kw_only=True):
+class KeptStep(msgspec.Struct, frozen=True, kw_only=True):
     """One engine step, as in `Step`."""
 
     source: str
-    requests: int
-    tokens: int
+    case_id: str
     ns: Annotated[list[Nanoseconds], msgspec.Meta(min_length=1)]
 
 
-class StepsEntry(msgspec.Struct, frozen=True, kw_only=True):
+class KeptSteps(msgspec.Struct, frozen=True, kw_only=True):
     """One candidate through the steps of a trace, as in `Steps`."""
 
     trace: str
     candidate: str
     operations: tuple[str, ...]
-    steps: list[StepEntry]
+    steps: list[KeptStep]
 
     @property
     def key(self) -> tuple[str, str, tuple[str, ...]]:
@@ -98,18 +99,18 @@ class StepsEntry(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """For a person to read."""
-        return f"{STEP} / {self.candidate} / {self.trace}"
+        return f"{STEP} / {self.candidate} / {self.trace} ({', '.join(self.operations)})"
 
     @property
-    def samples(self) -> dict[tuple[str, int, int], list[float]]:
-        """Nanoseconds by step: a schedule that changed has other steps of the same name."""
-        return {(step.source, step.requests, step.tokens): step.ns for step in self.steps}
+    def samples(self) -> dict[tuple[str, str], list[float]]:
+        """Nanoseconds by step: the input too, not only its name."""
+        return {(step.source, step.case_id): step.ns for step in self.steps}
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """Everything in a file."""
 
-    schema: Literal["attnproof.baseline/1"]
+    schema: Literal["attnproof.baseline/2"]
     name: str
     created: str
     """ISO 8601, UTC."""
@@ -118,7 +119,11 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     noise: Noise
     control_ns: Annotated[list[Nanoseconds], msgspec.Meta(min_length=1)]
     entries: list[Entry]
-    steps: list[StepsEntry] = []
+    steps: list[KeptSteps]
+
+
+class _Schema(msgspec.Struct):
+    schema: str
 
 
 class BaselineError(Exception):
@@ -142,7 +147,7 @@ def path_of(name: str, folder: Path = FOLDER) -> Path:
 def save(path: Path, bench: Bench, environment: Environment) -> None:
     """Write a run's timings; an older file is replaced as a whole (InfrastructureError)."""
     baseline = Baseline(
-        schema="attnproof.baseline/1",
+        schema=SCHEMA,
         name=path.stem,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=environment.commit,
@@ -150,7 +155,7 @@ def save(path: Path, bench: Bench, environment: Environment) -> None:
         noise=bench.noise,
         control_ns=bench.control_ns,
         entries=[entry_of(timing) for timing in bench.timings],
-        steps=[steps_entry_of(steps) for steps in bench.steps if steps.steps],
+        steps=[kept(steps) for steps in bench.steps if steps.steps],
     )
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -179,11 +184,18 @@ def load(path: Path) -> Baseline:
             "damaged", f"baseline {path} cannot be read: {error.strerror}"
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
         raise BaselineError(
             "damaged",
-            f"baseline {path} is damaged ({reason}); make it again with --save-baseline",
+            f"baseline {path} {_damage(path, error)}; make it again with --save-baseline",
         ) from None
+
+
+def _damage(path: Path, error: Exception) -> str:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        schema = msgspec.json.decode(path.read_bytes(), type=_Schema).schema
+        if schema.startswith("attnproof.baseline/") and schema != SCHEMA:
+            return f"has schema {schema!r}, expected {SCHEMA!r}"
+    return f"is damaged ({str(error).splitlines()[0]})"
 
 
 def machine_of(environment: Environment) -> Machine:
@@ -212,16 +224,13 @@ def entry_of(timing: Timing) -> Entry:
     )
 
 
-def steps_entry_of(steps: Steps) -> StepsEntry:
+def kept(steps: Steps) -> KeptSteps:
     """What is kept of a candidate's steps."""
-    return StepsEntry(
+    return KeptSteps(
         trace=steps.trace,
         candidate=steps.candidate,
         operations=steps.operations,
-        steps=[
-            StepEntry(source=one.source, requests=one.requests, tokens=one.tokens, ns=one.ns)
-            for one in steps.steps
-        ],
+        steps=[KeptStep(source=one.source, case_id=one.case_id, ns=one.ns) for one in steps.steps],
     )
 
 

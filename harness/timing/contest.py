@@ -129,7 +129,7 @@ class Contest:
 
 def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> Budget:
     """With fewer rounds than `least` where a round takes more than its part of the time."""
-    thunks = [one.make() for one in ready for _ in range(2)]  # the first warms the caches
+    thunks = [one.make() for one in ready for _ in range(2)]  # as `measure` does: one is not timed
     begin = time.perf_counter()
     for thunk in thunks:
         thunk()

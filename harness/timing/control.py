@@ -14,6 +14,7 @@ from typing import Any
 _STEPS = 1200
 _NUMBERS = 4000
 _TIMES = 5
+"""A single one may meet a moment in which the machine does something else."""
 
 
 @lru_cache(maxsize=1)

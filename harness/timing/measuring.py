@@ -11,7 +11,6 @@ from harness.model.candidate import Candidate
 from harness.model.operation import Operation
 from harness.model.timing import Bench, Steps, Untimed
 from harness.timing import steps as step_benchmark
-from harness.timing.baseline import STEP
 from harness.timing.clocks import host_clock
 from harness.timing.entries import RAISED, Entry, Measured, Sample, StepEntry
 from harness.timing.figures import comparisons, timings
@@ -19,7 +18,7 @@ from harness.timing.noise import Pair, noise_of
 from harness.timing.paired import Budget
 from harness.timing.session import TimingProcess
 from harness.timing.standing import Standing
-from harness.timing.timetable import TimedCase, TimedStep, why_never
+from harness.timing.timetable import STEP, TimedCase, TimedStep, why_never
 
 _Kind = TypeVar("_Kind", Entry, StepEntry)
 _MOST_NOISE = 24
@@ -44,13 +43,19 @@ class TimingPlan:
     """For everything that is timed; entries of slow calls take longer all the same."""
 
     def only(self, wanted: set[tuple[str, str]]) -> TimingPlan:
-        """The part of the plan with these operations and workloads, or `STEP` and traces."""
+        """The part with these operations and workloads, or `STEP` and traces.
+
+        Each entry gets twice the time that it has in the whole, as far as `seconds` goes.
+        """
         cases = [c for c in self.cases if (c.operation.name, c.workload.name) in wanted]
         steps = [step for step in self.steps if (STEP, step.trace) in wanted]
-        part = (len(cases) + len(steps)) / max(1, len(self.cases) + len(self.steps))
-        operations = [op for op in self.operations if any(c.operation is op for c in cases)]
+        share = self.seconds / max(1, _turns(len(self.cases) + len(self.steps)))
         return replace(
-            self, operations=operations, cases=cases, steps=steps, seconds=self.seconds * part
+            self,
+            operations=[op for op in self.operations if any(c.operation is op for c in cases)],
+            cases=cases,
+            steps=steps,
+            seconds=min(self.seconds, 2 * share * _turns(len(cases) + len(steps))),
         )
 
 
@@ -102,9 +107,13 @@ def time_all(
     return Outcome(bench, problems, interrupted)
 
 
+def _turns(entries: int) -> int:
+    """How often something is timed: each entry, and some of them against themselves too."""
+    return entries + min(_MOST_NOISE, entries)
+
+
 def _plan_work(entries: list[Entry | StepEntry], seconds: float) -> _Work:
-    turns = len(entries) + min(_MOST_NOISE, len(entries))
-    share = seconds / max(1, turns)
+    share = seconds / max(1, _turns(len(entries)))
     return _Work(entries, min(_LONGEST_S, max(_SHORTEST_S, share)))
 
 

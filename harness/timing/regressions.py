@@ -6,29 +6,40 @@ not taken for a slower function. Those of another machine say nothing; exact cou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from harness.model.run import Environment
-from harness.model.timing import BaselineResult, Bench, Clock, Costs, Noise, Regression, Speed
+from harness.model.timing import (
+    BaselineResult,
+    Bench,
+    Clock,
+    Comparison,
+    Costs,
+    Noise,
+    Regression,
+    Speed,
+)
 from harness.timing.baseline import (
     Baseline,
     BaselineError,
     Entry,
-    StepsEntry,
+    KeptSteps,
     control_of,
     differences,
     entry_of,
+    kept,
     load,
     machine_of,
-    steps_entry_of,
 )
-from harness.timing.statistics import mann_whitney, ratio, verdict
+from harness.timing.statistics import mann_whitney, mean_ratio, ratio, verdict
+from harness.timing.timetable import STEP
 
+_Kept = TypeVar("_Kept")
 BETWEEN_RUNS = 0.10
 """Smallest relative difference between two runs that is worth a verdict.
 
@@ -37,25 +48,28 @@ their memory happened to lie; no measurement inside one of them shows that.
 """
 
 
-def against(path: Path, bench: Bench, environment: Environment) -> BaselineResult:
-    """The run beside the baseline in a file, whatever state the file is in."""
+def against(
+    path: Path, bench: Bench, environment: Environment, asked: Container[str]
+) -> BaselineResult:
+    """The run beside the baseline in a file, whatever state the file is in.
+
+    Of what only the baseline has, operations that nobody `asked` for are not lost.
+    """
     try:
         baseline = load(path)
     except BaselineError as error:
         return BaselineResult(name=path.stem, state=error.state, reason=str(error))
-    return compare(bench, environment, baseline)
+    return compare(bench, environment, baseline, asked)
 
 
-def compare(bench: Bench, environment: Environment, baseline: Baseline) -> BaselineResult:
+def compare(
+    bench: Bench, environment: Environment, baseline: Baseline, asked: Container[str]
+) -> BaselineResult:
     """Every timing that both have; on another machine those alone whose exact counts grew.
 
     With another PyTorch counts are not compared either: its operators are made of others.
     """
     other = differences(baseline.machine, machine_of(environment))
-    old = {entry.key: entry for entry in baseline.entries}
-    new = {entry.key: entry for entry in map(entry_of, bench.timings)}
-    old_steps = {entry.key: entry for entry in baseline.steps}
-    new_steps = {of.key: of for of in map(steps_entry_of, bench.steps) if of.steps}
     sides = _Sides(
         control_of(baseline.control_ns),
         control_of(bench.control_ns),
@@ -63,32 +77,31 @@ def compare(bench: Bench, environment: Environment, baseline: Baseline) -> Basel
         timed=not other,
         counted=baseline.machine.torch == environment.torch,
     )
-    return BaselineResult(
+    entries = {entry.key: entry for entry in map(entry_of, bench.timings)}
+    steps = {of.key: of for of in map(kept, bench.steps)}
+    result = BaselineResult(
         name=baseline.name,
         state="another machine" if other else "compared",
         reason=f"baseline {baseline.name} is of another machine: {'; '.join(other)}"
         if other
         else "",
         created=baseline.created,
-        regressions=[
-            *(
-                found
-                for key, entry in new.items()
-                if key in old
-                for found in _beside(old[key], entry, sides)
-            ),
-            *(
-                found
-                for key, entry in new_steps.items()
-                if key in old_steps
-                for found in _steps_beside(old_steps[key], entry, sides)
-            ),
-        ],
-        lost=sorted(
-            [entry.label for key, entry in old.items() if key not in new]
-            + [entry.label for key, entry in old_steps.items() if key not in new_steps]
-        ),
     )
+    for old in baseline.entries:
+        if old.key in entries:
+            result.regressions += _beside(old, entries[old.key], sides)
+        elif old.operation in asked:
+            result.lost.append(old.label)
+    for before in baseline.steps:
+        now = steps.get(before.key)
+        missing = before.samples.keys() - (now.samples if now else {})
+        if now and len(missing) < len(before.samples):
+            result.regressions += _steps_beside(before, now, sides)
+        if missing and all(operation in asked for operation in before.operations):
+            some = f", {len(missing)} of {len(before.samples)} steps" if now else ""
+            result.lost.append(f"{before.label}{some}")
+    result.lost.sort()
+    return result
 
 
 def slower(result: BaselineResult) -> list[Regression]:
@@ -96,19 +109,41 @@ def slower(result: BaselineResult) -> list[Regression]:
     return [found for found in result.regressions if found.verdict == "slower"]
 
 
-def confirm(result: BaselineResult, again: BaselineResult) -> None:
-    """Leave slower what is slower in `again` too; of the rest, that is what counts.
+def confirm(bench: Bench, again: Bench) -> None:
+    """Take what `again` has of a workload on which nothing that looked slower does so there.
 
-    One timing of a hundred looks slower for what the machine did just then.
+    One timing of a hundred looks slower for what the machine did just then. It is no
+    evidence any more if the next one finds less than what is worth a verdict, and then that
+    one stands in its place for all candidates. Exact counts that grew stay grown.
     """
-    calm = {_name(found): found for found in again.regressions if found.verdict != "slower"}
-    for place, found in enumerate(result.regressions):
-        if found.verdict == "slower" and _name(found) in calm:
-            result.regressions[place] = calm[_name(found)]
-            result.not_confirmed += 1
+    first, second = bench.baseline, again.baseline
+    least = 1 + max(BETWEEN_RUNS, bench.noise.floor)
+    ratios = {_name(found): found.ratio for found in second.regressions}
+    suspects = slower(first)
+    stay = {_place(r) for r in suspects if ratios.get(_name(r), r.ratio) >= least}
+    calm = {_place(r) for r in suspects} - stay
+    first.not_confirmed += sum(_place(r) in calm for r in suspects)
+
+    def put(old: list[_Kept], new: list[_Kept], name: Callable[[_Kept], tuple[str, ...]]) -> None:
+        found = {name(one): one for one in new if name(one)[:2] in calm}
+        old[:] = [found.get(name(one), one) for one in old]
+
+    costs = {_name(found): found.costs for found in first.regressions}
+    put(first.regressions, second.regressions, _name)
+    first.regressions[:] = [
+        msgspec.structs.replace(r, costs=r.costs or costs[_name(r)]) for r in first.regressions
+    ]
+    put(bench.timings, again.timings, lambda t: (t.operation, t.workload.name, t.candidate))
+    put(bench.comparisons, again.comparisons, _name)
+    put(bench.steps, again.steps, lambda s: (STEP, s.trace, s.candidate))
+    put(bench.step_comparisons, again.step_comparisons, lambda c: (STEP, c.trace, c.candidate))
 
 
-def _name(found: Regression) -> tuple[str, str, str, str]:
+def _place(found: Regression) -> tuple[str, str]:
+    return found.operation, found.workload
+
+
+def _name(found: Regression | Comparison) -> tuple[str, ...]:
     return found.operation, found.workload, found.candidate, found.clock
 
 
@@ -144,29 +179,38 @@ def _beside(old: Entry, new: Entry, sides: _Sides) -> Iterator[Regression]:
         yield _regression(new, "device", old.device_ns, new.device_ns, sides, "")
 
 
-def _steps_beside(old: StepsEntry, new: StepsEntry, sides: _Sides) -> Iterator[Regression]:
-    """The steps that both have, all at once: each in units of what it took before."""
+def _steps_beside(old: KeptSteps, new: KeptSteps, sides: _Sides) -> Iterator[Regression]:
+    """The geometric mean of the ratios of the steps that both have."""
+    if not sides.timed:
+        return
+    ratios: list[float] = []
     before: list[float] = []
     now: list[float] = []
     for step, samples in old.samples.items():
         if step in new.samples:
-            usual = median(samples)
-            before += [ns / usual / sides.control_before for ns in samples]
-            now += [ns / usual / sides.control_now for ns in new.samples[step]]
-    if sides.timed and before:
-        yield _regression(new, "host", before, now, sides, "")
+            usual = median(samples) / sides.control_before
+            before += [ns / sides.control_before / usual for ns in samples]
+            now += [ns / sides.control_now / usual for ns in new.samples[step]]
+            ratios.append(median(new.samples[step]) / sides.control_now / usual)
+    yield _judged(old, "host", mean_ratio(ratios), mann_whitney(before, now), sides, "")
 
 
 def _regression(
-    entry: Entry | StepsEntry,
+    entry: Entry, clock: Clock, before: list[float], now: list[float], sides: _Sides, grown: str
+) -> Regression:
+    found = ratio(before, now, paired=False)  # above 1: it takes longer now
+    return _judged(entry, clock, found, mann_whitney(before, now), sides, grown)
+
+
+def _judged(
+    entry: Entry | KeptSteps,
     clock: Clock,
-    before: list[float],
-    now: list[float],
+    found: tuple[float, float, float],
+    p_value: float,
     sides: _Sides,
     grown: str,
 ) -> Regression:
-    value, low, high = ratio(before, now, paired=False)  # above 1: it takes longer now
-    p_value = mann_whitney(before, now)
+    value, low, high = found
     said: Speed = "no evidence"
     if sides.timed:
         said = verdict(1 / value, 1 / high, 1 / low, p_value, sides.noise)

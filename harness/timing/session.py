@@ -22,6 +22,7 @@ import msgspec
 from harness.model.candidate import Candidate
 from harness.running import interrupt
 from harness.running.errors import InfrastructureError
+from harness.running.processes import ended
 from harness.timing.contest import Contest
 from harness.timing.entries import Ask, Broken, Entry, Measured, Reply, StepEntry
 from harness.timing.paired import Budget
@@ -30,7 +31,9 @@ _LOOK_UP_S = 0.1
 _PATIENCE_S = 60.0
 """A group may take so much longer than its budget: what is compiled is compiled in it."""
 _MOST_DEATHS = 3
-"""Of one candidate: a hang costs a minute, and it may hang on every entry."""
+"""Of one candidate: a hang costs a minute, twice that in a group, and each entry may hang."""
+_DYING_S = 5.0
+"""What the process may take to die once its end of the pipe is closed."""
 
 _decoder = msgspec.msgpack.Decoder(Reply)
 Answer = Callable[[Ask], Measured]
@@ -92,7 +95,7 @@ class TimingProcess:
                     self._start()
                     return f"did not end within {_PATIENCE_S:g} s while it was timed"
             reply: Reply = _decoder.decode(self._connection.recv_bytes())
-        except (EOFError, BrokenPipeError, ConnectionResetError):
+        except (EOFError, OSError):  # closed, in the middle of a reply too
             how = self._bury()
             self._start()
             return f"{how} while it was timed"
@@ -118,7 +121,10 @@ class TimingProcess:
         self._pid, self._connection = pid, ours
 
     def _bury(self) -> str:
-        _, status = os.waitpid(self._pid, 0)
+        status = ended(self._pid, _DYING_S)
+        if status is None:
+            self._stop()
+            return "closed its pipe and went on"
         self._pid = 0
         self._stop()
         if os.WIFSIGNALED(status):

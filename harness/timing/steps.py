@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from statistics import median
 
-import numpy as np
-
 from harness.model.candidate import Candidate
 from harness.model.timing import Step, StepComparison, Steps, Untimed
-from harness.timing.baseline import STEP
 from harness.timing.entries import Sample, StepEntry
 from harness.timing.standing import Standing
-from harness.timing.timetable import STEP_OPERATIONS, TimedStep
+from harness.timing.statistics import mean_ratio
+from harness.timing.timetable import STEP, STEP_OPERATIONS, TimedStep
 
-_DRAWS = 2000
-_SEED = 20250217
-NOT_ASKED_FOR = "not asked for"
+_NOT_ASKED_FOR = "not asked for"
 _FEWEST = 2
 """Operations that make a step: one alone is in the other tables."""
 
@@ -25,7 +22,7 @@ _FEWEST = 2
 def entries(
     steps: Sequence[TimedStep], candidates: Sequence[Candidate], standings: dict[str, Standing]
 ) -> tuple[list[Steps], list[StepEntry], list[Untimed]]:
-    """One `Steps` a trace and candidate, still empty, the steps to time for them; what has none.
+    """One `Steps` a trace and candidate, still empty; the steps to time; traces without any.
 
     A step consists of what every candidate offers and has passed on all steps of the
     trace, so that all of them do the same work.
@@ -41,7 +38,7 @@ def entries(
         }
         kept = tuple(name for name in STEP_OPERATIONS if name not in left_out)
         if len(kept) < _FEWEST:
-            reasons = [reason for reason in left_out.values() if reason != NOT_ASKED_FOR]
+            reasons = [reason for reason in left_out.values() if reason != _NOT_ASKED_FOR]
             if len(kept) + len(reasons) >= _FEWEST:
                 untimed += [_untimed(name, trace, reasons) for name in names]
             continue
@@ -67,7 +64,7 @@ def _why_left_out(
     """Who cannot do it, and why; "" if all can."""
     cases = [one.case for step in steps for one in step.cases if one.operation.name == operation]
     if not cases:
-        return NOT_ASKED_FOR
+        return _NOT_ASKED_FOR
     for name in names:
         for case in cases:
             reason = standings[name].bar(operation, case)
@@ -80,10 +77,16 @@ def step(entry: StepEntry, sample: Sample) -> Step:
     """One candidate on one step."""
     return Step(
         source=entry.workload.name,
+        case_id=_identity(entry),
         requests=entry.workload.requests,
         tokens=entry.workload.tokens,
         ns=[round(ns, 1) for ns in sample.host_ns],
     )
+
+
+def _identity(entry: StepEntry) -> str:
+    ids = " ".join(case.id for _, case in entry.cases)
+    return hashlib.sha256(ids.encode()).hexdigest()[:12]
 
 
 def comparisons(steps: Sequence[Steps], peer: str) -> Iterator[StepComparison]:
@@ -100,16 +103,13 @@ def comparisons(steps: Sequence[Steps], peer: str) -> Iterator[StepComparison]:
 
 
 def _comparison(trace: str, candidate: str, peer: str, ratios: dict[str, float]) -> StepComparison:
-    logs = np.log(list(ratios.values()))
-    random = np.random.default_rng(_SEED)
-    means = logs[random.integers(0, len(logs), (_DRAWS, len(logs)))].mean(axis=1)
-    low, high = np.exp(np.quantile(means, (0.025, 0.975))).tolist()
+    mean, low, high = mean_ratio(list(ratios.values()))
     worst_source = min(ratios, key=ratios.__getitem__)
     return StepComparison(
         trace=trace,
         candidate=candidate,
         peer=peer,
-        geometric_mean=float(np.exp(logs.mean())),
+        geometric_mean=mean,
         low=low,
         high=high,
         worst=ratios[worst_source],

@@ -22,6 +22,8 @@ STEP_OPERATIONS = (
     "XFormersAttentionMetadataBuilder",
 )
 """What an engine step asks for, in order."""
+STEP = "whole step"
+"""What stands where another timing names its operation."""
 
 
 class TimedCase(NamedTuple):

@@ -15,23 +15,18 @@ from harness.model.operation import Operation
 from harness.model.run import Environment, Run
 from harness.report.bench_markdown import bench_markdown
 from harness.report.ratios import worse
+from harness.report.wording import many
 from harness.running import interrupt
 from harness.running.candidates import version_of
 from harness.running.errors import InfrastructureError, UsageError
 from harness.running.session import Plan
-from harness.timing.baseline import STEP, path_of, save
+from harness.timing.baseline import path_of, save
 from harness.timing.clocks import host_clock
 from harness.timing.history import read as read_history
 from harness.timing.measuring import Outcome, TimingPlan, time_all
 from harness.timing.regressions import against, confirm, slower
 from harness.timing.standing import Standing, read_ledgers
-from harness.timing.timetable import (
-    STEP_OPERATIONS,
-    TimedCase,
-    TimedStep,
-    timed_cases,
-    timed_steps,
-)
+from harness.timing.timetable import TimedCase, TimedStep, timed_cases, timed_steps
 from harness.verbs.progress import say, timing_shown
 
 _TIMED_AGAIN = 2
@@ -120,15 +115,20 @@ class Timekeeper:
             if not self.options.baseline:
                 return outcome
             path = path_of(self.options.baseline, self.options.baselines)
-            outcome.bench.baseline = found = against(path, outcome.bench, environment)
+            asked = {operation.name for operation in self.operations}
+            bench = outcome.bench
+            bench.baseline = against(path, bench, environment, asked)
             for _ in range(_TIMED_AGAIN):
-                suspects = {(r.operation, r.workload) for r in slower(found)}
+                suspects = {(r.operation, r.workload) for r in slower(bench.baseline)}
                 if outcome.interrupted or not suspects:
                     break
+                say(f"timing again what looks slower: {many(len(suspects), 'workload')}")
                 again = time_all(plan.only(suspects), standings, told)
+                again.bench.baseline = against(path, again.bench, environment, asked)
+                confirm(bench, again.bench)
                 outcome.interrupted = again.interrupted
-                outcome.bench.seconds += again.bench.seconds
-                confirm(found, against(path, again.bench, environment))
+                outcome.problems += [p for p in again.problems if p not in outcome.problems]
+                bench.seconds = round(bench.seconds + again.bench.seconds, 1)
         return outcome
 
     def _settings(self, interrupted: bool) -> dict[str, object]:
@@ -155,9 +155,6 @@ class Timekeeper:
         if not options.baseline:
             return
         found = bench.baseline
-        asked = {operation.name for operation in self.operations}
-        asked |= {STEP} if asked.issuperset(STEP_OPERATIONS) else set()
-        found.lost = [label for label in found.lost if label.split(" / ")[0] in asked]
         if found.state != "compared":
             problems.append(found.reason)
         elif not found.regressions:
@@ -169,7 +166,8 @@ class Timekeeper:
             what = first.costs or f"{(first.ratio - 1) * 100:.0f} % slower"
             place = f"{first.operation} of {first.candidate} on {first.workload}"
             more = f", and {len(found_worse) - 1} more" if len(found_worse) > 1 else ""
-            run.verdict, run.reason = "SLOWER", f"{place}: {what}{more}"
+            run.reason = "; ".join(filter(None, [f"{place}: {what}{more}", run.reason]))
+            run.verdict = "SLOWER"
 
     def _why_not_saved(self, run: Run) -> str:
         """Why the run cannot become a baseline, "" if it can."""

@@ -159,6 +159,7 @@ def steps(draw: random.Random, candidate: str, factor: float) -> Steps:
         found.append(
             Step(
                 source=f"{TRACE} step {number}",
+                case_id=f"{number:012}",
                 requests=requests,
                 tokens=requests * 11,
                 ns=[ns * math.exp(draw.gauss(0, 0.02)) for _ in range(7)],

@@ -1,9 +1,12 @@
-"""The parent's side of a worker: what is made of a reply that comes too late."""
+"""The parent's side of a worker: late replies, closed pipes."""
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
+from harness.model.candidate import Candidate
 from harness.model.case import Batch, Case
 from harness.operations import ALL
 from harness.running.candidates import resolve
@@ -16,6 +19,13 @@ CASE = Case(
     {"decode_threshold": 1, "require_uniform": False},
 )
 
+CLOSING = f"""
+import os, time
+def {SPLIT}(*args, **kwargs):
+    os.closerange(3, 1000)
+    time.sleep(60)
+"""
+
 
 @pytest.fixture
 def impatient():
@@ -26,9 +36,24 @@ def impatient():
     worker.stop()
 
 
+def test_who_closes_the_pipe_and_goes_on_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr("harness.running.workers._DYING_SECONDS", 0.1)
+    path = tmp_path / "closing.py"
+    path.write_text(CLOSING, encoding="utf-8")
+    operations = {SPLIT: ALL[SPLIT]}
+    worker = Worker(Candidate("closing", str(path)), operations, timeout_s=60, memory_bytes=4 << 30)
+    try:
+        [failure] = worker.judge(CASE).failures
+    finally:
+        worker.stop()
+    assert failure.diagnosis == "closes the pipe to the harness and goes on"
+
+
 def test_a_reply_that_comes_too_late_is_a_hang_and_no_wait_for_ever(impatient):
+    signal.alarm(60)  # instead of the wait
     assert impatient.judge(CASE).failures == ()
     for deaths in (1, 2):
         [failure] = impatient.judge(CASE).failures
         assert failure.diagnosis == "does not answer within 0 s"
         assert impatient.deaths == deaths
+    signal.alarm(0)

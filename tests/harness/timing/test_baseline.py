@@ -30,7 +30,13 @@ HERE = Environment(
     commit="0123abc",
 )
 COSTS = Costs(allocations=3, allocated_bytes=96, dispatches=7, copies=1, copied_bytes=32)
+ASKED = {"build_slot_mapping", "split", "slots"}
 replace = msgspec.structs.replace
+
+
+def beside(path, bench: Bench, environment: Environment = HERE, asked=ASKED):
+    """What the baseline in the file says of a run of these operations."""
+    return against(path, bench, environment, asked)
 
 
 def samples(median_ns: float, seed: int, n: int = 40) -> list[float]:
@@ -71,7 +77,7 @@ def path(tmp_path):
 def test_what_was_saved_is_loaded(path):
     baseline = load(path)
     assert (baseline.schema, baseline.name, baseline.commit) == (
-        "attnproof.baseline/1",
+        "attnproof.baseline/2",
         "main",
         "0123abc",
     )
@@ -93,7 +99,7 @@ def test_other_names_are_errors(name, tmp_path):
 
 
 def test_a_missing_baseline_says_how_to_make_one(tmp_path):
-    found = against(tmp_path / "main.json", bench(timing(20_000)), HERE)
+    found = beside(tmp_path / "main.json", bench(timing(20_000)))
     assert found.state == "missing"
     assert found.reason == (
         f"there is no baseline {tmp_path / 'main.json'}; make one with --save-baseline main"
@@ -132,7 +138,7 @@ def _without_schema(text: str) -> str:
         lambda _: "{}",
         lambda _: "[1, 2]",
         lambda _: "not JSON",
-        _changed(schema="attnproof.baseline/2"),
+        _changed(schema="something else"),
         _without_schema,
         _changed(control_ns=[]),
         _changed(entries="none"),
@@ -144,10 +150,20 @@ def _without_schema(text: str) -> str:
 )
 def test_a_damaged_baseline_is_not_a_missing_one(path, spoil):
     path.write_text(spoil(path.read_text()))
-    found = against(path, bench(timing(20_000)), HERE)
+    found = beside(path, bench(timing(20_000)))
     assert found.state == "damaged"
     assert found.reason.startswith(f"baseline {path} is damaged (")
     assert "\n" not in found.reason
+
+
+def test_a_baseline_of_another_version_says_so(path):
+    path.write_text(_changed(schema="attnproof.baseline/1")(path.read_text()))
+    found = beside(path, bench(timing(20_000)))
+    assert found.state == "damaged"
+    assert found.reason == (
+        f"baseline {path} has schema 'attnproof.baseline/1', expected 'attnproof.baseline/2'; "
+        "make it again with --save-baseline"
+    )
 
 
 def test_bytes_that_are_no_text_are_damage(path):
@@ -159,11 +175,11 @@ def test_bytes_that_are_no_text_are_damage(path):
 
 def test_a_folder_in_its_place_is_damage(tmp_path):
     (tmp_path / "main.json").mkdir()
-    assert against(tmp_path / "main.json", bench(), HERE).state == "damaged"
+    assert beside(tmp_path / "main.json", bench()).state == "damaged"
 
 
 def test_the_same_speed_is_no_evidence(path):
-    found = against(path, bench(timing(20_000, seed=1)), HERE)
+    found = beside(path, bench(timing(20_000, seed=1)))
     assert (found.state, found.reason, found.lost) == ("compared", "", [])
     [one] = found.regressions
     assert (one.verdict, one.clock, one.costs) == ("no evidence", "host", "")
@@ -172,28 +188,28 @@ def test_the_same_speed_is_no_evidence(path):
 
 @pytest.mark.parametrize(("now", "said"), [(24_000, "slower"), (15_000, "faster")])
 def test_a_change_is_seen(path, now, said):
-    [one] = against(path, bench(timing(now, seed=1)), HERE).regressions
+    [one] = beside(path, bench(timing(now, seed=1))).regressions
     assert one.verdict == said
     assert one.low < one.ratio < one.high
     assert one.ratio == pytest.approx(now / 20_000, rel=0.02)
 
 
 def test_a_change_within_what_two_runs_differ_by_is_no_evidence(path):
-    [one] = against(path, bench(timing(21_400, seed=1)), HERE).regressions
+    [one] = beside(path, bench(timing(21_400, seed=1))).regressions
     assert one.p_value < 0.001
     assert one.verdict == "no evidence"
 
 
 def test_a_slower_machine_is_not_a_slower_function(path):
     now = bench(timing(30_000, seed=1), control_ns=105_000)
-    [one] = against(path, now, HERE).regressions
+    [one] = beside(path, now).regressions
     assert one.ratio == pytest.approx(1, abs=0.03)
     assert one.verdict == "no evidence"
 
 
 def test_a_faster_machine_does_not_hide_a_slower_function(path):
     now = bench(timing(20_000, seed=1), control_ns=50_000)
-    [one] = against(path, now, HERE).regressions
+    [one] = beside(path, now).regressions
     assert one.verdict == "slower"
 
 
@@ -201,7 +217,7 @@ def test_a_faster_machine_does_not_hide_a_slower_function(path):
 def test_the_larger_noise_floor_of_both_runs_holds(tmp_path, loud):
     save(tmp_path / "m.json", bench(timing(20_000), floor=0.4 if loud == "before" else 0), HERE)
     now = bench(timing(24_000, 1), floor=0.4 if loud == "now" else 0)
-    [one] = against(tmp_path / "m.json", now, HERE).regressions
+    [one] = beside(tmp_path / "m.json", now).regressions
     assert one.verdict == "no evidence"
 
 
@@ -211,7 +227,7 @@ def test_the_larger_noise_floor_of_both_runs_holds(tmp_path, loud):
 )
 def test_another_machine_is_named_and_its_times_say_nothing(path, field, value):
     elsewhere = replace(HERE, **{field: value})
-    found = against(path, bench(timing(90_000, seed=1)), elsewhere)
+    found = beside(path, bench(timing(90_000, seed=1)), elsewhere)
     assert found.state == "another machine"
     was = getattr(HERE, field)
     assert found.reason == f"baseline main is of another machine: {field} {was}, here {value}"
@@ -221,7 +237,7 @@ def test_another_machine_is_named_and_its_times_say_nothing(path, field, value):
 def test_exact_counts_are_compared_on_another_machine_too(path):
     more = replace(COSTS, allocations=4, copied_bytes=64)
     elsewhere = replace(HERE, cpu="Another CPU")
-    [one] = against(path, bench(timing(90_000, costs=more)), elsewhere).regressions
+    [one] = beside(path, bench(timing(90_000, costs=more)), elsewhere).regressions
     assert one.costs == "allocations 3 to 4, copied bytes 32 to 64"
     assert one.verdict == "no evidence"
 
@@ -229,7 +245,7 @@ def test_exact_counts_are_compared_on_another_machine_too(path):
 def test_counts_of_another_pytorch_are_not_compared(path):
     more = replace(COSTS, dispatches=9)
     elsewhere = replace(HERE, torch="2.12.0")
-    assert against(path, bench(timing(20_000, costs=more)), elsewhere).regressions == []
+    assert beside(path, bench(timing(20_000, costs=more)), elsewhere).regressions == []
 
 
 def test_counts_that_fall_are_none_that_grow():
@@ -240,13 +256,13 @@ def test_counts_that_fall_are_none_that_grow():
 
 
 def test_a_timing_that_is_lost_is_named(path):
-    found = against(path, bench(timing(20_000, workload="mixed, 8 requests")), HERE)
+    found = beside(path, bench(timing(20_000, workload="mixed, 8 requests")))
     assert found.lost == ["build_slot_mapping / optimized / mixed, 64 requests"]
     assert found.regressions == []
 
 
 def test_a_timing_of_another_input_is_lost(path):
-    found = against(path, bench(timing(20_000, case_id="ba9876543210")), HERE)
+    found = beside(path, bench(timing(20_000, case_id="ba9876543210")))
     assert len(found.lost) == 1
 
 
@@ -254,7 +270,7 @@ def test_device_times_are_compared_as_they_are(tmp_path):
     """The control is work of the host."""
     save(tmp_path / "m.json", bench(timing(20_000, device_ns=samples(5000, 5))), HERE)
     now = timing(40_000, 1, device_ns=samples(5000, 6))
-    found = against(tmp_path / "m.json", bench(now, control_ns=140_000), HERE)
+    found = beside(tmp_path / "m.json", bench(now, control_ns=140_000))
     assert [(one.clock, one.verdict) for one in found.regressions] == [
         ("host", "no evidence"),
         ("device", "no evidence"),
@@ -272,28 +288,60 @@ def test_saving_again_replaces_all_of_it(path):
     assert [entry.workload for entry in load(path).entries] == ["decode, 1 request"]
 
 
+def judged(path, *timings: Timing, **more) -> Bench:
+    """A run that was held against the baseline."""
+    made = bench(*timings, **more)
+    made.baseline = beside(path, made)
+    return made
+
+
 def test_what_is_calm_when_timed_again_is_not_slower(path):
-    loud, calm = (against(path, bench(timing(ns, seed=1)), HERE) for ns in (30_000, 20_000))
+    loud, calm = (judged(path, timing(ns, seed=1)) for ns in (30_000, 20_000))
     confirm(loud, calm)
-    assert loud.not_confirmed == 1
-    [one] = loud.regressions
-    assert (one.verdict, one.ratio) == ("no evidence", calm.regressions[0].ratio)
+    assert loud.baseline.not_confirmed == 1
+    assert loud.baseline.regressions == calm.baseline.regressions
+    assert loud.timings == calm.timings
 
 
-@pytest.mark.parametrize("again", [[timing(28_000, seed=2)], []])
+@pytest.mark.parametrize(
+    "again",
+    [[timing(28_000, seed=2)], [], [timing(30_000, 2, host_ns=samples(30_000, 2, 4))]],
+    ids=["slower", "not timed", "few samples"],
+)
 def test_what_is_slower_again_or_cannot_be_timed_again_stays_slower(path, again):
-    first, more = (against(path, bench(*one), HERE) for one in ([timing(30_000, seed=1)], again))
-    confirm(first, more)
-    assert first.not_confirmed == 0
-    [one] = slower(first)
+    first, second = judged(path, timing(30_000, seed=1)), judged(path, *again)
+    confirm(first, second)
+    assert first.baseline.not_confirmed == 0
+    [one] = slower(first.baseline)
     assert one.ratio == pytest.approx(1.5, rel=0.02)
+    assert first.timings == [timing(30_000, seed=1)]
 
 
-def stepping(factor: float, seed: int, operations=("split", "slots"), tokens=(64, 640)) -> Bench:
-    """A run of two steps, one ten times as long as the other."""
+def test_counts_that_grew_are_not_forgotten_for_a_calm_clock(path):
+    more = replace(COSTS, allocations=4)
+    loud = judged(path, timing(30_000, seed=1, costs=more))
+    confirm(loud, judged(path, timing(20_000, seed=2)))
+    [one] = loud.baseline.regressions
+    assert (one.verdict, one.costs) == ("no evidence", "allocations 3 to 4")
+
+
+def test_what_nobody_asked_for_is_not_lost(path):
+    assert beside(path, bench(), HERE, {"split_attn_metadata"}).lost == []
+
+
+def stepping(
+    factors=(1.0,) * 8, seed: int = 0, operations=("split", "slots"), case_id: str = "a"
+) -> Bench:
+    """A run of as many steps as factors, of which one takes ten times as long as another."""
     steps = [
-        Step(source=f"step {n}", requests=8, tokens=n, ns=samples(factor * 100 * n, seed + n))
-        for n in tokens
+        Step(
+            source=f"step {n}",
+            case_id=f"{case_id}{n}",
+            requests=8,
+            tokens=n,
+            ns=samples(factor * 1000 * (1 + n), seed + n),
+        )
+        for n, factor in enumerate(factors)
     ]
     of = Steps(trace="azure", candidate="optimized", operations=operations, steps=steps)
     return replace(bench(), steps=[of])
@@ -302,31 +350,60 @@ def stepping(factor: float, seed: int, operations=("split", "slots"), tokens=(64
 @pytest.fixture
 def steps(tmp_path):
     """A baseline of whole steps."""
-    save(tmp_path / "steps.json", stepping(1, 0), HERE)
+    save(tmp_path / "steps.json", stepping(), HERE)
     return tmp_path / "steps.json"
 
 
 @pytest.mark.parametrize(
-    ("factor", "said"), [(1, "no evidence"), (1.25, "slower"), (0.8, "faster")]
+    ("factors", "said", "mean"),
+    [
+        ([1.0] * 8, "no evidence", 1.0),
+        ([1.25] * 8, "slower", 1.25),
+        ([0.8] * 8, "faster", 0.8),
+        ([1.0] * 5 + [3.0] * 3, "slower", 3 ** (3 / 8)),
+    ],
 )
-def test_steps_are_compared_all_at_once(steps, factor, said):
-    found = against(steps, stepping(factor, 7), HERE)
+def test_steps_are_compared_by_their_geometric_mean(steps, factors, said, mean):
+    found = beside(steps, stepping(factors, 70))
     assert found.lost == []
     [one] = found.regressions
     assert (one.operation, one.workload, one.candidate) == ("whole step", "azure", "optimized")
     assert one.verdict == said
-    assert one.ratio == pytest.approx(factor, rel=0.02)
+    assert one.ratio == pytest.approx(mean, rel=0.02)
 
 
 def test_steps_on_another_machine_say_nothing(steps):
-    found = against(steps, stepping(2, 7), replace(HERE, cpu="Another CPU"))
+    found = beside(steps, stepping([2.0] * 8), replace(HERE, cpu="Another CPU"))
     assert found.regressions == []
 
 
-@pytest.mark.parametrize("changed", [{"operations": ("split",)}, {"tokens": (65,)}])
-def test_steps_of_other_work_are_not_compared(steps, changed):
-    assert against(steps, stepping(2, 7, **changed), HERE).regressions == []
+LABEL = "whole step / optimized / azure (split, slots)"
 
 
-def test_steps_that_are_lost_are_named(steps):
-    assert against(steps, bench(), HERE).lost == ["whole step / optimized / azure"]
+@pytest.mark.parametrize("changed", [{"operations": ("split",)}, {"case_id": "b"}])
+def test_steps_of_other_work_are_lost(steps, changed):
+    found = beside(steps, stepping(**changed))
+    assert found.regressions == []
+    [lost] = found.lost
+    assert lost.startswith(LABEL)
+
+
+def test_fewer_steps_are_compared_and_the_others_lost(steps):
+    found = beside(steps, stepping([1.0] * 6, 70))
+    assert len(found.regressions) == 1
+    assert found.lost == [f"{LABEL}, 2 of 8 steps"]
+
+
+def test_steps_that_are_lost_are_named_if_they_were_asked_for(steps):
+    assert beside(steps, bench()).lost == [LABEL]
+    assert beside(steps, bench(), HERE, {"split"}).lost == []
+
+
+def test_calm_steps_stand_in_the_place_of_those_that_looked_slower(steps):
+    loud, calm = stepping([1.5] * 8, 70), stepping([1.0] * 8, 90)
+    for run in (loud, calm):
+        run.baseline = beside(steps, run)
+    assert len(slower(loud.baseline)) == 1
+    confirm(loud, calm)
+    assert slower(loud.baseline) == []
+    assert loud.steps == calm.steps

@@ -35,6 +35,21 @@ RAISES = f"""
 def {SPLIT}(*args, **kwargs):
     raise IndexError("row 7")
 """
+RAISES_LATER = f"""
+from reference import {SPLIT} as right
+calls = []
+def {SPLIT}(*args, **kwargs):
+    calls.append(0)
+    if len(calls) > 8:
+        raise IndexError("row 7")
+    return right(*args, **kwargs)
+"""
+CLOSES = f"""
+import os, time
+def {SPLIT}(*args, **kwargs):
+    os.closerange(3, 1000)
+    time.sleep(60)
+"""
 
 
 @pytest.fixture
@@ -98,6 +113,21 @@ def test_who_is_timed_alone_shares_no_round_with_the_others(candidates):
     [alone] = measured(made, entry(["dying", "one", "other"]))
     [together] = measured(made, entry(["one", "other"]))
     assert (alone.together, together.together) == (False, True)
+
+
+def test_who_raises_in_some_later_call_is_timed_alone_and_so_are_the_others(candidates):
+    made = candidates(raising=RAISES_LATER, sound=SOUND)
+    (found,) = measured(made, entry(["raising", "sound"]))
+    assert [sample.name for sample in found.samples] == ["sound"]
+    assert found.wrong == {"raising": "raised IndexError while it was timed: row 7"}
+    assert not found.together
+
+
+def test_who_closes_the_pipe_and_goes_on_is_ended(candidates, monkeypatch):
+    monkeypatch.setattr("harness.timing.session._DYING_S", 0.1)
+    (found,) = measured(candidates(closing=CLOSES, sound=SOUND), entry(["closing", "sound"]))
+    assert [sample.name for sample in found.samples] == ["sound"]
+    assert found.wrong == {"closing": "closed its pipe and went on while it was timed"}
 
 
 def test_who_raises_has_no_time_and_the_reason_says_what(candidates):

@@ -178,7 +178,10 @@ def test_ledgers_say_how_each_case_went(tmp_path):
 
 
 def steps_of(candidate, times):
-    steps = [Step(source=f"step {n}", requests=1, tokens=1, ns=[ns]) for n, ns in enumerate(times)]
+    steps = [
+        Step(source=f"step {n}", case_id=f"{n}", requests=1, tokens=1, ns=[ns])
+        for n, ns in enumerate(times)
+    ]
     return Steps(trace="t", candidate=candidate, operations=(SPLIT,), steps=steps)
 
 

@@ -126,22 +126,47 @@ def test_what_looks_slower_is_timed_again_before_it_is_called_so(
     bench, tmp_path, monkeypatch, capfd
 ):
     monkeypatch.setenv("DELAY_S", "0.0001")
-    assert bench("--save-baseline", "main", candidate="mine.py") == VERIFIED
+    assert bench("--save-baseline", "main") == VERIFIED
 
     def slow_once(*args):
-        monkeypatch.setenv("DELAY_S", "0.0006" if not asked else "0.0001")
+        monkeypatch.setenv("DELAY_S", "0.0006" if not asked else "0.00002")
         asked.append(sorted({case.workload.name for case in args[0].cases}))
         return time_all(*args)
 
     asked: list[list[str]] = []
     monkeypatch.setattr(timekeeping, "time_all", slow_once)
     assert bench("--baseline", "main") in (VERIFIED, SLOWER)  # the peer is noise
-    found = bench_of(tmp_path).baseline
+    timed = bench_of(tmp_path)
+    found = timed.baseline
     assert 2 <= len(asked) <= 3
     assert asked[1] == asked[0]  # all of mine looked slower
     assert found.not_confirmed >= 3
     assert "slower" not in {r.verdict for r in found.regressions if r.candidate == "mine"}
-    assert "looked slower and did not when timed again" in last_lines(capfd)
+    mine = [timing for timing in timed.timings if timing.candidate == "mine"]
+    assert len(mine) == 3
+    assert all(timing.host.median_ns < 300_000 for timing in mine)  # the second ones
+    printed = last_lines(capfd)
+    assert "timing again what looks slower: 3 workloads" in printed
+    assert "looked slower and did not when timed again" in printed
+
+
+def test_what_goes_wrong_when_timed_again_is_told(bench, monkeypatch, capfd):
+    monkeypatch.setenv("DELAY_S", "0.0001")
+    assert bench("--save-baseline", "main") == VERIFIED
+    monkeypatch.setenv("DELAY_S", "0.0006")
+    runs = []
+
+    def dying_again(*args):
+        outcome = time_all(*args)
+        runs.append(outcome)
+        if len(runs) > 1:
+            outcome.problems.append(f"{OP} of mine crashed")
+        return outcome
+
+    monkeypatch.setattr(timekeeping, "time_all", dying_again)
+    assert bench("--baseline", "main") == SLOWER
+    assert len(runs) == 3
+    assert f"; {OP} of mine crashed" in last_lines(capfd)
 
 
 def test_a_table_that_cannot_be_written_leaves_the_report(bench, tmp_path, capfd):
