@@ -181,6 +181,8 @@ class BaselineResult(msgspec.Struct, kw_only=True):
     alone whose exact counts grew."""
     lost: list[str] = []
     """Timings that only the baseline has, as `operation / candidate / workload`."""
+    control: float = 1.0
+    """How many times as long the control takes as it did then, 1 where no time was compared."""
     not_confirmed: int = 0
     """Timings that looked slower, and did not when they were timed again."""
 

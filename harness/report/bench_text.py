@@ -8,7 +8,7 @@ from statistics import median
 from harness.model.run import Run
 from harness.model.timing import Bench, Comparison, StepComparison, Steps, Timing
 from harness.report.quantities import between, percent, ratio_text, time_text
-from harness.report.ratios import not_confirmed_text, worse, worse_text
+from harness.report.ratios import control_text, not_confirmed_text, worse, worse_text
 
 Row = tuple[str, ...]
 _HEADINGS = ("operation", "workload", "candidate", "host", "device", "ratio", "verdict")
@@ -107,7 +107,8 @@ def _beside_baseline(bench: Bench) -> Iterator[str]:
     if baseline.state == "compared":
         yield (
             f"baseline {baseline.name} of {baseline.created}: {len(baseline.regressions)} "
-            f"timings compared, {len(found)} slower or costlier{not_confirmed_text(baseline)}"
+            f"timings compared, {len(found)} slower or costlier"
+            f"{not_confirmed_text(baseline)}{control_text(baseline)}"
         )
     elif baseline.state != "not asked for":
         yield f"no time was compared with baseline {baseline.name}: {baseline.reason}"

@@ -11,7 +11,16 @@ from .charts import Chart, Table
 from .history_chart import history
 from .quantities import SPEED_GLYPHS, between, percent, ratio_text
 from .ratio_charts import forest, pair_text, profile
-from .ratios import counts_text, drift, is_worse, not_confirmed_text, overall, pairs, worse
+from .ratios import (
+    control_text,
+    counts_text,
+    drift,
+    is_worse,
+    not_confirmed_text,
+    overall,
+    pairs,
+    worse,
+)
 from .sample_charts import control_chart, strips
 from .step_charts import comparison_text, parts_text, step_charts
 from .timing_tables import Parts, conditions, operation_parts
@@ -166,7 +175,7 @@ def _sentence(bench: Bench, count: int, faster: int) -> str:
         return (
             f"Of {many(len(result.regressions), 'timing')} that baseline {result.name}{of} and "
             f"this run both have, {count:,} {'is' if count == 1 else 'are'} worse and "
-            f"{faster:,} faster{not_confirmed_text(result)}."
+            f"{faster:,} faster{not_confirmed_text(result)}{control_text(result)}."
         )
     why = result.reason or f"the baseline is {result.state}"
     counts = ""

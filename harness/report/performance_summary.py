@@ -41,6 +41,8 @@ class SummaryBaseline(msgspec.Struct, kw_only=True):
     """Slower ones and those whose exact counts grew, the largest slowdown first."""
     lost: list[str]
     """Timings that only the baseline has."""
+    control: float
+    """How many times as long the control takes as it did then."""
     not_confirmed: int
     """Timings that looked slower, and did not when they were timed again."""
 
@@ -109,5 +111,6 @@ def _baseline(bench: Bench) -> SummaryBaseline:
         compared=len(result.regressions),
         worse=worse(bench),
         lost=result.lost,
+        control=result.control,
         not_confirmed=result.not_confirmed,
     )

@@ -25,6 +25,9 @@ from .quantities import (
     ratio_text,
 )
 
+_SAME_SPEED = 0.05
+"""How much the control may differ before that is worth a word."""
+
 
 class Pair(NamedTuple):
     """Who was timed against whom, by which clock."""
@@ -117,6 +120,13 @@ def worse_text(regression: Regression, state: BaselineState) -> str:
     times = f"{ratio_text(regression.ratio)} the {regression.clock} time of then ({interval})"
     said = [times] if state == "compared" else []
     return "; ".join([*said, *filter(None, [regression.costs])])
+
+
+def control_text(result: BaselineResult) -> str:
+    """What the control says of the machine then and now, "" where it takes about as long."""
+    if abs(result.control - 1) <= _SAME_SPEED:
+        return ""
+    return f"; the control takes {ratio_text(result.control)} the time of then"
 
 
 def not_confirmed_text(result: BaselineResult) -> str:

@@ -86,6 +86,7 @@ def compare(
         if other
         else "",
         created=baseline.created,
+        control=1.0 if other else sides.control_now / sides.control_before,
     )
     for old in baseline.entries:
         if old.key in entries:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from harness.model.timing import BaselineResult
 from harness.report.bench_text import bench_text
 from harness.report.quantities import ratio_text, time_text
+from harness.report.ratios import control_text
 
 
 def test_each_clock_has_its_own_time_ratio_and_verdict(timed):
@@ -38,3 +41,9 @@ def test_beside_another_machines_baseline_only_counts_are_said(slower):
     head, entry = bench_text(slower).splitlines()[-2:]
     assert head == "no time was compared with baseline main: it is of another machine"
     assert entry.endswith(": allocations 3 to 4")
+
+
+@pytest.mark.parametrize(("control", "said"), [(1.04, False), (0.97, False), (1.3, True)])
+def test_a_machine_of_another_speed_is_told(control, said):
+    told = control_text(BaselineResult(state="compared", control=control))
+    assert told.startswith("; the control takes 1.3") if said else told == ""
