@@ -169,6 +169,27 @@ def test_what_goes_wrong_when_timed_again_is_told(bench, monkeypatch, capfd):
     assert f"; {OP} of mine crashed" in last_lines(capfd)
 
 
+def test_an_interrupt_while_timing_again_leaves_what_looked_slower(bench, monkeypatch, capfd):
+    monkeypatch.setenv("DELAY_S", "0.0001")
+    assert bench("--save-baseline", "main") == VERIFIED
+    monkeypatch.setenv("DELAY_S", "0.0006")
+    runs = []
+
+    def interrupted_again(*args):
+        runs.append(time_all(*args))
+        if len(runs) > 1:
+            runs[-1].interrupted = True
+            runs[-1].bench.timings.clear()
+        return runs[-1]
+
+    monkeypatch.setattr(timekeeping, "time_all", interrupted_again)
+    assert bench("--baseline", "main", "--save-baseline", "other") == SLOWER
+    assert len(runs) == 2
+    printed = last_lines(capfd)
+    assert "; interrupted while timing" in printed
+    assert "baseline other was not saved" in printed
+
+
 def test_a_table_that_cannot_be_written_leaves_the_report(bench, tmp_path, capfd):
     (tmp_path / "table.md").symlink_to("nowhere/table.md")
     assert bench("--markdown", "table.md") == INFRASTRUCTURE
