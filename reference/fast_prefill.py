@@ -22,7 +22,7 @@ def make_kv_sharing_fast_prefill_common_attn_metadata(
     `num_logits_indices` entries of `logits_indices_padded` (in tokens, any order); dtypes
     are kept, causal is True, every other field and the class stay, so `c == s - q` no
     longer holds. Returns the argument itself if `max_query_len` is 1 or the batch has no
-    logits indices. MetadataError for one logits field without the other and for an index
+    logits indices. MetadataError for logits indices without their count and for an index
     that is no token of the batch. SPEC.md section 6.
     """
     md = common_attn_metadata

@@ -86,7 +86,7 @@ _BLOCK_SIZE = st.sampled_from(BLOCK_SIZES)
 _KIND = st.sampled_from(_KINDS)
 _LAYOUT = st.sampled_from(_LAYOUTS)
 _ORDER = st.sampled_from(("ascending", "descending", "shuffled", "shared", "high"))
-_WHICH_EXTRAS = st.integers(0, 15)
+_WHICH_EXTRAS = st.integers(0, 31)
 
 
 @cache
@@ -168,4 +168,6 @@ def _extras(
         fields["dcp_local_seq_lens"] = tuple(share + [0] * (rows - len(share)))
     if which & 8:
         fields["subclassed"] = True
+    if which & 16 and "logits_indices" not in fields:
+        fields["num_logits"] = len(query_lens)
     return fields

@@ -151,7 +151,7 @@ def lay_out(
     arena = Arena([*made.pieces(stale), *more], stale, device)
     tensors: dict[str, Any] = dict(arena.tensors)
     encoder = tensors.get("encoder_seq_lens")
-    indices = batch.logits_indices
+    num_logits = batch.num_logits if batch.logits_indices is None else len(batch.logits_indices)
     metadata_class, added = CommonAttentionMetadata, dict[str, Any]()
     if batch.subclassed:
         names = (*subclass.REQUEST_FIELDS, *subclass.TOKEN_FIELDS)
@@ -172,7 +172,7 @@ def lay_out(
         slot_mapping=tensors["slot_mapping"],
         causal=batch.causal,
         logits_indices_padded=tensors.get("logits_indices_padded"),
-        num_logits_indices=None if indices is None else len(indices),
+        num_logits_indices=num_logits,
         encoder_seq_lens=None if encoder is None else encoder.numpy(),
         dcp_local_seq_lens=tensors.get("dcp_local_seq_lens"),
         **added,

@@ -50,6 +50,8 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Token indices whose logits are sampled, ascending."""
     logits_padding: int = 0
     """Stale entries behind logits_indices."""
+    num_logits: int | None = None
+    """Number of sampled tokens of a batch that carries no logits indices."""
     encoder_seq_lens: tuple[int, ...] | None = None
     """Encoder tokens of each request and padded row."""
     dcp_local_seq_lens: tuple[int, ...] | None = None

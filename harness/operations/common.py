@@ -179,6 +179,9 @@ def metadata_faults(
             applies=_is_subclassed,
         )
     if logits:
+        faults["negative number of logits"] = fault(
+            "num_logits_indices", lambda _: {"num_logits_indices": -1}
+        )
         faults["logits indices without their count"] = fault(
             "num_logits_indices",
             lambda _: {

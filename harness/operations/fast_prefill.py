@@ -53,7 +53,12 @@ def last_tokens(batch: Batch) -> Batch:
     """The batch with the last token of each request sampled, as engines do."""
     ends = np.cumsum(np.array(batch.query_lens, dtype=np.int64))
     sampled = tuple(int(e) - 1 for e, q in zip(ends, batch.query_lens, strict=True) if q)
-    return msgspec.structs.replace(batch, logits_indices=sampled, logits_padding=2)
+    return sampling(batch, sampled)
+
+
+def sampling(batch: Batch, indices: tuple[int, ...] | None) -> Batch:
+    """Return the batch with these logits indices, two stale ones behind them."""
+    return msgspec.structs.replace(batch, logits_indices=indices, logits_padding=2, num_logits=None)
 
 
 @st.composite
@@ -71,13 +76,15 @@ def sampled_batches(draw: st.DrawFn) -> Batch:
         indices = tuple(sorted(draw(token_sets(tokens))))
     elif which == "all":
         indices = tuple(range(tokens))
-    return msgspec.structs.replace(batch, logits_indices=indices, logits_padding=2)
+    return sampling(batch, indices)
 
 
 def _boundaries() -> Iterator[tuple[str, Case]]:
     example = make_batch([15, 5, 8], [26, 26, 32], 16, logits_indices=(14, 18, 19, 27))
     yield "SPEC example", _case(example)
     yield "dummy run without logits indices (K20)", _case(make_batch([4, 4], [0, 0], 4))
+    counted = make_batch([4, 4], [0, 0], 4, num_logits=2)
+    yield "count of sampled tokens without their indices", _case(counted)
     yield "decodes only", _case(make_batch([1, 1, 1], [3, 0, 8], 4, logits_indices=(0, 1, 2)))
     yield (
         "decodes under a bound of 2",
@@ -310,9 +317,6 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
     diagnose=_diagnose,
     faults={
         **metadata_faults(0, logits=True),
-        "count without its logits indices": _logits(
-            lambda _: {"logits_indices_padded": None}, "logits_indices_padded"
-        ),
         "more logits indices than there are": _logits(
             lambda _: {"num_logits_indices": 10**6},
             "num_logits_indices",

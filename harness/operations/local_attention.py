@@ -62,6 +62,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         _case(make_batch([3], [2], 2, padded_requests=2, spare_columns=3), 4),
     )
     yield "row without query, with a sequence", _case(make_batch([0, 2, 0], [9, 3, 8], 2), 4)
+    counted = make_batch([6, 3], [3, 0], 2, num_logits=2)
+    yield "count of sampled tokens without their indices", _case(counted, 4)
     yield "no requests", _case(make_batch([], [], 2), 4)
     yield "only padded rows", _case(make_batch([], [], 2, padded_requests=2), 4)
     yield "chunk of one block", _case(make_batch([7], [4], 4), 4)

@@ -56,6 +56,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "padded rows, no padded tokens (K11)", _case(decodes, 2, 0)
     yield "padded tokens, no padded rows", _case(decodes, 0, 5)
     yield "nothing to add", _case(decodes, 0, 0)
+    counted = make_batch([3, 2], [5, 0], 4, num_logits=2)
+    yield "count of sampled tokens without their indices", _case(counted, 1, 2)
     yield "idle rank", _case(make_batch([], [], 4), 3, 3)
     yield "no requests, nothing to add", _case(make_batch([], [], 4), 0, 0)
     everything: dict[str, Any] = {

@@ -81,6 +81,8 @@ def shapes() -> Iterator[tuple[str, Batch, list[int]]]:
         make_batch([3, 2, 4], [5, 0, 1], 4, subclassed=True, spare_slots=2, padded_requests=1),
         [3, 6],
     )
+    counted = make_batch([4, 4], [0, 0], 4, num_logits=2)
+    yield "count of sampled tokens without their indices", counted, [4]
     yield "no sampled token in a slice", make_batch([4, 4], [0, 0], 4, logits_indices=(7,)), [4]
     yield (
         "padded rows and tokens",

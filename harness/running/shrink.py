@@ -89,6 +89,7 @@ def _plainer(batch: Batch) -> Iterator[Batch]:
         ("causal", True),
         ("logits_indices", None),
         ("logits_padding", 0),
+        ("num_logits", None),
         ("encoder_seq_lens", None),
         ("dcp_local_seq_lens", None),
     ):

@@ -144,15 +144,19 @@ def check_slice(operation: str, field: str, value: slice, length: int) -> tuple[
 
 
 def check_logits(operation: str, metadata: CommonAttentionMetadata) -> None:
-    """Require both logits fields or neither, and a count within the indices."""
+    """Require a count wherever there are logits indices, and one within them.
+
+    A count without indices is what vLLM 0.10 and 0.11 set on every step without fast prefill.
+    """
     indices, count = metadata.logits_indices_padded, metadata.num_logits_indices
-    if indices is None and count is None:
+    if count is not None:
+        check_int(operation, "num_logits_indices", count, 0)
+    if indices is None:
         return
-    if indices is None or count is None:
-        missing = "logits_indices_padded" if indices is None else "num_logits_indices"
-        raise MetadataError(operation, missing, None, "both logits fields or neither")
     check_tensor(operation, "logits_indices_padded", indices, 1)
-    check_int(operation, "num_logits_indices", count, 0)
+    if count is None:
+        expected = "the number of logits indices that count"
+        raise MetadataError(operation, "num_logits_indices", None, expected)
     if count > indices.shape[0]:
         raise MetadataError(operation, "num_logits_indices", count, f"at most {indices.shape[0]}")
 

@@ -19,7 +19,7 @@ def check_fast_prefill(metadata: CommonAttentionMetadata) -> None:
 
 
 def check_fast_prefill_logits(metadata: CommonAttentionMetadata) -> None:
-    """Require both logits fields or neither, the indices on the batch's device."""
+    """Require a count wherever there are logits indices, and those on the batch's device."""
     check_logits(FAST_PREFILL, metadata)
     indices = metadata.logits_indices_padded
     if indices is not None:

@@ -45,6 +45,7 @@ class CommonAttentionMetadata:
     logits_indices_padded: torch.Tensor | None = None
     """Token indices whose logits are sampled; the first num_logits_indices count."""
     num_logits_indices: int | None = None
+    """Number of sampled tokens; may be given without their indices."""
     encoder_seq_lens: np.ndarray | None = field(default=None, metadata=aligned("request"))
     """(R,) encoder tokens of each request."""
     dcp_local_seq_lens: torch.Tensor | None = field(default=None, metadata=aligned("request"))
