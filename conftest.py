@@ -33,8 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
     names = config.getoption("timed_candidates")
     if not config.getoption("times_operations") or not names:
         return
-    from harness.running.candidates import resolve
-    from harness.running.errors import UsageError
+    from attnproof.harness.running.candidates import resolve
+    from attnproof.harness.running.errors import UsageError
 
     try:
         lanes = {candidate.lane for candidate in resolve(names, "auto")}

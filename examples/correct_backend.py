@@ -5,7 +5,7 @@ any Python file, module or package that has functions under the operations' name
 it does not have is "not offered" and no failure. docs/candidates.md says the rest.
 
 Bad input must raise `MetadataError` (or another `ValueError`) before anything is
-written (SPEC.md rule 0.6). `reference.interface.checks` has those tests ready-made: they
+written (SPEC.md rule 0.6). `attnproof.reference.checks.common` has those tests ready-made: they
 look at shapes, dtypes, devices, scalars and CPU mirrors, and never synchronise.
 """
 
@@ -15,8 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from reference.interface import PAD_SLOT_ID, CommonAttentionMetadata, MetadataError, UBatchSlice
-from reference.interface.checks import (
+from attnproof.reference.checks.common import (
     check_bool,
     check_common_metadata,
     check_int,
@@ -29,8 +28,10 @@ from reference.interface.checks import (
     check_tensor,
     check_ubatch,
 )
-from reference.interface.checks_slots import check_slot_mapping
-from reference.interface.fields import alignments
+from attnproof.reference.checks.slots import check_slot_mapping
+from attnproof.reference.interface import PAD_SLOT_ID, MetadataError, UBatchSlice
+from attnproof.reference.interface.fields import alignments
+from attnproof.reference.shared import CommonAttentionMetadata
 
 
 def split_decodes_and_prefills(

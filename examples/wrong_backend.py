@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from reference.interface import PAD_SLOT_ID, CommonAttentionMetadata, UBatchSlice
-from reference.interface.checks import (
+from attnproof.reference.checks.common import (
     check_bool,
     check_common_metadata,
     check_int,
@@ -26,8 +25,10 @@ from reference.interface.checks import (
     check_span,
     check_ubatch,
 )
-from reference.interface.checks_slots import check_blocks, check_range, check_slot_mapping
-from reference.interface.fields import alignments
+from attnproof.reference.checks.slots import check_blocks, check_range, check_slot_mapping
+from attnproof.reference.interface import PAD_SLOT_ID, UBatchSlice
+from attnproof.reference.interface.fields import alignments
+from attnproof.reference.shared import CommonAttentionMetadata
 
 _TILE = 32
 

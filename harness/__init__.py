@@ -1,3 +1,1 @@
-"""attnproof: proves that attention-metadata backends compute what SPEC.md says."""
-
-__version__ = "0.1.0"
+"""The harness: draws cases, judges candidates on them, shrinks, reports and times."""

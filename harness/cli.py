@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from harness import __version__
+from attnproof import __version__
 
 app = typer.Typer(
     name="attnproof",
@@ -66,9 +66,9 @@ def verify(
 
     Exit codes: 0 verified, 1 mismatch, 2 usage, 3 incomplete, 5 infrastructure.
     """
-    from harness.verbs.timekeeping import BenchOptions
-    from harness.verbs.verify import Options
-    from harness.verbs.verify import verify as run
+    from attnproof.harness.verbs.timekeeping import BenchOptions
+    from attnproof.harness.verbs.verify import Options
+    from attnproof.harness.verbs.verify import verify as run
 
     options = Options(
         ops=ops,
@@ -123,9 +123,9 @@ def bench(
     Exit codes: 0, 1 mismatch, 2 usage, 3 incomplete (a baseline that cannot be compared
     with, too), 4 slower than the baseline allows, 5 infrastructure.
     """
-    from harness.verbs.bench import Options
-    from harness.verbs.bench import bench as run
-    from harness.verbs.timekeeping import BenchOptions
+    from attnproof.harness.verbs.bench import Options
+    from attnproof.harness.verbs.bench import bench as run
+    from attnproof.harness.verbs.timekeeping import BenchOptions
 
     timing = BenchOptions(
         seconds=seconds,
@@ -166,7 +166,7 @@ def replay(
     Exit codes: 0 it passes, or fails by known deviations only; 1 it fails, 2 usage,
     3 not offered or no such device.
     """
-    from harness.verbs.replay import replay as run
+    from attnproof.harness.verbs.replay import replay as run
 
     _leave(run(case, candidate or [], device, out, timeout, deviations))
 
@@ -185,7 +185,7 @@ def list_(
 
     Exit codes: 0, 2 usage, 5 a candidate cannot be imported.
     """
-    from harness.verbs.listing import show_operations
+    from attnproof.harness.verbs.listing import show_operations
 
     show_operations(operation or [], candidate or [], markdown)
     _leave(0)
@@ -194,7 +194,7 @@ def list_(
 @app.command()
 def doctor() -> NoReturn:
     """Check this machine: exit code 0 if `verify` can run on it, 5 if not."""
-    from harness.verbs.doctor import examine_machine
+    from attnproof.harness.verbs.doctor import examine_machine
 
     _leave(examine_machine())
 
@@ -220,7 +220,7 @@ def _leave(code: int) -> NoReturn:
 
 def main() -> None:
     """Run the command line; an expected error is one line on stderr."""
-    from harness.running.errors import INCOMPLETE, INFRASTRUCTURE, AttnproofError
+    from attnproof.harness.running.errors import INCOMPLETE, INFRASTRUCTURE, AttnproofError
 
     try:
         app()

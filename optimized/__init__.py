@@ -1,68 +1,36 @@
 """The operations of SPEC.md made fast: numba loops on the host, Triton kernels on a device.
 
-The public names are those of `reference`; results are equal element by element. Where
-the tensors lie decides who computes them (`optimized.dispatch`). Neither numba nor
+The public names are those of `reference`; results are equal element by element. The device
+of the tensors selects the implementation (`attnproof.optimized.dispatch`). Neither numba nor
 Triton is imported before the first call that needs it.
 """
 
-from reference.interface import *  # noqa: F403
-from reference.interface import __all__ as _interface
+import sys
 
-from .batch_split import (
-    reorder_batch_to_split_decodes_and_prefills,
-    split_decodes_and_prefills,
-)
-from .cache_write import reshape_and_cache_flash
-from .causal_conv1d import compute_causal_conv1d_metadata
-from .fast_prefill import (
-    create_fast_prefill_custom_backend,
-    make_kv_sharing_fast_prefill_common_attn_metadata,
-)
-from .kv_cache import copy_blocks, swap_blocks
-from .local_attention import make_local_attention_virtual_batches
-from .metadata_builder import CommonMetadataBuilder
-from .paged_attention import decode_attention, paged_attention
-from .persistent_batch import PersistentBatch
-from .slot_mapping import (
-    _compute_slot_mapping_numpy,
-    _compute_slot_mapping_python,
-    build_slot_mapping,
-    compute_slot_mapping,
-)
-from .ubatch import (
-    _make_metadata_with_slice,
-    slice_query_start_locs,
-    split_attn_metadata,
-)
-from .xformers_backend import (
-    XFormersAttentionBackend,
-    XFormersAttentionImpl,
-    XFormersAttentionMetadataBuilder,
-)
+from attnproof.reference.checks import *
+from attnproof.reference.checks import __all__ as _checks
+from attnproof.reference.interface import *
+from attnproof.reference.interface import __all__ as _interface
+from attnproof.reference.shared import *
+from attnproof.reference.shared import __all__ as _shared
 
-__all__ = [  # noqa: PLE0604
-    *_interface,
-    "CommonMetadataBuilder",
-    "PersistentBatch",
-    "XFormersAttentionBackend",
-    "XFormersAttentionImpl",
-    "XFormersAttentionMetadataBuilder",
-    "_compute_slot_mapping_numpy",
-    "_compute_slot_mapping_python",
-    "_make_metadata_with_slice",
-    "build_slot_mapping",
-    "compute_causal_conv1d_metadata",
-    "compute_slot_mapping",
-    "copy_blocks",
-    "create_fast_prefill_custom_backend",
-    "decode_attention",
-    "make_kv_sharing_fast_prefill_common_attn_metadata",
-    "make_local_attention_virtual_batches",
-    "paged_attention",
-    "reorder_batch_to_split_decodes_and_prefills",
-    "reshape_and_cache_flash",
-    "slice_query_start_locs",
-    "split_attn_metadata",
-    "split_decodes_and_prefills",
-    "swap_blocks",
+from .batch_split import *
+from .cache_write import *
+from .causal_conv1d import *
+from .fast_prefill import *
+from .kv_cache import *
+from .local_attention import *
+from .metadata_builder import *
+from .paged_attention import *
+from .persistent_batch import *
+from .slot_mapping import *
+from .ubatch import *
+from .xformers_backend import *
+
+__all__ = [*_checks, *_interface, *_shared]  # noqa: PLE0604
+__all__ += [
+    name
+    for path, module in tuple(sys.modules.items())
+    if path.rpartition(".")[0] == __name__
+    for name in getattr(module, "__all__", ())
 ]

@@ -9,17 +9,23 @@ from typing import Any
 
 import torch
 
-from reference.interface import CommonAttentionMetadata, InputBatch, SchedulerOutput
-from reference.interface.checks import (
+from attnproof.reference.checks.common import (
     check_bool,
     check_common_metadata,
     check_int,
     check_queries,
     scheduled_tokens,
 )
+from attnproof.reference.interface import InputBatch, SchedulerOutput
+from attnproof.reference.shared import CommonAttentionMetadata
 
 from .host import batch_split as host
 from .host.shapes import lengths_dtype
+
+__all__ = [
+    "reorder_batch_to_split_decodes_and_prefills",
+    "split_decodes_and_prefills",
+]
 
 _SPLIT = "split_decodes_and_prefills"
 _REORDER = "reorder_batch_to_split_decodes_and_prefills"

@@ -6,11 +6,15 @@ from typing import Final, NamedTuple
 
 import torch
 
-from reference.interface.checks_attention import check_cache_write
+from attnproof.reference.checks.attention import check_cache_write
 
 from .dispatch import on_device
 from .host.cache_rows import cache_rows
 from .host.cache_write import slots_fit, write_rows
+
+__all__ = [
+    "reshape_and_cache_flash",
+]
 
 _TENSOR, _INT64, _FLOAT32 = torch.Tensor, torch.int64, torch.float32
 _FLOATS: Final = (torch.float16, torch.bfloat16)

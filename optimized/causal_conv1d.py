@@ -6,10 +6,14 @@ from typing import Any, Final
 
 import torch
 
-from reference.interface.checks import check_offsets, check_tensor
+from attnproof.reference.checks.common import check_offsets, check_tensor
 
 from .dispatch import download, on_device, staging, upload
 from .host import causal_conv1d as loops
+
+__all__ = [
+    "compute_causal_conv1d_metadata",
+]
 
 _BLOCK_M: Final = 8
 """Tokens per program of the convolution."""

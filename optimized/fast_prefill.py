@@ -7,18 +7,23 @@ from typing import Any
 
 import torch
 
-from reference.interface import CommonAttentionMetadata
-from reference.interface.checks_fast_prefill import (
+from attnproof.reference.checks.fast_prefill import (
     check_fast_prefill,
     check_fast_prefill_logits,
     check_token_indices,
 )
-from reference.interface.subclasses import fast_prefill_backend
+from attnproof.reference.shared import CommonAttentionMetadata
+from attnproof.reference.shared.subclasses import fast_prefill_backend
 
 from .dispatch import download, on_device
 from .host import fast_prefill as loops
 from .host.arrays import as_dtype, dense
 from .host.shapes import lengths_dtype
+
+__all__ = [
+    "create_fast_prefill_custom_backend",
+    "make_kv_sharing_fast_prefill_common_attn_metadata",
+]
 
 _FIELDS = fields(CommonAttentionMetadata)
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from reference.interface.checks_kv_cache import check_copy_blocks, check_swap_blocks
+from attnproof.reference.checks.kv_cache import check_copy_blocks, check_swap_blocks
 
 from .dispatch import download, on_device, staging, upload
 from .host.block_runs import block_runs
 from .host.kv_cache import copy_runs
+
+__all__ = [
+    "copy_blocks",
+    "swap_blocks",
+]
 
 
 def swap_blocks(

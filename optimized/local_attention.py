@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from reference.interface import CommonAttentionMetadata
-from reference.interface.checks import (
-    check_local_attention,
-    check_logits,
-    check_rows,
-)
-from reference.interface.fields import added_fields
+from attnproof.reference.checks.common import check_local_attention, check_logits, check_rows
+from attnproof.reference.interface.fields import added_fields
+from attnproof.reference.shared import CommonAttentionMetadata
 
 from .dispatch import on_device, staging, upload
 from .host import local_attention as loops
 from .host.arrays import pieces
 from .host.lengths import dense_lengths, take_dtypes
 from .host.shapes import lengths_dtype
+
+__all__ = [
+    "make_local_attention_virtual_batches",
+]
 
 _LOCAL = "make_local_attention_virtual_batches"
 

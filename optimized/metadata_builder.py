@@ -11,26 +11,29 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 import torch
 
-from reference.interface import (
-    PAD_SLOT_ID,
-    AttentionMetadataBuilderV0,
-    MetadataError,
-    compute_slot_mapping_start_idx,
-    is_block_tables_empty,
-)
-from reference.interface.checks_v0 import (
+from attnproof.reference.checks.v0 import (
     BUILD,
     check_build,
     check_graph,
     check_input_builder,
     check_seq_group,
 )
-from reference.interface.protocols_v0 import InputBuilder, InterData, PlaceholderMap
+from attnproof.reference.interface import PAD_SLOT_ID, MetadataError
+from attnproof.reference.interface.protocols_v0 import InputBuilder, InterData, PlaceholderMap
+from attnproof.reference.shared import (
+    AttentionMetadataBuilderV0,
+    compute_slot_mapping_start_idx,
+    is_block_tables_empty,
+)
 
 from .host.arrays import Array
 from .host.metadata_builder import fill_rectangle
 from .packed import Packed
 from .slot_mapping import compute_slot_mapping
+
+__all__ = [
+    "CommonMetadataBuilder",
+]
 
 M = TypeVar("M")
 _INT: Final = {int}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from reference.interface.checks_attention import (
+from attnproof.reference.checks.attention import (
     check_attention,
     check_one_query_each,
     check_query_rows,
@@ -13,6 +13,11 @@ from reference.interface.checks_attention import (
 from .dispatch import on_device
 from .host.paged_attention import Attention, attend_on_host
 from .xformers_decode import attend_with_xformers, xformers_attends
+
+__all__ = [
+    "decode_attention",
+    "paged_attention",
+]
 
 
 def paged_attention(

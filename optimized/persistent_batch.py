@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from reference.interface import PAD_SLOT_ID, CommonAttentionMetadata
-from reference.interface.checks_persistent_batch import (
+from attnproof.reference.checks.persistent_batch import (
     batch_device,
     check_batch_sizes,
     check_block_ids,
@@ -21,11 +20,17 @@ from reference.interface.checks_persistent_batch import (
     check_schedule,
     check_step,
 )
+from attnproof.reference.interface import PAD_SLOT_ID
+from attnproof.reference.shared import CommonAttentionMetadata
 
 from .host import slot_mapping as loops
 from .host.arrays import Array
 from .host.persistent_batch import fill_rows, measure
 from .step_buffers import StepBuffers, Views
+
+__all__ = [
+    "PersistentBatch",
+]
 
 
 class PersistentBatch:

@@ -9,17 +9,24 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from reference.interface import PAD_SLOT_ID
-from reference.interface.checks import check_bool, check_int, check_list
-from reference.interface.checks_slots import (
+from attnproof.reference.checks.common import check_bool, check_int, check_list
+from attnproof.reference.checks.slots import (
     check_block_row,
     check_blocks,
     check_range,
     check_slot_mapping,
 )
+from attnproof.reference.interface import PAD_SLOT_ID
 
 from .dispatch import INTERPRETED, on_device
 from .host import slot_mapping as loops
+
+__all__ = [
+    "_compute_slot_mapping_numpy",
+    "_compute_slot_mapping_python",
+    "build_slot_mapping",
+    "compute_slot_mapping",
+]
 
 _TENSOR, _INT64 = torch.Tensor, torch.int64
 _WIDE: Final = {torch.int32: False, torch.int64: True}

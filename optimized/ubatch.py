@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from reference.interface import CommonAttentionMetadata, MetadataError, UBatchSlice
-from reference.interface.checks import (
+from attnproof.reference.checks.common import (
     check_common_metadata,
     check_logits,
     check_queries,
@@ -18,7 +17,9 @@ from reference.interface.checks import (
     check_tensor,
     check_ubatch,
 )
-from reference.interface.fields import added_fields
+from attnproof.reference.interface import MetadataError, UBatchSlice
+from attnproof.reference.interface.fields import added_fields
+from attnproof.reference.shared import CommonAttentionMetadata
 
 from .dispatch import on_device
 from .host import lengths
@@ -26,6 +27,12 @@ from .host import ubatch as loops
 from .host.arrays import dense, pieces
 from .host.lengths import dense_lengths, take_dtypes
 from .host.shapes import lengths_dtype
+
+__all__ = [
+    "_make_metadata_with_slice",
+    "slice_query_start_locs",
+    "split_attn_metadata",
+]
 
 _SLICE = "_make_metadata_with_slice"
 Bounds = tuple[int, int, int, int]

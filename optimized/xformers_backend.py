@@ -6,24 +6,23 @@ from typing import Any, ClassVar
 
 import torch
 
-from reference.interface import (
+from attnproof.reference.checks.common import check_int
+from attnproof.reference.checks.xformers import BUILDER, check_build, check_forward, check_output
+from attnproof.reference.interface import (
     AttentionLayer,
-    AttentionMetadataBuilder,
-    CommonAttentionMetadata,
     InputBatch,
     KVCacheSpec,
     SchedulerOutput,
     VllmConfig,
+)
+from attnproof.reference.shared import (
+    AttentionMetadataBuilder,
+    CommonAttentionMetadata,
     XFormersAttentionMetadata,
 )
-from reference.interface.checks import check_int
-from reference.interface.checks_xformers import BUILDER, check_build, check_forward, check_output
-from reference.interface.xformers import XFormersBackend, XFormersImpl
+from attnproof.reference.shared.xformers import XFormersBackend, XFormersImpl
 
-from .batch_split import (
-    reorder_batch_to_split_decodes_and_prefills,
-    split_decodes_and_prefills,
-)
+from .batch_split import reorder_batch_to_split_decodes_and_prefills, split_decodes_and_prefills
 from .cache_write import reshape_and_cache_flash
 from .host import lengths as loops
 from .host.arrays import common_dtype
@@ -32,6 +31,12 @@ from .host.paged_attention import Attention
 from .kv_cache import copy_blocks, swap_blocks
 from .paged_attention import attend, attend_decodes
 from .xformers_mask import decode_mask
+
+__all__ = [
+    "XFormersAttentionBackend",
+    "XFormersAttentionImpl",
+    "XFormersAttentionMetadataBuilder",
+]
 
 
 class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentionMetadata]):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from reference.interface import CommonAttentionMetadata
+from attnproof.reference.shared import CommonAttentionMetadata
 
 from .host import xformers_mask as loops
 

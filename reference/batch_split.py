@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from .interface import CommonAttentionMetadata, InputBatch, SchedulerOutput
-from .interface.checks import (
+from .checks.common import (
     check_bool,
     check_common_metadata,
     check_int,
     check_queries,
     scheduled_tokens,
 )
+from .interface import InputBatch, SchedulerOutput
+from .shared import CommonAttentionMetadata
+
+__all__ = [
+    "reorder_batch_to_split_decodes_and_prefills",
+    "split_decodes_and_prefills",
+]
 
 
 def split_decodes_and_prefills(

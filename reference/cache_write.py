@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from reference.interface.checks_attention import check_cache_write
+from attnproof.reference.checks.attention import check_cache_write
+
+__all__ = [
+    "reshape_and_cache_flash",
+]
 
 _FP8_MAX = 448.0
 

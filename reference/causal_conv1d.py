@@ -6,8 +6,12 @@ from typing import Any, Final
 
 import torch
 
+from .checks.common import check_offsets, check_tensor
 from .interface import PAD_SLOT_ID
-from .interface.checks import check_offsets, check_tensor
+
+__all__ = [
+    "compute_causal_conv1d_metadata",
+]
 
 _BLOCK_M: Final = 8
 """Tokens per program of the convolution."""

@@ -8,9 +8,14 @@ from typing import Any
 
 import torch
 
-from .interface import CommonAttentionMetadata
-from .interface.checks_fast_prefill import check_fast_prefill, check_token_indices
-from .interface.subclasses import fast_prefill_backend
+from .checks.fast_prefill import check_fast_prefill, check_token_indices
+from .shared import CommonAttentionMetadata
+from .shared.subclasses import fast_prefill_backend
+
+__all__ = [
+    "create_fast_prefill_custom_backend",
+    "make_kv_sharing_fast_prefill_common_attn_metadata",
+]
 
 
 def make_kv_sharing_fast_prefill_common_attn_metadata(

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from .interface.checks_kv_cache import check_copy_blocks, check_swap_blocks
+from .checks.kv_cache import check_copy_blocks, check_swap_blocks
+
+__all__ = [
+    "copy_blocks",
+    "swap_blocks",
+]
 
 
 def swap_blocks(

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from .interface import CommonAttentionMetadata
-from .interface.checks import check_local_attention
+from .checks.common import check_local_attention
 from .interface.fields import added_fields
+from .shared import CommonAttentionMetadata
+
+__all__ = [
+    "make_local_attention_virtual_batches",
+]
 
 
 def make_local_attention_virtual_batches(

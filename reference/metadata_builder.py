@@ -8,21 +8,19 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from .interface import (
-    PAD_SLOT_ID,
+from .checks.v0 import check_build, check_graph, check_ids, check_input_builder, check_seq_group
+from .interface import PAD_SLOT_ID
+from .interface.protocols_v0 import InputBuilder, InterData, PlaceholderMap
+from .shared import (
     AttentionMetadataBuilderV0,
     compute_slot_mapping_start_idx,
     is_block_tables_empty,
 )
-from .interface.checks_v0 import (
-    check_build,
-    check_graph,
-    check_ids,
-    check_input_builder,
-    check_seq_group,
-)
-from .interface.protocols_v0 import InputBuilder, InterData, PlaceholderMap
 from .slot_mapping import compute_slot_mapping
+
+__all__ = [
+    "CommonMetadataBuilder",
+]
 
 M = TypeVar("M")
 _BATCH = (

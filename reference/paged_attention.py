@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from reference.interface.checks_attention import (
+from attnproof.reference.checks.attention import (
     check_attention,
     check_one_query_each,
     check_query_rows,
 )
+
+__all__ = [
+    "decode_attention",
+    "paged_attention",
+]
 
 
 def paged_attention(

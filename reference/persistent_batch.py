@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from .interface import PAD_SLOT_ID, CommonAttentionMetadata
-from .interface.checks_persistent_batch import (
+from .checks.persistent_batch import (
     batch_device,
     check_batch_sizes,
     check_block_ids,
@@ -19,6 +18,12 @@ from .interface.checks_persistent_batch import (
     check_schedule,
     check_step,
 )
+from .interface import PAD_SLOT_ID
+from .shared import CommonAttentionMetadata
+
+__all__ = [
+    "PersistentBatch",
+]
 
 
 class PersistentBatch:

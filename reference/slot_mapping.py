@@ -7,9 +7,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from .checks.common import check_bool, check_int, check_list
+from .checks.slots import check_block_row, check_blocks, check_range, check_slot_mapping
 from .interface import PAD_SLOT_ID
-from .interface.checks import check_bool, check_int, check_list
-from .interface.checks_slots import check_block_row, check_blocks, check_range, check_slot_mapping
+
+__all__ = [
+    "_compute_slot_mapping_numpy",
+    "_compute_slot_mapping_python",
+    "build_slot_mapping",
+    "compute_slot_mapping",
+]
 
 
 def compute_slot_mapping(

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from .interface import CommonAttentionMetadata, MetadataError, UBatchSlice
-from .interface.checks import (
+from .checks.common import (
     check_common_metadata,
     check_logits,
     check_queries,
@@ -19,7 +18,15 @@ from .interface.checks import (
     check_tensor,
     check_ubatch,
 )
+from .interface import MetadataError, UBatchSlice
 from .interface.fields import added_fields
+from .shared import CommonAttentionMetadata
+
+__all__ = [
+    "_make_metadata_with_slice",
+    "slice_query_start_locs",
+    "split_attn_metadata",
+]
 
 
 def slice_query_start_locs(query_start_loc: torch.Tensor, request_slice: slice) -> torch.Tensor:

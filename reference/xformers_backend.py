@@ -7,26 +7,34 @@ from typing import Any, ClassVar
 
 import torch
 
-from reference.batch_split import (
+from attnproof.reference.batch_split import (
     reorder_batch_to_split_decodes_and_prefills,
     split_decodes_and_prefills,
 )
-from reference.cache_write import reshape_and_cache_flash
-from reference.interface import (
+from attnproof.reference.cache_write import reshape_and_cache_flash
+from attnproof.reference.checks.common import check_int
+from attnproof.reference.checks.xformers import BUILDER, check_build, check_forward, check_output
+from attnproof.reference.interface import (
     AttentionLayer,
-    AttentionMetadataBuilder,
-    CommonAttentionMetadata,
     InputBatch,
     KVCacheSpec,
     SchedulerOutput,
     VllmConfig,
+)
+from attnproof.reference.kv_cache import copy_blocks, swap_blocks
+from attnproof.reference.paged_attention import paged_attention
+from attnproof.reference.shared import (
+    AttentionMetadataBuilder,
+    CommonAttentionMetadata,
     XFormersAttentionMetadata,
 )
-from reference.interface.checks import check_int
-from reference.interface.checks_xformers import BUILDER, check_build, check_forward, check_output
-from reference.interface.xformers import XFormersBackend, XFormersImpl
-from reference.kv_cache import copy_blocks, swap_blocks
-from reference.paged_attention import paged_attention
+from attnproof.reference.shared.xformers import XFormersBackend, XFormersImpl
+
+__all__ = [
+    "XFormersAttentionBackend",
+    "XFormersAttentionImpl",
+    "XFormersAttentionMetadataBuilder",
+]
 
 _INT32_MAX = 2**31 - 1
 """xformers keeps its offsets in 32 bits."""

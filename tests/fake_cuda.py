@@ -262,16 +262,17 @@ def install() -> None:
 
 def _verify(arguments: list[str]) -> None:
     """The command line, on this device."""
-    from harness.operations import ALL
-    from harness.running import environment, session, worker
-    from harness.verbs import verify
+    from attnproof.harness.operations import ALL
+    from attnproof.harness.running.parent import environment, session
+    from attnproof.harness.running.worker import worker
+    from attnproof.harness.verbs import verify
 
     for module in (environment, session, verify):
         module.gpu_name = lambda: "no GPU at all"
     for operation in ALL.values():  # real sizes are not for an interpreter
         object.__setattr__(operation, "large", tuple)
     worker.enter_lane = lambda _candidate: None  # keep Triton's interpreter
-    from harness.cli import main
+    from attnproof.harness.cli import main
 
     sys.argv = ["attnproof", *arguments, "--device", "cuda"]
     main()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness import __version__
-from harness.cli import app, main
-from harness.operations import ALL
+from attnproof.harness import __version__
+from attnproof.harness.cli import app, main
+from attnproof.harness.operations import ALL
 
 VERBS = sorted(command.name or command.callback.__name__ for command in app.registered_commands)
 
@@ -129,7 +129,7 @@ def run_here(line: str, monkeypatch) -> object:
     return ended.value.code
 
 
-def run(*arguments: str, module: str = "harness") -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, module: str = "attnproof") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
@@ -183,7 +183,7 @@ def test_the_module_is_the_command():
     command = subprocess.run([program, "-h"], capture_output=True, text=True, check=True)
     module = run("-h")
     assert module.returncode == 0
-    assert module.stdout.replace("python -m harness", "attnproof") == command.stdout
+    assert module.stdout.replace("python -m attnproof", "attnproof") == command.stdout
 
 
 def test_help_is_quick():
@@ -235,7 +235,7 @@ def test_doctor_finds_this_machine_fit():
 def test_a_closed_pipe_is_no_traceback():
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "harness", "list"]
+    command = [sys.executable, "-m", "attnproof", "list"]
     done = subprocess.run(
         command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from harness.cli import app
+from attnproof.harness.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(

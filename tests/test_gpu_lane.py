@@ -24,7 +24,7 @@ WITHOUT_THEM = f"""
 import sys
 for name in {ABSENT!r}:
     sys.modules[name] = None
-from harness.cli import main
+from attnproof.harness.cli import main
 main()
 """
 

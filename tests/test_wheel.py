@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("reference", "optimized", "harness")
+FACE = ("__init__.py", "__main__.py", "py.typed")
+"""Files of `attnproof/` that are no links."""
 DATA = {".j2", ".css", ".js", ".json", ".typed"}
 
 
@@ -19,10 +21,15 @@ def wheel(tmp_path_factory):
     """A wheel of the working tree, built offline from a copy."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    for path in tracked():
+    for path in (*sources(), *map(Path, ("pyproject.toml", "README.md", "LICENSE"))):
         target = source / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((ROOT / path).read_bytes())
+    (source / "attnproof").mkdir()
+    for name in FACE:
+        (source / "attnproof" / name).write_bytes((ROOT / "attnproof" / name).read_bytes())
+    for package in PACKAGES:
+        (source / "attnproof" / package).symlink_to(Path("..") / package)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     command += ["--no-index", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -32,30 +39,34 @@ def wheel(tmp_path_factory):
         yield archive
 
 
-def tracked() -> list[Path]:
-    """What the wheel is made of, relative to the root."""
-    sources = [
+def sources() -> list[Path]:
+    """Return what the wheel is made of, relative to the root."""
+    return [
         path.relative_to(ROOT)
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
         if path.suffix in {".py", *DATA} and "__pycache__" not in path.parts
     ]
-    return [*sources, *map(Path, ("pyproject.toml", "README.md", "LICENSE"))]
 
 
 def test_it_holds_every_module_and_data_file_and_nothing_else(wheel):
     inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert inside == {path.as_posix() for path in tracked() if len(path.parts) > 1}
+    modules = {f"attnproof/{path.as_posix()}" for path in sources()}
+    assert inside == modules | {f"attnproof/{name}" for name in FACE}
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_the_packages_say_that_they_are_typed(wheel, package):
-    assert f"{package}/py.typed" in wheel.namelist()
+def test_site_packages_gets_one_folder(wheel):
+    tops = {Path(name).parts[0] for name in wheel.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"attnproof"}
+
+
+def test_the_package_says_that_it_is_typed(wheel):
+    assert "attnproof/py.typed" in wheel.namelist()
 
 
 def test_it_carries_licence_entry_point_and_readme(wheel):
     metadata = {Path(name).name: name for name in wheel.namelist() if ".dist-info/" in name}
     assert wheel.read(metadata["LICENSE"]) == (ROOT / "LICENSE").read_bytes()
-    assert b"attnproof = harness.cli:main" in wheel.read(metadata["entry_points.txt"])
+    assert b"attnproof = attnproof.harness.cli:main" in wheel.read(metadata["entry_points.txt"])
     readme = (ROOT / "README.md").read_text(encoding="utf-8").strip()
     assert readme in wheel.read(metadata["METADATA"]).decode().replace("\r\n", "\n")

@@ -25,14 +25,14 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from optimized import (
+from attnproof.optimized import (
     build_slot_mapping,
     decode_attention,
     paged_attention,
     reshape_and_cache_flash,
 )
-from optimized.host.paged_attention import Attention
-from optimized.xformers_decode import xformers_attends
+from attnproof.optimized.host.paged_attention import Attention
+from attnproof.optimized.xformers_decode import xformers_attends
 
 HEADS, KV_HEADS, HEAD_SIZE, PAGE = 32, 8, 128, 16
 """Llama-3.1-8B, and the page size that engines use."""
@@ -242,8 +242,8 @@ def _mask(step: Paged) -> Any:
     """xformers' mask of the decodes, as the backend's builder makes it; None without xformers."""
     from types import SimpleNamespace
 
-    from optimized import XFormersAttentionBackend
-    from reference import CommonAttentionMetadata
+    from attnproof.optimized import XFormersAttentionBackend
+    from attnproof.reference import CommonAttentionMetadata
 
     rows, device = step.table.shape[0], step.table.device
     starts = torch.arange(rows + 1, dtype=torch.int32)

@@ -72,7 +72,7 @@ def run(command: list[str], seconds: float, log: Path, more: dict[str, str]) -> 
 def verify(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
     """`attnproof verify` on the device; its verdict and findings."""
     out = folder / "report"
-    command = [sys.executable, "-m", "harness", "verify", "--device", options.device]
+    command = [sys.executable, "-m", "attnproof", "verify", "--device", options.device]
     command += ["--out", str(out), "--no-remember", "--timeout", "60"]
     if options.device == "cpu":
         command += ["--ops", "build_slot_mapping,slice_query_start_locs"]
@@ -146,7 +146,7 @@ def describe_versions() -> dict[str, str | None]:
     """Of what the results depend on; None for what is not installed."""
     import torch
 
-    from harness.running.environment import package_version
+    from attnproof.harness.running.parent.environment import package_version
 
     names = ("torch", "triton", "xformers", "numpy", "numba", "hypothesis", "pytest")
     versions = {name: package_version(name) for name in names}

@@ -3,7 +3,7 @@
     python tools/kernel_resources.py           compile, and compare with the committed table
     python tools/kernel_resources.py --write   compile, and write the table
 
-Compiles the launches of `optimized.kernels.launches` ahead of time for each target and
+Compiles the launches of `attnproof.optimized.kernels.launches` ahead of time for each target and
 reads from the machine code what they need. Exit codes: 0 as good as the table, or
 written; 1 worse, or other launches than the table has; 3 the table is of another
 version of Triton, so there is nothing to compare with.
@@ -105,7 +105,7 @@ def recorded(launch: Any, target: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
 @contextmanager
 def _machine(target: Any) -> Iterator[None]:
     """What launches ask torch about the device, answered for the target."""
-    from optimized.kernels import paged_attention_tiles as tiles
+    from attnproof.optimized.kernels import paged_attention_tiles as tiles
 
     hip = target.backend == "hip"
     capability = (9, 4) if hip else divmod(target.arch, 10)
@@ -127,7 +127,7 @@ def compiled(name: str, target_name: str) -> dict[Row, Cost]:
     import triton
     from triton.backends.compiler import GPUTarget
 
-    from optimized.kernels.launches import launches
+    from attnproof.optimized.kernels.launches import launches
 
     target = GPUTarget(*TARGETS[target_name])
     costs = {}
@@ -179,7 +179,7 @@ def _code_bytes(elf: bytes) -> int:
 
 def collect(jobs: int, targets: list[str]) -> tuple[dict[Row, Cost], list[str]]:
     """The costs of all launches on the targets, and what did not compile."""
-    from optimized.kernels.launches import ON_ONE_TARGET, launches
+    from attnproof.optimized.kernels.launches import ON_ONE_TARGET, launches
 
     pairs = product(launches(), targets)
     work = [(name, on) for name, on in pairs if on == MAIN_TARGET or name not in ON_ONE_TARGET]
@@ -204,10 +204,10 @@ def _attempted(name: str, target: str) -> dict[Row, Cost] | str:
 
 
 def not_launched(costs: dict[Row, Cost]) -> set[str]:
-    """Kernels of `optimized.kernels` that no launch is declared for, a line each."""
+    """Kernels of `attnproof.optimized.kernels` that no launch is declared for, a line each."""
     from triton import JITFunction
 
-    from optimized import kernels
+    from attnproof.optimized import kernels
 
     modules = iter_modules(kernels.__path__, f"{kernels.__name__}.")
     written = {

@@ -26,14 +26,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import optimized
-import reference
-from harness.model.timing import Noise, Speed
-from harness.timing.noise import measure_noise
-from harness.timing.paired import Budget, Contestant, measure
-from harness.timing.quiet import quiet
-from harness.timing.statistics import mann_whitney, ratio, verdict
-from reference.interface import CommonAttentionMetadata
+from attnproof import optimized, reference
+from attnproof.harness.model.timing import Noise, Speed
+from attnproof.harness.timing.analysis.noise import measure_noise
+from attnproof.harness.timing.process.paired import Budget, Contestant, measure
+from attnproof.harness.timing.process.quiet import quiet
+from attnproof.harness.timing.statistics import mann_whitney, ratio, verdict
+from attnproof.reference.shared import CommonAttentionMetadata
 
 BLOCK, CHUNK = 16, 8192
 COMPARISONS = 10

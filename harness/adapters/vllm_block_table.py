@@ -1,14 +1,14 @@
 """Slot mapping by the block table of vLLM's V1 engine, the faster of the two in 0.10.
 
-`attnproof bench --ops build_slot_mapping --candidate harness.adapters.vllm_block_table`.
+`attnproof bench --ops build_slot_mapping --candidate attnproof.harness.adapters.vllm_block_table`.
 In 0.11 it is what the adapter `vllm` offers itself.
 """
 
 from __future__ import annotations
 
-from harness.adapters.vllm.catalogue import BLOCK_TABLE
-from harness.adapters.vllm.installed import UnsupportedVLLMError, find, version
-from harness.adapters.vllm.slots import V1Slots
+from attnproof.harness.adapters.vllm.catalogue import BLOCK_TABLE
+from attnproof.harness.adapters.vllm.installed import UnsupportedVLLMError, find, version
+from attnproof.harness.adapters.vllm.slots import V1Slots
 
 VERSION = version()
 if VERSION.startswith("0.32"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from harness.model.case import Case, Origin, Sourced
+from attnproof.harness.model.case import Case, Origin, Sourced
 
 SCHEMA = "attnproof.case/1"
 

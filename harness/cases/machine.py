@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from harness.model.case import Case
+from attnproof.harness.model.case import Case
 
 
 class Machine(RuleBasedStateMachine):

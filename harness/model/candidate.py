@@ -10,6 +10,11 @@ Lane = Literal["cpu", "interpreter", "cuda"]
 """Where its tensors lie: CPU, CPU with Triton's interpreter switched on, or a GPU."""
 
 
+REFERENCE = "attnproof.reference"
+OPTIMIZED = "attnproof.optimized"
+"""Targets of the built-in candidates."""
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """Where a candidate's functions come from and on which tensors they are called."""
 

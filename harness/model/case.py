@@ -14,7 +14,7 @@ Origin = Literal["fuzz", "boundary", "trace", "corpus", "recorded"]
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A consistent batch, said in numbers: tensors are made from it (`harness.cases.tensors`).
+    """A consistent batch, said in numbers: tensors are made from it (`cases.batches.tensors`).
 
     Requests are given in row order. `blocks[r]` holds exactly the live block ids of
     request r, `ceil((computed + query) / block_size)` of them; whatever a real engine
@@ -57,7 +57,7 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     dcp_local_seq_lens: tuple[int, ...] | None = None
     """This rank's share of each sequence, padded rows too."""
     subclassed: bool = False
-    """Whether the metadata is of a subclass with fields of its own (`harness.cases.subclass`)."""
+    """Whether the metadata is of a subclass with fields of its own (`cases.batches.subclass`)."""
 
     @property
     def num_requests(self) -> int:

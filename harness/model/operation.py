@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case
 
 if TYPE_CHECKING:
     from hypothesis.stateful import RuleBasedStateMachine
@@ -35,7 +35,7 @@ class Call:
     args: list[Any]
     kwargs: dict[str, Any] = field(default_factory=dict)
     arena: Any = None
-    """The `harness.cases.arena.Arena` that its tensors lie in, None without tensors."""
+    """The `cases.memory.arena.Arena` that its tensors lie in, None without tensors."""
     plain: dict[str, Any] = field(default_factory=dict)
     """Python objects among the arguments that must not change."""
     written: frozenset[str] = frozenset()
@@ -108,7 +108,7 @@ class Sequence:
     parts: tuple[str, ...]
     """Names that the script uses: the candidate's, the reference's where it offers none."""
     machine: type[RuleBasedStateMachine]
-    """Draws the steps (`harness.cases.machine.Machine`)."""
+    """Draws the steps (`attnproof.harness.cases.machine.Machine`)."""
     script: Callable[[Case, int], Script]
     """Case and stale pattern (0 or 1) to the program."""
     observe: Callable[[dict[str, Any]], Outputs]

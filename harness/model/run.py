@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from harness.model.case import Case, Origin
-from harness.model.timing import Bench
+from attnproof.harness.model.case import Case, Origin
+from attnproof.harness.model.timing import Bench
 
 Verdict = Literal["PASS", "FAIL", "DEVIATES", "UNVERIFIED", "NOT OFFERED"]
 """DEVIATES: every failure is a known deviation."""

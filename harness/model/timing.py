@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.model.candidate import Lane
+from attnproof.harness.model.candidate import Lane
 
 Clock = Literal["host", "device"]
 Speed = Literal["faster", "slower", "no evidence"]

@@ -1,39 +1,56 @@
 """The operations of SPEC.md, one file a section; `ALL` has them by name."""
 
-from harness.model.operation import Operation
-from harness.operations import (
-    backend_classes,
-    batch_sequence,
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.operations.attention import cache_write, decode_attention, paged_attention
+from attnproof.harness.operations.batch import (
     batch_split,
-    builder_sequence,
-    cache_write,
     causal_conv1d,
+    local_attention,
+    padding,
+    spec_decode,
+)
+from attnproof.harness.operations.fast_prefill import (
+    backend as fast_prefill_backend,
+)
+from attnproof.harness.operations.fast_prefill import (
     class_factories,
-    copy_blocks,
-    decode_attention,
-    encoder_decoder,
     fast_prefill,
-    fast_prefill_backend,
+)
+from attnproof.harness.operations.kv_cache import (
+    copy_blocks,
+    layout_sequence,
+    swap_blocks,
+)
+from attnproof.harness.operations.kv_cache import (
+    layout as kv_cache_layout,
+)
+from attnproof.harness.operations.model import backend_classes, layer_parameters, mla_dims
+from attnproof.harness.operations.persistent_batch import (
+    persistent_batch,
+)
+from attnproof.harness.operations.persistent_batch import (
+    sequence as batch_sequence,
+)
+from attnproof.harness.operations.slots import sequence_slots, slot_mapping
+from attnproof.harness.operations.ubatch import ubatch
+from attnproof.harness.operations.v0 import (
+    builder_sequence,
+    encoder_decoder,
     graph_sequence,
     graph_state,
-    kv_cache_layout,
-    layer_parameters,
-    layout_sequence,
-    local_attention,
     metadata_builder,
-    mla_dims,
-    padding,
-    paged_attention,
-    persistent_batch,
-    sequence_slots,
-    slot_mapping,
-    spec_decode,
-    swap_blocks,
-    ubatch,
-    xformers_backend,
-    xformers_builder,
-    xformers_impl,
-    xformers_metadata,
+)
+from attnproof.harness.operations.xformers import (
+    backend as xformers_backend,
+)
+from attnproof.harness.operations.xformers import (
+    builder as xformers_builder,
+)
+from attnproof.harness.operations.xformers import (
+    impl as xformers_impl,
+)
+from attnproof.harness.operations.xformers import (
+    metadata as xformers_metadata,
 )
 
 _FILES = (

@@ -1,12 +1,12 @@
 """The oracles, one file each: a rule that judges a candidate on a case.
 
-`judge` runs them in the order of `harness.model.verdict.ORACLES`.
+`judge` runs them in the order of `attnproof.harness.model.verdict.ORACLES`.
 """
 
 from __future__ import annotations
 
-from harness.model.verdict import ORACLES, Failure, Verdict
-from harness.oracles import (
+from attnproof.harness.model.verdict import ORACLES, Failure, Verdict
+from attnproof.harness.oracles import (
     consumer,
     cost,
     determinism,
@@ -18,7 +18,7 @@ from harness.oracles import (
     red_zones,
     sequences,
 )
-from harness.oracles.trial import Trial, digest
+from attnproof.harness.oracles.trial import Trial, digest
 
 _FOR_RESULTS = (
     determinism,

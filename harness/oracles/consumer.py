@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.model.verdict import CONSUMER, Failure
-from harness.oracles.invariants import stated
-from harness.oracles.trial import Trial, field_root
+from attnproof.harness.model.verdict import CONSUMER, Failure
+from attnproof.harness.oracles.invariants import stated
+from attnproof.harness.oracles.trial import Trial, field_root
 
 NAME = CONSUMER
 

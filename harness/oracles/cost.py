@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.model.verdict import Failure
-from harness.oracles.device import waited
-from harness.oracles.trial import Trial
+from attnproof.harness.model.verdict import Failure
+from attnproof.harness.oracles.device import waited
+from attnproof.harness.oracles.trial import Trial
 
 NAME = "cost"
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.model.verdict import Failure
-from harness.oracles.equality import differences
-from harness.oracles.late_copies import LateCall
-from harness.oracles.trial import Trial
+from attnproof.harness.model.verdict import Failure
+from attnproof.harness.oracles.equality import differences
+from attnproof.harness.oracles.late_copies import LateCall
+from attnproof.harness.oracles.trial import Trial
 
 NAME = "determinism"
 READ_EARLY = "reads a copy to the host before it has arrived"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.cases.arena import STALE_PATTERNS
-from harness.model.case import Case
-from harness.model.operation import MISSING
-from harness.oracles.guards import FILLS
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import MISSING
+from attnproof.harness.oracles.guards import FILLS
 
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")
 _IDS = ("block_table_tensor",)

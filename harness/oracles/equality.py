@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.cases.closeness import close, farthest
-from harness.model.operation import MISSING, Operation, Outputs
-from harness.model.verdict import Failure
-from harness.oracles.diagnosis import Context, diagnose
-from harness.oracles.trial import Trial, field_root
+from attnproof.harness.cases.layers.tolerance import close, farthest
+from attnproof.harness.model.operation import MISSING, Operation, Outputs
+from attnproof.harness.model.verdict import Failure
+from attnproof.harness.oracles.diagnosis import Context, diagnose
+from attnproof.harness.oracles.trial import Trial, field_root
 
 NAME = "equality"
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.model.operation import Fault
-from harness.model.verdict import Failure
-from harness.oracles.purity import modified_inputs
-from harness.oracles.trial import Attempt, Trial
-from reference.interface import MetadataError
+from attnproof.harness.model.operation import Fault
+from attnproof.harness.model.verdict import Failure
+from attnproof.harness.oracles.purity import modified_inputs
+from attnproof.harness.oracles.trial import Attempt, Trial
+from attnproof.reference.interface import MetadataError
 
 NAME = "errors"
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from harness.oracles.late_copies import is_unwaited_copy
+from attnproof.harness.oracles.late_copies import is_unwaited_copy
 
 FILLS = (0x5C, 0xC3)
 """Bytes that unfilled memory holds, one for each stale pattern: as int32 far out of range."""

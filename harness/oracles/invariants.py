@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from harness.model.operation import Breach, Call, Outputs
-from harness.model.verdict import Failure
-from harness.oracles.equality import agrees
-from harness.oracles.trial import Trial, field_root
+from attnproof.harness.model.operation import Breach, Call, Outputs
+from attnproof.harness.model.verdict import Failure
+from attnproof.harness.oracles.equality import agrees
+from attnproof.harness.oracles.trial import Trial, field_root
 
 NAME = "invariants"
 

@@ -19,9 +19,9 @@ from unittest.mock import patch
 import torch
 from torch.overrides import TorchFunctionMode
 
-from harness.cases.arena import Arena
-from harness.model.operation import Call, Operation, Outputs
-from harness.oracles.device import DeviceLostError, is_lost
+from attnproof.harness.cases.memory.arena import Arena
+from attnproof.harness.model.operation import Call, Operation, Outputs
+from attnproof.harness.oracles.device import DeviceLostError, is_lost
 
 _BUSY_CYCLES = 40_000_000
 """What a GPU is kept busy with, some 20 ms: longer than a host takes to read too early."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from harness.model.verdict import Failure
-from harness.oracles.trial import Attempt, Trial, field_root
+from attnproof.harness.model.verdict import Failure
+from attnproof.harness.oracles.trial import Attempt, Trial, field_root
 
 NAME = "purity"
 

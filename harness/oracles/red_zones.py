@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import torch
 
-from harness.model.verdict import Failure
-from harness.oracles.trial import Trial
+from attnproof.harness.model.verdict import Failure
+from attnproof.harness.oracles.trial import Trial
 
 NAME = "red zones"
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from harness.model.verdict import Failure
-from harness.oracles.equality import differences
-from harness.oracles.trial import Trial
+from attnproof.harness.model.verdict import Failure
+from attnproof.harness.oracles.equality import differences
+from attnproof.harness.oracles.trial import Trial
 
 NAME = "sequences"
 

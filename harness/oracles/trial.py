@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.model.case import Case
-from harness.model.operation import Call, Operation, Outputs
-from harness.operations.playing import Transcript
-from harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
-from harness.oracles.guards import FILLS, GuardedAllocations
-from harness.oracles.late_copies import LateCall, call_with_late_copies
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import Call, Operation, Outputs
+from attnproof.harness.operations.shared.playing import Transcript
+from attnproof.harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
+from attnproof.harness.oracles.guards import FILLS, GuardedAllocations
+from attnproof.harness.oracles.late_copies import LateCall, call_with_late_copies
 
 
 @dataclass

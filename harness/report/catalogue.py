@@ -10,12 +10,12 @@ import inspect
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import reference
-from harness.model.operation import Operation
-from harness.model.verdict import ORACLES
-from harness.oracles import judge
-from harness.oracles.trial import Trial
-from harness.running.candidates import offered_by
+from attnproof import reference
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.verdict import ORACLES
+from attnproof.harness.oracles import judge
+from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.running.candidates import offered_by
 
 
 class Member(NamedTuple):

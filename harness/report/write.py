@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from harness.model.run import Run
-
-from .files import replace_file
-from .markdown import markdown_text
-from .summary import write_summary
+from attnproof.harness.model.run import Run
+from attnproof.harness.report.formats.markdown import markdown_text
+from attnproof.harness.report.formats.summary import write_summary
+from attnproof.harness.report.shared.files import replace_file
 
 _OPTIONAL = ("jinja2", "markupsafe", "junitparser")
 
@@ -24,12 +23,12 @@ def write_report(run: Run, out_dir: Path, *, oracles: Mapping[str, str] | None =
     """
 
     def junit() -> bytes:
-        from .junit import junit_bytes
+        from attnproof.harness.report.formats.junit import junit_bytes
 
         return junit_bytes(run)
 
     def html() -> bytes:
-        from .html import render_html
+        from attnproof.harness.report.page.html import render_html
 
         return render_html(run, oracles or {}).encode("utf-8")
 

@@ -17,18 +17,18 @@ from typing import Any
 
 import msgspec
 
-import reference
-from harness.model.candidate import Candidate, Lane
-from harness.model.operation import Operation, Parts
-from harness.running.errors import UsageError
+from attnproof import reference
+from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, Lane
+from attnproof.harness.model.operation import Operation, Parts
+from attnproof.harness.running.errors import UsageError
 
 GROUP = "attnproof.candidates"
 BUILT_IN = (
-    Candidate("optimized", "optimized"),
-    Candidate("optimized-triton", "optimized", "interpreter", kernels_only=True),
+    Candidate("optimized", OPTIMIZED),
+    Candidate("optimized-triton", OPTIMIZED, "interpreter", kernels_only=True),
 )
-_REFERENCE = Candidate("reference", "reference")
-_ADAPTERS, _ADAPTED = "harness.adapters.", "vllm"
+_REFERENCE = Candidate("reference", REFERENCE)
+_ADAPTERS, _ADAPTED = "attnproof.harness.adapters.", "vllm"
 """How the targets of adapters begin, and the package that all of them adapt."""
 _KNOWN = "adapters/{}_deviations.toml"
 """What is known of an adapter's engine, below this package's folder."""
@@ -39,7 +39,7 @@ def _adapter(name: str, target: str, lane: Lane = "cpu") -> Candidate:
     return Candidate(name, target, lane, deviations=str(known))
 
 
-_VLLM = _adapter("vllm", "harness.adapters.vllm")
+_VLLM = _adapter("vllm", "attnproof.harness.adapters.vllm")
 _NAMED = (*BUILT_IN, _REFERENCE, _VLLM)
 
 
@@ -51,7 +51,7 @@ def resolve(names: list[str], device: str) -> list[Candidate]:
     """
     if not names:
         if device == "cuda":
-            return [Candidate("optimized", "optimized", "cuda")]
+            return [Candidate("optimized", OPTIMIZED, "cuda")]
         lanes = {"auto": ("cpu", "interpreter")}.get(device, (device,))
         return [candidate for candidate in BUILT_IN if candidate.lane in lanes]
     return _told_apart({name: _resolve(name, device) for name in names})
@@ -119,7 +119,7 @@ def _in_lane(candidate: Candidate, lane: Lane) -> Candidate:
     """The built-in candidate in the lane that the user asked for (UsageError)."""
     if candidate.kernels_only and lane == "cpu":
         raise UsageError(f"{candidate.name} has no lane cpu: its kernels need another --device")
-    kernels_only = lane == "interpreter" and candidate.target == "optimized"
+    kernels_only = lane == "interpreter" and candidate.target == OPTIMIZED
     return msgspec.structs.replace(candidate, lane=lane, kernels_only=kernels_only)
 
 
@@ -268,7 +268,7 @@ def _whole(module: Any, operation: Operation) -> Any:
     if not operation.methods:
         return found
     ours = found is getattr(reference, operation.name)
-    if ours and getattr(module, "__name__", "") not in ("reference", "optimized"):
+    if ours and getattr(module, "__name__", "") not in (REFERENCE, OPTIMIZED):
         return None
     return found if all(hasattr(found, name) for name in operation.methods) else None
 

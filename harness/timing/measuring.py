@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from harness.model.candidate import Candidate
-from harness.model.operation import Operation
-from harness.model.timing import Bench, Steps, Untimed
-from harness.timing import steps as step_benchmark
-from harness.timing.clocks import host_clock
-from harness.timing.entries import RAISED, Entry, Measured, Sample, StepEntry
-from harness.timing.figures import comparisons, timings
-from harness.timing.noise import Pair, noise_of
-from harness.timing.paired import Budget
-from harness.timing.session import TimingProcess
-from harness.timing.standing import Standing
-from harness.timing.timetable import STEP, TimedCase, TimedStep, why_never
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.timing import Bench, Steps, Untimed
+from attnproof.harness.timing import steps as step_benchmark
+from attnproof.harness.timing.analysis.figures import comparisons, timings
+from attnproof.harness.timing.analysis.noise import Pair, noise_of
+from attnproof.harness.timing.plan.entries import RAISED, Entry, Measured, Sample, StepEntry
+from attnproof.harness.timing.plan.standing import Standing
+from attnproof.harness.timing.plan.timetable import STEP, TimedCase, TimedStep, why_never
+from attnproof.harness.timing.process.clocks import host_clock
+from attnproof.harness.timing.process.paired import Budget
+from attnproof.harness.timing.session import TimingProcess
 
 _Kind = TypeVar("_Kind", Entry, StepEntry)
 _MOST_NOISE = 24

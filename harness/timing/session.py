@@ -19,13 +19,13 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from harness.model.candidate import Candidate
-from harness.running import interrupt
-from harness.running.errors import InfrastructureError
-from harness.running.processes import ended
-from harness.timing.contest import Contest
-from harness.timing.entries import Ask, Broken, Entry, Measured, Reply, StepEntry
-from harness.timing.paired import Budget
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.running import interrupt
+from attnproof.harness.running.errors import InfrastructureError
+from attnproof.harness.running.processes import ended
+from attnproof.harness.timing.plan.entries import Ask, Broken, Entry, Measured, Reply, StepEntry
+from attnproof.harness.timing.process.contest import Contest
+from attnproof.harness.timing.process.paired import Budget
 
 _LOOK_UP_S = 0.1
 _PATIENCE_S = 60.0

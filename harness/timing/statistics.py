@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from harness.model.timing import Interval, Noise, Speed
+from attnproof.harness.model.timing import Interval, Noise, Speed
 
 ALPHA = 0.001
 """A p-value below it counts: a run makes thousands of comparisons."""

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from statistics import median
 
-from harness.model.candidate import Candidate
-from harness.model.timing import Step, StepComparison, Steps, Untimed
-from harness.timing.entries import Sample, StepEntry
-from harness.timing.standing import Standing
-from harness.timing.statistics import mean_ratio
-from harness.timing.timetable import STEP, STEP_OPERATIONS, TimedStep
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.timing import Step, StepComparison, Steps, Untimed
+from attnproof.harness.timing.plan.entries import Sample, StepEntry
+from attnproof.harness.timing.plan.standing import Standing
+from attnproof.harness.timing.plan.timetable import STEP, STEP_OPERATIONS, TimedStep
+from attnproof.harness.timing.statistics import mean_ratio
 
 _NOT_ASKED_FOR = "not asked for"
 _FEWEST = 2

@@ -1,1 +1,1 @@
-"""What the command line's verbs do, one file a verb; `harness.cli` only reads the options."""
+"""What the verbs of the command line do, one file a verb; `harness.cli` reads the options."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from harness.running.environment import gpu_name
-from harness.running.errors import UsageError
-from harness.verbs import verify
-from harness.verbs.timekeeping import BenchOptions
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.parent.environment import gpu_name
+from attnproof.harness.verbs import verify
+from attnproof.harness.verbs.timekeeping import BenchOptions
 
 PEER, OWN = "vllm", "optimized"
 _EXAMPLES = 10

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from harness.running.environment import describe, gpu_name, package_version
-from harness.running.errors import INFRASTRUCTURE, VERIFIED
+from attnproof.harness.running.errors import INFRASTRUCTURE, VERIFIED
+from attnproof.harness.running.parent.environment import describe, gpu_name, package_version
 
 _MARKS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 
@@ -51,7 +51,7 @@ def _checks() -> Iterator[tuple[str, str]]:
 
 def _optional_packages() -> Iterator[tuple[str, str]]:
     """Packages that only some operations of `optimized` need."""
-    from harness.operations import ALL
+    from attnproof.harness.operations import ALL
 
     for name in sorted({operation.package for operation in ALL.values()} - {""}):
         installed = package_version(name) if find_spec(name) else None
@@ -67,11 +67,11 @@ def _attempt(what: str, check: Callable[[], str]) -> tuple[str, str]:
 
 def _round_trip(candidate_name: str, operation_name: str) -> str:
     """Judge one boundary case of one operation; "" or what went wrong."""
-    from harness.operations import ALL
-    from harness.running.candidates import resolve
-    from harness.running.errors import AttnproofError
-    from harness.running.worker import warm_up
-    from harness.running.workers import Worker
+    from attnproof.harness.operations import ALL
+    from attnproof.harness.running.candidates import resolve
+    from attnproof.harness.running.errors import AttnproofError
+    from attnproof.harness.running.task.workers import Worker
+    from attnproof.harness.running.worker.worker import warm_up
 
     warm_up()
     operation = ALL[operation_name]

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.model.run import DeviationResult, Finding, OperationResult, Run
-from harness.report.deviations import deviation_line
-from harness.report.wording import many
-from harness.running.session import HOST_ONLY
+from attnproof.harness.model.run import DeviationResult, Finding, OperationResult, Run
+from attnproof.harness.report.page.deviations import deviation_line
+from attnproof.harness.report.shared.wording import many
+from attnproof.harness.running.parent.session import HOST_ONLY
 
 
 def last_words(record: Run, place: Path) -> str:

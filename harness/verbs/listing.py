@@ -8,16 +8,16 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from harness.model.candidate import Candidate
-from harness.model.operation import Operation
-from harness.operations import ALL
-from harness.oracles import CONTRACTS
-from harness.report.catalogue import Entry, entry_of, page
-from harness.running.candidates import resolve
-from harness.running.errors import UsageError
-from harness.running.worker import warm_up
-from harness.running.workers import Worker
-from harness.verbs.selection import pick_operations
+from attnproof.harness.model.candidate import OPTIMIZED, Candidate
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.operations import ALL
+from attnproof.harness.oracles import CONTRACTS
+from attnproof.harness.report.catalogue import Entry, entry_of, page
+from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.task.workers import Worker
+from attnproof.harness.running.worker.worker import warm_up
+from attnproof.harness.verbs.selection import pick_operations
 
 _PIPED_COLUMNS: Final = 240
 
@@ -64,7 +64,7 @@ def _offer(candidate: Candidate, operation: Operation, offered: bool) -> str:
         return "not offered"
     if candidate.kernels_only:
         return "kernels" if operation.kernels else "host only"
-    return "shared" if operation.shared and candidate.target == "optimized" else "offered"
+    return "shared" if operation.shared and candidate.target == OPTIMIZED else "offered"
 
 
 def _operations(entries: list[Entry], offers: dict[str, dict[str, str]]) -> Table:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from harness.cases.corpus import CaseFile, write_case
-from harness.model.candidate import Candidate
-from harness.model.run import Run
-from harness.oracles import CONTRACTS
-from harness.report import write_report
-from harness.running.errors import InfrastructureError, UsageError
+from attnproof.harness.cases.corpus import CaseFile, write_case
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.run import Run
+from attnproof.harness.oracles import CONTRACTS
+from attnproof.harness.report import write_report
+from attnproof.harness.running.errors import InfrastructureError, UsageError
 
 _OURS = (
     *("results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "bench.json"),

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from harness.model.run import OperationResult, OracleCount
-from harness.running.session import Watcher
+from attnproof.harness.model.run import OperationResult, OracleCount
+from attnproof.harness.running.parent.session import Watcher
 
 
 @contextmanager

@@ -7,24 +7,33 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from harness.cases.corpus import CaseFile, CorpusError, read_case
-from harness.model.candidate import Candidate
-from harness.model.case import Case
-from harness.model.run import Difference
-from harness.model.verdict import Failure
-from harness.operations import ALL
-from harness.report.literal import case_literal
-from harness.report.sequence_input import case_steps
-from harness.report.terminal import draw_case, draw_difference
-from harness.report.terminal_steps import draw_steps
-from harness.report.wording import shared_mistake
-from harness.running.candidates import resolve
-from harness.running.deviations import Explained, deviations_of, explain, with_deviations
-from harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
-from harness.running.session import not_run
-from harness.running.worker import warm_up
-from harness.running.workers import CandidateUnloadableError, InvalidCaseError, Worker
-from harness.verbs.selection import check_case
+from attnproof.harness.cases.corpus import CaseFile, CorpusError, read_case
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.run import Difference
+from attnproof.harness.model.verdict import Failure
+from attnproof.harness.operations import ALL
+from attnproof.harness.report.pictures.sequence_input import case_steps
+from attnproof.harness.report.shared.literal import case_literal
+from attnproof.harness.report.shared.wording import shared_mistake
+from attnproof.harness.report.terminal.case import draw_case, draw_difference
+from attnproof.harness.report.terminal.sequence import draw_steps
+from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
+from attnproof.harness.running.parent.session import not_run
+from attnproof.harness.running.task.deviations import (
+    Explained,
+    deviations_of,
+    explain,
+    with_deviations,
+)
+from attnproof.harness.running.task.workers import (
+    CandidateUnloadableError,
+    InvalidCaseError,
+    Worker,
+)
+from attnproof.harness.running.worker.worker import warm_up
+from attnproof.harness.verbs.selection import check_case
 
 
 def replay(

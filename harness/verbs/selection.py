@@ -5,14 +5,14 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from harness.cases.corpus import CorpusError, read_corpus
-from harness.cases.sampler import batches_from_sampler
-from harness.cases.steps_from_trace import batches_from_trace
-from harness.cases.traces import TraceError
-from harness.model.case import Batch, Case, Sourced
-from harness.model.operation import Operation
-from harness.operations import ALL
-from harness.running.errors import UsageError
+from attnproof.harness.cases.corpus import CorpusError, read_corpus
+from attnproof.harness.cases.steps.from_trace import batches_from_trace
+from attnproof.harness.cases.steps.sampler import batches_from_sampler
+from attnproof.harness.cases.traces.formats import TraceError
+from attnproof.harness.model.case import Batch, Case, Sourced
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.errors import UsageError
 
 
 def pick_operations(names: str) -> list[Operation]:

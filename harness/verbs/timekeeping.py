@@ -7,27 +7,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.cases.traces import TraceError
-from harness.cases.workloads import Timed, Trace, synthetic, traced
-from harness.model.candidate import Candidate
-from harness.model.case import Sourced
-from harness.model.operation import Operation
-from harness.model.run import Environment, Run
-from harness.report.bench_markdown import bench_markdown
-from harness.report.ratios import worse
-from harness.report.wording import many
-from harness.running import interrupt
-from harness.running.candidates import version_of
-from harness.running.errors import InfrastructureError, UsageError
-from harness.running.session import Plan
-from harness.timing.baseline import path_of, save
-from harness.timing.clocks import host_clock
-from harness.timing.history import read as read_history
-from harness.timing.measuring import Outcome, TimingPlan, time_all
-from harness.timing.regressions import against, confirm, slower
-from harness.timing.standing import Standing, read_ledgers
-from harness.timing.timetable import TimedCase, TimedStep, timed_cases, timed_steps
-from harness.verbs.progress import say, timing_shown
+from attnproof.harness.cases.steps.workloads import Timed, Trace, synthetic, traced
+from attnproof.harness.cases.traces.formats import TraceError
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Sourced
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.run import Environment, Run
+from attnproof.harness.report.formats.bench_markdown import bench_markdown
+from attnproof.harness.report.shared.ratios import worse
+from attnproof.harness.report.shared.wording import many
+from attnproof.harness.running import interrupt
+from attnproof.harness.running.candidates import version_of
+from attnproof.harness.running.errors import InfrastructureError, UsageError
+from attnproof.harness.running.parent.session import Plan
+from attnproof.harness.timing.analysis.baseline import path_of, save
+from attnproof.harness.timing.analysis.history import read as read_history
+from attnproof.harness.timing.analysis.regressions import against, confirm, slower
+from attnproof.harness.timing.measuring import Outcome, TimingPlan, time_all
+from attnproof.harness.timing.plan.standing import Standing, read_ledgers
+from attnproof.harness.timing.plan.timetable import TimedCase, TimedStep, timed_cases, timed_steps
+from attnproof.harness.timing.process.clocks import host_clock
+from attnproof.harness.verbs.progress import say, timing_shown
 
 _TIMED_AGAIN = 2
 """How often what looks slower is timed again."""

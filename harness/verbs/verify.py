@@ -9,20 +9,20 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.model.candidate import Candidate
-from harness.model.run import Finding, OperationResult, Run, RunVerdict
-from harness.report.bench_text import bench_text
-from harness.running.candidates import BUILT_IN, name_of, resolve
-from harness.running.deviations import with_deviations
-from harness.running.environment import describe, gpu_name
-from harness.running.errors import INCOMPLETE, MISMATCH, SLOWER, VERIFIED, UsageError
-from harness.running.session import HOST_ONLY, Plan, probe, run
-from harness.running.task import Outcome, Settings
-from harness.verbs.last_words import last_words
-from harness.verbs.output import Output
-from harness.verbs.progress import say, shown
-from harness.verbs.selection import pick_corpus, pick_operations, pick_steps
-from harness.verbs.timekeeping import BenchOptions, prepare
+from attnproof.harness.model.candidate import OPTIMIZED, Candidate
+from attnproof.harness.model.run import Finding, OperationResult, Run, RunVerdict
+from attnproof.harness.report.terminal.bench import bench_text
+from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve
+from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, SLOWER, VERIFIED, UsageError
+from attnproof.harness.running.parent.environment import describe, gpu_name
+from attnproof.harness.running.parent.session import HOST_ONLY, Plan, probe, run
+from attnproof.harness.running.task.deviations import with_deviations
+from attnproof.harness.running.task.task import Outcome, Settings
+from attnproof.harness.verbs.last_words import last_words
+from attnproof.harness.verbs.output import Output
+from attnproof.harness.verbs.progress import say, shown
+from attnproof.harness.verbs.selection import pick_corpus, pick_operations, pick_steps
+from attnproof.harness.verbs.timekeeping import BenchOptions, prepare
 
 _EXIT_CODES: dict[RunVerdict, int] = {
     "PASS": VERIFIED,
@@ -67,7 +67,7 @@ def verify(options: Options) -> int:
     operations = pick_operations(options.ops)
     candidates = resolve(options.candidates, options.device)
     if options.device == "auto" and not options.candidates and gpu_name() is not None:
-        candidates.append(Candidate("optimized-cuda", "optimized", "cuda"))
+        candidates.append(Candidate("optimized-cuda", OPTIMIZED, "cuda"))
     candidates = with_deviations(candidates, options.deviations)
     settings = Settings(
         examples=options.examples,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from reference.interface import CommonAttentionMetadata
+from attnproof.reference.shared import CommonAttentionMetadata
 
 from .addresses import int32_at, int64_at
 from .arrays import Array, as_dtype, dense

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from reference.interface import CommonAttentionMetadata
+from attnproof.reference.shared import CommonAttentionMetadata
 
 _INT32, _INT64, _TENSOR = torch.int32, torch.int64, torch.Tensor
 

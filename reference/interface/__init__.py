@@ -1,18 +1,8 @@
-"""What `reference` and `optimized` share: types, abstract classes, errors, `validate`.
+"""Types, protocols, constants and errors of the specification (SPEC.md section 1).
 
-SPEC.md section 1. Imports nothing else of this project.
+Imports nothing else of this project.
 """
 
-from .backend import (
-    AttentionBackend,
-    AttentionImpl,
-    AttentionLayer,
-    AttentionMetadata,
-    AttentionMetadataBuilder,
-    AttentionMetadataBuilderV0,
-    AttentionState,
-    MLAAttentionImpl,
-)
 from .constants import (
     KV_SHARING_FAST_PREFILL_METADATA_FIELDS,
     PAD_SLOT_ID,
@@ -21,27 +11,9 @@ from .constants import (
     AttentionType,
     KVCacheLayoutType,
 )
-from .encoder_decoder import (
-    get_num_prefill_decode_query_kv_tokens,
-    get_seq_len_block_table_args,
-    is_all_cross_attn_metadata_set,
-    is_all_encoder_attn_metadata_set,
-)
 from .errors import MetadataError
 from .fields import aligned
-from .graph_state import CommonAttentionState
-from .kv_cache_layout import (
-    get_kv_cache_layout,
-    is_valid_kv_cache_layout,
-    set_kv_cache_layout,
-)
-from .layer_parameters import (
-    get_mla_dims,
-    get_per_layer_parameters,
-    infer_global_hyperparameters,
-)
 from .metadata import (
-    CommonAttentionMetadata,
     InputBatch,
     KVSharingFastPrefillMetadata,
     MLADims,
@@ -50,6 +22,7 @@ from .metadata import (
     UBatchSlice,
 )
 from .protocols import (
+    AttentionLayer,
     CompilationConfig,
     EncoderDecoderMetadata,
     KVCacheSpec,
@@ -57,37 +30,20 @@ from .protocols import (
     SpeculativeConfig,
     VllmConfig,
 )
-from .sequence_slots import compute_slot_mapping_start_idx, is_block_tables_empty
-from .spec_decode import (
-    reshape_attn_output_for_spec_decode,
-    reshape_query_for_spec_decode,
-)
-from .subclasses import subclass_attention_backend, subclass_attention_metadata
-from .validation import validate
-from .xformers import XFormersAttentionMetadata
 
 __all__ = [
     "KV_SHARING_FAST_PREFILL_METADATA_FIELDS",
     "PAD_SLOT_ID",
     "STR_NOT_IMPL_ENC_DEC_ROCM_HIP",
-    "AttentionBackend",
     "AttentionCGSupport",
-    "AttentionImpl",
     "AttentionLayer",
-    "AttentionMetadata",
-    "AttentionMetadataBuilder",
-    "AttentionMetadataBuilderV0",
-    "AttentionState",
     "AttentionType",
-    "CommonAttentionMetadata",
-    "CommonAttentionState",
     "CompilationConfig",
     "EncoderDecoderMetadata",
     "InputBatch",
     "KVCacheLayoutType",
     "KVCacheSpec",
     "KVSharingFastPrefillMetadata",
-    "MLAAttentionImpl",
     "MLADims",
     "MetadataError",
     "ModelConfig",
@@ -96,23 +52,5 @@ __all__ = [
     "SpeculativeConfig",
     "UBatchSlice",
     "VllmConfig",
-    "XFormersAttentionMetadata",
     "aligned",
-    "compute_slot_mapping_start_idx",
-    "get_kv_cache_layout",
-    "get_mla_dims",
-    "get_num_prefill_decode_query_kv_tokens",
-    "get_per_layer_parameters",
-    "get_seq_len_block_table_args",
-    "infer_global_hyperparameters",
-    "is_all_cross_attn_metadata_set",
-    "is_all_encoder_attn_metadata_set",
-    "is_block_tables_empty",
-    "is_valid_kv_cache_layout",
-    "reshape_attn_output_for_spec_decode",
-    "reshape_query_for_spec_decode",
-    "set_kv_cache_layout",
-    "subclass_attention_backend",
-    "subclass_attention_metadata",
-    "validate",
 ]

@@ -80,3 +80,34 @@ class EncoderDecoderMetadata(Protocol):
     """(num_encoder_tokens,) int64 cache slots of the encoder tokens."""
     cross_block_tables: torch.Tensor | None
     """(R, W) int32 block ids of each request's encoder tokens."""
+
+
+class AttentionLayer(Protocol):
+    """What `AttentionImpl.forward` reads of its layer."""
+
+    _q_scale: torch.Tensor
+    _k_scale: torch.Tensor
+    _v_scale: torch.Tensor
+    _k_scale_float: float
+    _v_scale_float: float
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: Any,
+    ) -> torch.Tensor:
+        """Attention of the layer."""
+        ...
+
+
+class XFormersConstants(Protocol):
+    """Constants of an XFormers implementation that the checks of `forward` read."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    """Elements of one head."""
+    kv_cache_dtype: str

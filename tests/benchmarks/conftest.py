@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from harness.cases.workloads import traced
-from harness.model.candidate import Candidate
-from harness.model.deviation import Deviation
-from harness.operations import ALL
-from harness.running.candidates import enter_lane, load, offered_by, resolve
-from harness.running.deviations import deviations_of, explain
-from harness.running.session import not_run
-from harness.running.worker import warm_up
-from harness.running.workers import Worker
-from harness.timing.timetable import TimedCase, timed_cases, why_never
-from harness.verbs.bench import OWN, default_peer
-from harness.verbs.timekeeping import BenchOptions, workloads
+from attnproof.harness.cases.steps.workloads import traced
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.deviation import Deviation
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.candidates import enter_lane, load, offered_by, resolve
+from attnproof.harness.running.parent.session import not_run
+from attnproof.harness.running.task.deviations import deviations_of, explain
+from attnproof.harness.running.task.workers import Worker
+from attnproof.harness.running.worker.worker import warm_up
+from attnproof.harness.timing.plan.timetable import TimedCase, timed_cases, why_never
+from attnproof.harness.verbs.bench import OWN, default_peer
+from attnproof.harness.verbs.timekeeping import BenchOptions, workloads
 
 _TIMEOUT_S, _MEMORY_BYTES = 60.0, 4 << 30
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.timing.binding import bind, is_spent
-from harness.timing.counters import count
-from harness.timing.timetable import TimedCase
+from attnproof.harness.timing.plan.timetable import TimedCase
+from attnproof.harness.timing.process.binding import bind, is_spent
+from attnproof.harness.timing.process.counters import count
 
 _ROUNDS_OF_SPENT_CALLS = 40
 

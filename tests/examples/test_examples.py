@@ -18,7 +18,7 @@ FEW = ("--examples", "30", "--steps", "0", "--no-remember", "--seed", "1", "--ou
 
 def attnproof(*arguments: object, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "harness", *map(str, arguments)],
+        [sys.executable, "-m", "attnproof", *map(str, arguments)],
         cwd=cwd,
         env=os.environ | env,
         capture_output=True,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.model.candidate import Candidate
-from harness.operations import ALL
-from harness.running.task import Outcome, Settings, examine
-from harness.running.worker import warm_up
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.task.task import Outcome, Settings, examine
+from attnproof.harness.running.worker.worker import warm_up
 
 CANDIDATES = Path(__file__).parent / "candidates"
 Examine = Callable[..., Outcome]

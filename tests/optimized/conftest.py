@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-import optimized
-import reference
-from reference import CommonAttentionMetadata
+from attnproof import optimized, reference
+from attnproof.reference import CommonAttentionMetadata
 
 Build = Callable[..., CommonAttentionMetadata]
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import torch
 
-import reference
+from attnproof import reference
 
 FP8 = torch.float8_e4m3fn
 

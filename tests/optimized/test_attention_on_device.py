@@ -10,9 +10,8 @@ from functools import partial
 import pytest
 import torch
 
-import optimized
-import reference
-from harness.cases.closeness import close
+from attnproof import optimized, reference
+from attnproof.harness.cases.layers.tolerance import close
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import optimized
-from reference import MetadataError
+from attnproof import optimized
+from attnproof.reference import MetadataError
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def _reorder(package, tokens: list[int], threshold: int):
 
 
 def test_reorder_random_batches():
-    import reference
+    from attnproof import reference
 
     rng = random.Random(2)
     for _ in range(400):

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-import optimized
-import reference
-from optimized import dispatch
-from optimized.host.cache_rows import cache_rows
+from attnproof import optimized, reference
+from attnproof.optimized import dispatch
+from attnproof.optimized.host.cache_rows import cache_rows
 
 FP8 = torch.float8_e4m3fn
 ORDERS = {
@@ -150,7 +149,7 @@ def test_words_need_addresses_that_they_divide():
 
 @in_the_interpreter
 def test_slots_outside_the_cache_write_nothing_on_a_device():
-    from optimized.kernels.cache_write import write_rows_on_device
+    from attnproof.optimized.kernels.cache_write import write_rows_on_device
 
     key, value = rows(4, 2, 8, torch.float16, "dense")
     memory, cache = paged(4, 16, 2, 8, torch.float16)
@@ -166,7 +165,7 @@ if dispatch.INTERPRETED:
     import triton
     import triton.language as tl
 
-    from optimized.kernels.fp8 import from_fp8
+    from attnproof.optimized.kernels.fp8 import from_fp8
 
     @triton.jit
     def decode(codes, numbers, count: tl.constexpr):

@@ -8,10 +8,9 @@ import time
 import pytest
 import torch
 
-import optimized
-import reference
-from optimized import dispatch
-from reference import MetadataError
+from attnproof import optimized, reference
+from attnproof.optimized import dispatch
+from attnproof.reference import MetadataError
 
 NAME = "compute_causal_conv1d_metadata"
 

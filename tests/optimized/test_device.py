@@ -7,9 +7,8 @@ import random
 import pytest
 import torch
 
-import optimized
-import reference
-from reference import UBatchSlice
+from attnproof import optimized, reference
+from attnproof.reference import UBatchSlice
 
 pytestmark = [
     pytest.mark.gpu,

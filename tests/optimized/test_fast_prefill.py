@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-import optimized
-import reference
-from harness.cases import engine_backend as engine
-from optimized import dispatch
-from reference import CommonAttentionMetadata, KVSharingFastPrefillMetadata, MetadataError
+from attnproof import optimized, reference
+from attnproof.harness.cases.engines import backend as engine
+from attnproof.optimized import dispatch
+from attnproof.reference import CommonAttentionMetadata, KVSharingFastPrefillMetadata, MetadataError
 
 NAME = "make_kv_sharing_fast_prefill_common_attn_metadata"
 
@@ -122,7 +121,7 @@ def test_malformed_batches(build, agree, change):
     assert isinstance(agree(NAME, md), (MetadataError, TypeError))
 
 
-@pytest.mark.parametrize("package", ["reference", "optimized"])
+@pytest.mark.parametrize("package", ["attnproof.reference", "attnproof.optimized"])
 def test_a_backend_uses_its_own_package(package, monkeypatch, build):
     calls = []
     module = importlib.import_module(f"{package}.fast_prefill")
@@ -165,7 +164,7 @@ def test_names_of_the_made_backend_lead_to_the_underlying_module():
 @pytest.mark.parametrize("before", [0, 7])
 def test_the_kernel_writes_how_many_indices_are_malformed(before):
     """Memory that happens to hold 0 must not pass for a count."""
-    from optimized.kernels.fast_prefill import count_sampled_on_device
+    from attnproof.optimized.kernels.fast_prefill import count_sampled_on_device
 
     for indices, malformed in (([0, 4, 6], 1), ([0, 4], 0), ([-1, 2**32, 2], 2)):
         counted = torch.full((4,), before)

@@ -11,9 +11,8 @@ import os
 import pytest
 import torch
 
-import optimized
-import reference
-from harness.cases.closeness import close
+from attnproof import optimized, reference
+from attnproof.harness.cases.layers.tolerance import close
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from optimized.dispatch import INTERPRETED
-from optimized.host.addresses import element, int32_at, int64_at
+from attnproof.optimized.dispatch import INTERPRETED
+from attnproof.optimized.host.addresses import element, int32_at, int64_at
 
 ROOT = Path(__file__).parents[2]
 

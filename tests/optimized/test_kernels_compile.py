@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from optimized import dispatch
+from attnproof.optimized import dispatch
 
 pytestmark = pytest.mark.skipif(
     dispatch.INTERPRETED, reason="the interpreter replaces the compiler"

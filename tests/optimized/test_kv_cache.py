@@ -7,10 +7,9 @@ import random
 import pytest
 import torch
 
-import optimized
-import reference
-from optimized import dispatch, kv_cache
-from optimized.host.block_runs import block_runs
+from attnproof import optimized, reference
+from attnproof.optimized import dispatch, kv_cache
+from attnproof.optimized.host.block_runs import block_runs
 
 DTYPES = [torch.uint8, torch.bfloat16, torch.float8_e4m3fn, torch.float32, torch.int64]
 ORDERS = {
@@ -139,7 +138,7 @@ def test_offsets_beyond_32_bits(odd):
 
 @pytest.mark.skipif(not dispatch.INTERPRETED, reason="host loops have seen every id before")
 def test_a_kernel_leaves_ids_outside_the_cache_alone():
-    from optimized.kernels.kv_cache import copy_runs_on_device
+    from attnproof.optimized.kernels.kv_cache import copy_runs_on_device
 
     made = cache((2, 4, 2, 3, 8), torch.float16)
     before = bits(made).clone()

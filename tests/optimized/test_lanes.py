@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import optimized
-import reference
-from optimized import dispatch
+from attnproof import optimized, reference
+from attnproof.optimized import dispatch
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,5 +56,5 @@ def test_the_interpreter_lane_passes_these_tests():
 def test_kernels_do_run_in_the_interpreter_lane():
     offsets, table = torch.tensor([0, 1]), torch.tensor([[3]])
     optimized.build_slot_mapping(offsets, torch.tensor([0]), table, 4)
-    kernel = sys.modules["optimized.kernels.slot_mapping"]._slot_mapping_kernel
+    kernel = sys.modules["attnproof.optimized.kernels.slot_mapping"]._slot_mapping_kernel
     assert type(kernel).__name__ == "InterpretedFunction"

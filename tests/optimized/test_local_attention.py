@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import optimized
-from reference import MetadataError
+from attnproof import optimized
+from attnproof.reference import MetadataError
 
 NAME = "make_local_attention_virtual_batches"
 

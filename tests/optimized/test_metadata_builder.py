@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-import optimized
-import reference
-from harness.cases.batches import make_batch
-from harness.cases.engine_v0 import MetadataV0, Runner, Step, lengths, seq_groups
-from harness.cases.script_v0 import input_builder
+from attnproof import optimized, reference
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.engines.script_v0 import input_builder
+from attnproof.harness.cases.engines.v0 import MetadataV0, Runner, Step, lengths, seq_groups
 
 
 def _built(package, groups, arguments, **changes):

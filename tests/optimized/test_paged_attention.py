@@ -7,13 +7,12 @@ import sys
 import pytest
 import torch
 
-import optimized
-import reference
-from harness.cases.closeness import close
-from optimized import dispatch
-from optimized.kernels import paged_attention_tiles as tiles
+from attnproof import optimized, reference
+from attnproof.harness.cases.layers.tolerance import close
+from attnproof.optimized import dispatch
+from attnproof.optimized.kernels import paged_attention_tiles as tiles
 
-HOST = sys.modules["optimized.host.paged_attention"]
+HOST = sys.modules["attnproof.optimized.host.paged_attention"]
 F16, BF16 = torch.float16, torch.bfloat16
 
 
@@ -115,7 +114,7 @@ class TestXformers:
 
     @pytest.fixture
     def used(self, monkeypatch):
-        module = sys.modules["optimized.paged_attention"]
+        module = sys.modules["attnproof.optimized.paged_attention"]
         calls, attend = [], module.attend_with_xformers
 
         def noted(*args):
@@ -166,7 +165,7 @@ class TestXformers:
 
     def test_not_for_more_programs_than_a_grid_has(self, layers):
         layer = layers.make_layer([1, 1], [5, 40], heads=(16, 8), head_size=32)
-        decode = sys.modules["optimized.xformers_decode"]
+        decode = sys.modules["attnproof.optimized.xformers_decode"]
         for rows, fits in ((8191, True), (8192, False)):
             mask = self._mask(layer, [40] * rows)
             mask.block_tables = layer.block_table[:1].expand(rows, -1)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-import optimized
-import reference
+from attnproof import optimized, reference
 
 SIZES = (5, 40, 4)
 

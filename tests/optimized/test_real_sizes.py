@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import optimized
-import reference
+from attnproof import optimized, reference
 
 IS_REAL = torch.cuda.is_available() and "ATTNPROOF_FAKE_CUDA" not in os.environ
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IS_REAL, reason="no CUDA device")]

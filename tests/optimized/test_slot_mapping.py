@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import optimized
-from reference import MetadataError
+from attnproof import optimized
+from attnproof.reference import MetadataError
 
 
 def _batch(rng: random.Random, dtype: torch.dtype, table_dtype: torch.dtype):
@@ -174,7 +174,7 @@ def test_compute_worked_example(agree):
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array])
 def test_compute_random_ranges(kind):
-    import reference
+    from attnproof import reference
 
     rng = random.Random(3)
     for _ in range(200):
@@ -198,7 +198,7 @@ def test_compute_random_ranges(kind):
     "bounds", [(0, 0), (0, 1), (3, 9), (4, 8), (0, 12), (9, 3), (0, 13), (-1, 4)]
 )
 def test_inner_loops(agree, name, bounds):
-    import reference
+    from attnproof import reference
 
     outcomes = []
     for package in (reference, optimized):
@@ -242,7 +242,7 @@ def test_compute_rejects_and_leaves_the_list(agree, arguments):
 )
 @pytest.mark.parametrize("end", [12, 44])
 def test_compute_looks_only_at_the_blocks_that_it_needs(blocks, end):
-    import reference
+    from attnproof import reference
 
     results = []
     for package in (reference, optimized):

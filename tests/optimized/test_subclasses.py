@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-import optimized
-from reference import CommonAttentionMetadata, MetadataError, UBatchSlice, aligned
+from attnproof import optimized
+from attnproof.reference import CommonAttentionMetadata, MetadataError, UBatchSlice, aligned
 
 LOCAL = "make_local_attention_virtual_batches"
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-import optimized
-from reference import MetadataError, UBatchSlice
+from attnproof import optimized
+from attnproof.reference import MetadataError, UBatchSlice
 
 
 def _slices(*bounds: tuple[int, int, int, int]) -> list[UBatchSlice]:

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import optimized
-import reference
-from optimized import xformers_backend, xformers_mask
+from attnproof import optimized, reference
+from attnproof.optimized import xformers_backend, xformers_mask
 
 BLOCK = 16
 ONE = torch.ones(1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from reference import CommonAttentionMetadata
+from attnproof.reference import CommonAttentionMetadata
 
 
 def make_metadata(

@@ -19,7 +19,7 @@ def make_metadata():
     return _module.make_metadata
 
 
-@pytest.fixture(params=["reference", "optimized"])
+@pytest.fixture(params=["attnproof.reference", "attnproof.optimized"])
 def package(request):
     """Both packages: what SPEC.md says literally holds for each."""
     return importlib.import_module(request.param)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-import reference
-from reference import KV_SHARING_FAST_PREFILL_METADATA_FIELDS as LOGITS
-from reference import CommonAttentionMetadata, KVSharingFastPrefillMetadata, MetadataError
+from attnproof import reference
+from attnproof.reference import KV_SHARING_FAST_PREFILL_METADATA_FIELDS as LOGITS
+from attnproof.reference import CommonAttentionMetadata, KVSharingFastPrefillMetadata, MetadataError
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.cases.engine_config import DecoderMetadata, EncoderDecoderMetadata
-from reference import AttentionType, MetadataError
+from attnproof.harness.cases.engines.config import DecoderMetadata, EncoderDecoderMetadata
+from attnproof.reference import AttentionType, MetadataError
 
 DECODER, ENCODER = AttentionType.DECODER, AttentionType.ENCODER
 ENCODER_ONLY, CROSS = AttentionType.ENCODER_ONLY, AttentionType.ENCODER_DECODER

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from harness.operations import ALL
-from harness.oracles.late_copies import call_with_late_copies
+from attnproof.harness.operations import ALL
+from attnproof.harness.oracles.late_copies import call_with_late_copies
 
 NAME = "make_kv_sharing_fast_prefill_common_attn_metadata"
 

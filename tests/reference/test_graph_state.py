@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.cases.script_v0 import BLOCKS, ROWS, decodes, runner
-from reference import CommonAttentionState, MetadataError
+from attnproof.harness.cases.engines.script_v0 import BLOCKS, ROWS, decodes, runner
+from attnproof.reference import CommonAttentionState, MetadataError
 
 
 @pytest.fixture

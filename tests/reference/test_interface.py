@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-import reference
+from attnproof import reference
 
 
 def test_metadata_fields_stand_in_the_published_order():

@@ -37,8 +37,7 @@ def test_a_later_choice_takes_effect(package, monkeypatch):
 
 
 def test_both_packages_have_one_layout(package):
-    import optimized
-    import reference
+    from attnproof import optimized, reference
 
     package.set_kv_cache_layout("HND")
     assert reference.get_kv_cache_layout() == optimized.get_kv_cache_layout() == "HND"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import reference
-from harness.cases.engine_config import (
+from attnproof import reference
+from attnproof.harness.cases.engines.config import (
     CausalImpl,
     CompilationConfig,
     EncoderImpl,
@@ -18,7 +18,7 @@ from harness.cases.engine_config import (
     StateSpaceLayer,
     TextConfig,
 )
-from reference import MetadataError, PerLayerParameters
+from attnproof.reference import MetadataError, PerLayerParameters
 
 
 def config(**layers):

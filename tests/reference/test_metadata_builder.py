@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from harness.cases.engine_v0 import InterData, MetadataV0, PlaceholderMap
-from harness.cases.script_v0 import BLOCKS, ROWS, input_builder, request
+from attnproof.harness.cases.engines.script_v0 import BLOCKS, ROWS, input_builder, request
+from attnproof.harness.cases.engines.v0 import InterData, MetadataV0, PlaceholderMap
 
 
 @pytest.fixture

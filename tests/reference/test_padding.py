@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from reference import CommonAttentionMetadata, MetadataError, aligned, validate
+from attnproof.reference import CommonAttentionMetadata, MetadataError, aligned, validate
 
 
 @dataclass

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-import reference
-from reference import MetadataError
+from attnproof import reference
+from attnproof.reference import MetadataError
 
 NAN = math.nan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from reference import (
+from attnproof.reference import (
     MetadataError,
     reshape_attn_output_for_spec_decode,
     reshape_query_for_spec_decode,

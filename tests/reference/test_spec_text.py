@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import optimized
-import reference
-from harness.operations import ALL
+from attnproof import optimized, reference
+from attnproof.harness.operations import ALL
 
 ROOT = Path(__file__).parents[2]
 SPEC = (ROOT / "docs/SPEC.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-import reference
+from attnproof import reference
 
 
 def test_consistent_batch_is_valid(make_metadata):

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.cases.xformers_step import decode_mask
-from reference import MetadataError
+from attnproof.harness.cases.layers.xformers_step import decode_mask
+from attnproof.reference import MetadataError
 
 BLOCK = 16
 HEAD = 32

@@ -7,8 +7,8 @@ line, where vLLM is missing or of a version that nobody has tried.
 
 from __future__ import annotations
 
-from harness.adapters.vllm.catalogue import offered
-from harness.adapters.vllm.installed import version
+from attnproof.harness.adapters.vllm.catalogue import offered
+from attnproof.harness.adapters.vllm.installed import version
 
 VERSION = version()
 """Release of the installed vLLM."""

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from harness.adapters.vllm.functions import reorder
-from harness.adapters.vllm.metadata import ours, theirs
+from attnproof.harness.adapters.vllm.functions import reorder
+from attnproof.harness.adapters.vllm.metadata import ours, theirs
 
 
 def v1_builder(cls: type[Any]) -> type[Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from harness.adapters.vllm import builders, functions
-from harness.adapters.vllm.functions import Adapted
-from harness.adapters.vllm.installed import find
-from harness.adapters.vllm.metadata import UTILS
-from harness.adapters.vllm.slots import V0Slots, V1Slots
+from attnproof.harness.adapters.vllm import builders, functions
+from attnproof.harness.adapters.vllm.functions import Adapted
+from attnproof.harness.adapters.vllm.installed import find
+from attnproof.harness.adapters.vllm.metadata import UTILS
+from attnproof.harness.adapters.vllm.slots import V0Slots, V1Slots
 
 _V0 = "attention.backends.utils"
 _ABSTRACT = ("attention.backends.abstract", "v1.attention.backend")

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from harness.adapters.vllm.installed import find
-from harness.adapters.vllm.metadata import UTILS, ours, theirs
-from harness.timing.binding import Thunk
-from reference.interface import CommonAttentionMetadata
+from attnproof.harness.adapters.vllm.installed import find
+from attnproof.harness.adapters.vllm.metadata import UTILS, ours, theirs
+from attnproof.harness.timing.process.binding import Thunk
+from attnproof.reference.shared import CommonAttentionMetadata
 
 Convert = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
 

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.adapters.vllm.installed import find
-from reference.interface import CommonAttentionMetadata, UBatchSlice
+from attnproof.harness.adapters.vllm.installed import find
+from attnproof.reference.interface import UBatchSlice
+from attnproof.reference.shared import CommonAttentionMetadata
 
 UTILS = "v1.attention.backends.utils"
 _PLACES = ("v1.attention.backend", UTILS)

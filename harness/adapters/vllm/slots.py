@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.timing.binding import Thunk
+from attnproof.harness.timing.process.binding import Thunk
 
 _PAD = -1
 

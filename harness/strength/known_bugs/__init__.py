@@ -2,7 +2,7 @@
 
 Every module offers one operation and says in `BUG` which bug of the public record it
 repeats and how the harness must name it. Run one with
-`attnproof verify --candidate harness.strength.known_bugs.k01_computed_tokens`.
+`attnproof verify --candidate attnproof.harness.strength.known_bugs.k01_computed_tokens`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
-from harness.strength.known_bugs.bug import Bug
+from attnproof.harness.strength.known_bugs.bug import Bug
 
 
 def all_bugs() -> dict[str, Bug]:

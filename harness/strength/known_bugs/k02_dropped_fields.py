@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import reference
-from harness.strength.known_bugs.bug import Bug
-from reference.interface import CommonAttentionMetadata, UBatchSlice
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
+from attnproof.reference.interface import UBatchSlice
+from attnproof.reference.shared import CommonAttentionMetadata
 
 BUG = Bug(
     "K2",

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import torch
 
-import reference
-from harness.strength.known_bugs.bug import Bug
-from reference.interface import CommonAttentionMetadata, UBatchSlice
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
+from attnproof.reference.interface import UBatchSlice
+from attnproof.reference.shared import CommonAttentionMetadata
 
 BUG = Bug("K3", "_make_metadata_with_slice", "erratum E3", ("not rebased",))
 

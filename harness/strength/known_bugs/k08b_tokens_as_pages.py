@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
-import reference
-from harness.strength.known_bugs.bug import Bug
-from reference.interface import CommonAttentionMetadata
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
+from attnproof.reference.shared import CommonAttentionMetadata
 
 BUG = Bug(
     "K8b",

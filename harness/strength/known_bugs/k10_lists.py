@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import reference
-from harness.strength.known_bugs.bug import Bug
-from reference.interface import CommonAttentionMetadata
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
+from attnproof.reference.shared import CommonAttentionMetadata
 
 BUG = Bug(
     "K10",

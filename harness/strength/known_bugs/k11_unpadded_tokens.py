@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import reference
-from harness.strength.known_bugs.bug import Bug
-from reference.interface import CommonAttentionMetadata
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
+from attnproof.reference.shared import CommonAttentionMetadata
 
 BUG = Bug(
     "K11",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import reference
-from harness.strength.known_bugs.bug import Bug
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
 
 BUG = Bug(
     "K12",

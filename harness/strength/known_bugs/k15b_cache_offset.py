@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-import reference
-from harness.strength.known_bugs.bug import Bug
-from reference.interface.checks_attention import check_cache_write
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
+from attnproof.reference.checks.attention import check_cache_write
 
 BUG = Bug(
     "K15b",

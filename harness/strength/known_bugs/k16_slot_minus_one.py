@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-import reference
-from harness.strength.known_bugs.bug import Bug
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
 
 BUG = Bug(
     "K16",

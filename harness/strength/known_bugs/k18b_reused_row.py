@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import reference
-from harness.strength.known_bugs.bug import Bug
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
 
 BUG = Bug(
     "K18",

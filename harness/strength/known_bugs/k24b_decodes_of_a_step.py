@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-import reference
-from harness.strength.known_bugs.bug import Bug
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
 
 BUG = Bug(
     "K24b",

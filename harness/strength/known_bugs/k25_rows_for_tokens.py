@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import reference
-from harness.strength.known_bugs.bug import Bug
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
 
 BUG = Bug("K25", "XFormersAttentionMetadata", "9026", ("cut with the wrong length",))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import reference
-from harness.strength.known_bugs.bug import Bug
-from reference.interface import KVCacheLayoutType
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
+from attnproof.reference.interface import KVCacheLayoutType
 
 BUG = Bug("K27", "layout_sequence", "erratum E9", ("an earlier answer was kept",))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import reference
-from harness.strength.known_bugs.bug import Bug
+from attnproof import reference
+from attnproof.harness.strength.known_bugs.bug import Bug
 
 BUG = Bug(
     "K28",

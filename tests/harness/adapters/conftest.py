@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.cases.batches import make_batch
-from harness.cases.tensors import lay_out
-from harness.running.candidates import version_of
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.batches.tensors import lay_out
+from attnproof.harness.running.candidates import version_of
 
 RELEASES = Path(__file__).parent / "releases"
-ADAPTER = "harness.adapters.vllm"
+ADAPTER = "attnproof.harness.adapters.vllm"
 
 
 def _is_of_vllm(name: str) -> bool:
@@ -30,7 +30,7 @@ def nothing_imported(monkeypatch):
     """Neither vLLM nor the adapter is in the process; afterwards what was is there again."""
     before = _forget()
     version_of.cache_clear()
-    package = importlib.import_module("harness.adapters")
+    package = importlib.import_module("attnproof.harness.adapters")
     monkeypatch.setattr(package, "vllm", None, raising=False)  # an import sets it
     yield
     _forget()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reference.interface import CommonAttentionMetadata
+from attnproof.reference.shared import CommonAttentionMetadata
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 import pytest
 import torch
 
-from harness.cases.batches import make_batch
-from harness.cases.tensors import lay_out
-from reference.interface import CommonAttentionMetadata, UBatchSlice
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.batches.tensors import lay_out
+from attnproof.reference.interface import UBatchSlice
+from attnproof.reference.shared import CommonAttentionMetadata
 
 ALL = ("0.10.2", "0.11.2", "0.32.0")
 LATER = {"seq_lens_cpu_upper_bound": "seq_lens_cpu", "encoder_seq_lens_cpu": "encoder_seq_lens"}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.cases.corpus import read_corpus
-from harness.operations import ALL
-from harness.running.candidates import resolve
-from harness.running.conditions import holds
-from harness.running.deviations import load
-from harness.running.workers import Worker
+from attnproof.harness.cases.corpus import read_corpus
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.task.conditions import holds
+from attnproof.harness.running.task.deviations import load
+from attnproof.harness.running.task.workers import Worker
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "tests" / "corpus" / "vllm"

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.model.case import Case
-from harness.operations import ALL
-from harness.timing.binding import bind
-from reference.interface import CommonAttentionMetadata
+from attnproof.harness.model.case import Case
+from attnproof.harness.operations import ALL
+from attnproof.harness.timing.process.binding import bind
+from attnproof.reference.shared import CommonAttentionMetadata
 
 SPLIT = "split_decodes_and_prefills"
 LOCAL = "make_local_attention_virtual_batches"

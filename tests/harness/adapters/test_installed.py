@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 
-from harness.running.errors import UsageError
-from harness.verbs.verify import Options, verify
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.verbs.verify import Options, verify
 from tests.harness.adapters.conftest import RELEASES
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.model.case import Case
-from harness.model.verdict import Failure
-from harness.running.deviations import known, load
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.verdict import Failure
+from attnproof.harness.running.task.deviations import known, load
 
 FILE = Path(__file__).parents[3] / "harness" / "adapters" / "vllm_deviations.toml"
 GET, SET = {"do": "get"}, {"do": "set", "layout": "HND"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.operations import ALL
-from harness.running.candidates import offered_by
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.candidates import offered_by
 
 STAND_INS = ("0.10.2", "0.11.2", "0.32.0")
 

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from harness.cases.tensors import lay_out
-from harness.model.case import Batch
-from harness.operations import ALL
-from harness.running.candidates import offered_by, resolve, version_of
+from attnproof.harness.cases.batches.tensors import lay_out
+from attnproof.harness.model.case import Batch
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.candidates import offered_by, resolve, version_of
 
 pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="vLLM is not installed: `tox run -e vllm-0.11` has it"
@@ -23,7 +23,7 @@ LOCAL = "make_local_attention_virtual_batches"
 
 @pytest.fixture(scope="module")
 def adapter():
-    return importlib.import_module("harness.adapters.vllm")
+    return importlib.import_module("attnproof.harness.adapters.vllm")
 
 
 def test_the_release_is_that_of_the_package(adapter):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-import reference
+from attnproof import reference
 
 RELEASES = ["0.10.2", "0.11.2"]
 

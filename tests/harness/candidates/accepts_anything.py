@@ -1,6 +1,6 @@
 """Right on good input, and never complains."""
 
-import reference
+from attnproof import reference
 
 
 def compute_slot_mapping_start_idx(is_prompt, query_len, context_len, sliding_window):

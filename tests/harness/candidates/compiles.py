@@ -3,7 +3,7 @@
 import time
 from functools import cache
 
-import reference
+from attnproof import reference
 
 
 @cache

@@ -1,6 +1,6 @@
 """A V0 builder whose `prepare` clears all lists but one."""
 
-import reference
+from attnproof import reference
 
 
 class CommonMetadataBuilder(reference.CommonMetadataBuilder):

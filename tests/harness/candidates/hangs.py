@@ -1,6 +1,6 @@
 """Never returns for a threshold of 5."""
 
-import reference
+from attnproof import reference
 
 
 def split_decodes_and_prefills(common_attn_metadata, decode_threshold=1, require_uniform=False):

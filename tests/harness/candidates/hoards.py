@@ -1,6 +1,6 @@
 """Asks for more memory than it may have."""
 
-import reference
+from attnproof import reference
 
 KEPT = []
 

@@ -1,6 +1,6 @@
 """Modifies its input, then gives the right answer."""
 
-import reference
+from attnproof import reference
 
 
 def build_slot_mapping(query_start_loc, num_computed_tokens, block_table, block_size, **options):

@@ -2,7 +2,7 @@
 
 import os
 
-import reference
+from attnproof import reference
 
 
 def split_decodes_and_prefills(common_attn_metadata, decode_threshold=1, require_uniform=False):

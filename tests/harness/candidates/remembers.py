@@ -1,6 +1,6 @@
 """Answers a question that it has heard before in another way."""
 
-import reference
+from attnproof import reference
 
 SEEN = set()
 

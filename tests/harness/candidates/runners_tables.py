@@ -2,7 +2,7 @@
 
 import torch
 
-import reference
+from attnproof import reference
 
 
 class CommonMetadataBuilder(reference.CommonMetadataBuilder):

@@ -1,6 +1,6 @@
 """Returns a view of its input where a new tensor is due."""
 
-import reference
+from attnproof import reference
 
 
 def slice_query_start_locs(query_start_loc, request_slice):

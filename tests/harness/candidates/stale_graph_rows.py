@@ -1,6 +1,6 @@
 """Graph state that leaves the rows behind a step as an earlier step left them (K13)."""
 
-import reference
+from attnproof import reference
 
 
 class CommonAttentionState(reference.CommonAttentionState):

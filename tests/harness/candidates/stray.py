@@ -2,7 +2,7 @@
 
 import torch
 
-import reference
+from attnproof import reference
 
 
 def build_slot_mapping(query_start_loc, num_computed_tokens, block_table, block_size, **options):

@@ -1,6 +1,6 @@
 """Bad input has an empty result here."""
 
-import reference
+from attnproof import reference
 
 
 def split_attn_metadata(ubatch_slices, common_attn_metadata):

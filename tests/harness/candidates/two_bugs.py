@@ -1,6 +1,6 @@
 """Two mistakes that have nothing to do with each other."""
 
-import reference
+from attnproof import reference
 
 
 def split_decodes_and_prefills(common_attn_metadata, decode_threshold=1, require_uniform=False):

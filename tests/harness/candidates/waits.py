@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import reference
+from attnproof import reference
 
 
 def slice_query_start_locs(query_start_loc, request_slice):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-import reference
+from attnproof import reference
 
 
 def split_decodes_and_prefills(common_attn_metadata, decode_threshold=1, require_uniform=False):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.cases.arena import GUARD_WORDS, STALE_PATTERNS, Arena, Piece
+from attnproof.harness.cases.memory.arena import GUARD_WORDS, STALE_PATTERNS, Arena, Piece
 
 PLAIN = Piece("lengths", np.arange(4, dtype=np.int32), False, (1,))
 STRIDED = Piece("strided", np.arange(3, dtype=np.int32), False, (2,))

@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from harness.cases.attention import CACHES, MAGNITUDES, PLAIN, Attention, Shape, dense, num_blocks
-from harness.cases.batches import HIGHEST_BLOCK, make_batch
-from harness.model.case import Case
-from harness.operations.attention_common import LAYER, Laid, capped, shared_batch
+from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, make_batch
+from attnproof.harness.cases.layers.attention import (
+    CACHES,
+    MAGNITUDES,
+    PLAIN,
+    Attention,
+    Shape,
+    dense,
+    num_blocks,
+)
+from attnproof.harness.model.case import Case
+from attnproof.harness.operations.attention.common import LAYER, Laid, capped, shared_batch
 
 BATCH = make_batch([2, 1], [5, 9], 4, order="shuffled", first=HIGHEST_BLOCK - 9)
 

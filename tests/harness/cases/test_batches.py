@@ -6,11 +6,17 @@ import pytest
 import torch
 from hypothesis import HealthCheck, find, given, settings
 
-from harness.cases.arena import STALE_PATTERNS
-from harness.cases.batches import BLOCK_SIZES, HIGHEST_BLOCK, batches, block_lists, make_batch
-from harness.cases.subclass import LABEL, Subclassed
-from harness.cases.tensors import lay_out
-from reference import validate
+from attnproof.harness.cases.batches.strategies import (
+    BLOCK_SIZES,
+    HIGHEST_BLOCK,
+    batches,
+    block_lists,
+    make_batch,
+)
+from attnproof.harness.cases.batches.subclass import LABEL, Subclassed
+from attnproof.harness.cases.batches.tensors import lay_out
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS
+from attnproof.reference import validate
 
 QUICK = settings(database=None, deadline=None, suppress_health_check=list(HealthCheck))
 

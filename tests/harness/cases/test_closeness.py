@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.cases.closeness import TOLERANCES, close, farthest
+from attnproof.harness.cases.layers.tolerance import TOLERANCES, close, farthest
 
 RIGHT = torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(3, 4, 5)
 

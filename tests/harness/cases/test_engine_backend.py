@@ -6,9 +6,9 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass
 
 import pytest
 
-from harness.cases import engine_backend as engine
-from harness.cases.batches import make_batch
-from harness.cases.tensors import lay_out
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.batches.tensors import lay_out
+from attnproof.harness.cases.engines import backend as engine
 
 EVERY = list(range(engine.ATTACHED + 1))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.cases.kv_cache import NULL_BLOCK, BlockKeys, BlockPool
-from harness.cases.traces import TraceRequest
+from attnproof.harness.cases.scheduler.block_pool import NULL_BLOCK, BlockKeys, BlockPool
+from attnproof.harness.cases.traces.formats import TraceRequest
 
 
 def test_the_null_block_is_never_handed_out() -> None:

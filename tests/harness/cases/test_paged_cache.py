@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.cases.arena import Arena
-from harness.cases.paged_cache import DTYPES, LAYOUTS, PagedCache
+from attnproof.harness.cases.memory.arena import Arena
+from attnproof.harness.cases.memory.paged_cache import DTYPES, LAYOUTS, PagedCache
 
 
 def laid_out(**changes):

@@ -7,8 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.cases.sampler import LEVELS, PROFILES, batches_from_sampler, sample_requests
-from harness.cases.traces import read_trace
+from attnproof.harness.cases.steps.sampler import (
+    LEVELS,
+    PROFILES,
+    batches_from_sampler,
+    sample_requests,
+)
+from attnproof.harness.cases.traces.reading import read_trace
 
 FILES = {
     "azure-conv": "azure2023/AzureLLMInferenceTrace_conv.csv",

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.cases.scheduler import Scheduler
-from harness.cases.scheduler_config import SchedulerConfig, StepCost
-from harness.cases.scheduler_step import REQUEST, Step
-from harness.cases.traces import TraceRequest
+from attnproof.harness.cases.scheduler.config import SchedulerConfig, StepCost
+from attnproof.harness.cases.scheduler.scheduler import Scheduler
+from attnproof.harness.cases.scheduler.step import REQUEST, Step
+from attnproof.harness.cases.traces.formats import TraceRequest
 
 LIMIT = 64
 

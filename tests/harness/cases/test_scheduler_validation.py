@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import sys
 from pathlib import Path
 
 import pytest
 
-from harness.cases import scheduler_validation as validation
+TOOL = Path(__file__).parents[3] / "tools" / "scheduler_validation.py"
+_spec = importlib.util.spec_from_file_location("scheduler_validation", TOOL)
+validation = sys.modules["scheduler_validation"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(validation)
 
 BOUNDS = {
     # Relative mean absolute error at most, correlation at least.

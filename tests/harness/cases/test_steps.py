@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from harness.cases.sampler import sample_requests
-from harness.cases.scheduler import Scheduler
-from harness.cases.scheduler_config import SchedulerConfig
-from harness.cases.scheduler_step import Step
-from harness.cases.steps import StepReservoir, choose_steps
-from harness.cases.steps_from_trace import ENGINES
-from harness.cases.steps_signature import Signature, signature
-from harness.cases.traces import TraceRequest
+from attnproof.harness.cases.scheduler.config import SchedulerConfig
+from attnproof.harness.cases.scheduler.scheduler import Scheduler
+from attnproof.harness.cases.scheduler.step import Step
+from attnproof.harness.cases.steps.from_trace import ENGINES
+from attnproof.harness.cases.steps.sampler import sample_requests
+from attnproof.harness.cases.steps.selection import StepReservoir, choose_steps
+from attnproof.harness.cases.steps.signature import Signature, signature
+from attnproof.harness.cases.traces.formats import TraceRequest
 
 
 def steps_of(engine: str, count: int = 120) -> list[Step]:

@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.cases.scheduler import Scheduler
-from harness.cases.scheduler_config import SchedulerConfig
-from harness.cases.steps import choose_steps
-from harness.cases.steps_from_trace import ENGINES, batches_from_trace
-from harness.cases.traces import TraceError, read_trace
+from attnproof.harness.cases.scheduler.config import SchedulerConfig
+from attnproof.harness.cases.scheduler.scheduler import Scheduler
+from attnproof.harness.cases.steps.from_trace import ENGINES, batches_from_trace
+from attnproof.harness.cases.steps.selection import choose_steps
+from attnproof.harness.cases.traces.formats import TraceError
+from attnproof.harness.cases.traces.reading import read_trace
 
 NAMES = (
     "azure2023/AzureLLMInferenceTrace_conv.csv",

@@ -9,11 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.cases.traces import (
-    FORMATS,
-    TraceError,
-    TraceFormat,
-    TraceRequest,
+from attnproof.harness.cases.traces.formats import FORMATS, TraceError, TraceFormat, TraceRequest
+from attnproof.harness.cases.traces.reading import (
     detect_format,
     poisson_arrivals,
     read_trace,

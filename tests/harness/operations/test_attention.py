@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-import reference
-from harness.model.case import decode, encode
-from harness.operations import ALL
-from harness.oracles import judge
-from harness.oracles.trial import Trial
+from attnproof import reference
+from attnproof.harness.model.case import decode, encode
+from attnproof.harness.operations import ALL
+from attnproof.harness.oracles import judge
+from attnproof.harness.oracles.trial import Trial
 
 PAGED, DECODES = ALL["paged_attention"], ALL["decode_attention"]
 CASES = {operation.name: dict(operation.boundaries()) for operation in (PAGED, DECODES)}

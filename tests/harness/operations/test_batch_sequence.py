@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-import reference
-from harness.model.case import Case
-from harness.operations import ALL
-from harness.operations.batch_steps import engine_after, script
-from harness.oracles import judge
-from harness.oracles.trial import Trial
-from harness.running.candidates import offered_by
-from harness.running.shrink import simpler
+from attnproof import reference
+from attnproof.harness.model.case import Case
+from attnproof.harness.operations import ALL
+from attnproof.harness.operations.persistent_batch.steps import engine_after, script
+from attnproof.harness.oracles import judge
+from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.task.shrink import simpler
 
 OPERATION = ALL["batch_sequence"]
 BOUNDARIES = dict(OPERATION.boundaries())

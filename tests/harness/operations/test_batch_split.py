@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import reference
-from harness.operations import ALL
-from harness.oracles import judge
-from harness.oracles.trial import Trial
+from attnproof import reference
+from attnproof.harness.operations import ALL
+from attnproof.harness.oracles import judge
+from attnproof.harness.oracles.trial import Trial
 
 OPERATION = ALL["split_decodes_and_prefills"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-import reference
-from harness.cases.batches import make_batch
-from harness.cases.cache_write import CacheWrite
-from harness.cases.far_memory import FAR
-from harness.operations.cache_write import _PLAIN as PLAIN
-from harness.operations.cache_write import _case, reshape_and_cache_flash
-from harness.oracles import judge
-from harness.oracles.trial import Trial
+from attnproof import reference
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.layers.cache_write import CacheWrite
+from attnproof.harness.cases.memory.far_memory import FAR
+from attnproof.harness.operations.attention.cache_write import _PLAIN as PLAIN
+from attnproof.harness.operations.attention.cache_write import _case, reshape_and_cache_flash
+from attnproof.harness.oracles import judge
+from attnproof.harness.oracles.trial import Trial
 
 BATCH = make_batch([3, 2], [1, 4], 4, padded_tokens=1)
 BOUNDARIES = dict(reshape_and_cache_flash.boundaries())

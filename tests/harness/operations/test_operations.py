@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-import reference
-from harness.cases.sampler import batches_from_sampler
-from harness.model.case import decode, encode
-from harness.operations import ALL
-from harness.oracles import judge
-from harness.oracles.trial import Trial
-from harness.running.candidates import offered_by
-from reference.interface import MetadataError
+from attnproof import reference
+from attnproof.harness.cases.steps.sampler import batches_from_sampler
+from attnproof.harness.model.case import decode, encode
+from attnproof.harness.operations import ALL
+from attnproof.harness.oracles import judge
+from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.running.candidates import offered_by
+from attnproof.reference.interface import MetadataError
 
 BOUNDARIES = [
     pytest.param(operation, case, id=f"{operation.name}: {name}")

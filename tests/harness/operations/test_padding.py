@@ -6,13 +6,13 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from harness.cases.batches import make_batch
-from harness.cases.subclass import subclass_of
-from harness.model.case import Case
-from harness.model.operation import MISSING
-from harness.operations import ALL
-from harness.running.candidates import offered_by
-from reference import CommonAttentionMetadata
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.batches.subclass import subclass_of
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import MISSING
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.candidates import offered_by
+from attnproof.reference import CommonAttentionMetadata
 
 OPERATION = ALL["CommonAttentionMetadata"]
 BATCH = make_batch(

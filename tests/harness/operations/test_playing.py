@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-import reference
-from harness.model.case import Case
-from harness.model.operation import Line, Parts, Script, Sequence
-from harness.operations import ALL
-from harness.operations.playing import play, snippet
-from harness.oracles import judge
-from harness.oracles.trial import Trial
-from harness.running.candidates import offered_by
+from attnproof import reference
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import Line, Parts, Script, Sequence
+from attnproof.harness.operations import ALL
+from attnproof.harness.operations.shared.playing import play, snippet
+from attnproof.harness.oracles import judge
+from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.running.candidates import offered_by
 
 
 def sequence(observe=lambda names: {"rows": names["rows"]}, *, isolated=False):

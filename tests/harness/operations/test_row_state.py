@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import optimized
-import reference
-from harness.operations.row_state import left_behind
+from attnproof import optimized, reference
+from attnproof.harness.operations.persistent_batch.row_state import left_behind
 
 ARRAYS = {
     "tensor": torch.zeros,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-import reference
-from harness.cases.sampler import batches_from_sampler
-from harness.operations import ALL
-from harness.operations.playing import play
-from harness.running.candidates import offered_by
+from attnproof import reference
+from attnproof.harness.cases.steps.sampler import batches_from_sampler
+from attnproof.harness.operations import ALL
+from attnproof.harness.operations.shared.playing import play
+from attnproof.harness.running.candidates import offered_by
 
 NAMES = ("builder_sequence", "graph_sequence")
 
@@ -35,12 +35,12 @@ def test_a_line_is_refused_where_it_says_so(name):
         ("stale_graph_rows", "graph_sequence", "an earlier step's value kept"),
         ("stale_graph_rows", "CommonAttentionState", "an earlier step's value kept"),
         (
-            "harness.strength.known_bugs.k28_capturing_for_ever",
+            "attnproof.harness.strength.known_bugs.k28_capturing_for_ever",
             "graph_sequence",
             "state stays in capturing mode",
         ),
         (
-            "harness.strength.known_bugs.k26_prefix_blocks_only",
+            "attnproof.harness.strength.known_bugs.k26_prefix_blocks_only",
             "CommonMetadataBuilder",
             "block table shorter than its sequence",
         ),

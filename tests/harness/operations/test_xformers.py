@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-import reference
-from harness.cases.batches import make_batch
-from harness.cases.xformers_step import HEAD_SIZES, capped, layer_params
-from harness.operations import ALL
-from harness.operations.xformers_backend import steps_of
-from harness.operations.xformers_builder import MASK, mask_name
-from harness.operations.xformers_metadata import Bounds, boundary_of
-from harness.oracles import judge
-from harness.oracles.trial import Trial
+from attnproof import reference
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.layers.xformers_step import HEAD_SIZES, capped, layer_params
+from attnproof.harness.operations import ALL
+from attnproof.harness.operations.xformers.backend import steps_of
+from attnproof.harness.operations.xformers.builder import MASK, mask_name
+from attnproof.harness.operations.xformers.metadata import Bounds, boundary_of
+from attnproof.harness.oracles import judge
+from attnproof.harness.oracles.trial import Trial
 
 METADATA, BUILDER, IMPL, BACKEND = (
     ALL[f"XFormersAttention{name}"] for name in ("Metadata", "MetadataBuilder", "Impl", "Backend")

@@ -11,19 +11,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.cases.batches import batches, make_batch
-from harness.cases.sight import Mask, Sight, differing
-from harness.cases.tensors import lay_out
-from harness.cases.tiny_attention import attention
-from harness.model.operation import Breach
-from harness.operations.common import metadata_outputs
-from harness.operations.consuming import (
-    metadata_breaches,
-    slot_breaches,
-    truth_of,
-)
-from harness.operations.consuming_parts import count_breaches
-from reference import make_local_attention_virtual_batches
+from attnproof.harness.cases.batches.strategies import batches, make_batch
+from attnproof.harness.cases.batches.tensors import lay_out
+from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of
+from attnproof.harness.consumer.parts import count_breaches
+from attnproof.harness.consumer.sight import Mask, Sight, differing
+from attnproof.harness.consumer.tiny_attention import attention
+from attnproof.harness.model.operation import Breach
+from attnproof.harness.operations.shared.metadata import metadata_outputs
+from attnproof.reference import make_local_attention_virtual_batches
 
 BATCH = make_batch([1, 3, 2], [4, 0, 3], 2)
 """Blocks 0 to 2, 3 and 4, 5 to 7."""

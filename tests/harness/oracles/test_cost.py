@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness.operations import ALL
-from harness.oracles import cost
-from harness.oracles.device import no_waiting, waited
+from attnproof.harness.operations import ALL
+from attnproof.harness.oracles import cost
+from attnproof.harness.oracles.device import no_waiting, waited
 
 
 def raised(error, cause=None):

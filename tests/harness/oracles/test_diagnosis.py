@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from harness.cases.batches import make_batch
-from harness.model.case import Case
-from harness.model.operation import MISSING
-from harness.oracles.diagnosis import Context, diagnose
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import MISSING
+from attnproof.harness.oracles.diagnosis import Context, diagnose
 
 BATCH = make_batch([3, 2], [5, 4], 4, padded_requests=1)
 CONTEXT = Context("build_slot_mapping", Case("build_slot_mapping", BATCH), {"tokens": 5})

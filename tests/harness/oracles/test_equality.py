@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.oracles.equality import same
+from attnproof.harness.oracles.equality import same
 
 NAN = float("nan")
 

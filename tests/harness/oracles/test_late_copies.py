@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from harness.cases.arena import Arena, Piece
-from harness.model.operation import Call
-from harness.oracles.device import DeviceLostError
-from harness.oracles.late_copies import call_with_late_copies
-from optimized.dispatch import download, upload
+from attnproof.harness.cases.memory.arena import Arena, Piece
+from attnproof.harness.model.operation import Call
+from attnproof.harness.oracles.device import DeviceLostError
+from attnproof.harness.oracles.late_copies import call_with_late_copies
+from attnproof.optimized.dispatch import download, upload
 
 VALUES = [3, 1, 4, 1, 5]
 OPERATION = SimpleNamespace(

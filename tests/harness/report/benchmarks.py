@@ -6,7 +6,7 @@ import math
 import random
 from typing import Any
 
-from harness.model.timing import (
+from attnproof.harness.model.timing import (
     BaselineResult,
     Bench,
     Comparison,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from harness.model.case import Batch, Case
-from harness.model.run import (
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.run import (
     Difference,
     Environment,
     Finding,
@@ -19,7 +19,7 @@ from harness.model.run import (
     OracleCount,
     Run,
 )
-from harness.model.timing import BaselineResult
+from attnproof.harness.model.timing import BaselineResult
 
 ORACLES = {
     "equality": "Every output element is exactly the reference's.",

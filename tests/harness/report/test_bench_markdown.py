@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from harness.report.bench_markdown import bench_markdown
-from harness.report.quantities import TIMES, ratio_text, time_text
+from attnproof.harness.report.formats.bench_markdown import bench_markdown
+from attnproof.harness.report.shared.quantities import TIMES, ratio_text, time_text
 
 
 def tables(run):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from harness.model.timing import BaselineResult
-from harness.report.bench_text import bench_text
-from harness.report.quantities import ratio_text, time_text
-from harness.report.ratios import control_text
+from attnproof.harness.model.timing import BaselineResult
+from attnproof.harness.report.shared.quantities import ratio_text, time_text
+from attnproof.harness.report.shared.ratios import control_text
+from attnproof.harness.report.terminal.bench import bench_text
 
 
 def test_each_clock_has_its_own_time_ratio_and_verdict(timed):

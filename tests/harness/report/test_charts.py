@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.model.timing import Interval
-from harness.report.charts import Axis, linear_axis, log_axis, marks, staircase
-from harness.report.quantities import (
+from attnproof.harness.model.timing import Interval
+from attnproof.harness.report.charts.figure import Axis, linear_axis, log_axis, marks, staircase
+from attnproof.harness.report.shared.quantities import (
     bytes_text,
     digits,
     geometric_mean,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.report import html
+from attnproof.harness.report.page import html
 
 STYLE = (Path(html.__file__).parent / "templates" / "colours.css").read_text("utf-8")
 GROUNDS = ("ground", "raised", "sunken")

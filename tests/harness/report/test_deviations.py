@@ -7,13 +7,17 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from harness.model.run import DeviationResult, OracleCount
-from harness.report.deviations import build_deviations, deviation_line, deviations_title
-from harness.report.html import render_html
-from harness.report.junit import junit_bytes
-from harness.report.markdown import markdown_text
-from harness.report.matrix import build_matrix
-from harness.report.summary import summary_bytes
+from attnproof.harness.model.run import DeviationResult, OracleCount
+from attnproof.harness.report.formats.junit import junit_bytes
+from attnproof.harness.report.formats.markdown import markdown_text
+from attnproof.harness.report.formats.summary import summary_bytes
+from attnproof.harness.report.page.deviations import (
+    build_deviations,
+    deviation_line,
+    deviations_title,
+)
+from attnproof.harness.report.page.html import render_html
+from attnproof.harness.report.page.matrix import build_matrix
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from itertools import pairwise
 
 import pytest
 
-from harness.model.case import Batch, Case
-from harness.model.run import OracleCount
-from harness.report.html import render_html
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.run import OracleCount
+from attnproof.harness.report.page.html import render_html
 
 RUNS = ["passing", "failing", "sequence", "incomplete", "empty", "timed", "slower", "foreign"]
 VOID = {"meta", "link", "br", "hr", "img", "input"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import junitparser
 import pytest
 
-from harness.report.junit import junit_bytes
-from harness.report.markdown import markdown_text
+from attnproof.harness.report.formats.junit import junit_bytes
+from attnproof.harness.report.formats.markdown import markdown_text
 
 
 def cases(run):

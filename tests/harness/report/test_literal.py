@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.model.case import Batch, Case, decode, encode
-from harness.report.literal import IMPORTS, case_literal, example_line
+from attnproof.harness.model.case import Batch, Case, decode, encode
+from attnproof.harness.report.shared.literal import IMPORTS, case_literal, example_line
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.model.run import OracleCount
-from harness.oracles import CONTRACTS
-from harness.report.matrix import build_matrix, skips
+from attnproof.harness.model.run import OracleCount
+from attnproof.harness.oracles import CONTRACTS
+from attnproof.harness.report.page.matrix import build_matrix, skips
 
 
 def cells(matrix, operation, candidate="optimized"):

@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from harness.model.run import OracleCount
-from harness.model.timing import BaselineResult, Interval
-from harness.report.html import render_html
-from harness.report.performance import build_baseline, build_performance
-from harness.report.ratios import by_operation, drift, overall, pairs
+from attnproof.harness.model.run import OracleCount
+from attnproof.harness.model.timing import BaselineResult, Interval
+from attnproof.harness.report.page.html import render_html
+from attnproof.harness.report.performance.section import build_baseline, build_performance
+from attnproof.harness.report.shared.ratios import by_operation, drift, overall, pairs
 
 STATES = ["missing", "damaged", "another machine"]
 

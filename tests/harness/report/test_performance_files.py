@@ -6,9 +6,9 @@ import json
 
 import junitparser
 
-from harness.report.junit import junit_bytes
-from harness.report.markdown import markdown_text
-from harness.report.summary import summary_bytes
+from attnproof.harness.report.formats.junit import junit_bytes
+from attnproof.harness.report.formats.markdown import markdown_text
+from attnproof.harness.report.formats.summary import summary_bytes
 
 
 def performance(run):

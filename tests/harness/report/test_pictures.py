@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from harness.model.case import Batch, Case
-from harness.model.run import Difference
-from harness.report.difference_picture import difference_picture
-from harness.report.focus import Focus
-from harness.report.pictures import batch_picture
-from harness.report.terminal import draw_batch, draw_case, draw_difference
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.run import Difference
+from attnproof.harness.report.pictures.batch import batch_picture
+from attnproof.harness.report.pictures.difference import difference_picture
+from attnproof.harness.report.pictures.focus import Focus
+from attnproof.harness.report.terminal.case import draw_batch, draw_case, draw_difference
 
 
 def parse(svg):

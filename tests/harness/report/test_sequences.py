@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from harness.model.case import Case
-from harness.model.run import Difference
-from harness.report.cards import build_cards, size_sentence
-from harness.report.changes import change_of, change_text
-from harness.report.html import render_html
-from harness.report.junit import junit_bytes
-from harness.report.markdown import markdown_text
-from harness.report.sequence_input import input_size
-from harness.report.sequence_view import MAX_FIELDS, MAX_STEPS, view_sequence
-from harness.report.state_picture import state_picture
-from harness.report.summary import summarize
-from harness.report.terminal_steps import draw_steps
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.run import Difference
+from attnproof.harness.report.formats.junit import junit_bytes
+from attnproof.harness.report.formats.markdown import markdown_text
+from attnproof.harness.report.formats.summary import summarize
+from attnproof.harness.report.page.cards import build_cards, size_sentence
+from attnproof.harness.report.page.html import render_html
+from attnproof.harness.report.pictures.changes import change_of, change_text
+from attnproof.harness.report.pictures.sequence_input import input_size
+from attnproof.harness.report.pictures.sequence_view import MAX_FIELDS, MAX_STEPS, view_sequence
+from attnproof.harness.report.pictures.state import state_picture
+from attnproof.harness.report.terminal.sequence import draw_steps
 
 HOSTILE = '<b>bold</b> </script><script>alert(1)</script> & "quotes" \x1b[31mred\x00'
 

@@ -8,13 +8,15 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from harness.report import write_summary
-from harness.report.schema import SCHEMA_PATH, schema_bytes
-from harness.report.summary import summary_bytes
+from attnproof.harness.report import write_summary
+from attnproof.harness.report.formats.schema import SCHEMA_PATH, schema_bytes
+from attnproof.harness.report.formats.summary import summary_bytes
 
 
 def test_committed_schema_is_up_to_date():
-    assert SCHEMA_PATH.read_bytes() == schema_bytes(), "run python -m harness.report.schema"
+    assert SCHEMA_PATH.read_bytes() == schema_bytes(), (
+        "run python -m attnproof.harness.report.formats.schema"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.model.case import Batch, Case
-from harness.model.run import Difference
-from harness.report.batch_view import MAX_CELLS, MAX_ROWS, view_batch
-from harness.report.difference_view import MAX_LINES, same, view_difference
-from harness.report.focus import Focus, find_focus, find_marks
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.run import Difference
+from attnproof.harness.report.pictures.batch_view import MAX_CELLS, MAX_ROWS, view_batch
+from attnproof.harness.report.pictures.difference_view import MAX_LINES, same, view_difference
+from attnproof.harness.report.pictures.focus import Focus, find_focus, find_marks
 
 
 def kinds(row):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from harness.report import write_report
+from attnproof.harness.report import write_report
 
 FILES = {"index.html", "summary.json", "summary.md", "junit.xml"}
 
@@ -36,7 +36,7 @@ def test_same_run_gives_the_same_bytes(name, request, tmp_path, oracles):
 )
 def test_a_missing_package_costs_one_file(package, file, failing, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    for module in ("harness.report.html", "harness.report.junit"):
+    for module in ("attnproof.harness.report.page.html", "attnproof.harness.report.formats.junit"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     assert write_report(failing, tmp_path) == [
         f"{file} was not written: {package} is not installed"

@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from harness.cases.batches import make_batch
-from harness.model.candidate import Candidate
-from harness.model.case import Case
-from harness.model.deviation import Deviation
-from harness.model.verdict import Failure
-from harness.running.candidates import version_of
-from harness.running.conditions import NAMES
-from harness.running.deviations import DeviationError, explain, known, load
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.deviation import Deviation
+from attnproof.harness.model.verdict import Failure
+from attnproof.harness.running.candidates import version_of
+from attnproof.harness.running.task.conditions import NAMES
+from attnproof.harness.running.task.deviations import DeviationError, explain, known, load
 
 SPLIT = "split_decodes_and_prefills"
 PADDED = Case(SPLIT, make_batch([2, 2], [3, 3], 4, padded_requests=1), {"decode_threshold": 2})

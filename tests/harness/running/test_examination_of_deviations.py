@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from harness.cases.batches import make_batch
-from harness.model.candidate import Candidate
-from harness.model.case import Case, Sourced
-from harness.operations import ALL
-from harness.running.task import Outcome, Settings, examine
-from harness.running.worker import warm_up
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Case, Sourced
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.task.task import Outcome, Settings, examine
+from attnproof.harness.running.worker.worker import warm_up
 from tests.harness.conftest import CANDIDATES
 
 SPLIT = "split_decodes_and_prefills"

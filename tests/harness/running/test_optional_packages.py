@@ -6,23 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from harness.model.candidate import Candidate
-from harness.operations import ALL
-from harness.running.environment import describe, package_version
-from harness.running.session import not_run
-from harness.verbs import doctor
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.parent.environment import describe, package_version
+from attnproof.harness.running.parent.session import not_run
+from attnproof.harness.verbs import doctor
 
 ABSENT = replace(ALL["build_slot_mapping"], package="no_such_package")
 
 
 @pytest.mark.parametrize("lane", ["cpu", "interpreter"])
 def test_a_missing_package_leaves_optimized_unverified(lane):
-    candidate = Candidate("optimized", "optimized", lane)
+    candidate = Candidate("optimized", "attnproof.optimized", lane)
     assert not_run(ABSENT, candidate) == ("no_such_package is not installed", "UNVERIFIED")
     assert not_run(replace(ABSENT, package="torch"), candidate) == ("", "")
 
 
-@pytest.mark.parametrize("target", ["reference", "somebody.else", "/a/file.py"])
+@pytest.mark.parametrize("target", ["attnproof.reference", "somebody.else", "/a/file.py"])
 def test_other_candidates_do_not_need_it(target):
     assert not_run(ABSENT, Candidate("theirs", target)) == ("", "")
 

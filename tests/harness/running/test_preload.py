@@ -15,13 +15,14 @@ with open(os.environ["IMPORTS"], "a") as imports:
     imports.write("1")
 print("a banner")
 os.write(1, b"another banner")
-from reference import build_slot_mapping, split_decodes_and_prefills
+from attnproof.reference import build_slot_mapping, split_decodes_and_prefills
 """
 AS_ENGINE = """
-from harness.running import candidates, session
+from attnproof.harness.running import candidates
+from attnproof.harness.running.parent import session
 candidates.imports_once = session.imports_once = lambda candidate: True
 """
-MAIN = "from harness.cli import main; main()"
+MAIN = "from attnproof.harness.cli import main; main()"
 
 
 def verify(folder, *lines):

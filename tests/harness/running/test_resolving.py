@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from harness.running.candidates import BUILT_IN, load, name_of, resolve
-from harness.running.errors import UsageError
+from attnproof.harness.running.candidates import BUILT_IN, load, name_of, resolve
+from attnproof.harness.running.errors import UsageError
 
-RIGHT = "from reference import *\nfrom reference import _make_metadata_with_slice\n"
+RIGHT = (
+    "from attnproof.reference import *\nfrom attnproof.reference import _make_metadata_with_slice\n"
+)
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def test_unknown_candidates_are_usage_errors(folder, name, message):
 
 
 def test_two_candidates_of_one_name_do_not_hide_each_other(folder, capfd):
-    from harness.verbs.verify import Options, verify
+    from attnproof.harness.verbs.verify import Options, verify
 
     wrong = "def is_block_tables_empty(block_tables):\n    return block_tables is None\n"
     (folder / "a/mine.py").write_text(wrong, encoding="utf-8")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from harness.cases.batches import make_batch
-from harness.cases.tensors import lay_out
-from harness.model.case import Case
-from harness.operations import ALL
-from harness.running.shrink import shrink, simpler
-from reference import validate
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.batches.tensors import lay_out
+from attnproof.harness.model.case import Case
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.task.shrink import shrink, simpler
+from attnproof.reference import validate
 
 LARGE = Case(
     "split_attn_metadata",

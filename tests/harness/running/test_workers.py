@@ -6,11 +6,11 @@ import signal
 
 import pytest
 
-from harness.model.candidate import Candidate
-from harness.model.case import Batch, Case
-from harness.operations import ALL
-from harness.running.candidates import resolve
-from harness.running.workers import Worker
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.task.workers import Worker
 
 SPLIT = "split_decodes_and_prefills"
 CASE = Case(
@@ -37,7 +37,7 @@ def impatient():
 
 
 def test_who_closes_the_pipe_and_goes_on_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("harness.running.workers._DYING_SECONDS", 0.1)
+    monkeypatch.setattr("attnproof.harness.running.task.workers._DYING_SECONDS", 0.1)
     path = tmp_path / "closing.py"
     path.write_text(CLOSING, encoding="utf-8")
     operations = {SPLIT: ALL[SPLIT]}

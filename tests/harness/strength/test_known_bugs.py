@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.strength.known_bugs import all_bugs
+from attnproof.harness.strength.known_bugs import all_bugs
 
 BUGS = all_bugs()
 

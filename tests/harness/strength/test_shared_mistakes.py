@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
-import optimized
-import reference
-from harness.operations import ALL
-from harness.oracles import judge
-from harness.oracles.trial import Trial
-from harness.running.candidates import offered_by
-from harness.strength.shared_mistakes import CONSUMER, MISTAKES, ON_ONE_CASE
+from attnproof import optimized, reference
+from attnproof.harness.operations import ALL
+from attnproof.harness.oracles import judge
+from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.strength.shared_mistakes import CONSUMER, MISTAKES, ON_ONE_CASE
 
 _REPOSITORY = Path(__file__).parents[3]
 
@@ -61,7 +60,7 @@ def test_edited_copies_of_both_packages_agree_and_are_wrong(tmp_path):
         wrong = "md.block_table_tensor[: r1 - r0]"
         file.write_text(file.read_text().replace(right, wrong))
     options = ["--candidate", "optimized", "--examples", "40", "--steps", "5", "--out", "report"]
-    command = [sys.executable, "-m", "harness", "verify", "--ops", "split_attn_metadata"]
+    command = [sys.executable, "-m", "attnproof", "verify", "--ops", "split_attn_metadata"]
     path = os.pathsep.join([str(tmp_path), str(_REPOSITORY)])
     environment = os.environ | {"PYTHONPATH": path}
     done = subprocess.run(

@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from harness.model.run import Environment
-from harness.model.timing import Bench, Costs, Noise, Step, Steps, Timing, Workload
-from harness.running.errors import InfrastructureError, UsageError
-from harness.timing.baseline import BaselineError, load, path_of, save
-from harness.timing.regressions import against, confirm, grown_costs, slower
-from harness.timing.statistics import interval
+from attnproof.harness.model.run import Environment
+from attnproof.harness.model.timing import Bench, Costs, Noise, Step, Steps, Timing, Workload
+from attnproof.harness.running.errors import InfrastructureError, UsageError
+from attnproof.harness.timing.analysis.baseline import BaselineError, load, path_of, save
+from attnproof.harness.timing.analysis.regressions import against, confirm, grown_costs, slower
+from attnproof.harness.timing.statistics import interval
 
 HERE = Environment(
     attnproof="0.1.0",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.timing.counters import count, launches_and_waits
+from attnproof.harness.timing.process.counters import count, launches_and_waits
 
 GIVEN = torch.arange(600)
 FLAG = "ATTNPROOF_FAKE_CUDA"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from harness.model.run import Environment
-from harness.model.timing import Bench, Costs, Interval, Noise, Timing, Workload
-from harness.timing import history
-from harness.timing.baseline import load, save
+from attnproof.harness.model.run import Environment
+from attnproof.harness.model.timing import Bench, Costs, Interval, Noise, Timing, Workload
+from attnproof.harness.timing.analysis import history
+from attnproof.harness.timing.analysis.baseline import load, save
 
 ENVIRONMENT = Environment(
     attnproof="0.1.0",

@@ -6,16 +6,16 @@ import contextlib
 
 import pytest
 
-from harness.cases.batches import make_batch
-from harness.cases.workloads import named
-from harness.model.candidate import Candidate
-from harness.model.run import OperationResult
-from harness.operations import ALL
-from harness.timing import measuring
-from harness.timing.entries import Measured
-from harness.timing.measuring import TimingPlan, time_all
-from harness.timing.standing import Judged, Standing
-from harness.timing.timetable import timed_cases
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.steps.workloads import named
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.run import OperationResult
+from attnproof.harness.operations import ALL
+from attnproof.harness.timing import measuring
+from attnproof.harness.timing.measuring import TimingPlan, time_all
+from attnproof.harness.timing.plan.entries import Measured
+from attnproof.harness.timing.plan.standing import Judged, Standing
+from attnproof.harness.timing.plan.timetable import timed_cases
 
 SPLIT = "split_decodes_and_prefills"
 

@@ -12,12 +12,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.running.errors import InfrastructureError
-from harness.timing import control
-from harness.timing.clocks import HostClock, examine, host_clock, time_calls, time_each
-from harness.timing.noise import measure_noise
-from harness.timing.paired import Budget, Contestant, measure
-from harness.timing.quiet import quiet
+from attnproof.harness.running.errors import InfrastructureError
+from attnproof.harness.timing.analysis.noise import measure_noise
+from attnproof.harness.timing.process import control
+from attnproof.harness.timing.process.clocks import (
+    HostClock,
+    examine,
+    host_clock,
+    time_calls,
+    time_each,
+)
+from attnproof.harness.timing.process.paired import Budget, Contestant, measure
+from attnproof.harness.timing.process.quiet import quiet
 
 FEW = Budget(seconds=0.0, least_rounds=4, most_rounds=6)
 
@@ -60,7 +66,7 @@ def test_a_clock_too_coarse_is_an_error_in_one_line(readings):
 
 
 def test_a_clock_that_stands_still_is_an_error(monkeypatch):
-    monkeypatch.setattr("harness.timing.clocks._MOST_READINGS", 100)
+    monkeypatch.setattr("attnproof.harness.timing.process.clocks._MOST_READINGS", 100)
     with pytest.raises(InfrastructureError, match=r"^the clock stands still: [^\n]*$"):
         examine(lambda: 7)
 
@@ -79,8 +85,8 @@ def test_a_sample_is_the_mean_of_its_calls():
 
 
 def test_contestants_take_turns_and_neither_is_always_first(monkeypatch):
-    monkeypatch.setattr("harness.timing.clocks._SHORTEST_SAMPLE_NS", 1.0)
-    monkeypatch.setattr("harness.timing.clocks._STEPS_A_SAMPLE", 0)
+    monkeypatch.setattr("attnproof.harness.timing.process.clocks._SHORTEST_SAMPLE_NS", 1.0)
+    monkeypatch.setattr("attnproof.harness.timing.process.clocks._STEPS_A_SAMPLE", 0)
     log: list[str] = []
     found = measure([working("a", log), working("b", log)], FEW, "cpu")
     assert [sample.calls for sample in found] == [1, 1]
@@ -146,7 +152,7 @@ def test_what_a_contestant_raises_passes_through():
 
 ON_A_DEVICE = """
 import torch
-from harness.timing.paired import Budget, Contestant, measure
+from attnproof.harness.timing.process.paired import Budget, Contestant, measure
 given = torch.arange(1000, device="cuda")
 budget = Budget(seconds=0, least_rounds=4, most_rounds=4)
 for spent in (False, True):

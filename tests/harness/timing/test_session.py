@@ -6,24 +6,24 @@ import itertools
 
 import pytest
 
-from harness.cases.batches import make_batch
-from harness.cases.workloads import named
-from harness.model.candidate import Candidate
-from harness.operations import ALL
-from harness.running.errors import InfrastructureError
-from harness.timing.binding import is_spent
-from harness.timing.entries import Entry, StepEntry
-from harness.timing.paired import Budget
-from harness.timing.session import TimingProcess
-from harness.timing.timetable import timed_cases
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.steps.workloads import named
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.errors import InfrastructureError
+from attnproof.harness.timing.plan.entries import Entry, StepEntry
+from attnproof.harness.timing.plan.timetable import timed_cases
+from attnproof.harness.timing.process.binding import is_spent
+from attnproof.harness.timing.process.paired import Budget
+from attnproof.harness.timing.session import TimingProcess
 
 SPLIT, REORDER = "split_decodes_and_prefills", "reorder_batch_to_split_decodes_and_prefills"
 QUICK = Budget(seconds=0.02, least_rounds=4, most_rounds=6)
 WORKLOAD = named("mixed, 3 requests", "mixed", make_batch([1, 1, 5], [9, 20, 3], 16))
-SOUND = f"from reference import {SPLIT}\n"
+SOUND = f"from attnproof.reference import {SPLIT}\n"
 DIES = f"""
 import os, signal
-from reference import {SPLIT} as right
+from attnproof.reference import {SPLIT} as right
 calls = []
 def {SPLIT}(*args, **kwargs):
     calls.append(0)
@@ -36,7 +36,7 @@ def {SPLIT}(*args, **kwargs):
     raise IndexError("row 7")
 """
 RAISES_LATER = f"""
-from reference import {SPLIT} as right
+from attnproof.reference import {SPLIT} as right
 calls = []
 def {SPLIT}(*args, **kwargs):
     calls.append(0)
@@ -124,7 +124,7 @@ def test_who_raises_in_some_later_call_is_timed_alone_and_so_are_the_others(cand
 
 
 def test_who_closes_the_pipe_and_goes_on_is_ended(candidates, monkeypatch):
-    monkeypatch.setattr("harness.timing.session._DYING_S", 0.1)
+    monkeypatch.setattr("attnproof.harness.timing.session._DYING_S", 0.1)
     (found,) = measured(candidates(closing=CLOSES, sound=SOUND), entry(["closing", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
     assert found.wrong == {"closing": "closed its pipe and went on while it was timed"}
@@ -153,7 +153,7 @@ def test_a_step_is_all_of_its_operations(candidates):
     parts = [entry([], operation) for operation in (REORDER, SPLIT)]
     cases = tuple((part.operation, part.case) for part in parts)
     step = StepEntry("a trace", WORKLOAD.workload, cases, ("sound",))
-    source = f"from reference import {SPLIT}, {REORDER}\n"
+    source = f"from attnproof.reference import {SPLIT}, {REORDER}\n"
     alone = [entry(["sound"], SPLIT), step]
     one, whole = measured(candidates(sound=source), *alone)
     assert min(whole.samples[0].host_ns) > 0
@@ -162,7 +162,7 @@ def test_a_step_is_all_of_its_operations(candidates):
 
 
 def test_a_reordered_batch_is_spent_and_a_split_one_is_not():
-    import reference
+    from attnproof import reference
 
     for name, spent in ((REORDER, True), (SPLIT, False)):
         case = entry([], name).case
@@ -171,7 +171,7 @@ def test_a_reordered_batch_is_spent_and_a_split_one_is_not():
 
 
 def test_steps_of_a_class_are_not_spent_where_only_a_part_is_clocked():
-    import reference
+    from attnproof import reference
 
     name = "CommonMetadataBuilder"
     case = entry([], name).case

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.model.timing import Noise
-from harness.timing.noise import MINIMUM_EFFECT, beyond, noise_of
-from harness.timing.statistics import ALPHA, interval, mann_whitney, ratio, verdict
+from attnproof.harness.model.timing import Noise
+from attnproof.harness.timing.analysis.noise import MINIMUM_EFFECT, beyond, noise_of
+from attnproof.harness.timing.statistics import ALPHA, interval, mann_whitney, ratio, verdict
 
 NO_NOISE = Noise(comparisons=0, declared=0, floor=0.0, minimum_effect=0.03, clock_resolution_ns=1.0)
 SIDES = st.lists(st.integers(1, 12).map(float), min_size=1, max_size=25)

@@ -6,19 +6,18 @@ from itertools import pairwise
 
 import pytest
 
-from harness.cases.batches import make_batch
-from harness.cases.workloads import KINDS, REQUESTS, make, named, synthetic, traced
-from harness.model.candidate import Candidate
-from harness.model.case import Sourced
-from harness.model.run import OperationResult
-from harness.model.timing import Step, Steps
-from harness.model.verdict import Failure
-from harness.operations import ALL
-from harness.running.deviations import Explained
-from harness.running.ledger import Ledger
-from harness.timing.standing import Judged, Standing, read_ledgers
-from harness.timing.steps import comparisons, entries
-from harness.timing.timetable import (
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.steps.workloads import KINDS, REQUESTS, make, named, synthetic, traced
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Sourced
+from attnproof.harness.model.run import OperationResult
+from attnproof.harness.model.timing import Step, Steps
+from attnproof.harness.model.verdict import Failure
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.task.deviations import Explained
+from attnproof.harness.running.task.ledger import Ledger
+from attnproof.harness.timing.plan.standing import Judged, Standing, read_ledgers
+from attnproof.harness.timing.plan.timetable import (
     REORDER,
     STEP_OPERATIONS,
     decodes_first,
@@ -26,7 +25,8 @@ from harness.timing.timetable import (
     timed_steps,
     why_never,
 )
-from harness.verbs.timekeeping import workloads
+from attnproof.harness.timing.steps import comparisons, entries
+from attnproof.harness.verbs.timekeeping import workloads
 
 SMALL = [timed for timed in synthetic() if timed.workload.requests in (1, 8, 64)]
 SPLIT = "split_decodes_and_prefills"

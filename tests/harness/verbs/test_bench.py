@@ -8,9 +8,9 @@ import sys
 import msgspec
 import pytest
 
-from harness import cli
-from harness.model.timing import Bench
-from harness.running.errors import (
+from attnproof.harness import cli
+from attnproof.harness.model.timing import Bench
+from attnproof.harness.running.errors import (
     INCOMPLETE,
     INFRASTRUCTURE,
     MISMATCH,
@@ -19,13 +19,13 @@ from harness.running.errors import (
     VERIFIED,
     InfrastructureError,
 )
-from harness.timing.measuring import time_all
-from harness.verbs import timekeeping
+from attnproof.harness.timing.measuring import time_all
+from attnproof.harness.verbs import timekeeping
 
 OP = "is_block_tables_empty"
 CANDIDATE = f"""
 import os, time
-from reference import {OP} as right
+from attnproof.reference import {OP} as right
 def {OP}(*args, **kwargs):
     end = time.perf_counter() + float(os.environ.get("DELAY_S", "0"))
     while time.perf_counter() < end:
@@ -213,7 +213,7 @@ def test_a_baseline_of_other_operations_is_incomplete(bench, capfd):
 
 
 def test_a_run_without_a_time_is_no_baseline(bench, monkeypatch, tmp_path, capfd):
-    import harness.verbs.timekeeping as timekeeping
+    import attnproof.harness.verbs.timekeeping as timekeeping
 
     monkeypatch.setattr(timekeeping, "read_ledgers", lambda _: {})  # so no case was judged
     assert bench("--save-baseline", "main") == INCOMPLETE
@@ -276,7 +276,7 @@ def test_vllm_that_is_not_installed_is_one_line(bench, capfd):
 
 
 def test_a_clock_too_coarse_is_one_line_and_nothing_is_run(bench, monkeypatch, capfd):
-    import harness.verbs.timekeeping as timekeeping
+    import attnproof.harness.verbs.timekeeping as timekeeping
 
     def examine():
         raise InfrastructureError("the clock is too coarse: use another machine")
@@ -289,7 +289,7 @@ def test_a_clock_too_coarse_is_one_line_and_nothing_is_run(bench, monkeypatch, c
 def test_an_interrupt_leaves_what_was_timed_and_an_incomplete_run(
     bench, monkeypatch, tmp_path, capfd
 ):
-    from harness.timing.session import TimingProcess
+    from attnproof.harness.timing.session import TimingProcess
 
     measure, asked = TimingProcess.measure, []
 

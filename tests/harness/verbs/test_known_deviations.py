@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-import harness.running.candidates as candidates
-from harness.running.errors import UsageError
-from harness.verbs.replay import replay
-from harness.verbs.verify import Options, verify
+import attnproof.harness.running.candidates as candidates
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.verbs.replay import replay
+from attnproof.harness.verbs.verify import Options, verify
 from tests.harness.conftest import CANDIDATES
 
 SPLIT = "split_decodes_and_prefills"
@@ -70,7 +70,7 @@ def test_a_mistake_in_the_file_is_heard_of_before_the_run(verified, tmp_path):
 def test_without_vllm_its_candidate_is_one_line(monkeypatch):
     absent = {"vllm": None}
     monkeypatch.setattr(candidates, "_find_spec", lambda name: absent.get(name, name))
-    for name in ("vllm", "harness.adapters.vllm"):
+    for name in ("vllm", "attnproof.harness.adapters.vllm"):
         with pytest.raises(UsageError, match=f"candidate {name}: vLLM is not installed; `tox"):
             candidates.resolve([name], "auto")
 
@@ -78,8 +78,8 @@ def test_without_vllm_its_candidate_is_one_line(monkeypatch):
 def test_vllm_brings_its_known_deviations(monkeypatch):
     monkeypatch.setattr(candidates, "_find_spec", lambda _name: object())
     [candidate] = candidates.resolve(["vllm"], "auto")
-    assert (candidate.name, candidate.target) == ("vllm", "harness.adapters.vllm")
+    assert (candidate.name, candidate.target) == ("vllm", "attnproof.harness.adapters.vllm")
     assert candidate.deviations.endswith("vllm_deviations.toml")
-    [dotted] = candidates.resolve(["harness.adapters.vllm"], "auto")
+    [dotted] = candidates.resolve(["attnproof.harness.adapters.vllm"], "auto")
     assert dotted.deviations == candidate.deviations
     assert "vllm" not in [candidate.name for candidate in candidates.resolve([], "auto")]

@@ -8,21 +8,20 @@ import sys
 
 import pytest
 
-import optimized
-import reference
-from harness.cases.batches import make_batch
-from harness.cases.corpus import CaseFile, write_case
-from harness.model.case import Case
-from harness.running.errors import MISMATCH, VERIFIED
-from harness.strength.shared_mistakes import MISTAKES
-from harness.verbs.replay import replay
+from attnproof import optimized, reference
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.corpus import CaseFile, write_case
+from attnproof.harness.model.case import Case
+from attnproof.harness.running.errors import MISMATCH, VERIFIED
+from attnproof.harness.strength.shared_mistakes import MISTAKES
+from attnproof.harness.verbs.replay import replay
 
 STEPS = [{"do": "get"}, {"do": "set", "layout": "HND"}, {"do": "get"}]
 KEEPS_ITS_FIRST_ANSWER = """
 from functools import lru_cache
 
-import reference
-from reference import set_kv_cache_layout
+from attnproof import reference
+from attnproof.reference import set_kv_cache_layout
 
 
 @lru_cache

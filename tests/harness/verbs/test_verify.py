@@ -13,13 +13,13 @@ import jsonschema
 import msgspec
 import pytest
 
-import harness.report
-from harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
-from harness.verbs.replay import replay
-from harness.verbs.verify import Options, verify
+import attnproof.harness.report
+from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
+from attnproof.harness.verbs.replay import replay
+from attnproof.harness.verbs.verify import Options, verify
 
 CANDIDATES = Path(__file__).parents[1] / "candidates"
-SCHEMA = Path(harness.report.__file__).parent / "summary.schema.json"
+SCHEMA = Path(attnproof.harness.report.__file__).parent / "summary.schema.json"
 FILES = {"results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "cases"}
 
 
@@ -149,7 +149,7 @@ def test_operation_that_nobody_offers_is_incomplete(options):
 
 
 def test_gpu_lane_without_a_gpu_is_incomplete(options):
-    from harness.running.environment import gpu_name
+    from attnproof.harness.running.parent.environment import gpu_name
 
     if gpu_name() is not None:
         pytest.skip("this machine has a GPU")
@@ -160,7 +160,7 @@ def test_gpu_lane_without_a_gpu_is_incomplete(options):
 
 
 def _start(out: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "harness", "verify", "--seconds", "3", "--no-remember"]
+    command = [sys.executable, "-m", "attnproof", "verify", "--seconds", "3", "--no-remember"]
     command += ["--candidate", "reference", "--out", str(out), "--steps", "0"]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -1,5 +1,0 @@
-"""`python -m harness` is `attnproof`."""
-
-from harness.cli import main
-
-main()

@@ -1,0 +1,1 @@
+"""Batches in numbers, drawn by Hypothesis and laid out as tensors."""

@@ -1,0 +1,180 @@
+"""From the numbers of a `Batch` to the tensors of a `CommonAttentionMetadata`.
+
+Everything that SPEC.md rule 0.4 calls stale is filled with a pattern that the caller
+chooses: block-table columns behind a sequence, spare rows and slots, spare logits
+indices. A correct operation gives the same result whatever the pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from attnproof.harness.cases.batches import subclass
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
+from attnproof.harness.model.case import Batch
+from attnproof.reference.shared import CommonAttentionMetadata
+
+_MIRRORED = ("query_start_loc", "seq_lens")
+
+
+class Numbers:
+    """The arrays of a batch, stale places marked; made once, laid out once per pattern."""
+
+    def __init__(self, batch: Batch) -> None:
+        padding = [0] * batch.padded_requests
+        query_lens = np.array([*batch.query_lens, *padding], dtype=np.int64)
+        computed = np.array([*batch.computed_lens, *padding], dtype=np.int64)
+        offsets = np.zeros(len(query_lens) + 1, dtype=np.int64)
+        np.cumsum(query_lens, out=offsets[1:])
+        self.batch = batch
+        self.query_start_loc = offsets.astype(_dtype(batch, "offsets"))
+        self.seq_lens = (computed + query_lens).astype(_dtype(batch, "lengths"))
+        self.num_computed_tokens = computed.astype(_dtype(batch, "computed"))
+        self.num_reqs = len(query_lens)
+        self.num_actual_tokens = int(offsets[-1]) + batch.padded_tokens
+        self.max_query_len = int(query_lens.max(initial=0)) + batch.query_slack
+        self.max_seq_len = int(self.seq_lens.max(initial=0)) + batch.seq_slack
+        self.block_table, self.stale_blocks = _block_table(batch, self.num_reqs)
+        self.slot_mapping = _slots(batch, self.num_actual_tokens)
+
+    def block_table_with(self, stale: int) -> np.ndarray:
+        """(R, W) int32 block table with `stale` in every stale place."""
+        table = self.block_table.copy()
+        table[self.stale_blocks] = stale
+        return table
+
+    def pieces(self, stale: int) -> list[Piece]:
+        """Every tensor of the metadata, to be laid out in an arena."""
+        batch = self.batch
+        step = 2 if batch.strided else 1
+        slots = np.concatenate([self.slot_mapping, np.full(batch.spare_slots, stale)])
+        arrays = {
+            "query_start_loc": self.query_start_loc,
+            "seq_lens": self.seq_lens,
+            "num_computed_tokens": self.num_computed_tokens,
+        }
+        pieces = [
+            Piece(f"{name}_cpu", values, on_cpu=True, strides=(step,))
+            for name, values in arrays.items()
+        ]
+        pieces += [Piece(name, arrays[name], on_cpu=False, strides=(step,)) for name in _MIRRORED]
+        pieces.append(Piece("slot_mapping", slots.astype(np.int64), False, (step,)))
+        pieces.append(table_piece("block_table_tensor", self.block_table_with(stale), step))
+        if batch.logits_indices is not None:
+            indices = [*batch.logits_indices, *[stale] * batch.logits_padding]
+            values = np.array(indices, dtype=self.query_start_loc.dtype)
+            pieces.append(Piece("logits_indices_padded", values, False, (step,)))
+        for name, on_cpu in (("encoder_seq_lens", True), ("dcp_local_seq_lens", False)):
+            rows = getattr(batch, name)
+            if rows is not None:
+                pieces.append(
+                    Piece(name, np.array(rows, dtype=self.seq_lens.dtype), on_cpu, (step,))
+                )
+        if batch.subclassed:
+            sizes = (self.num_reqs, self.num_actual_tokens, batch.spare_slots)
+            pieces += subclass.pieces(*sizes, stale, step)
+        return pieces
+
+
+def _dtype(batch: Batch, what: str) -> np.dtype:
+    return np.dtype(np.int64 if batch.dtype in ("int64", f"int64 {what}") else np.int32)
+
+
+def table_piece(name: str, table: np.ndarray, step: int) -> Piece:
+    """A block table whose rows are longer in memory than it is wide, as engines have them."""
+    return Piece(name, table, on_cpu=False, strides=(step * table.shape[1] + 3, step))
+
+
+def _block_table(batch: Batch, num_reqs: int) -> tuple[np.ndarray, np.ndarray]:
+    width = max(map(len, batch.blocks), default=0) + batch.spare_columns
+    if num_reqs and not width:
+        width = 1
+    table = np.zeros((num_reqs, width), dtype=np.int32)
+    stale = np.ones((num_reqs, width), dtype=np.bool_)
+    for row, blocks in enumerate(batch.blocks):
+        table[row, : len(blocks)] = blocks
+        stale[row, : len(blocks)] = False
+    return table, stale
+
+
+def _slots(batch: Batch, num_actual_tokens: int) -> np.ndarray:
+    slots = np.full(num_actual_tokens, -1, dtype=np.int64)
+    token = 0
+    for blocks, computed, query_len in zip(
+        batch.blocks, batch.computed_lens, batch.query_lens, strict=True
+    ):
+        if query_len:
+            positions = np.arange(computed, computed + query_len)
+            ids = np.array(blocks, dtype=np.int64)[positions // batch.block_size]
+            slots[token : token + query_len] = ids * batch.block_size + positions % batch.block_size
+            token += query_len
+    return slots
+
+
+_latest: dict[int, tuple[Batch, Numbers]] = {}
+
+
+def numbers(batch: Batch, pattern: int = 0) -> Numbers:
+    """The arrays of `batch`; the latest are kept, as each case is laid out several times.
+
+    With pattern 1 the live blocks have other ids, so that an answer that was kept for
+    a batch of the same shape is wrong.
+    """
+    latest = _latest.get(pattern)
+    if latest is None or latest[0] is not batch:
+        other = msgspec.structs.replace(batch, blocks=_other_ids(batch)) if pattern else batch
+        latest = _latest[pattern] = (batch, Numbers(other))
+    return latest[1]
+
+
+def _other_ids(batch: Batch) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(block ^ 1 for block in blocks) for blocks in batch.blocks)
+
+
+def lay_out(
+    batch: Batch,
+    pattern: int = 0,
+    device: str = "cpu",
+    more: Iterable[Piece] = (),
+) -> tuple[CommonAttentionMetadata, Arena]:
+    """The batch as metadata on `device`, its stale places filled with pattern 0 or 1.
+
+    The arena has the pieces in `more` too. Pattern 1 also gives the live blocks other
+    ids. Where the batch says so it is of a subclass with more fields.
+    """
+    made = numbers(batch, pattern)
+    stale = STALE_PATTERNS[pattern]
+    arena = Arena([*made.pieces(stale), *more], stale, device)
+    tensors: dict[str, Any] = dict(arena.tensors)
+    encoder = tensors.get("encoder_seq_lens")
+    num_logits = batch.num_logits if batch.logits_indices is None else len(batch.logits_indices)
+    metadata_class, added = CommonAttentionMetadata, dict[str, Any]()
+    if batch.subclassed:
+        names = (*subclass.REQUEST_FIELDS, *subclass.TOKEN_FIELDS)
+        metadata_class = subclass.Subclassed
+        added = {name: tensors[name] for name in names}
+        added |= subclass.plain_fields(made.num_reqs)
+    metadata = metadata_class(
+        query_start_loc=tensors["query_start_loc"],
+        query_start_loc_cpu=tensors["query_start_loc_cpu"],
+        seq_lens=tensors["seq_lens"],
+        seq_lens_cpu=tensors["seq_lens_cpu"],
+        num_computed_tokens_cpu=tensors["num_computed_tokens_cpu"],
+        num_reqs=made.num_reqs,
+        num_actual_tokens=made.num_actual_tokens,
+        max_query_len=made.max_query_len,
+        max_seq_len=made.max_seq_len,
+        block_table_tensor=tensors["block_table_tensor"],
+        slot_mapping=tensors["slot_mapping"],
+        causal=batch.causal,
+        logits_indices_padded=tensors.get("logits_indices_padded"),
+        num_logits_indices=num_logits,
+        encoder_seq_lens=None if encoder is None else encoder.numpy(),
+        dcp_local_seq_lens=tensors.get("dcp_local_seq_lens"),
+        **added,
+    )
+    return metadata, arena

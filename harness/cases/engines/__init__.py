@@ -1,0 +1,1 @@
+"""Stand-ins for the objects of an engine that operations read."""

@@ -1,0 +1,203 @@
+"""A small attention backend as engines have them, made from numbers: every way to hold metadata.
+
+A class factory must find what a metadata class holds by looking at it. So the classes
+made here differ in form (dataclass, frozen, slots, plain) and in how each of their
+fields gets its value, and no field is called like one of a real backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, make_dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+
+from attnproof.reference.shared import (
+    AttentionBackend,
+    AttentionMetadataBuilder,
+    CommonAttentionMetadata,
+)
+
+DATACLASS, FROZEN, SLOTS, PLAIN, PLAIN_SLOTS = range(5)
+"""Forms of a metadata class; the first three are dataclasses."""
+REQUIRED, DEFAULT, FACTORY, KEYWORD, COMPUTED, ATTACHED = range(6)
+"""How a field gets its value: from the caller, by default (two ways), by keyword only, in
+`__post_init__`, or set on the instance after it was made."""
+BATCH_FIELDS = ("num_actual_tokens", "max_query_len", "query_start_loc", "seq_lens")
+"""What every metadata class takes over from the common metadata."""
+
+
+def field_names(kinds: Sequence[int]) -> list[str]:
+    """Names of the fields that a metadata class has beside BATCH_FIELDS."""
+    return [f"detail_{number}" for number in range(len(kinds))]
+
+
+def expected_values(kinds: Sequence[int]) -> dict[str, Any]:
+    """The values of these fields in what the builder makes."""
+    values: dict[str, Any] = {}
+    for name, number, kind in zip(field_names(kinds), range(len(kinds)), kinds, strict=True):
+        given = {DEFAULT: 10 + number, FACTORY: [number], COMPUTED: 200 + number}
+        values[name] = given.get(kind, 100 + number)
+    return values
+
+
+def metadata_class(form: int, kinds: Sequence[int]) -> type[Any]:
+    """A class `EngineMetadata` of the form, with a field for each of `kinds`."""
+    if form in (PLAIN, PLAIN_SLOTS):
+        members: dict[str, Any] = {"__doc__": "Metadata of the small backend."}
+        if form == PLAIN:
+            return type("EngineMetadata", (), members)
+        base = type("EngineMetadataBase", (), {"__slots__": BATCH_FIELDS})
+        return type("EngineMetadata", (base,), members | {"__slots__": field_names(kinds)})
+    specified: list[tuple[str, Any] | tuple[str, Any, Any]] = [
+        (name, torch.Tensor if name.endswith(("loc", "lens")) else int) for name in BATCH_FIELDS
+    ]
+    computed = {}
+    details = list(zip(field_names(kinds), kinds, range(len(kinds)), strict=True))
+    for name, kind, number in sorted(details, key=lambda detail: detail[1]):
+        if kind == REQUIRED:
+            specified.append((name, int))
+        elif kind == FACTORY:
+            specified.append((name, list, field(default_factory=partial(list, (number,)))))
+        elif kind == KEYWORD:
+            specified.append((name, int, field(kw_only=True)))
+        elif kind == COMPUTED:
+            specified.append((name, int, field(init=False)))
+            computed[name] = 200 + number
+        elif kind == DEFAULT or form == SLOTS:  # a slot must be declared
+            specified.append((name, int, 10 + number))
+
+    def post_init(self: Any) -> None:
+        for name, value in computed.items():
+            object.__setattr__(self, name, value)
+
+    return make_dataclass(
+        "EngineMetadata",
+        specified,
+        namespace={
+            "__post_init__": post_init,
+            "__doc__": "Metadata of the small backend.",
+            "__module__": __name__,
+        },
+        frozen=form == FROZEN,
+        slots=form == SLOTS,
+        # Tensors have no truth value: of the frozen ones none are compared here either.
+        eq=form == FROZEN,
+        order=form == FROZEN,
+        unsafe_hash=form == SLOTS,
+        repr=form != SLOTS,
+    )
+
+
+def make_metadata(
+    cls: type[Any], form: int, kinds: Sequence[int], common: CommonAttentionMetadata
+) -> Any:
+    """An instance for the batch: `expected_values(kinds)` and the batch's fields."""
+    values = {name: getattr(common, name) for name in BATCH_FIELDS}
+    details = expected_values(kinds)
+    if form in (PLAIN, PLAIN_SLOTS):
+        made, later = cls(), values | details
+    else:
+        by_name = dict(zip(details, kinds, strict=True))
+        taken = [n for n, kind in by_name.items() if kind in (REQUIRED, KEYWORD)]
+        made = cls(**values, **{name: details[name] for name in taken})
+        later = {n: details[n] for n, kind in by_name.items() if kind == ATTACHED}
+    for name, value in later.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+class EngineBackend(AttentionBackend):
+    """What all backends made here share."""
+
+    accept_output_buffer: ClassVar[bool] = True
+
+    @staticmethod
+    def get_name() -> str:
+        """The name that engines look it up by."""
+        return "ENGINE"
+
+    @staticmethod
+    def get_impl_cls() -> type[Any]:
+        """None of these tests runs attention."""
+        raise NotImplementedError
+
+    @staticmethod
+    def get_state_cls() -> type[Any]:
+        """No graph is captured."""
+        raise NotImplementedError
+
+    @staticmethod
+    def get_kv_cache_shape(
+        num_blocks: int, block_size: int, num_kv_heads: int, head_size: int
+    ) -> tuple[int, ...]:
+        """Keys and values side by side."""
+        return (2, num_blocks, block_size, num_kv_heads, head_size)
+
+    @staticmethod
+    def swap_blocks(
+        src_kv_cache: torch.Tensor, dst_kv_cache: torch.Tensor, src_to_dst: torch.Tensor
+    ) -> None:
+        """There is no cache."""
+
+    @staticmethod
+    def copy_blocks(kv_caches: list[torch.Tensor], src_to_dists: torch.Tensor) -> None:
+        """There is no cache."""
+
+
+def make_backend(form: int, kinds: Sequence[int]) -> type[AttentionBackend]:
+    """A backend whose builder makes a `metadata_class(form, kinds)`.
+
+    From its second step on it makes `later_metadata_cls`, a subclass of that: a builder
+    may. It remembers in `given` what each `build` was given.
+    """
+    metadata_cls = metadata_class(form, kinds)
+    later_cls = type("LaterMetadata", (metadata_cls,), {})
+
+    class EngineBuilder(AttentionMetadataBuilder[Any]):
+        """Makes the metadata of each step."""
+
+        def __init__(
+            self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
+        ) -> None:
+            super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+            self.given: list[tuple[int, CommonAttentionMetadata, bool]] = []
+
+        def build(
+            self,
+            common_prefix_len: int,
+            common_attn_metadata: CommonAttentionMetadata,
+            fast_build: bool = False,
+        ) -> Any:
+            """The batch's fields, and the class's own."""
+            self.given.append((common_prefix_len, common_attn_metadata, fast_build))
+            cls = metadata_cls if len(self.given) == 1 else later_cls
+            return make_metadata(cls, form, kinds, common_attn_metadata)
+
+    class Backend(EngineBackend):
+        """The backend of this builder."""
+
+        later_metadata_cls: ClassVar[type[Any]] = later_cls
+
+        @staticmethod
+        def get_metadata_cls() -> type[Any]:
+            """The class made for this backend."""
+            return metadata_cls
+
+        @staticmethod
+        def get_builder_cls() -> type[Any]:
+            """The builder made for this backend."""
+            return EngineBuilder
+
+    Backend.__name__ = Backend.__qualname__ = "EngineBackend"
+    return Backend
+
+
+def make_builder(backend: type[Any], device: str = "cpu") -> Any:
+    """An instance of the backend's builder, as an engine makes it."""
+    spec = SimpleNamespace(block_size=16)
+    config = SimpleNamespace(speculative_config=None)
+    return backend.get_builder_cls()(spec, ["layers.0.attn"], config, torch.device(device))

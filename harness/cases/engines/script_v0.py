@@ -1,0 +1,70 @@
+"""A V0 engine's objects in a line of source each, for sequences that are shown as programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from attnproof.harness.cases.engines.v0 import (
+    Backend,
+    InputBuilder,
+    InterData,
+    MetadataV0,
+    Runner,
+    seq_groups,
+)
+from attnproof.harness.cases.engines.v0 import Step as _Step
+from attnproof.harness.model.case import Batch
+
+BLOCK_SIZE = 2
+ROWS, BLOCKS = 4, 5
+"""Most rows and blocks of a graph."""
+
+
+def runner(backend: str = "FLASH_ATTN") -> Runner:
+    """A runner on the CPU whose graphs hold ROWS sequences of BLOCKS blocks."""
+    tables = np.zeros((ROWS, BLOCKS), dtype=np.int32)
+    return Runner(torch.device("cpu"), tables, attn_backend=Backend(backend))
+
+
+def input_builder() -> InputBuilder:
+    """An input builder with chunked prefill and no sequence group yet."""
+    return InputBuilder(runner(), None, BLOCK_SIZE, [], True)
+
+
+def request(number: int, query_len: int, context_len: int, *, image: bool = False) -> InterData:
+    """The group of one request, a decode if one token follows others; its blocks are its own."""
+    count = -(-(query_len + context_len) // BLOCK_SIZE)
+    blocks = tuple(range(10 * number, 10 * number + count))
+    batch = Batch(BLOCK_SIZE, (query_len,), (context_len,), (blocks,))
+    group = seq_groups(batch, _Step(images=(0,) if image else ()))[0]
+    group.seq_ids = [number]
+    group.block_tables = {number: list(blocks)}
+    return group
+
+
+def decodes(rows: int, width: int, value: int) -> MetadataV0:
+    """A step of `rows` decodes whose tensors hold `value` and numbers above it, row by row."""
+    lens = torch.arange(value, value + rows, dtype=torch.int32)
+    tables = lens[:, None].repeat(1, width)
+    return MetadataV0(
+        num_prefills=0,
+        num_prefill_tokens=0,
+        num_decode_tokens=rows,
+        slot_mapping=lens.long(),
+        multi_modal_placeholder_index_maps=None,
+        enable_kv_scales_calculation=True,
+        seq_lens=None,
+        seq_lens_tensor=lens,
+        max_query_len=1,
+        max_prefill_seq_len=0,
+        max_decode_seq_len=value + rows,
+        query_start_loc=None,
+        seq_start_loc=None,
+        context_lens_tensor=None,
+        block_tables=tables,
+        use_cuda_graph=True,
+        encoder_seq_lens_tensor=lens + 1,
+        cross_slot_mapping=torch.zeros(0, dtype=torch.int64),
+        cross_block_tables=tables + 2,
+    )

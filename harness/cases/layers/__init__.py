@@ -1,0 +1,1 @@
+"""Queries, keys, values and caches of one attention layer."""

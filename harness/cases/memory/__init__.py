@@ -1,0 +1,1 @@
+"""Guarded memory that the tensors of a call lie in."""

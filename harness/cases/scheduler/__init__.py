@@ -1,0 +1,1 @@
+"""A continuous-batching scheduler: requests in, engine steps out."""

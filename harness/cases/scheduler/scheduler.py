@@ -1,0 +1,260 @@
+"""A continuous-batching scheduler that behaves as vLLM V1's: requests in, steps out.
+
+docs/scheduler.md holds it against a measured vLLM run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from attnproof.harness.cases.scheduler.block_pool import BlockKeys, BlockPool
+from attnproof.harness.cases.scheduler.config import SchedulerConfig
+from attnproof.harness.cases.scheduler.request import Live, ScheduleCounts, accept
+from attnproof.harness.cases.scheduler.step import (
+    COMPUTED,
+    DRAFTS,
+    END,
+    HELD,
+    KNOWN,
+    NUM_FIELDS,
+    PROMPT,
+    Ints,
+    Step,
+)
+from attnproof.harness.cases.traces.formats import TraceRequest
+
+
+class Scheduler:
+    """Iterates over the steps of a schedule; the clock follows the cost of the steps.
+
+    Each step first serves running requests in order of admission, then admits waiting ones,
+    within the token budget. When no block is left, the last running request is preempted: it
+    loses its blocks, goes to the front of the queue and computes everything again.
+    """
+
+    def __init__(
+        self, requests: Sequence[TraceRequest], config: SchedulerConfig | None = None
+    ) -> None:
+        self.config = config or SchedulerConfig()
+        self.counts = ScheduleCounts()
+        self.clock_s = 0.0
+        self.pool = BlockPool(self.config.num_blocks)
+        self._keys = BlockKeys(self.config.block_size)
+        self._random = np.random.default_rng(self.config.seed)
+        self._requests = requests
+        self.served = accept(requests, self.config, self.counts)
+        """Every request that is served at all, in order of arrival."""
+        self._future = deque(self.served)
+        self._waiting: deque[Live] = deque()
+        self._running: list[Live] = []
+        self._state: Ints = np.zeros((NUM_FIELDS, self.config.max_num_seqs), np.int64)
+
+    def __iter__(self) -> Iterator[Step]:
+        while True:
+            if not self._running and not self._waiting:
+                if not self._future:
+                    return
+                self.clock_s = max(self.clock_s, self._future[0].arrival_s)
+            self._arrive()
+            step, query = self._schedule()
+            yield step
+            self.clock_s += step.seconds()
+            self._commit(query)
+
+    def _arrive(self) -> None:
+        while self._future and self._future[0].arrival_s <= self.clock_s:
+            served = self._future.popleft()
+            keys: list[int] = []
+            if self.config.enable_prefix_caching:
+                keys = self._keys.of_prompt(self._requests[served.request], served.input_tokens)
+            self._waiting.append(Live(served, keys))
+
+    def _schedule(self) -> tuple[Step, Ints]:
+        """The next step, and the query length of every running request (0 if left out)."""
+        query = self._wanted()
+        before = len(self._running)
+        self._grow(query)
+        preempted = before - len(self._running)
+        query = query[: len(self._running)]
+        if not preempted:
+            query = np.concatenate([query, self._admit(int(query.sum()))])
+        elif not self._running:
+            raise RuntimeError("the last running request was preempted: the pool is too small")
+        admitted = len(self._running) - before if not preempted else 0
+        step = self._step(query)
+        step.num_preempted, step.num_admitted = preempted, admitted
+        return step, query
+
+    def _step(self, query: Ints) -> Step:
+        state = self._state[:, : len(query)]
+        blocks = [live.blocks for live in self._running]
+        if query.all():
+            state, scheduled = state.copy(), query
+        else:
+            chosen = np.flatnonzero(query)
+            state, scheduled = state[:, chosen], query[chosen]
+            blocks = [blocks[row] for row in chosen.tolist()]
+        step = Step(self.counts.steps, self.clock_s, self.config, state, scheduled, blocks)
+        step.num_running, step.num_waiting = len(self._running), len(self._waiting)
+        step.num_free_blocks = self.pool.num_free
+        self.counts.steps += 1
+        return step
+
+    def _wanted(self) -> Ints:
+        """Query lengths of the running requests, within the budget, oldest first."""
+        state = self._state[:, : len(self._running)]
+        query: Ints = state[KNOWN] - state[COMPUTED]
+        if self.config.num_speculative_tokens:
+            query += state[DRAFTS]
+            np.minimum(query, self.config.max_model_len - 1 - state[COMPUTED], out=query)
+        if self.config.long_prefill_token_threshold:
+            np.minimum(query, self.config.long_prefill_token_threshold, out=query)
+        budget = self.config.max_num_batched_tokens
+        if query.sum() > budget:
+            left = budget - (np.cumsum(query) - query)
+            query = np.clip(query, 0, np.maximum(left, 0))
+        return query
+
+    def _grow(self, query: Ints) -> None:
+        """Give the running requests the blocks they need; preempt from the back if there are none.
+
+        A request is served at the cost of younger ones only, so what was served stays.
+        """
+        state = self._state[:, : len(query)]
+        needed = -(-(state[COMPUTED] + query) // self.config.block_size)
+        for row in np.flatnonzero(needed > state[HELD]).tolist():
+            count = int(needed[row])
+            while row < len(self._running) and (
+                self.pool.num_free < count - len(self._running[row].blocks)
+            ):
+                self._preempt()
+            if row >= len(self._running):
+                return
+            live = self._running[row]
+            live.blocks += self.pool.allocate(count - len(live.blocks))
+            state[HELD, row] = count
+            if live.remembered < len(live.keys):
+                self._remember(live, int(state[COMPUTED, row] + query[row]))
+
+    def _preempt(self) -> None:
+        live = self._running.pop()
+        column = self._state[:, len(self._running)]
+        live.known = int(column[KNOWN])
+        if self.config.enable_prefix_caching:
+            # Nobody else can hit these blocks, so they are remembered no sooner than now.
+            self._remember(live, int(column[COMPUTED]))
+            first, stop = len(live.keys), int(column[COMPUTED]) // self.config.block_size
+            if stop > first:
+                keys = self._keys.own(live.served.request, first, stop)
+                self.pool.remember(live.blocks[first:stop], keys)
+        self._drop_blocks(live)
+        live.served.preemptions += 1
+        self.counts.preemptions += 1
+        self._waiting.appendleft(live)
+
+    def _remember(self, live: Live, computed: int) -> None:
+        """Let others find the shareable blocks that are full with `computed` tokens."""
+        first, stop = live.remembered, min(computed // self.config.block_size, len(live.keys))
+        if stop > first:
+            self.pool.remember(live.blocks[first:stop], live.keys[first:stop])
+            live.remembered = stop
+
+    def _drop_blocks(self, live: Live) -> None:
+        self.pool.release(live.blocks)
+        live.blocks = []
+
+    def _admit(self, scheduled: int) -> Ints:
+        """Move requests from the queue to the running ones; their query lengths."""
+        query: list[int] = []
+        budget = self.config.max_num_batched_tokens - scheduled
+        limit = self.config.long_prefill_token_threshold or budget
+        while self._waiting and budget > 0 and len(self._running) < self.config.max_num_seqs:
+            live = self._waiting[0]
+            hits = self._hits(live)
+            hit = len(hits) * self.config.block_size
+            tokens = min(live.known - hit, limit, budget)
+            if not self._fits(live, hits, hit + tokens):
+                break
+            self._waiting.popleft()
+            self._start(live, hits, tokens)
+            query.append(tokens)
+            budget -= tokens
+        return np.array(query, np.int64)
+
+    def _hits(self, live: Live) -> list[int]:
+        """Cached blocks of the request's prefix; its last token is always computed."""
+        if not self.config.enable_prefix_caching:
+            return []
+        most = (live.known - 1) // self.config.block_size
+        hits = self.pool.cached(live.keys[:most])
+        if live.served.preemptions and len(hits) == len(live.keys):
+            hits += self.pool.cached(self._keys.own(live.served.request, len(hits), most))
+        return hits
+
+    def _fits(self, live: Live, hits: list[int], tokens: int) -> bool:
+        reach = live.known if self.config.scheduler_reserve_full_isl else tokens
+        needed = -(-reach // self.config.block_size) - len(hits)
+        return needed + self.pool.num_idle(hits) <= self.pool.num_free
+
+    def _start(self, live: Live, hits: list[int], tokens: int) -> None:
+        size, served = self.config.block_size, live.served
+        hit = len(hits) * size
+        self.pool.share(hits)
+        count = -(-(hit + tokens) // size)
+        live.blocks = hits + self.pool.allocate(count - len(hits))
+        live.remembered = min(len(hits), len(live.keys))
+        self._remember(live, hit + tokens)
+        if served.scheduled_s < 0:
+            served.scheduled_s = self.clock_s
+        end = served.input_tokens + served.output_tokens
+        resumed = live.known if served.preemptions else 0
+        column = (live.known, hit, count, end, served.input_tokens, 0, hit, resumed, served.request)
+        self._state[:, len(self._running)] = column
+        self._running.append(live)
+        self.counts.cached_tokens += hit
+
+    def _commit(self, query: Ints) -> None:
+        """Compute the step: requests whose known tokens are all computed get new ones."""
+        state = self._state[:, : len(query)]
+        state[COMPUTED] += query
+        sampled = state[COMPUTED] >= state[KNOWN]
+        first = np.flatnonzero(sampled & (state[KNOWN] == state[PROMPT]))
+        if self.config.num_speculative_tokens:
+            self._verify(state, sampled)
+        else:
+            state[KNOWN] += sampled
+        for row in first.tolist():
+            served = self._running[row].served
+            if served.first_token_s < 0:
+                served.first_token_s = self.clock_s
+        finished = state[KNOWN] >= state[END]
+        if finished.any():
+            self._finish(finished)
+
+    def _verify(self, state: Ints, sampled: np.ndarray) -> None:
+        """Accept drafts of the sampled requests, forget the rest, and draft anew."""
+        drafted = np.where(sampled, state[COMPUTED] - state[KNOWN], 0)
+        shape = (self.config.num_speculative_tokens, len(drafted))
+        right = self._random.random(shape) < self.config.acceptance_rate
+        accepted = np.minimum(np.logical_and.accumulate(right).sum(axis=0), drafted)
+        state[KNOWN] += np.where(sampled, accepted + 1, 0)
+        np.minimum(state[KNOWN], state[END], out=state[KNOWN])
+        state[COMPUTED] = np.where(sampled, state[KNOWN] - 1, state[COMPUTED])
+        drafts = self._random.random(len(drafted)) < self.config.draft_rate
+        state[DRAFTS] = np.where(sampled, drafts * shape[0], state[DRAFTS])
+
+    def _finish(self, finished: np.ndarray) -> None:
+        for row in np.flatnonzero(finished).tolist():
+            live = self._running[row]
+            column = self._state[:, row]
+            live.served.generated = int(column[KNOWN] - column[PROMPT])
+            live.served.finished_s = self.clock_s
+            self._remember(live, int(column[COMPUTED]))
+            self._drop_blocks(live)
+            self.counts.finished += 1
+        kept = np.flatnonzero(~finished)
+        self._state[:, : len(kept)] = self._state[:, kept]
+        self._running = [self._running[row] for row in kept.tolist()]

@@ -1,0 +1,128 @@
+"""Batches that are timed: as engines have them, the same ones for the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from attnproof.harness.cases.scheduler.config import SchedulerConfig
+from attnproof.harness.cases.scheduler.scheduler import Scheduler
+from attnproof.harness.cases.steps.sampler import sample_requests
+from attnproof.harness.cases.traces.formats import TraceRequest
+from attnproof.harness.cases.traces.reading import read_trace
+from attnproof.harness.model.case import Batch
+from attnproof.harness.model.timing import Workload
+
+Kind = Literal["decode", "mixed", "prefill"]
+REQUESTS: Final = (1, 8, 64, 256, 1024)
+KINDS: Final[tuple[Kind, ...]] = ("decode", "mixed", "prefill")
+BLOCK_SIZE: Final = 16
+_LONGEST = 8192
+"""Most tokens of a sequence."""
+_QUERY = (16, 256)
+"""Fewest and most query tokens of a prefill."""
+_SHARING = 0.25
+"""Part of the requests that have the beginning of another one's prompt in the cache."""
+_ENGINE = SchedulerConfig(max_num_seqs=256, num_blocks=16384)
+_TRACE_REQUESTS, _TRACE_STEPS = 1500, 6000
+_MOST_BLOCKS = 60_000
+
+
+class Timed(NamedTuple):
+    """A batch to time, and what it is called."""
+
+    workload: Workload
+    batch: Batch
+
+
+def synthetic(seed: int = 0) -> Iterator[Timed]:
+    """Every kind of step at every number of requests."""
+    for requests in REQUESTS:
+        for kind in KINDS:
+            count = "1 request" if requests == 1 else f"{requests} requests"
+            yield named(f"{kind}, {count}", kind, make(kind, requests, seed))
+
+
+def named(name: str, kind: Literal[Kind, "trace", "model"], batch: Batch) -> Timed:
+    """The batch under a name."""
+    size = {"requests": batch.num_requests, "tokens": batch.num_tokens}
+    return Timed(Workload(name=name, kind=kind, **size), batch)
+
+
+def make(kind: Kind, requests: int, seed: int = 0) -> Batch:
+    """A step of `requests` requests, decodes first, one in eight a prefill if mixed.
+
+    Contexts are log-uniform up to 8,192 tokens, blocks shuffled, some prefixes shared.
+    """
+    random = np.random.default_rng([seed, requests, KINDS.index(kind)])
+    query = np.ones(requests, np.int64)
+    prefills = {"decode": 0, "mixed": max(1, requests // 8), "prefill": requests}[kind]
+    if prefills:
+        query[-prefills:] = _log_uniform(random, *_QUERY, prefills)
+    computed = _log_uniform(random, 1, _LONGEST - _QUERY[1], requests)
+    if kind == "prefill":
+        computed[random.random(requests) < 0.5] = 0
+    return Batch(
+        block_size=BLOCK_SIZE,
+        query_lens=tuple(query.tolist()),
+        computed_lens=tuple(computed.tolist()),
+        blocks=_blocks(random, query, computed),
+    )
+
+
+def _log_uniform(random: np.random.Generator, low: int, high: int, count: int) -> np.ndarray:
+    drawn: np.ndarray = np.exp(random.uniform(np.log(low), np.log(high), count)).astype(np.int64)
+    return drawn
+
+
+def _blocks(
+    random: np.random.Generator, query: np.ndarray, computed: np.ndarray
+) -> tuple[tuple[int, ...], ...]:
+    """Shuffled block ids of each request; some begin with another request's full blocks."""
+    counts = -(-(query + computed) // BLOCK_SIZE)
+    # Block 0 is the engine's null block; a cache is never quite full.
+    ids = random.permutation(np.arange(1, 1 + int(counts.sum()) * 5 // 4))
+    rows: list[np.ndarray] = []
+    taken = 0
+    for row, count in enumerate(counts.tolist()):
+        blocks = ids[taken : taken + count].copy()
+        taken += count
+        if row and random.random() < _SHARING:
+            other = int(random.integers(row))
+            full = int(min(computed[row], computed[other])) // BLOCK_SIZE
+            blocks[:full] = rows[other][:full]
+        rows.append(blocks)
+    return tuple(tuple(blocks.tolist()) for blocks in rows)
+
+
+class Trace(NamedTuple):
+    """Steps of one trace as an engine would run it, evenly spaced."""
+
+    name: str
+    steps: tuple[Timed, ...]
+
+
+def traced(path: Path | None, count: int, seed: int = 0) -> Trace:
+    """`count` steps of a trace, or of sampled requests without one (TraceError).
+
+    Evenly spaced, so that they stand for the trace: `batches_from_trace` looks for rare
+    ones instead.
+    """
+    if path is None:
+        return _scheduled("sampled:azure-conv", sample_requests(_TRACE_REQUESTS, seed), count)
+    requests = read_trace(path, seed=seed)[:_TRACE_REQUESTS]
+    return _scheduled(f"{path.parent.name}/{path.name}", requests, count)
+
+
+def _scheduled(name: str, requests: list[TraceRequest], count: int) -> Trace:
+    schedule = islice(Scheduler(requests, _ENGINE), _TRACE_STEPS)
+    steps = [step for step in schedule if step.num_tokens and step.num_blocks <= _MOST_BLOCKS]
+    places = np.linspace(0, len(steps) - 1, min(count, len(steps))).astype(int)
+    chosen = [steps[place] for place in np.unique(places).tolist()]
+    return Trace(
+        name, tuple(named(f"{name} step {step.index}", "trace", step.batch()) for step in chosen)
+    )

@@ -1,0 +1,1 @@
+"""Readers of public LLM-serving traces."""

@@ -1,0 +1,122 @@
+"""What a step of attention leaves in its output and cache, by the batch in numbers alone.
+
+An attention of the harness's own: all tokens at once, over the keys that each must see. It
+shares no line with the reference's, which goes request by request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnproof.harness.cases.layers.attention import Attention, as_words
+from attnproof.harness.cases.layers.tolerance import close, farthest
+from attnproof.harness.consumer.batch import truth_of_lists
+from attnproof.harness.consumer.diagnosis import who
+from attnproof.harness.consumer.sight import Mask, Sight, Truth
+from attnproof.harness.model.case import Batch
+from attnproof.harness.model.operation import Breach
+
+_MOST_SCORES = 200_000
+
+
+def attention_breaches(
+    attention: Attention,
+    query: torch.Tensor,
+    out: Any,
+    field: str,
+    *,
+    scale: float,
+    window: int = 0,
+    soft_cap: float = 0.0,
+) -> Iterator[Breach]:
+    """Output of the batch's tokens, (T, Hq, D), against attention over what each must see.
+
+    `query` is what was given. Large batches are left to the reference.
+    """
+    sight = _sight(attention.batch, Mask(window=window))
+    tokens = len(sight.rows)
+    if not tokens or tokens * int(sight.stop.max()) * query.shape[1] > _MOST_SCORES:
+        return
+    expected = _attended(attention, sight, query[:tokens], scale, soft_cap)
+    if not close(expected.to(out.device), out):
+        place = farthest(expected, out)
+        row = f"token {place[0]}, of request {sight.rows[place[0]]}," if place else "a token"
+        text = f"{row} gets something else than attention over the keys that it must see"
+        yield Breach(field, "is not attention over the batch", text)
+
+
+def _sight(batch: Batch, mask: Mask) -> Sight:
+    """What the batch's tokens must see; a sequence shorter than its query has no keys for some."""
+    lens, computed = (np.array(n, np.int64) for n in (batch.query_lens, batch.computed_lens))
+    table = np.zeros((len(lens), max(map(len, batch.blocks), default=0)), np.int64)
+    for row, blocks in enumerate(batch.blocks):
+        table[row, : len(blocks)] = blocks
+    rows = np.repeat(np.arange(len(lens)), lens)
+    positions = np.arange(len(rows)) + np.repeat(computed - (np.cumsum(lens) - lens), lens)
+    stop = np.maximum(0, positions + 1)
+    return Sight(rows, np.minimum(mask.first(positions), stop), stop, table, batch.block_size)
+
+
+def _attended(
+    attention: Attention, sight: Sight, query: torch.Tensor, scale: float, soft_cap: float
+) -> torch.Tensor:
+    number, rows, positions, slots = sight.keys()
+    seen = (number[:, None] == rows) & (positions < sight.stop[:, None])
+    seen &= positions >= sight.first[:, None]
+    group = query.shape[1] // attention.shape.num_kv_heads
+    keys, values = (
+        torch.from_numpy(held(attention, half)[slots]).double().repeat_interleave(group, 1)
+        for half in (0, 1)
+    )
+    scores = scale * torch.einsum("qhd,khd->qhk", query.detach().cpu().double(), keys)
+    if soft_cap:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    scores = scores.masked_fill(torch.from_numpy(~seen)[:, None], -torch.inf)
+    weights = torch.softmax(scores, dim=-1).nan_to_num()  # a token that sees no key
+    return torch.einsum("qhk,khd->qhd", weights, values)
+
+
+def held(attention: Attention, half: int) -> np.ndarray:
+    """(slots, Hkv, D) float32: what the cache gives back of keys (half 0) or values (1)."""
+    shape = attention.shape
+    content, scale = ((attention.keys, shape.k_scale), (attention.values, shape.v_scale))[half]
+    words = torch.from_numpy(as_words(content, shape.cache_dtype, scale))
+    quantised = shape.cache_dtype.itemsize == 1
+    floats = words.view(torch.float8_e4m3fn if quantised else shape.dtype).float()
+    numbers: np.ndarray = (floats * scale if quantised else floats).numpy()
+    return numbers.reshape(-1, *numbers.shape[2:])
+
+
+def new_key_breaches(attention: Attention, words: torch.Tensor, field: str) -> Iterator[Breach]:
+    """Keys and values of the batch's tokens in the cache's words, (2, num_blocks, B, Hkv, D)."""
+    truth, shape = truth_of_lists(attention.batch), attention.shape
+    tokens = np.arange(len(truth.requests))
+    pairs = ((attention.keys, shape.k_scale), (attention.values, shape.v_scale))
+    for half, (content, scale) in enumerate(pairs):
+        given = content.reshape(-1, *content.shape[2:])[truth.slots]
+        same = read_back(truth, words[half], tokens) == as_words(given, shape.cache_dtype, scale)
+        yield from read_back_breaches(truth, same, tokens, field)
+
+
+def read_back(truth: Truth, words: torch.Tensor, tokens: np.ndarray) -> np.ndarray:
+    """(n, Hkv, D) what lies at the tokens' places of the block table.
+
+    `words` are the cache's, (num_blocks, B, Hkv, D).
+    """
+    found: np.ndarray = words.cpu().numpy().reshape(-1, *words.shape[2:])[truth.slots[tokens]]
+    return found
+
+
+def read_back_breaches(
+    truth: Truth, same: np.ndarray, tokens: np.ndarray, field: str
+) -> Iterator[Breach]:
+    """The first of `tokens` that does not find what it wrote: `same` says it by element."""
+    wrong = ~same.all((1, 2))
+    if wrong.any():
+        token = int(tokens[int(np.argmax(wrong))])
+        text = f"{who(truth, token)} does not find at slot {truth.slots[token]} what it wrote"
+        yield Breach(field, "does not read back what was written", text)

@@ -1,0 +1,88 @@
+"""A batch taken in two parts, decodes and prefills, each by a kernel of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnproof.harness.consumer.batch import Rows, array, row_breaches, slot_breaches
+from attnproof.harness.consumer.sight import Mask, Truth
+from attnproof.harness.model.operation import Breach, Outputs
+
+Counts = tuple[int, int, int, int]
+"""num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens"""
+
+
+def count_breaches(
+    truth: Truth, counts: Counts, threshold: int, *, uniform: bool = False
+) -> Iterator[Breach]:
+    """The batch cut at the counts: a decode kernel takes the first rows, the other the rest.
+
+    Rows before the boundary have at most `threshold` queries, in a uniform batch all as
+    many if they have any; the two parts together see what the batch sees.
+    """
+    decodes, prefills, decode_tokens, prefill_tokens = counts
+    lens = np.diff(truth.starts)
+    before = lens[:decodes]
+    if (before > threshold).any():
+        row = int(np.argmax(before > threshold))
+        text = f"request {row} has {before[row]} queries, a decode at most {threshold}"
+        yield Breach("num_decodes", "takes a prefill for a decode", text)
+        return
+    if uniform and len(set(before[before > 0].tolist())) > 1:
+        text = f"the decodes have {before.tolist()[:20]} queries"
+        yield Breach("num_decodes", "takes rows of several lengths for uniform ones", text)
+        return
+    total = len(truth.requests)
+    if decode_tokens + prefill_tokens < total:
+        text = f"{decode_tokens} and {prefill_tokens} tokens, the requests have {total}"
+        yield Breach("num_prefill_tokens", "leaves tokens in neither part", text)
+        return
+    parts = (
+        ("num_decode_tokens", 0, decodes, 0, decode_tokens),
+        ("num_prefill_tokens", decodes, decodes + prefills, decode_tokens, total),
+    )
+    for field, first, stop, begin, end in parts:
+        tokens = np.arange(begin, max(begin, min(end, total)))
+        for breach in row_breaches(truth, _part(truth, first, stop), tokens, _mask(truth)):
+            yield breach._replace(field=field)
+            return
+
+
+def _mask(truth: Truth) -> Mask:
+    return Mask(truth.batch.causal)
+
+
+def _part(truth: Truth, first: int, stop: int) -> Rows:
+    """Rows [first, stop) of the batch, rebased as a view of them is."""
+    starts = truth.starts[first : stop + 1]
+    seq_lens = truth.computed + np.diff(truth.starts)
+    rows = slice(first, stop)
+    return Rows(starts - starts[:1].sum(), seq_lens[rows], truth.table[rows], truth.batch.causal)
+
+
+def view_breaches(
+    truth: Truth, outputs: Outputs, prefix: str, begin: int, end: int
+) -> Iterator[Breach]:
+    """A view of tokens [begin, end) by its fields: what its rows see, where its tokens go.
+
+    Entries behind the batch's last token are padding, which no row has.
+    """
+    tokens = np.arange(begin, max(begin, min(end, len(truth.requests))))
+    bounds = outputs[f"{prefix}.bounds"].values
+    starts, seq_lens, table = (array(outputs[f"{prefix}.{name}"]) for name in _VIEWED)
+    rows = Rows(starts, seq_lens, table, True, bounds["max_query_len"], bounds["max_seq_len"])
+    for breach in row_breaches(truth, rows, tokens):
+        field = _NAMES.get(breach.field, breach.field)
+        yield breach._replace(field=f"{prefix}.{field}")
+    slots = array(outputs[f"{prefix}.slot_mapping"])[: end - begin]
+    yield from slot_breaches(truth, slots, f"{prefix}.slot_mapping", tokens=tokens)
+
+
+_VIEWED = ("query_start_loc", "seq_lens", "block_table")
+_NAMES = {
+    "block_table_tensor": "block_table",
+    "max_query_len": "bounds",
+    "max_seq_len": "bounds",
+}

@@ -1,0 +1,370 @@
+"""What the two operations of attention over pages share: cases, calls, outputs, invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from random import Random
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.batches.tensors import table_piece
+from attnproof.harness.cases.layers.attention import (
+    CACHE,
+    MAGNITUDES,
+    OUT,
+    OUT_DTYPES,
+    PLAIN,
+    QUERY,
+    Attention,
+    Shape,
+    dense,
+    num_blocks,
+)
+from attnproof.harness.cases.layers.tolerance import TOLERANCES
+from attnproof.harness.cases.memory import far_memory
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
+from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
+from attnproof.harness.consumer.attention import attention_breaches
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Breach, Call, Outputs
+
+LAYER: dict[str, Any] = PLAIN | {
+    "k_scale": 1.0,
+    "v_scale": 1.0,
+    "window": 0,
+    "soft_cap": 0,
+    "scale": 0.0,
+    "out": "",
+    "gap": 0,
+    "missing": [],
+    "far": False,
+}
+"""Parameters of a call of the simplest layer: no window, no cap, scale 1 / sqrt(head size).
+
+`missing[r]` is how many tokens request r's sequence is shorter than the batch says, down to
+none at all, so that queries lie before its first key.
+"""
+HEAD_SIZES = (32, 64, 40, 72, 128, 16, 120, 7, 96, 80, 256)
+_MANY_KEYS, _MANY_ELEMENTS = 4, 64
+_HULL_TOKENS = 64
+"""Tokens that the convex hull is looked at for: the first ones and the last ones."""
+
+_WINDOW = st.sampled_from((0, 0, 0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 500))
+_SOFT_CAP = st.sampled_from((0, 0, 0, 1, 30))
+_SCALE = st.sampled_from((0.0, 0.0, 0.0, 1.0, -0.25, 0.01))
+_CACHES = st.sampled_from(("auto", "auto", "auto", "fp8", "uint8"))
+_SCALES = st.sampled_from(((1.0, 1.0), (0.5, 2.0), (0.3, 0.07), (7.0, 1.3)))
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> dict[str, Any]:
+    """Parameters of a call: mostly one kv head and small heads, which the interpreter can pay."""
+    k_scale, v_scale = draw(_SCALES)
+    return LAYER | {
+        "num_kv_heads": draw(st.sampled_from((1, 1, 1, 1, 2))),
+        "group": draw(st.sampled_from((1, 2, 4, 3, 8, 5))),
+        "head_size": draw(st.sampled_from(HEAD_SIZES[:8])),
+        "dtype": draw(st.sampled_from(("float16", "bfloat16"))),
+        "cache": draw(_CACHES),
+        "layout": draw(st.integers(0, len(LAYOUTS) - 1)),
+        "magnitude": draw(st.sampled_from(MAGNITUDES)),
+        "seed": draw(st.integers(0, 99)),
+        "k_scale": k_scale,
+        "v_scale": v_scale,
+        "window": draw(_WINDOW),
+        "soft_cap": draw(_SOFT_CAP),
+        "scale": draw(_SCALE),
+        "out": draw(st.sampled_from(("", "", "float32", "float64"))),
+        "gap": draw(st.sampled_from((0, 0, 8, 3))),
+        "missing": draw(st.sampled_from(([], [], [0, 2], [1], [40, 0, 1]))),
+    }
+
+
+def capped(batch: Batch, queries: int, computed: int, requests: int = 4) -> Batch:
+    """The batch with its first requests and short ones, so that a case stays cheap."""
+    query_lens = [min(q, queries) for q in batch.query_lens[:requests]]
+    computed_lens = [min(c, computed) for c in batch.computed_lens[:requests]]
+    return _with_lengths(batch, query_lens, computed_lens, batch.padded_requests)
+
+
+def shared_batch(query_lens: list[int], computed_lens: list[int], block_size: int) -> Batch:
+    """A batch of long sequences whose requests have most blocks in common, in other orders."""
+    lengths = [q + c for q, c in zip(query_lens, computed_lens, strict=True)]
+    counts = [-(-length // block_size) for length in lengths]
+    pool = 2 * max(counts)
+    ids = Random(pool).sample(range(pool), pool)
+    rows = (
+        tuple(ids[(37 * row + column) % pool] for column in range(count))
+        for row, count in enumerate(counts)
+    )
+    return Batch(block_size, tuple(query_lens), tuple(computed_lens), tuple(rows))
+
+
+def _with_lengths(
+    batch: Batch, query_lens: list[int], computed_lens: list[int], padded_requests: int
+) -> Batch:
+    """The batch with these lengths, its rows' blocks cut to what they need."""
+    counts = [
+        -(-(q + c) // batch.block_size) for q, c in zip(query_lens, computed_lens, strict=True)
+    ]
+    return msgspec.structs.replace(
+        batch,
+        query_lens=tuple(query_lens),
+        computed_lens=tuple(computed_lens),
+        blocks=tuple(
+            row[: max(0, count)] for row, count in zip(batch.blocks, counts, strict=False)
+        ),
+        padded_requests=padded_requests,
+        logits_indices=None,
+        encoder_seq_lens=None,
+        dcp_local_seq_lens=None,
+        subclassed=False,
+    )
+
+
+class Laid:
+    """A case laid out: its batch as it really is, tensors in guarded memory, and what was there.
+
+    With `one_each` every row of the batch, padded ones too, is a request with one query.
+    """
+
+    def __init__(self, case: Case, pattern: int, device: str, *, one_each: bool) -> None:
+        params = case.params
+        self.params, self.shape = params, Shape.of(params)
+        self.batch = _actual(case, one_each=one_each)
+        self.dtype = OUT_DTYPES.get(params["out"], self.shape.dtype)
+        attention = Attention(self.batch, self.shape, "all")
+        numbers = _Rows(self.batch)
+        step = 2 if self.batch.strided else 1
+        pieces = attention.attended(pattern, params["gap"], self.dtype)
+        words = pieces.pop().values if params["far"] else None
+        ids = self._block_ids(pattern)
+        arena = Arena(
+            [
+                *pieces,
+                Piece("query_start_loc", numbers.query_start_loc, False, (step,)),
+                Piece("seq_lens", numbers.seq_lens, False, (step,)),
+                table_piece("block_table", numbers.table(ids, STALE_PATTERNS[pattern]), step),
+            ],
+            STALE_PATTERNS[pattern],
+            device,
+        )
+        self.arena, self.device = arena, device
+        self.query = arena.tensors[QUERY].view(self.shape.dtype)
+        self.out = arena.tensors[OUT].view(self.dtype)
+        if words is None:
+            self.cache = attention.cache_tensor(arena.tensors[CACHE])
+        else:
+            self.cache = self._far_cache(words)
+        self.before = arena.tensors[OUT].clone()
+        self.tokens = self.batch.num_tokens
+        self.max_query_len = int(max(self.batch.query_lens, default=0)) + self.batch.query_slack
+        self.max_seq_len = int(numbers.seq_lens.max(initial=0)) + self.batch.seq_slack
+
+    @property
+    def sliding_window(self) -> int | None:
+        """As an argument."""
+        return self.params["window"] or None
+
+    @property
+    def soft_cap(self) -> float | None:
+        """As an argument."""
+        return float(self.params["soft_cap"]) or None
+
+    @property
+    def scale(self) -> float:
+        """As an argument."""
+        return float(self.params["scale"] or self.shape.head_size**-0.5)
+
+    @cached_property
+    def scales(self) -> dict[str, torch.Tensor | None]:
+        """The scales of an fp8 cache; other caches have none."""
+        if self.shape.cache == "auto":
+            return {"k_scale": None, "v_scale": None}
+        values = {"k_scale": self.shape.k_scale, "v_scale": self.shape.v_scale}
+        return {
+            name: torch.tensor([value], dtype=torch.float32, device=self.device)
+            for name, value in values.items()
+        }
+
+    def arguments(self) -> dict[str, Any]:
+        """The keyword arguments that both operations have."""
+        return {
+            "max_seq_len": self.max_seq_len,
+            "sliding_window": self.sliding_window,
+            "logits_soft_cap": self.soft_cap,
+            **self.scales,
+            OUT: self.out,
+        }
+
+    def _block_ids(self, pattern: int) -> list[list[int]]:
+        """Blocks as the table names them; of a far cache the upper half lies far above."""
+        rows = [[block ^ 1 if pattern else block for block in row] for row in self.batch.blocks]
+        if not self.params["far"]:
+            return rows
+        blocks = self._paged()
+        shift, lower = far_memory.far_shift(blocks), blocks.num_blocks // 2
+        return [[block + shift * (block >= lower) for block in row] for row in rows]
+
+    def _far_cache(self, words: np.ndarray) -> torch.Tensor:
+        far = far_memory.far_cache(self._paged(), self.device)
+        filled = torch.from_numpy(np.ascontiguousarray(words)).to(self.device)
+        far_memory.fill_near_blocks(far, filled)
+        return far
+
+    def _paged(self) -> PagedCache:
+        """A far cache's shape; its layout is its own, so elements come in the plain order."""
+        dtype = str(self.shape.cache_dtype).removeprefix("torch.")
+        sizes = (self.batch.block_size, self.shape.num_kv_heads, self.shape.head_size)
+        return PagedCache(CACHE, num_blocks(self.batch), *sizes, dtype, 0)
+
+
+class _Rows:
+    """Offsets, lengths and tables of the rows of a batch, padded ones last."""
+
+    def __init__(self, batch: Batch) -> None:
+        padding = [0] * batch.padded_requests
+        queries = np.array([*batch.query_lens, *padding], np.int64)
+        computed = np.array([*batch.computed_lens, *padding], np.int64)
+        wide = {"int64": ("offsets", "lengths")}.get(batch.dtype, (batch.dtype[6:],))
+        offsets = np.concatenate([[0], np.cumsum(queries)])
+        self.query_start_loc = offsets.astype(np.int64 if "offsets" in wide else np.int32)
+        self.seq_lens = (queries + computed).astype(np.int64 if "lengths" in wide else np.int32)
+        self._width = max(1, max(map(len, batch.blocks), default=0) + batch.spare_columns)
+
+    def table(self, rows: list[list[int]], stale: int) -> np.ndarray:
+        """(R, W) int32 block ids, `stale` behind them."""
+        table = np.full((len(self.seq_lens), self._width), stale, np.int32)
+        for row, blocks in enumerate(rows):
+            table[row, : len(blocks)] = blocks
+        return table
+
+
+def _actual(case: Case, *, one_each: bool) -> Batch:
+    """The case's batch as attention sees it: dense, its sequences shorter by what is missing."""
+    assert case.batch is not None
+    batch = case.batch
+    padding = batch.padded_requests if one_each else 0
+    queries = [*batch.query_lens, *[0] * padding]
+    lengths = [q + c for q, c in zip(queries, (*batch.computed_lens, *[0] * padding), strict=True)]
+    missing = [*case.params["missing"], *[0] * len(lengths)]
+    lengths = [max(0, length - less) for length, less in zip(lengths, missing, strict=False)]
+    if one_each:
+        queries = [1] * len(lengths)
+    computed = [length - q for length, q in zip(lengths, queries, strict=True)]
+    blocks = (*batch.blocks, *[()] * padding)
+    batch = msgspec.structs.replace(batch, blocks=blocks)
+    if one_each:
+        batch = msgspec.structs.replace(batch, padded_tokens=0)
+    return dense(_with_lengths(batch, queries, computed, batch.padded_requests - padding))
+
+
+def for_reference(call: Call) -> None:
+    """A result in float64, in memory of its own."""
+    out = call.kwargs[OUT]
+    call.kwargs[OUT] = torch.full(out.shape, torch.nan, dtype=torch.float64, device=out.device)
+    call.facts["exact"] = True
+
+
+def outputs(call: Call, result: Any) -> Outputs:
+    """The rows of the requests' tokens, and whether all others are as they were."""
+    laid: Laid = call.facts["laid"]
+    out = call.kwargs[OUT]
+    live, others = out[: laid.tokens], out[laid.tokens :]
+    if call.facts.get("exact"):
+        untouched = bool(others.isnan().all())
+    else:
+        words = laid.before.dtype
+        untouched = torch.equal(others.view(words), laid.before[laid.tokens :])
+        # A wider result is held to what the queries' dtype is allowed.
+        live = live.to(laid.shape.dtype) if live.dtype != laid.shape.dtype else live
+    return {"result": result, OUT: live, "untouched": untouched}
+
+
+def invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Finite; between the least and the greatest value that a token sees; nothing beside it."""
+    out, laid = outputs[OUT], call.facts["laid"]
+    if outputs["result"] is not None:
+        yield Breach("result", "returns something")
+    if not outputs["untouched"]:
+        yield Breach("untouched", "a row that is no query's was written")
+    if not bool(torch.isfinite(out.double()).all()):
+        yield Breach(OUT, "is not finite")
+        return
+    if is_rounded(laid.batch, laid.shape, laid.params["window"], call.kwargs[OUT]):
+        yield Breach(OUT, f"in {laid.dtype} is rounded to {laid.shape.dtype}")
+    tolerance = 8 * TOLERANCES[laid.shape.dtype]
+    for token, values in _seen_values(call):
+        got = out[token].double()
+        heads = values.repeat_interleave(got.shape[0] // values.shape[1], dim=1)
+        if not len(heads):
+            if bool(got.any()):
+                yield Breach(OUT, f"of token {token}, which sees no key, is not zero")
+                return
+            continue
+        room = tolerance * heads.abs().amax(dim=(0, 2))[:, None]
+        low, high = heads.amin(0) - room, heads.amax(0) + room
+        if bool(((got < low) | (got > high)).any()):
+            yield Breach(OUT, f"of token {token} lies outside the values that it sees")
+            return
+
+
+def is_rounded(batch: Batch, shape: Shape, window: int, out: torch.Tensor) -> bool:
+    """Whether a result wider than the queries' dtype holds nothing that this could not.
+
+    `out` has a row for each token, and perhaps more. By chance only where few elements
+    are sums of some keys' values.
+    """
+    if out.dtype == shape.dtype or shape.magnitude != "normal" or 0 < window < _MANY_KEYS:
+        return False
+    several = [
+        computed + place + 1 >= _MANY_KEYS
+        for queries, computed in zip(batch.query_lens, batch.computed_lens, strict=True)
+        for place in range(queries)
+    ]
+    sums = out[: batch.num_tokens][torch.tensor(several, dtype=torch.bool)]
+    rounded = sums.to(shape.dtype).to(sums.dtype)
+    return sums.numel() >= _MANY_ELEMENTS and torch.equal(rounded, sums)
+
+
+def consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Attention over what the batch says in numbers, by another way than the reference's."""
+    laid: Laid = call.facts["laid"]
+    yield from attention_breaches(
+        Attention(laid.batch, laid.shape, "all"),
+        laid.query,
+        outputs[OUT],
+        OUT,
+        scale=laid.scale,
+        window=laid.params["window"],
+        soft_cap=laid.params["soft_cap"],
+    )
+
+
+def _seen_values(call: Call) -> Iterator[tuple[int, torch.Tensor]]:
+    """(n, Hkv, D) float64 values that a token sees, for some tokens."""
+    laid: Laid = call.facts["laid"]
+    size, window = laid.batch.block_size, laid.sliding_window or 2**62
+    cache = laid.cache[1]
+    if cache.itemsize == 1:
+        cache = cache.view(torch.uint8)
+    token = 0
+    for row, (queries, computed) in enumerate(
+        zip(laid.batch.query_lens, laid.batch.computed_lens, strict=True)
+    ):
+        for place in range(queries):
+            if token < _HULL_TOKENS or token >= laid.tokens - _HULL_TOKENS:
+                position = computed + place
+                keys = torch.arange(max(0, position - window + 1), max(0, position + 1))
+                keys = keys.to(cache.device)
+                blocks = laid.arena.tensors["block_table"][row][keys // size].long()
+                held = cache[blocks, keys % size]
+                if cache.dtype == torch.uint8:
+                    held = held.view(torch.float8_e4m3fn)
+                yield token, held.double() * (laid.shape.v_scale if cache.itemsize == 1 else 1.0)
+            token += 1

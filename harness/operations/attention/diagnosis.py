@@ -1,0 +1,198 @@
+"""What became of attention, in words: another computation that gives what was got.
+
+Each alternative is a mistake that a kernel can make; it is named if its result for the
+tokens that are wrong is as close to what was got as the right one would have to be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from attnproof.harness.cases.layers.attention import OUT
+from attnproof.harness.cases.layers.tolerance import close
+from attnproof.harness.model.operation import Call
+
+if TYPE_CHECKING:
+    from attnproof.harness.operations.attention.common import Laid
+
+_MOST_SCORES = 1 << 22
+"""Larger cases are not explained: they shrink first."""
+
+
+def diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
+    """The mistake in words, "" if the result cannot be laid beside what was expected."""
+    laid: Laid = call.facts["laid"]
+    if name == "untouched":
+        return "a row of no query is written"
+    comparable = isinstance(got, torch.Tensor) and got.shape == expected.shape
+    if name != OUT or not comparable or got.dtype != laid.shape.dtype:
+        return ""
+    wrong = _wrong_rows(expected, got)
+    if _is_unwritten(call, wrong):
+        return "a query's result is not written"
+    if not bool(torch.isfinite(got.double()).all()):
+        return "reads a slot that nobody has written (NaN)"
+    tokens = laid.tokens * laid.shape.num_heads
+    if tokens * max(1, laid.max_seq_len) <= _MOST_SCORES:
+        view = _View(laid)
+        for text, changed in _alternatives(laid, view):
+            if close(changed.attended().to(got.device)[wrong], got[wrong]):
+                return text
+    if bool((got[wrong] == 0).all()):
+        return "zeros where there are keys"
+    if bool((expected[wrong] == 0).all()):
+        return "not zero where no key is seen"
+    return "attention is wrong"
+
+
+def _wrong_rows(expected: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
+    """(T,) bool: tokens that are not close, all of them where none is so alone."""
+    rows = [not close(e[None], g[None]) for e, g in zip(expected, got, strict=True)]
+    return torch.tensor(rows if any(rows) else [True] * len(rows), device=got.device)
+
+
+def _is_unwritten(call: Call, wrong: torch.Tensor) -> bool:
+    laid: Laid = call.facts["laid"]
+    out = call.kwargs[OUT]
+    words = out.view(laid.before.dtype)[: laid.tokens]
+    same = words == laid.before[: laid.tokens]
+    return bool(wrong.any()) and bool(same[wrong].all())
+
+
+@dataclass(frozen=True)
+class _View:
+    """Attention over gathered keys, with the mistakes that can be made."""
+
+    laid: Laid
+    window: int | None = None
+    soft_cap: float | None = None
+    scale: float = 1.0
+    scale_last: bool = False
+    """Whether scores are scaled after they are capped."""
+    k_scale: float = 1.0
+    v_scale: float = 1.0
+    keys_beyond: int = 0
+    """Keys that each query sees behind its own position."""
+    all_keys: bool = False
+    first_key: int = 0
+    whole_pages: bool = False
+    """Whether the last page counts only when it is full."""
+    from_top: bool = False
+    """Whether query i has position i."""
+    row_shift: int = 0
+    """Rows of the block table between a request's own and the one that is read."""
+    column_shift: int = 0
+    kv_head: Callable[[torch.Tensor, int, int], torch.Tensor] = lambda head, group, _kv_heads: (
+        head // group
+    )
+
+    def attended(self) -> torch.Tensor:
+        """(T, Hq, D) float64; NaN of unwritten slots counts as 0."""
+        batch = self.laid.batch
+        rows = []
+        for row, (queries, computed) in enumerate(
+            zip(batch.query_lens, batch.computed_lens, strict=True)
+        ):
+            first = sum(batch.query_lens[:row])
+            query = self.laid.query[first : first + queries].cpu().double()
+            rows.append(self._of_row(row, query, 0 if self.from_top else computed, computed))
+        return torch.cat(rows) if rows else torch.zeros(0, *self.laid.query.shape[1:]).double()
+
+    def _of_row(self, row: int, query: torch.Tensor, first: int, computed: int) -> torch.Tensor:
+        length = max(0, computed + len(query))
+        keys, values = self._held(row, length)
+        length = keys.shape[0]
+        heads = torch.arange(query.shape[1])
+        picked = self.kv_head(heads, query.shape[1] // keys.shape[1], keys.shape[1])
+        scores = torch.einsum("qhd,jhd->qhj", query, keys[:, picked])
+        scores = scores if self.scale_last else scores * self.scale
+        if self.soft_cap:
+            scores = self.soft_cap * torch.tanh(scores / self.soft_cap)
+        scores = scores * self.scale if self.scale_last else scores
+        position = (first + torch.arange(len(query)))[:, None]
+        key = torch.arange(length)
+        seen = (key <= position + self.keys_beyond) & (key >= self.first_key)
+        seen |= torch.tensor(self.all_keys)
+        if self.window is not None:
+            seen &= position - key < self.window
+        scores = scores.masked_fill(~seen[:, None], -torch.inf)
+        weights = torch.softmax(scores, dim=-1).nan_to_num(0.0)
+        return torch.einsum("qhj,jhd->qhd", weights, values[:, picked])
+
+    def _held(self, row: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(n, Hkv, D) float64 keys and values, as many as the blocks that are read hold."""
+        batch, table = self.laid.batch, self.laid.arena.tensors["block_table"].cpu()
+        size = batch.block_size
+        if self.whole_pages:
+            length = length // size * size
+        length += max(0, self.keys_beyond)
+        columns = torch.arange(length) // size + self.column_shift
+        kept = (columns >= 0) & (columns < table.shape[1])
+        blocks = table[(row + self.row_shift) % len(table)][columns[kept]].long()
+        places = (torch.arange(length) % size)[kept]
+        inside = (blocks >= 0) & (blocks < self.laid.cache.shape[1])
+        held = []
+        for half, scale in ((0, self.k_scale), (1, self.v_scale)):
+            cache = self.laid.cache[half]
+            quantised = cache.itemsize == 1
+            cache = cache.view(torch.uint8) if quantised else cache
+            picked = cache[blocks[inside].to(cache.device), places[inside].to(cache.device)].cpu()
+            picked = picked.view(torch.float8_e4m3fn) if quantised else picked
+            held.append(picked.double().nan_to_num(0.0) * (scale if quantised else 1.0))
+        return held[0], held[1]
+
+
+def _alternatives(laid: Laid, view: _View) -> Iterator[tuple[str, _View]]:
+    shape, window, cap = laid.shape, laid.sliding_window, laid.soft_cap
+    right = replace(
+        view,
+        window=window,
+        soft_cap=cap,
+        scale=laid.scale,
+        k_scale=shape.k_scale,
+        v_scale=shape.v_scale,
+    )
+    if window:
+        yield "sliding window ignored", replace(right, window=None)
+    if cap:
+        yield "soft cap ignored", replace(right, soft_cap=None)
+        yield "soft cap taken before the scale", replace(right, scale_last=True)
+    if window and cap:
+        yield "sliding window and soft cap ignored", replace(right, window=None, soft_cap=None)
+    if window:
+        yield "window one key too wide", replace(right, window=window + 1)
+        yield "window one key too narrow", replace(right, window=window - 1)
+    if shape.cache != "auto":
+        yield "fp8 scales forgotten", replace(right, k_scale=1.0, v_scale=1.0)
+        yield "k_scale forgotten", replace(right, k_scale=1.0)
+        yield "v_scale forgotten", replace(right, v_scale=1.0)
+        swapped = replace(right, k_scale=shape.v_scale, v_scale=shape.k_scale)
+        yield "k_scale and v_scale swapped", swapped
+        yield "k_scale for the values", replace(right, v_scale=shape.k_scale)
+    yield "sees one key too few", replace(right, keys_beyond=-1)
+    yield "sees one key too many", replace(right, keys_beyond=1)
+    yield "causal mask ignored", replace(right, all_keys=True)
+    yield "queries taken for the first positions", replace(right, from_top=True)
+    yield "last, partly filled page ignored", replace(right, whole_pages=True)
+    yield "first key ignored", replace(right, first_key=1)
+    if shape.num_kv_heads > 1:
+        yield (
+            "wrong kv head for the query head",
+            replace(right, kv_head=lambda head, _group, kv_heads: head % kv_heads),
+        )
+        yield (
+            "the first kv head for every query head",
+            replace(right, kv_head=lambda head, _group, _kv_heads: head * 0),
+        )
+    for shift in (1, -1):
+        yield "another request's blocks", replace(right, row_shift=shift)
+        yield "blocks of the neighbouring page", replace(right, column_shift=shift)
+    yield "scale ignored", replace(right, scale=1.0)
+    usual = laid.shape.head_size**-0.5
+    yield "1 / sqrt(head size) for the scale that was given", replace(right, scale=usual)
+    yield "exponentials to base 2", replace(right, scale=laid.scale * math.log(2))

@@ -1,0 +1,252 @@
+"""The operation of SPEC.md section 8 that attends over pages: prefills, mixed batches, decodes.
+
+Bug classes: the edges of the causal triangle and the window off by one, a window or soft
+cap ignored (K24), a page read by another request's table or behind the sequence, heads
+taken from the wrong group, products of 32 bits (K15), rows of padding and of no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.batches.strategies import batches, make_batch
+from attnproof.harness.cases.layers.attention import CACHES, MAGNITUDES, OUT
+from attnproof.harness.cases.layers.shapes import MODELS
+from attnproof.harness.cases.memory.paged_cache import LAYOUTS
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Call, Operation
+from attnproof.harness.operations.attention.common import (
+    HEAD_SIZES,
+    LAYER,
+    Laid,
+    capped,
+    consumed,
+    for_reference,
+    invariants,
+    layers,
+    outputs,
+    shared_batch,
+)
+from attnproof.harness.operations.attention.diagnosis import diagnose
+from attnproof.harness.operations.attention.faults import argument, faults, has_tokens, keyword
+
+NAME = "paged_attention"
+_STARTS = 3
+
+
+def _case(batch: Batch, **params: Any) -> Case:
+    return Case(NAME, batch, LAYER | params)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    batch = capped(draw(batches(max_requests=2)), queries=12, computed=70)
+    return Case(NAME, batch, draw(layers()))
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    mixed = make_batch([1, 5, 0, 3], [7, 0, 4, 9], 4, order="descending")
+    yield "mixed batch", _case(mixed, group=2)
+    yield "no requests", _case(make_batch([], [], 16))
+    yield "only padding", _case(make_batch([], [], 16, padded_requests=2, padded_tokens=3))
+    yield "requests without queries", _case(make_batch([0, 0], [3, 0], 16, padded_tokens=2))
+    yield "one token, one key", _case(make_batch([1], [0], 1))
+    padded = make_batch([2, 1], [3, 6], 16, padded_requests=2, padded_tokens=3, query_slack=40)
+    yield "padded rows and tokens, loose bounds", _case(padded, group=4)
+    yield "more queries than keys", _case(mixed, missing=[2, 3, 0, 12])
+    yield "queries of requests without keys", _case(mixed, missing=[8, 5], window=2, soft_cap=5)
+    yield "spec decode", _case(make_batch([3, 2, 3], [17, 15, 30], 16, order="shuffled"), group=4)
+    yield (
+        "strided int64",
+        _case(make_batch([4, 3], [1, 6], 4, strided=True, dtype="int64"), gap=8),
+    )
+    yield "shared prefix blocks", _case(make_batch([2, 2], [8, 8], 4, shared=True))
+    yield from _edges()
+    yield from _layers()
+    yield from _long()
+
+
+def _edges() -> Iterator[tuple[str, Case]]:
+    """Windows, pages and tiles that end together or one apart."""
+    chunk = make_batch([8], [62], 16, order="shuffled")
+    for window in (1, 2, 16, 31, 32, 33, 69, 70, 1000):
+        yield f"window of {window} (K24)", _case(chunk, window=window, group=3)
+    for computed in (30, 31, 32, 64):
+        yield f"decode behind {computed} keys", _case(make_batch([1], [computed], 16), group=4)
+    for queries in (16, 17, 33):
+        yield (
+            f"prefill of {queries}, then a decode",
+            _case(make_batch([queries, 1], [0, 5], 16), group=4),
+        )
+    for size in (1, 3, 32, 64, 256):
+        ends = make_batch([2, 1], [min(size, 70) - 1, min(size, 70)], size, order="descending")
+        yield f"page size {size}", _case(ends, window=5, group=2)
+    yield (
+        "tile of queries that ends within a token's heads",
+        _case(make_batch([7], [3], 16), group=5),
+    )
+    yield "two kv heads", _case(make_batch([2], [9], 16), group=2, num_kv_heads=2)
+    yield "group larger than a tile of queries", _case(make_batch([2, 1], [3, 40], 16), group=71)
+
+
+def _layers() -> Iterator[tuple[str, Case]]:
+    batch = make_batch([5], [30], 16, order="shuffled", spare_columns=1)
+    for head_size in HEAD_SIZES:
+        yield f"head size {head_size}", _case(batch, head_size=head_size, group=2)
+    for layout, name in enumerate(LAYOUTS):
+        yield name, _case(batch, layout=layout, group=2, num_kv_heads=2, head_size=8, gap=3)
+    for magnitude in MAGNITUDES:
+        for dtype in ("float16", "bfloat16"):
+            numbers = {"magnitude": magnitude, "dtype": dtype}
+            yield f"{magnitude} numbers, {dtype}", _case(batch, **numbers, seed=1)
+    scaled = {"k_scale": 0.3, "v_scale": 0.07, "group": 2}
+    for cache in CACHES[1:]:
+        yield f"{cache} cache", _case(batch, cache=cache, **scaled)
+        yield (
+            f"{cache} cache, bfloat16, window and soft cap",
+            _case(batch, cache=cache, **scaled, dtype="bfloat16", window=17, soft_cap=2),
+        )
+    for cap in (1, 30, 1000):
+        yield f"soft cap {cap} (K24)", _case(batch, soft_cap=cap, scale=1.0)
+        yield f"soft cap {cap}, scores of all sizes", _case(batch, soft_cap=cap, magnitude="large")
+    yield "negative scale", _case(batch, scale=-0.5)
+    for out in ("float32", "float64"):
+        yield f"result in {out}", _case(batch, out=out, gap=8, group=4)
+    for model in MODELS:
+        layer = model.layer | {"num_kv_heads": 1}
+        scaled_down = {"window": -(-model.window // 64), "soft_cap": model.soft_cap}
+        yield f"{model.name}, scaled down", _case(make_batch([2], [30], 16), **layer, **scaled_down)
+    yield "offsets beyond 2**31 elements (K15)", _case(batch, far=True, head_size=33)
+    yield (
+        "offsets beyond 2**31 elements, fp8 (K15)",
+        _case(batch, far=True, cache="fp8", head_size=64),
+    )
+
+
+def _long() -> Iterator[tuple[str, Case]]:
+    """Decodes whose keys are split, evenly and not, down to none for some part."""
+    for lengths in ([600, 5], [511], [512, 0, 129]):
+        long = make_batch([1] * len(lengths), lengths, 16, order="shuffled")
+        yield f"long decodes behind {lengths}", _case(long, group=2)
+    very_long = make_batch([2], [2998], 128, order="shuffled")
+    yield "3000 keys in several pieces", _case(very_long, group=4, head_size=8)
+    yield "long decode with a window", _case(make_batch([1], [600], 16), window=300, soft_cap=20)
+    padded = make_batch([2, 1], [400, 3], 16, padded_tokens=2, padded_requests=1)
+    yield "long spec decode, padded", _case(padded, group=3, out="float32")
+    yield (
+        "long bounds, short decodes",
+        _case(make_batch([1, 1], [3, 70], 16, seq_slack=5000), group=2),
+    )
+
+
+def _large() -> Iterator[tuple[str, Case]]:
+    """Real sizes; blocks are shared between requests, or numbers alone would fill minutes."""
+    llama = MODELS[0].layer | {"dtype": "bfloat16"}
+    for length in (2048, 16384):
+        yield f"prefill of {length}", _case(shared_batch([length], [0], 16), **llama)
+    chunked = shared_batch(
+        [1] * 32 + [2000, 48], [500 + 211 * r for r in range(32)] + [6000, 0], 16
+    )
+    yield "decodes and chunked prefills", _case(chunked, **llama)
+    yield (
+        "the same with an fp8 cache",
+        _case(chunked, **llama, cache="fp8", k_scale=0.3, v_scale=0.07),
+    )
+    spec = shared_batch([4] * 16, [8000 - 37 * r for r in range(16)], 16)
+    yield "spec decode at 8k", _case(spec, **llama)
+    for model in MODELS:
+        if model.window or model.head_size != 128:
+            batch = shared_batch([1, 1, 700], [5000, 3, 4100], 32)
+            yield (
+                model.name,
+                _case(batch, **model.layer, window=model.window, soft_cap=model.soft_cap),
+            )
+
+
+def _from_batch(batch: Batch) -> Iterator[Case]:
+    """The first request of an engine's step, shortened."""
+    small = capped(batch, queries=8, computed=60, requests=1)
+    yield _case(small, group=2, window=(0, 33)[batch.num_tokens % 2])
+
+
+def _timed_models() -> Iterator[tuple[str, Case]]:
+    """Two decodes and the end of a prompt."""
+    batch = make_batch([1, 1, 8], [100, 200, 56], 16, order="shuffled")
+    for model in MODELS:
+        yield model.name, _case(batch, **model.layer, window=model.window, soft_cap=model.soft_cap)
+
+
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    laid = Laid(case, pattern, device, one_each=False)
+    tensors = laid.arena.tensors
+    return Call(
+        [
+            laid.query,
+            laid.cache[0],
+            laid.cache[1],
+            *(tensors[name] for name in ("query_start_loc", "seq_lens", "block_table")),
+            laid.scale,
+        ],
+        {"max_query_len": laid.max_query_len, **laid.arguments()},
+        arena=laid.arena,
+        written=frozenset({OUT}),
+        facts={"laid": laid, "batch": laid.batch},
+    )
+
+
+paged_attention = Operation(
+    name=NAME,
+    section="8",
+    summary="attention of a batch over the paged cache",
+    cases=_cases,
+    boundaries=_boundaries,
+    large=_large,
+    from_batch=_from_batch,
+    timed=lambda _batch: (),  # too many keys for a CPU
+    timed_models=_timed_models,
+    prepare=_prepare,
+    outputs=outputs,
+    invariants=invariants,
+    consume=consumed,
+    tolerant=frozenset({OUT}),
+    for_reference=for_reference,
+    diagnose=diagnose,
+    shares=frozenset({OUT}),
+    kernels=True,
+    faults={
+        **faults(lengths=4, table=5, scale=6),
+        "offsets of another type": argument(
+            _STARTS, "query_start_loc", lambda o: o.tolist(), TypeError
+        ),
+        "float offsets": argument(_STARTS, "query_start_loc", lambda o: o.float()),
+        "offsets of another batch": argument(_STARTS, "query_start_loc", lambda o: o[:0]),
+        "offsets on another device": argument(_STARTS, "query_start_loc", lambda o: o.to("meta")),
+        "offsets that do not start at 0": argument(
+            _STARTS, "query_start_loc", lambda o: o + 1, cpu_only=True
+        ),
+        "offsets that fall": argument(
+            _STARTS,
+            "query_start_loc",
+            lambda o: o - o[-1] * (o == o[-1]) - (o == o[-1]).to(o.dtype),
+            applies=has_tokens,
+            cpu_only=True,
+        ),
+        "fewer queries than the offsets say": argument(
+            _STARTS,
+            "query",
+            lambda o: o + 10**6 * (o == o[-1]),
+            applies=has_tokens,
+            cpu_only=True,
+        ),
+        "query bound below the longest query": keyword(
+            "max_query_len", lambda _: 0, applies=has_tokens, cpu_only=True
+        ),
+        "negative query bound": keyword("max_query_len", lambda _: -1),
+        "query bound of another type": keyword("max_query_len", lambda _: 2.0, TypeError),
+    },
+)
+
+OPERATIONS = (paged_attention,)

@@ -1,0 +1,272 @@
+"""Operations of SPEC.md section 2: splitting a batch into decodes and prefills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.batches.strategies import batches, make_batch
+from attnproof.harness.consumer.batch import truth_of
+from attnproof.harness.consumer.parts import count_breaches
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.operations.shared.metadata import (
+    metadata_faults,
+    prepare_with_metadata,
+    wrong_type,
+    wrong_value,
+)
+from attnproof.reference.interface import MetadataError
+
+SPLIT = "split_decodes_and_prefills"
+REORDER = "reorder_batch_to_split_decodes_and_prefills"
+_THRESHOLD = st.sampled_from((1, 2, 3, 5, 8))
+_UNIFORM = st.booleans()
+_COUNTS = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens")
+
+
+def _split_case(batch: Batch, threshold: int, uniform: bool) -> Case:
+    return Case(SPLIT, batch, {"decode_threshold": threshold, "require_uniform": uniform})
+
+
+@st.composite
+def _split_cases(draw: st.DrawFn) -> Case:
+    batch = draw(batches(max_requests=8))
+    return _split_case(batch, draw(_THRESHOLD), draw(_UNIFORM))
+
+
+def _split_boundaries() -> Iterator[tuple[str, Case]]:
+    def decodes(query_lens: list[int], **fields: Any) -> Batch:
+        return make_batch(query_lens, [3] * len(query_lens), 4, **fields)
+
+    mixed = decodes([1, 1, 2, 5, 1])
+    for threshold in (1, 2, 5):
+        for uniform in (False, True):
+            yield (
+                f"SPEC example, threshold {threshold}, uniform {uniform}",
+                _split_case(mixed, threshold, uniform),
+            )
+    padded = decodes([2, 2, 2], padded_requests=1, padded_tokens=2)
+    yield "uniform with a padded row (K9)", _split_case(padded, 2, True)
+    yield (
+        "padded rows, no padded tokens (K11)",
+        _split_case(decodes([1], padded_requests=1), 1, True),
+    )
+    graph = decodes([1, 1], padded_requests=2, padded_tokens=2)
+    for uniform in (False, True):
+        yield (
+            f"decodes in a larger graph, uniform {uniform} (K11, K13)",
+            _split_case(graph, 1, uniform),
+        )
+    yield "no requests", _split_case(decodes([]), 1, False)
+    yield "no requests, uniform", _split_case(decodes([]), 2, True)
+    yield "only padded rows", _split_case(decodes([], padded_requests=2, padded_tokens=2), 2, True)
+    yield "zero-length row between decodes", _split_case(decodes([2, 0, 2]), 2, True)
+    yield "decode behind a prefill", _split_case(decodes([1, 9, 1]), 1, False)
+    yield "bound above the threshold", _split_case(decodes([1, 1], query_slack=3), 2, False)
+    yield "first request above the threshold", _split_case(decodes([3, 2, 2]), 2, True)
+    yield "one row of many tokens", _split_case(decodes([9000]), 1, False)
+
+
+def _split_steps(batch: Batch) -> Iterator[Case]:
+    threshold = 1 + batch.num_tokens % 3
+    yield _split_case(batch, threshold, bool(batch.num_requests % 2))
+
+
+def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    metadata = call.facts["metadata"]
+    counts = [outputs[name] for name in _COUNTS]
+    if not all(type(count) is int for count in counts):
+        return
+    if counts[0] + counts[1] != metadata.num_reqs:
+        yield Breach("num_prefills", "requests do not add up to num_reqs")
+    if metadata.num_reqs and counts[2] + counts[3] != metadata.num_actual_tokens:
+        yield Breach("num_prefill_tokens", "tokens do not add up to num_actual_tokens")
+    if min(counts) < 0:
+        yield Breach(_COUNTS[counts.index(min(counts))], "is negative")
+    elif _ends_early(metadata.query_start_loc_cpu.diff().tolist(), counts[0], *call.args[1:3]):
+        yield Breach("num_decodes", "takes a leading decode for a prefill")
+
+
+def _ends_early(query_lens: list[int], num_decodes: int, threshold: int, uniform: bool) -> bool:
+    """Whether the row behind the boundary is a decode like those before it.
+
+    Attention would be right all the same, in the slower of the two kernels.
+    """
+    behind = query_lens[num_decodes:]
+    if not behind or behind[0] > threshold:
+        return False
+    alike = num_decodes == 0 or behind[0] == query_lens[0] or not any(behind)
+    return alike or not uniform
+
+
+def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    counts = tuple(outputs[name] for name in _COUNTS)
+    threshold, uniform = call.args[1:3]
+    yield from count_breaches(truth_of(call.facts["batch"]), counts, threshold, uniform=uniform)
+
+
+def _diagnose_split(call: Call, field: str, expected: Any, got: Any) -> str:
+    """Rows or tokens of graph padding that were left out, or counted where they do not belong."""
+    if type(got) is not int:
+        return ""
+    if field in _COUNTS[2:]:
+        padded = call.facts["batch"].padded_tokens
+        return "padded tokens miscounted" if padded == abs(expected - got) > 0 else ""
+    query_lens = call.facts["metadata"].query_start_loc_cpu.diff().tolist()
+    empty = next((r for r, q in enumerate(reversed(query_lens)) if q), len(query_lens))
+    return "zero-length (padded) rows miscounted" if empty == abs(expected - got) else ""
+
+
+def _prepare_split(case: Case, pattern: int, device: str) -> Call:
+    params = case.params
+    others = [params["decode_threshold"], params["require_uniform"]]
+    return prepare_with_metadata(0)(case, pattern, device, others)
+
+
+def _split_outputs(_call: Call, result: Any) -> Outputs:
+    if not isinstance(result, tuple):
+        raise TypeError("expected a tuple of four counts")
+    return dict(zip(_COUNTS, result, strict=True))
+
+
+split_decodes_and_prefills = Operation(
+    name=SPLIT,
+    section="2",
+    summary="counts the leading decodes and the prefills behind them",
+    cases=_split_cases,
+    boundaries=_split_boundaries,
+    from_batch=_split_steps,
+    timed=lambda batch: [_split_case(batch, 1, False)],
+    prepare=_prepare_split,
+    outputs=_split_outputs,
+    invariants=_split_invariants,
+    consume=_split_consumed,
+    diagnose=_diagnose_split,
+    faults={
+        **metadata_faults(0),
+        "threshold of 0": wrong_value(1, "decode_threshold", 0),
+        "threshold of another type": wrong_type(1, "decode_threshold"),
+        "uniform of another type": wrong_type(2, "require_uniform"),
+        "metadata of another type": wrong_type(0, "metadata"),
+    },
+)
+
+
+class Engine:
+    """An input batch that keeps rows of state, and sees reads that come too late."""
+
+    def __init__(self, query_lens: list[int]) -> None:
+        self.rows = [f"request-{row}" for row in range(len(query_lens))]
+        self.state = dict(zip(self.rows, query_lens, strict=True))
+        self.swaps: list[tuple[int, int]] = []
+        self.read_after_swap = False
+
+    @property
+    def req_ids(self) -> list[str]:
+        """Request ids in row order."""
+        self.read_after_swap |= bool(self.swaps)
+        return self.rows
+
+    @property
+    def num_scheduled_tokens(self) -> dict[str, int]:
+        """Query tokens of each request: the engine is its own schedule."""
+        self.read_after_swap |= bool(self.swaps)
+        return self.state
+
+    def swap_states(self, i: int, j: int) -> None:
+        """Exchange rows i and j."""
+        self.swaps.append((i, j))
+        self.rows[i], self.rows[j] = self.rows[j], self.rows[i]
+
+
+def _reorder_case(query_lens: list[int], threshold: int) -> Case:
+    return Case(REORDER, None, {"query_lens": query_lens, "decode_threshold": threshold})
+
+
+def _reorder_cases() -> st.SearchStrategy[Case]:
+    query_lens = st.lists(st.sampled_from((1, 2, 3, 0, 5, 40)), max_size=10)
+    return st.builds(_reorder_case, query_lens, st.sampled_from((1, 2, 3, 8)))
+
+
+def _reorder_boundaries() -> Iterator[tuple[str, Case]]:
+    yield "no requests", _reorder_case([], 1)
+    yield "in order already", _reorder_case([1, 1, 7, 9], 1)
+    yield "exactly reversed", _reorder_case([9, 7, 1, 1], 1)
+    yield "alternating", _reorder_case([5, 1] * 6, 1)
+    yield "all decodes", _reorder_case([1] * 5, 1)
+    yield "all prefills", _reorder_case([4] * 5, 1)
+    yield "at the threshold", _reorder_case([3, 2, 4, 2, 3], 3)
+    yield "many requests", _reorder_case([(7 * row) % 5 for row in range(300)], 2)
+
+
+def _reorder_steps(batch: Batch) -> Iterator[Case]:
+    turned = batch.query_lens[batch.num_tokens % max(1, batch.num_requests) :]
+    rest = batch.query_lens[: batch.num_requests - len(turned)]
+    yield _reorder_case([*turned, *rest], 1 + batch.num_tokens % 2)
+
+
+def _reorder_timed(batch: Batch) -> Iterator[Case]:
+    """An eighth of the requests from the end, prefills most likely, stands in front."""
+    moved = -(-batch.num_requests // 8)
+    front, rest = batch.query_lens[-moved:], batch.query_lens[:-moved]
+    yield _reorder_case([*front, *rest], 1)
+
+
+def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
+    engine = Engine(case.params["query_lens"])
+    return Call(
+        [engine, engine, case.params["decode_threshold"]],
+        plain={"num_scheduled_tokens": engine.state},
+        facts={"engine": engine},
+    )
+
+
+def _reorder_outputs(call: Call, result: Any) -> Outputs:
+    engine = call.facts["engine"]
+    return {"moved": result, "req_ids": list(engine.rows), "num_swaps": len(engine.swaps)}
+
+
+def _reorder_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    engine, threshold = call.facts["engine"], call.args[2]
+    decode = [engine.state[req_id] <= threshold for req_id in outputs["req_ids"]]
+    if decode != sorted(decode, reverse=True):
+        yield Breach("req_ids", "a decode stands behind a prefill")
+    if engine.read_after_swap:
+        yield Breach("req_ids", "was read after the first swap")
+    if sorted(outputs["req_ids"]) != sorted(engine.state):
+        yield Breach("req_ids", "a request was lost or doubled")
+
+
+def _unschedule(call: Call) -> None:
+    call.args[1] = SimpleNamespace(num_scheduled_tokens={})
+    call.plain = {}
+
+
+reorder_batch_to_split_decodes_and_prefills = Operation(
+    name=REORDER,
+    section="2",
+    summary="moves the decodes to the front with the fewest swaps",
+    cases=_reorder_cases,
+    boundaries=_reorder_boundaries,
+    from_batch=_reorder_steps,
+    timed=_reorder_timed,
+    prepare=_prepare_reorder,
+    outputs=_reorder_outputs,
+    invariants=_reorder_invariants,
+    faults={
+        "threshold of 0": wrong_value(2, "decode_threshold", 0),
+        "threshold of another type": wrong_type(2, "decode_threshold"),
+        "request that is not scheduled": Fault(
+            field="num_scheduled_tokens",
+            spoil=_unschedule,
+            error=MetadataError,
+            applies=lambda case: bool(case.params["query_lens"]),
+        ),
+    },
+)
+
+OPERATIONS = (split_decodes_and_prefills, reorder_batch_to_split_decodes_and_prefills)

@@ -1,0 +1,175 @@
+"""The operation of SPEC.md section 4: virtual batches for chunked local attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.batches.strategies import batches, make_batch
+from attnproof.harness.cases.batches.subclass import TOKEN_FIELDS
+from attnproof.harness.cases.batches.tensors import numbers
+from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.operations.shared.metadata import (
+    batch_of,
+    diagnose_metadata,
+    metadata_faults,
+    metadata_outputs,
+    mirror_breaches,
+    prepare_with_metadata,
+    token_positions,
+    wrong_type,
+    wrong_value,
+)
+from attnproof.reference.interface import MetadataError
+
+_BLOCKS_A_CHUNK = st.sampled_from((1, 2, 3, 4, 8))
+_TIMED_CHUNK = 8192
+"""Of Llama 4; the block sizes of engines divide it."""
+NAME = "make_local_attention_virtual_batches"
+
+
+def _case(batch: Batch, chunk: int) -> Case:
+    return Case(NAME, batch, {"attn_chunk_size": chunk})
+
+
+def _derivable(batch: Batch) -> Batch:
+    return msgspec.structs.replace(batch, dcp_local_seq_lens=None)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    batch = draw(batches(max_requests=5, extras=True))
+    return _case(_derivable(batch), batch.block_size * draw(_BLOCKS_A_CHUNK))
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    yield "SPEC example", _case(make_batch([4, 10, 5], [2, 7, 4], 2), 4)
+    for edge in (-1, 0, 1):
+        yield f"query ends at the chunk {edge:+d}", _case(make_batch([8 + edge], [0], 2), 8)
+        yield f"query starts at the chunk {edge:+d}", _case(make_batch([5], [8 + edge], 2), 8)
+        yield f"decode at the chunk {edge:+d}", _case(make_batch([1], [7 + edge], 2), 8)
+    yield "8193 tokens in chunks of 8192 (K5)", _case(make_batch([8193], [0], 16), 8192)
+    yield "table narrower than a chunk (K6)", _case(make_batch([3], [2], 2), 64)
+    yield (
+        "row without query or sequence (K7)",
+        _case(make_batch([3], [2], 2, padded_requests=2, spare_columns=3), 4),
+    )
+    yield "row without query, with a sequence", _case(make_batch([0, 2, 0], [9, 3, 8], 2), 4)
+    counted = make_batch([6, 3], [3, 0], 2, num_logits=2)
+    yield "count of sampled tokens without their indices", _case(counted, 4)
+    yield "no requests", _case(make_batch([], [], 2), 4)
+    yield "only padded rows", _case(make_batch([], [], 2, padded_requests=2), 4)
+    yield "chunk of one block", _case(make_batch([7], [4], 4), 4)
+    yield "chunk and block of one token", _case(make_batch([3, 2], [1, 0], 1), 1)
+    yield "block size 256", _case(make_batch([300, 1], [500, 256], 256), 512)
+    yield "highest block ids", _case(make_batch([9], [3], 4, first=2**31 - 3), 8)
+    yield "strided int64", _case(make_batch([6, 5], [5, 0], 2, strided=True, dtype="int64"), 4)
+    yield (
+        "sampled tokens and encoder lengths",
+        _case(make_batch([6, 3], [3, 0], 2, logits_indices=(5, 8), encoder_seq_lens=(4, 9)), 4),
+    )
+    yield (
+        "fields of a subclass (K2)",
+        _case(make_batch([6, 1], [3, 4], 2, padded_requests=1, subclassed=True), 4),
+    )
+    yield "not causal before", _case(make_batch([6], [3], 2, causal=False), 4)
+    yield "more virtual batches than a kernel tile", _case(make_batch([2600], [1], 1), 2)
+    yield "many requests", _case(make_batch([1] * 400, [3] * 400, 2, order="shuffled"), 4)
+
+
+def _steps(batch: Batch) -> Iterator[Case]:
+    longest = max(map(len, batch.blocks), default=0)
+    blocks = 512 if longest > 512 else max(1, longest // 3)
+    yield _case(_derivable(batch), batch.block_size * blocks)
+
+
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    chunk = case.params["attn_chunk_size"]
+    call = prepare_with_metadata(1)(case, pattern, device, [chunk, batch_of(case).block_size])
+    call.facts["chunk"] = chunk
+    return call
+
+
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    breaches = list(mirror_breaches(outputs))
+    yield from breaches
+    offsets, seq_lens = outputs["query_start_loc_cpu"], outputs["seq_lens_cpu"]
+    if breaches or not isinstance(offsets, torch.Tensor) or not isinstance(seq_lens, torch.Tensor):
+        return
+    parent, chunk = numbers(call.facts["batch"]), call.facts["chunk"]
+    if int(offsets[-1]) != int(parent.query_start_loc[-1]):
+        yield Breach("query_start_loc", "does not keep the number of query tokens")
+        return
+    if seq_lens.numel() and not 0 <= int(seq_lens.min()) <= int(seq_lens.max()) <= chunk:
+        yield Breach("seq_lens", "leaves the chunk")
+    positions = token_positions(parent.query_start_loc, parent.num_computed_tokens) % chunk
+    computed = outputs["num_computed_tokens_cpu"].numpy()
+    if not np.array_equal(token_positions(offsets.numpy(), computed), positions):
+        yield Breach("num_computed_tokens_cpu", "moves tokens within their chunk")
+
+
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Each token sees the keys of its chunk up to itself, in pages of its own request."""
+    truth = truth_of(call.facts["batch"])
+    yield from metadata_breaches(truth, outputs, chunk=call.facts["chunk"])
+    slots = outputs["slot_mapping"][: outputs["num_actual_tokens"]]
+    yield from slot_breaches(truth, slots, "slot_mapping")
+
+
+def _narrow(call: Call) -> None:
+    metadata = call.args[1]
+    call.args[1] = replace(metadata, block_table_tensor=metadata.block_table_tensor[:, :0])
+
+
+def _share(call: Call) -> None:
+    metadata = call.args[1]
+    shares = torch.zeros(metadata.num_reqs, dtype=torch.int32, device=metadata.seq_lens.device)
+    call.args[1] = replace(metadata, dcp_local_seq_lens=shares)
+
+
+def _has_requests(case: Case) -> bool:
+    return case.num_requests > 0
+
+
+make_local_attention_virtual_batches = Operation(
+    name=NAME,
+    section="4",
+    summary="one virtual request for each chunk that a query touches",
+    cases=_cases,
+    boundaries=_boundaries,
+    from_batch=_steps,
+    timed=lambda batch: [_case(_derivable(batch), _TIMED_CHUNK)],
+    prepare=_prepare,
+    outputs=lambda call, result: metadata_outputs(result, given=call.facts["metadata"]),
+    invariants=_invariants,
+    consume=_consumed,
+    diagnose=diagnose_metadata,
+    shares=frozenset({"slot_mapping", "logits_indices_padded", *TOKEN_FIELDS}),
+    kernels=True,
+    faults={
+        **metadata_faults(1, sequences=True, logits=True),
+        "block size left at its default of 0": wrong_value(2, "block_size", 0),
+        "chunk of 0": wrong_value(0, "attn_chunk_size", 0),
+        "negative chunk": wrong_value(0, "attn_chunk_size", -8),
+        "chunk that blocks do not divide": wrong_value(
+            0, "attn_chunk_size", 257 * 3, lambda case: batch_of(case).block_size not in (1, 3)
+        ),
+        "chunk of another type": wrong_type(0, "attn_chunk_size"),
+        "metadata of another type": wrong_type(1, "metadata"),
+        "block table without columns": Fault(
+            field="block_table_tensor", spoil=_narrow, error=MetadataError, applies=_has_requests
+        ),
+        "share of a rank": Fault(
+            field="dcp_local_seq_lens", spoil=_share, error=MetadataError, applies=_has_requests
+        ),
+    },
+)
+
+OPERATIONS = (make_local_attention_virtual_batches,)

@@ -1,0 +1,317 @@
+"""The operation of SPEC.md section 1: graph padding put on a batch's metadata and taken off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.batches.strategies import batches, make_batch
+from attnproof.harness.cases.batches.subclass import (
+    REQUEST_FIELDS,
+    REQUEST_TUPLES,
+    TOKEN_FIELDS,
+    subclass_of,
+)
+from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.operations.shared.metadata import (
+    CLASS,
+    batch_of,
+    metadata_faults,
+    metadata_outputs,
+    mirror_breaches,
+    prepare_with_metadata,
+    wrong_type,
+)
+from attnproof.reference.interface import MetadataError
+from attnproof.reference.shared import CommonAttentionMetadata
+
+NAME = "CommonAttentionMetadata"
+PADDED, UNPADDED = "padded.", "unpadded."
+_COPIED = "unpadded.copied"
+_OFFSETS = ("query_start_loc", "query_start_loc_cpu")
+_ROWS = ("seq_lens", "seq_lens_cpu", "num_computed_tokens_cpu", "block_table_tensor")
+_OPTIONAL_ROWS = ("encoder_seq_lens", "dcp_local_seq_lens", *REQUEST_FIELDS, *REQUEST_TUPLES)
+_TOKENS = ("slot_mapping", *TOKEN_FIELDS)
+_ALIGNED = (*_OFFSETS, *_ROWS, *_OPTIONAL_ROWS, *_TOKENS)
+_SIZES = ("num_reqs", "num_actual_tokens")
+_VIEWS = frozenset(
+    f"{prefix}{name}"
+    for prefix in (PADDED, UNPADDED)
+    for name in (*_ALIGNED, "logits_indices_padded")
+)
+
+
+def _case(batch: Batch, more_rows: int, more_tokens: int) -> Case:
+    return Case(NAME, batch, {"more_rows": more_rows, "more_tokens": more_tokens})
+
+
+def _cases() -> st.SearchStrategy[Case]:
+    return st.builds(_case, batches(extras=True), st.integers(0, 3), st.integers(0, 5))
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    decodes = make_batch([1, 1, 1], [3, 0, 9], 4)
+    yield "rows and tokens", _case(decodes, 2, 2)
+    yield "padded rows, no padded tokens (K11)", _case(decodes, 2, 0)
+    yield "padded tokens, no padded rows", _case(decodes, 0, 5)
+    yield "nothing to add", _case(decodes, 0, 0)
+    counted = make_batch([3, 2], [5, 0], 4, num_logits=2)
+    yield "count of sampled tokens without their indices", _case(counted, 1, 2)
+    yield "idle rank", _case(make_batch([], [], 4), 3, 3)
+    yield "no requests, nothing to add", _case(make_batch([], [], 4), 0, 0)
+    everything: dict[str, Any] = {
+        "causal": False,
+        "logits_indices": (2, 4),
+        "logits_padding": 2,
+        "encoder_seq_lens": (7, 8),
+        "dcp_local_seq_lens": (4, 1),
+        "spare_columns": 2,
+        "spare_slots": 3,
+    }
+    yield "all optional fields (K2)", _case(make_batch([3, 2], [5, 0], 4, **everything), 2, 3)
+    yield (
+        "fields of a subclass (K2)",
+        _case(make_batch([3, 2], [5, 0], 4, subclassed=True, **everything), 2, 3),
+    )
+    yield (
+        "rows of earlier requests behind the batch (K13)",
+        _case(make_batch([1, 1], [6, 2], 4, spare_columns=1, spare_slots=6), 4, 4),
+    )
+    yield "padded before", _case(make_batch([2], [1], 4, padded_requests=1, padded_tokens=1), 2, 3)
+    yield (
+        "bounds above the longest",
+        _case(make_batch([2], [1], 4, query_slack=2, seq_slack=5), 1, 0),
+    )
+    yield "idle row with a history", _case(make_batch([2, 0], [1, 7], 4), 1, 1)
+    yield "strided int64", _case(make_batch([5], [2], 2, strided=True, dtype="int64"), 1, 2)
+    for dtype in ("int64 offsets", "int64 lengths", "int64 computed"):
+        yield f"{dtype} only", _case(make_batch([5], [2], 2, dtype=dtype), 1, 2)
+    yield "many rows", _case(make_batch([1] * 300, [2] * 300, 4, subclassed=True), 212, 212)
+
+
+def _steps(batch: Batch) -> Iterator[Case]:
+    """Padded to the next size for which an engine would have captured a graph."""
+    rows, tokens = batch.num_requests, batch.num_tokens
+    yield _case(batch, -rows % 8, -tokens % 8)
+
+
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    call = prepare_with_metadata(0)(case, pattern, device, [])
+    metadata, params = call.facts["metadata"], case.params
+    sizes = (metadata.num_actual_tokens, metadata.num_reqs)
+    grown = (sizes[0] + params["more_tokens"], sizes[1] + params["more_rows"])
+    call.args += [*grown, *sizes]
+    call.facts["grown"] = grown
+    return call
+
+
+def _run(offered: Any, call: Call) -> tuple[Any, Any]:
+    """The batch in the candidate's class, padded; then the padding taken off again.
+
+    `padded` is a name of ours: for a class without it the batch is padded by ours.
+    """
+    metadata, num_tokens, num_reqs, actual_tokens, actual_reqs = call.args
+    plain = type(metadata) is CommonAttentionMetadata
+    metadata_class = offered if plain else subclass_of(offered)
+    made = _in_class(metadata_class, metadata)
+    if hasattr(made, "padded"):
+        padded = made.padded(num_tokens, num_reqs)
+    else:
+        padded = _in_class(metadata_class, metadata.padded(num_tokens, num_reqs))
+    return padded, padded.unpadded(actual_tokens, actual_reqs)
+
+
+def _in_class(metadata_class: Any, metadata: Any) -> Any:
+    names = [f.name for f in fields(metadata_class) if f.init and hasattr(metadata, f.name)]
+    return metadata_class(**{name: getattr(metadata, name) for name in names})
+
+
+def _outputs(call: Call, result: Any) -> Outputs:
+    padded, unpadded = result
+    given = call.facts["metadata"]
+    seen = metadata_outputs(padded, PADDED, given) | metadata_outputs(unpadded, UNPADDED, given)
+    return seen | {_COPIED: _copied(padded, unpadded)}
+
+
+def _copied(padded: Any, unpadded: Any) -> list[str]:
+    """Tensors that lie elsewhere without padding: nothing has to move to take it off."""
+    pairs = {f.name: (getattr(padded, f.name), getattr(unpadded, f.name)) for f in fields(padded)}
+    return [
+        name
+        for name, (before, after) in pairs.items()
+        if isinstance(after, torch.Tensor) and after.numel()
+        if after.data_ptr() != before.data_ptr()
+    ]
+
+
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """By the names of the fields, not by their declarations: those are what is judged."""
+    given = call.facts["metadata"]
+    if outputs[_COPIED]:
+        yield Breach(_COPIED, "holds fields that are no views")
+    for prefix, sizes in ((PADDED, call.facts["grown"]), (UNPADDED, call.args[3:])):
+        yield from mirror_breaches(outputs, prefix)
+        if (outputs[f"{prefix}num_actual_tokens"], outputs[f"{prefix}num_reqs"]) != tuple(sizes):
+            yield Breach(f"{prefix}num_reqs", "is not the size that was asked for")
+        if outputs.get(f"{prefix}{CLASS}", type(given).__name__) != type(given).__name__:
+            yield Breach(f"{prefix}{CLASS}", "is not the class that was given")
+        for field in fields(given):
+            if field.name not in _SIZES:
+                value = outputs[f"{prefix}{field.name}"]
+                live, length = _entries(field.name, call, *sizes)
+                text = _breach(field.name, getattr(given, field.name), value, live, length)
+                if text:
+                    yield Breach(f"{prefix}{field.name}", text)
+
+
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """With padding and without it each token sees and writes what it did before."""
+    truth = truth_of(call.facts["batch"])
+    for prefix in (PADDED, UNPADDED):
+        yield from metadata_breaches(truth, outputs, prefix)
+        field = f"{prefix}slot_mapping"
+        slots = outputs[field][: outputs[f"{prefix}num_actual_tokens"]]
+        yield from slot_breaches(truth, slots, field)
+
+
+def _entries(name: str, call: Call, num_tokens: int, num_reqs: int) -> tuple[int, int]:
+    """How many entries of a field are not padding, and how many there are to be."""
+    actual_tokens, actual_reqs = call.args[3:]
+    if name in _TOKENS:
+        return actual_tokens, num_tokens
+    more = name in _OFFSETS
+    return actual_reqs + more, num_reqs + more
+
+
+def _breach(name: str, before: Any, after: Any, live: int, length: int) -> str:
+    """What is wrong with a field after padding or its removal, "" if nothing is."""
+    if before is None or not (name in _ALIGNED or isinstance(before, torch.Tensor | np.ndarray)):
+        kept = type(after) is type(before) and after == before
+        return "" if kept else "is not what it was"
+    dtypes = {getattr(value, "dtype", None) for value in (before, after)}
+    if type(after) is not type(before) or len(dtypes) > 1:
+        return "is of another type"
+    old, new = _values(before), _values(after)
+    if name not in _ALIGNED:
+        return "" if np.array_equal(old, new) else "is not what it was"
+    if len(new) != length:
+        return "has another number of entries than the batch"
+    if not np.array_equal(old[:live], new[:live]):
+        return "changes what was there"
+    fill = old[live - 1] if name in _OFFSETS else -1 if name == "slot_mapping" else 0
+    return "" if (new[live:] == fill).all() else "holds something where there is only padding"
+
+
+def _values(value: Any) -> np.ndarray:
+    return value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def _diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
+    if name == _COPIED:
+        return "a copy where a view is enough"
+    prefix, field = name.split(".")
+    if field == CLASS:
+        return f"{got} where the given {expected} was expected"
+    if f"{prefix}." != PADDED or field not in _ALIGNED or not hasattr(got, "shape"):
+        return ""
+    live, _ = _entries(field, call, 0, 0)
+    old, new = _values(expected), _values(got)
+    if old.shape != new.shape or not np.array_equal(old[:live], new[:live]):
+        return ""
+    return (
+        "padding that holds a request's state" if field not in _TOKENS else "padding with a token"
+    )
+
+
+def _set(position: int, field: str, change: Any, applies: Any) -> Fault:
+    def spoil(call: Call) -> None:
+        call.args[position] = change(call)
+
+    return Fault(field=field, spoil=spoil, error=MetadataError, applies=applies)
+
+
+def _has_rows(case: Case) -> bool:
+    batch = batch_of(case)
+    return batch.num_requests > 0 and batch.query_lens[-1] + batch.computed_lens[-1] > 0
+
+
+def _has_history(case: Case) -> bool:
+    """Whether the last request computes nothing now but has computed tokens."""
+    batch = batch_of(case)
+    return batch.num_requests > 0 and not batch.query_lens[-1] and batch.computed_lens[-1] > 0
+
+
+def _adds_no_token(case: Case) -> bool:
+    """Nothing is allocated then that would refuse a float."""
+    return bool(case.params["more_tokens"] == 0)
+
+
+def _float_tokens(call: Call) -> None:
+    call.args[1] = float(call.args[1])
+
+
+def _has_tokens(case: Case) -> bool:
+    return batch_of(case).num_tokens > 0
+
+
+_FAULTS = {
+    **metadata_faults(0, sequences=True, logits=True),
+    "fewer tokens than there are": _set(
+        1, "num_tokens", lambda call: call.args[3] - 1, _has_tokens
+    ),
+    "fewer rows than there are": _set(2, "num_reqs", lambda call: call.args[4] - 1, _has_rows),
+    "cuts a live token": _set(
+        3,
+        "num_actual_tokens",
+        lambda call: int(call.facts["metadata"].query_start_loc_cpu[-1]) - 1,
+        _has_tokens,
+    ),
+    "cuts a live row": _set(
+        4, "num_actual_reqs", lambda call: call.facts["batch"].num_requests - 1, _has_rows
+    ),
+    "cuts an idle row with a history": _set(
+        4, "num_actual_reqs", lambda call: call.facts["batch"].num_requests - 1, _has_history
+    ),
+    "keeps more tokens than there are": _set(
+        3, "num_actual_tokens", lambda call: call.args[1] + 1, lambda _: True
+    ),
+    "keeps more rows than there are": _set(
+        4, "num_actual_reqs", lambda call: call.args[2] + 1, lambda _: True
+    ),
+    "keeps a negative number of rows": _set(4, "num_actual_reqs", lambda _: -1, lambda _: True),
+    "tokens as a float": Fault(
+        field="num_tokens", spoil=_float_tokens, error=TypeError, applies=_adds_no_token
+    ),
+    "rows of another type": wrong_type(2, "num_reqs"),
+    "tokens to keep of another type": wrong_type(3, "num_actual_tokens"),
+    "rows to keep of another type": wrong_type(4, "num_actual_reqs"),
+}
+
+common_attention_metadata = Operation(
+    name=NAME,
+    section="1",
+    summary="graph padding put on a batch and taken off again, every field of it",
+    cases=_cases,
+    boundaries=_boundaries,
+    from_batch=_steps,
+    timed=lambda batch: _steps(batch) if batch.num_requests == 64 else (),
+    prepare=_prepare,
+    run=_run,
+    outputs=_outputs,
+    invariants=_invariants,
+    consume=_consumed,
+    shares=_VIEWS,
+    faults=_FAULTS,
+    diagnose=_diagnose,
+    shared="a batch that one package makes is taken by the other",
+    methods=("unpadded",),
+)
+
+OPERATIONS = (common_attention_metadata,)

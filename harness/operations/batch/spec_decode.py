@@ -1,0 +1,242 @@
+"""Operations of SPEC.md section 6 that reshape queries and outputs for speculative decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.memory.arena import Arena, Piece
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.reference.interface import MetadataError
+
+QUERY, OUTPUT = "reshape_query_for_spec_decode", "reshape_attn_output_for_spec_decode"
+SHARED = "a view costs nothing: there is nothing to make faster"
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_WORDS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
+_STALE = {torch.int32: (0x5A5A5A5B, 0), torch.int16: (0x5A5B, 0)}
+_CONTIGUOUS, _SPACED, _TRANSPOSED, _STRIDED = range(4)
+"""Layouts: dense; tokens apart; heads outermost in memory; every second element."""
+_ARGS = ("batch", "tokens", "heads", "size", "layout", "dtype")
+
+
+def _case(operation: str, values: tuple[int, ...], **params: int) -> Case:
+    """`tokens` counts those of each request; layout and dtype are numbers, so that they shrink."""
+    return Case(operation, None, dict(zip(_ARGS, values, strict=True)) | params)
+
+
+_VALUES = st.tuples(
+    st.integers(1, 5),
+    st.integers(0, 4),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.integers(0, 2),
+)
+
+
+def _named() -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield "three requests of two tokens", (3, 2, 2, 4, 0, 0)
+    yield "one request", (1, 5, 2, 4, 0, 0)
+    yield "one token each", (5, 1, 2, 4, 0, 0)
+    yield "no tokens", (3, 0, 2, 4, 0, 0)
+    for number, dtype in enumerate(_DTYPES):
+        yield str(dtype).removeprefix("torch."), (2, 3, 2, 4, 0, number)
+    yield "tokens apart", (2, 3, 2, 4, _SPACED, 1)
+    yield "heads outermost in memory", (2, 3, 2, 4, _TRANSPOSED, 0)
+    yield "every second element", (2, 3, 2, 4, _STRIDED, 2)
+    yield "many tokens", (256, 4, 2, 8, 0, 1)
+
+
+def _strides(layout: int, tokens: int, heads: int, size: int) -> tuple[int, int, int]:
+    """Of a (tokens, heads, size) tensor, in elements."""
+    if layout == _TRANSPOSED:
+        return (size, max(1, tokens) * size, 1)
+    step = 2 if layout == _STRIDED else 1
+    token = heads * size * step + (3 if layout == _SPACED else 0)
+    return (token, size * step, step)
+
+
+def _tensor(case: Case, ndim: int, pattern: int, device: str) -> tuple[torch.Tensor, Arena]:
+    """The case's floats, laid out as the integers of their size that an arena holds."""
+    batch, tokens, heads, size, layout, number = (case.params[name] for name in _ARGS)
+    batch, heads, size = max(1, batch), max(1, heads), max(1, size)
+    dtype = _DTYPES[number % len(_DTYPES)]
+    rows = batch * tokens
+    # Whole numbers up to 96 are exact in each dtype.
+    values = torch.arange(rows * heads * size).remainder(97).to(dtype).view(_WORDS[dtype])
+    strides: tuple[int, ...] = _strides(layout, rows, heads, size)
+    shape: tuple[int, ...] = (rows, heads, size)
+    if ndim == 4:
+        shape, strides = (batch, tokens, heads, size), (strides[0] * tokens, *strides)
+    piece = Piece("tensor", values.reshape(shape).numpy(), False, strides)
+    arena = Arena([piece], _STALE[_WORDS[dtype]][pattern], device)
+    return arena.tensors["tensor"].view(dtype), arena
+
+
+def _prepare_query(case: Case, pattern: int, device: str) -> Call:
+    query, arena = _tensor(case, 3, pattern, device)
+    return Call([query, max(1, case.params["batch"])], arena=arena, facts={"tensor": query})
+
+
+def _prepare_output(case: Case, pattern: int, device: str) -> Call:
+    output, arena = _tensor(case, 3 if case.params["flat"] else 4, pattern, device)
+    return Call([output], arena=arena, facts={"tensor": output})
+
+
+def _outputs(call: Call, result: Any) -> Outputs:
+    given = call.facts["tensor"]
+    storage = result.untyped_storage().data_ptr()
+    return {
+        "result": result,
+        "is a view": storage == given.untyped_storage().data_ptr(),
+        "is the argument": result is given,
+        "strides": list(result.stride()) if result.numel() else [],
+    }
+
+
+def _query_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    query, batch = call.args
+    result = outputs["result"]
+    tokens = query.shape[0] // batch
+    if tuple(result.shape) != (batch, tokens, *query.shape[1:]) or result.dtype != query.dtype:
+        yield Breach("result", "is not (batch, tokens of each, heads, size)")
+        return
+    for row in range(min(batch, 3)):
+        if not torch.equal(result[row], query[row * tokens : (row + 1) * tokens]):
+            yield Breach("result", "gives a request another's tokens")
+    yield from _view_breaches(outputs)
+
+
+def _output_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    given, result = call.args[0], outputs["result"]
+    if given.ndim == 3:
+        if not outputs["is the argument"]:
+            yield Breach("is the argument", "is not the 3-D output as it was given")
+        return
+    if tuple(result.shape) != (given.shape[0] * given.shape[1], *given.shape[2:]):
+        yield Breach("result", "is not (all tokens, heads, size)")
+        return
+    tokens = given.shape[1]
+    for row in range(min(given.shape[0], 3)):
+        if not torch.equal(result[row * tokens : (row + 1) * tokens], given[row]):
+            yield Breach("result", "gives a request another's tokens")
+    yield from _view_breaches(outputs)
+
+
+def _view_breaches(outputs: Outputs) -> Iterator[Breach]:
+    if not outputs["is a view"]:
+        yield Breach("is a view", "is a copy")
+
+
+def _diagnose(_call: Call, name: str, expected: Any, _got: Any) -> str:
+    if name == "is a view" and expected:
+        return "a copy where a view was expected"
+    if name == "is the argument" and expected:
+        return "a new tensor where the argument was expected"
+    return ""
+
+
+def _spoilt(
+    change: Callable[[torch.Tensor], torch.Tensor],
+    field: str,
+    applies: Callable[[Case], bool] = lambda _: True,
+) -> Fault:
+    def spoil(call: Call) -> None:
+        call.args[0] = change(call.args[0])
+
+    return Fault(field=field, spoil=spoil, error=MetadataError, applies=applies)
+
+
+def _several(case: Case) -> bool:
+    """Whether cutting each request's tokens leaves several with several."""
+    params = case.params
+    return bool(params["batch"] > 1 and params["tokens"] > 2 and not params["flat"])
+
+
+def _indivisible(case: Case) -> bool:
+    return bool(case.params["batch"] > 1 and case.params["tokens"] > 0)
+
+
+def _query_boundaries() -> Iterator[tuple[str, Case]]:
+    for name, values in _named():
+        yield name, _case(QUERY, values)
+
+
+def _output_boundaries() -> Iterator[tuple[str, Case]]:
+    for name, values in _named():
+        if values[4] != _TRANSPOSED:
+            yield name, _case(OUTPUT, values, flat=0)
+    yield "3-D already", _case(OUTPUT, (2, 3, 2, 4, 0, 0), flat=1)
+    yield "3-D already, heads outermost in memory", _case(OUTPUT, (2, 3, 2, 4, 2, 0), flat=1)
+    yield "heads outermost in memory", _case(OUTPUT, (2, 3, 2, 4, 2, 0), flat=0)
+
+
+def _query_steps(batch: Batch) -> Iterator[Case]:
+    yield _case(QUERY, (1 + batch.num_requests % 9, 1 + batch.num_tokens % 5, 2, 4, 0, 1))
+
+
+def _output_steps(batch: Batch) -> Iterator[Case]:
+    values = (1 + batch.num_requests % 9, 1 + batch.num_tokens % 5, 2, 4, 0, 1)
+    yield _case(OUTPUT, values, flat=batch.num_tokens % 2)
+
+
+reshape_query_for_spec_decode = Operation(
+    name=QUERY,
+    section="6",
+    summary="a query with the tokens of each request in a dimension of their own",
+    cases=lambda: st.builds(lambda values: _case(QUERY, values), _VALUES),
+    boundaries=_query_boundaries,
+    from_batch=_query_steps,
+    timed=lambda batch: _query_steps(batch) if batch.num_requests == 64 else (),
+    prepare=_prepare_query,
+    outputs=_outputs,
+    invariants=_query_invariants,
+    shares=frozenset({"result"}),
+    shared=SHARED,
+    diagnose=_diagnose,
+    faults={
+        "query of another type": wrong_type(0, "query"),
+        "2-D query": _spoilt(lambda query: query[:, 0], "query"),
+        "4-D query": _spoilt(lambda query: query[None], "query"),
+        "batch size of another type": wrong_type(1, "batch_size"),
+        "batch size of 0": wrong_value(1, "batch_size", 0),
+        "negative batch size": wrong_value(1, "batch_size", -1),
+        "tokens that requests do not share evenly": _spoilt(
+            lambda query: query[1:], "batch_size", _indivisible
+        ),
+    },
+)
+
+reshape_attn_output_for_spec_decode = Operation(
+    name=OUTPUT,
+    section="6",
+    summary="an output with the tokens of all requests in one dimension",
+    cases=lambda: st.builds(
+        lambda values, flat: _case(OUTPUT, values, flat=flat), _VALUES, st.integers(0, 1)
+    ),
+    boundaries=_output_boundaries,
+    from_batch=_output_steps,
+    timed=lambda batch: _output_steps(batch) if batch.num_requests == 64 else (),
+    prepare=_prepare_output,
+    outputs=_outputs,
+    invariants=_output_invariants,
+    shares=frozenset({"result"}),
+    shared=SHARED,
+    diagnose=_diagnose,
+    faults={
+        "output of another type": wrong_type(0, "attn_output"),
+        "2-D output": _spoilt(
+            lambda output: output.flatten(0, 1)[:, 0] if output.ndim == 4 else output[:, 0],
+            "attn_output",
+        ),
+        "5-D output": _spoilt(lambda output: output[(None,) * (5 - output.ndim)], "attn_output"),
+        "requests that lie apart": _spoilt(lambda output: output[:, :-1], "attn_output", _several),
+    },
+)
+
+OPERATIONS = (reshape_query_for_spec_decode, reshape_attn_output_for_spec_decode)

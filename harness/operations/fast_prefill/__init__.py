@@ -1,0 +1,1 @@
+"""Operations of fast prefill for KV sharing (SPEC.md section 6)."""

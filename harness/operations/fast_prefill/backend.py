@@ -1,0 +1,211 @@
+"""The operation of SPEC.md section 6 that makes a backend for fast prefill: it is driven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.engines import backend as engine
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import (
+    MISSING,
+    Breach,
+    Call,
+    Fault,
+    Operation,
+    Outputs,
+    bound,
+)
+from attnproof.harness.operations.fast_prefill.fast_prefill import (
+    ITSELF,
+    KEPT,
+    last_tokens,
+    lay_out_sampled,
+    makes_new_batch,
+    reduced_breaches,
+    reduced_consumed,
+    reduced_outputs,
+    sampled_batches,
+)
+from attnproof.harness.operations.shared.metadata import METADATA_FIELDS, wrong_type
+from attnproof.reference.interface import (
+    KV_SHARING_FAST_PREFILL_METADATA_FIELDS,
+    KVSharingFastPrefillMetadata,
+)
+
+NAME = "create_fast_prefill_custom_backend"
+_LOGITS = tuple(name for name, *_ in KV_SHARING_FAST_PREFILL_METADATA_FIELDS)
+_GIVEN = "given."
+"""Prefix of the output fields that tell which batch the underlying builder was given."""
+_FORMS = st.integers(engine.DATACLASS, engine.PLAIN_SLOTS)
+_KINDS = st.lists(st.integers(engine.REQUIRED, engine.ATTACHED), max_size=5)
+
+
+def _case(
+    batch: Batch, form: int, kinds: list[int], prefix_len: int = 0, fast_build: bool = False
+) -> Case:
+    params = {"form": form, "kinds": kinds, "prefix_len": prefix_len, "fast_build": fast_build}
+    return Case(NAME, batch, params)
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    example = make_batch([15, 5, 8], [26, 26, 32], 16, logits_indices=(14, 18, 19, 27))
+    every = list(range(engine.ATTACHED + 1))
+    yield "SPEC example", _case(example, 0, [engine.REQUIRED])
+    names = ("dataclass", "frozen dataclass", "dataclass with slots", "plain class", "plain slots")
+    for form, name in enumerate(names):
+        yield f"{name} with every kind of field", _case(example, form, every)
+    yield "dummy run without logits indices (K20)", _case(make_batch([4], [0], 4), 0, [])
+    yield "decodes only", _case(last_tokens(make_batch([1, 1], [3, 0], 4)), 0, [])
+    yield "prefix and fast build", _case(example, 0, [], 32, fast_build=True)
+    subclassed = make_batch([3, 4], [2, 0], 4, subclassed=True, logits_indices=(2, 6))
+    yield "a subclass of the common metadata", _case(subclassed, 0, [engine.DEFAULT])
+
+
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    metadata, arena = lay_out_sampled(case, pattern, device)
+    backend = engine.make_backend(case.params["form"], case.params["kinds"])
+    facts = {"metadata": metadata, "batch": case.batch, "backend": backend, "device": device}
+    return Call(["FastPrefill_", backend], arena=arena, facts=facts | case.params)
+
+
+def _drive(offered: Any, call: Call) -> Any:
+    """The backend, its builder, and what that builds of the batch in two steps."""
+    backend, facts = offered(*call.args), call.facts
+    builder = engine.make_builder(backend, facts["device"])
+    given = {
+        "common_prefix_len": facts["prefix_len"],
+        "common_attn_metadata": facts["metadata"],
+        "fast_build": facts["fast_build"],
+    }
+    return backend, builder, builder.build(**given), builder.build(**given)
+
+
+def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
+    """A step: the batch is reduced, the underlying builder called."""
+    builder = engine.make_builder(offered(*call.args), call.facts["device"])
+    return bound(builder.build, 0, call.facts["metadata"], False)
+
+
+def _outputs(call: Call, result: Any) -> Outputs:
+    made, builder, built, later = result
+    facts = call.facts
+    backend = facts["backend"]
+    prefix_len, reduced, fast_build = builder.given[0]
+    outputs: Outputs = {
+        "name": made.__name__,
+        "is a subclass": issubclass(made, backend) and made is not backend,
+        "builder is a subclass": isinstance(builder, backend.get_builder_cls()),
+        "layer_names": list(builder.layer_names),
+        "common_prefix_len": prefix_len,
+        "fast_build": fast_build,
+        "metadata is a subclass": isinstance(built, backend.get_metadata_cls()),
+        "later metadata is a subclass": isinstance(later, backend.later_metadata_cls),
+        "metadata has the protocol": isinstance(built, KVSharingFastPrefillMetadata),
+    }
+    outputs |= reduced_outputs(facts["metadata"], reduced, _GIVEN)
+    for name in (*engine.BATCH_FIELDS, *_LOGITS):
+        outputs[name] = getattr(built, name, MISSING)
+    for number, name in enumerate(engine.field_names(facts["kinds"])):
+        outputs[f"[{number}].detail"] = getattr(built, name, MISSING)
+    return outputs
+
+
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    facts = call.facts
+    given = facts["metadata"]
+    yield from reduced_breaches(given, outputs, _GIVEN)
+    for name, value in outputs.items():
+        if name.endswith(("a subclass", "the protocol")) and not value:
+            yield Breach(name, "does not hold")
+    for number, value in enumerate(engine.expected_values(facts["kinds"]).values()):
+        if outputs[f"[{number}].detail"] != value:
+            yield Breach(f"[{number}].detail", "is not what the underlying builder gave it")
+    for name in _LOGITS:
+        if not _equal(outputs[name], getattr(given, name)):
+            yield Breach(name, "is not that of the batch")
+    for name in ("query_start_loc", "max_query_len", "num_actual_tokens"):
+        itself = outputs[_GIVEN + ITSELF]
+        if not _equal(outputs[name], getattr(given, name) if itself else outputs[_GIVEN + name]):
+            yield Breach(name, "is not what the underlying builder was given")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    return bool(one is other or one == other)
+
+
+def _diagnose(_call: Call, name: str, _expected: Any, got: Any) -> str:
+    handed_on = {
+        _GIVEN + ITSELF: "the underlying builder got another batch",
+        "common_prefix_len": "prefix length not handed on",
+        "fast_build": "fast_build not handed on",
+        "later metadata is a subclass": "metadata of the class of an earlier step",
+    }
+    if got is not MISSING:
+        return handed_on.get(name, "")
+    if name in _LOGITS:
+        return "metadata without its logits fields"
+    return "field of the underlying metadata lost" if not name.startswith(_GIVEN) else ""
+
+
+def _no_backend(call: Call) -> None:
+    call.args[1] = torch.Tensor
+
+
+def _builds_a_tuple(call: Call) -> None:
+    """The underlying builder makes something that no class can extend with fields."""
+    backend = call.args[1]
+
+    class Builder(backend.get_builder_cls()):  # type: ignore[misc]
+        def build(self, *_args: Any, **_kwargs: Any) -> tuple[int, ...]:
+            return (7,)
+
+    members = {"get_builder_cls": staticmethod(lambda: Builder)}
+    call.args[1] = type(backend.__name__, (backend,), members)
+
+
+create_fast_prefill_custom_backend = Operation(
+    name=NAME,
+    section="6",
+    summary="a backend whose builder sees only the tokens whose logits are sampled",
+    cases=lambda: st.builds(
+        _case, sampled_batches(), _FORMS, _KINDS, st.sampled_from((0, 0, 32)), st.booleans()
+    ),
+    boundaries=_boundaries,
+    from_batch=lambda batch: [_case(last_tokens(batch), batch.num_requests % 5, [0, 2, 5])],
+    timed=lambda batch: [_case(last_tokens(batch), 0, [])],
+    clocked=_clocked,
+    prepare=_prepare,
+    run=_drive,
+    outputs=_outputs,
+    invariants=_invariants,
+    consume=lambda call, outputs: reduced_consumed(
+        call.facts["metadata"], call.facts["batch"], outputs, _GIVEN
+    ),
+    shares=frozenset(
+        {*engine.BATCH_FIELDS, *_LOGITS, *(_GIVEN + name for name in KEPT.union(METADATA_FIELDS))}
+    ),
+    kernels=True,
+    syncs=makes_new_batch,
+    diagnose=_diagnose,
+    faults={
+        "prefix of another type": Fault(
+            field="prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
+        ),
+        "backend of another type": wrong_type(1, "underlying_attn_backend"),
+        "metadata that cannot be extended": Fault(
+            field="underlying builder", spoil=_builds_a_tuple, error=TypeError
+        ),
+        "class that is no backend": Fault(
+            field="underlying_attn_backend", spoil=_no_backend, error=TypeError
+        ),
+    },
+)
+
+OPERATIONS = (create_fast_prefill_custom_backend,)

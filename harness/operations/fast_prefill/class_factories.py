@@ -1,0 +1,283 @@
+"""Operations of SPEC.md section 6 that make classes: what they make is used as an engine would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import Field, field, fields, is_dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.engines import backend as engine
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.operations.shared.metadata import wrong_type
+from attnproof.reference.interface import MetadataError
+
+METADATA, BACKEND = "subclass_attention_metadata", "subclass_attention_backend"
+SHARED = "classes are made once and compute nothing: there is nothing to make faster"
+_PREFIXES = st.sampled_from(("Sliced", "FastPrefill_", ""))
+_DATACLASSES = st.sampled_from((engine.DATACLASS, engine.FROZEN, engine.SLOTS))
+_FORMS = st.integers(engine.DATACLASS, engine.PLAIN_SLOTS)
+_KINDS = st.lists(st.integers(engine.REQUIRED, engine.ATTACHED), max_size=5)
+_KEPT = ("frozen", "eq", "order", "unsafe_hash", "repr")
+"""What of a dataclass goes on to its extension."""
+_INT, _LIST, _TENSOR = range(3)
+"""Kinds of added fields: an int, a list of its own for each instance, an optional tensor."""
+_ADDED = st.lists(st.integers(_INT, _TENSOR), max_size=4)
+
+
+def _declared(case: Case) -> list[int]:
+    """Kinds of fields; those that are only attached to instances are no part of a class."""
+    return [kind for kind in case.params["kinds"] if kind != engine.ATTACHED]
+
+
+def _added_fields(added: list[int]) -> list[tuple[str, Any, Any]]:
+    declared: list[tuple[str, Any, Any]] = []
+    for number, kind in enumerate(added):
+        default: Any = {_LIST: field(default_factory=list), _TENSOR: None}.get(kind, 7 + number)
+        declared.append((f"added_{number}", Any, default))
+    return declared
+
+
+def _metadata_case(prefix: str, form: int, kinds: list[int], added: list[int]) -> Case:
+    params = {"prefix": prefix, "form": form, "kinds": kinds, "added": added}
+    return Case(METADATA, None, params)
+
+
+def _metadata_boundaries() -> Iterator[tuple[str, Case]]:
+    every = list(range(engine.ATTACHED))
+    yield "two fields", _metadata_case("Sliced", 0, [], [_TENSOR, _INT])
+    yield "nothing added", _metadata_case("Sliced", 0, [engine.REQUIRED], [])
+    yield "every kind of field", _metadata_case("Sliced", 0, every, [_INT, _LIST, _TENSOR])
+    yield "empty prefix", _metadata_case("", 0, every, [_INT])
+    yield "frozen", _metadata_case("Sliced", engine.FROZEN, every, [_INT, _LIST])
+    yield "slots", _metadata_case("Sliced", engine.SLOTS, every, [_INT, _TENSOR])
+
+
+def _prepare_metadata(case: Case, _pattern: int, _device: str) -> Call:
+    params, kinds = case.params, _declared(case)
+    cls = engine.metadata_class(params["form"] % (engine.SLOTS + 1), kinds)
+    added = _added_fields(params["added"])
+    facts = {"cls": cls, "kinds": kinds, "added": [name for name, *_ in added]}
+    return Call([params["prefix"], cls, added], facts=facts)
+
+
+def _drive_metadata(offered: Any, call: Call) -> Any:
+    """The class, an instance with every default and one with values of its own."""
+    made = offered(*call.args)
+    kinds = call.facts["kinds"]
+    details = engine.expected_values(kinds)
+    taken = {
+        name: details[name]
+        for name, kind in zip(details, kinds, strict=True)
+        if kind in (engine.REQUIRED, engine.KEYWORD)
+    }
+    values = taken | dict.fromkeys(engine.BATCH_FIELDS, 3)
+    own = {name: 40 + number for number, name in enumerate(call.facts["added"])}
+    return made, made(**values), made(**values, **own), made(**values)
+
+
+def _metadata_outputs(call: Call, result: Any) -> Outputs:
+    made, plain, filled, second = result
+    details, added = engine.field_names(call.facts["kinds"]), call.facts["added"]
+    outputs: Outputs = {
+        "name": made.__name__,
+        "is a subclass": issubclass(made, call.facts["cls"]),
+        "fields": [f.name for f in fields(made)] if is_dataclass(made) else MISSING,
+        "module": made.__module__,
+        "compared by identity": made.__eq__ is object.__eq__,
+    }
+    outputs |= {name: getattr(made.__dataclass_params__, name) for name in _KEPT}
+    for number, name in enumerate((*engine.BATCH_FIELDS, *details)):
+        outputs[f"[{number}].inherited"] = getattr(plain, name, MISSING)
+    for number, name in enumerate(added):
+        outputs[f"[{number}].default"] = getattr(plain, name, MISSING)
+        outputs[f"[{number}].given"] = getattr(filled, name, MISSING)
+    outputs["lists are shared"] = any(
+        isinstance(getattr(plain, name, None), list)
+        and getattr(plain, name) is getattr(second, name)
+        for name in (*details, *added)
+    )
+    return outputs
+
+
+def _metadata_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    prefix, cls, added = call.args
+    if outputs["name"] != prefix + "EngineMetadata" or not outputs["is a subclass"]:
+        yield Breach("name", "is not the prefix and the name of the class that is extended")
+    wanted = [f.name for f in fields(cls)] + [name for name, *_ in added]
+    if sorted(outputs["fields"]) != sorted(wanted):
+        yield Breach("fields", "are not those of the class and the added ones")
+    inherited = [3] * len(engine.BATCH_FIELDS)
+    inherited += engine.expected_values(call.facts["kinds"]).values()
+    for number, value in enumerate(inherited):
+        if outputs[f"[{number}].inherited"] != value:
+            yield Breach(f"[{number}].inherited", "is not what the class itself gives it")
+    for number, (_, _, default) in enumerate(added):
+        if outputs[f"[{number}].default"] != ([] if isinstance(default, Field) else default):
+            yield Breach(f"[{number}].default", "is not the default of the added field")
+        if outputs[f"[{number}].given"] != 40 + number:
+            yield Breach(f"[{number}].given", "is not what the instance was given")
+    for name in _KEPT:
+        if outputs[name] is not getattr(cls.__dataclass_params__, name):
+            yield Breach(name, "is not as in the class that is extended")
+    if outputs["module"] != cls.__module__:
+        yield Breach("module", "is not that of the class that is extended")
+    if outputs["lists are shared"]:
+        yield Breach("lists are shared", "between instances")
+
+
+def _diagnose_metadata(_call: Call, name: str, _expected: Any, got: Any) -> str:
+    if got is MISSING and name.startswith("["):
+        return "field of the metadata class lost"
+    return {
+        "frozen": "frozen unlike the class that is extended",
+        "compared by identity": "compared unlike the class that is extended",
+        "eq": "compared unlike the class that is extended",
+        "order": "ordered unlike the class that is extended",
+        "unsafe_hash": "hashed unlike the class that is extended",
+        "repr": "represented unlike the class that is extended",
+        "module": "another module than that of the class that is extended",
+    }.get(name, "")
+
+
+def _metadata_steps(batch: Batch) -> Iterator[Case]:
+    added = [query_len % 3 for query_len in batch.query_lens[:3]]
+    yield _metadata_case("Sliced", batch.num_requests % 3, [batch.num_tokens % 5], added)
+
+
+def _plain_class(call: Call) -> None:
+    call.args[1] = engine.metadata_class(engine.PLAIN, [])
+
+
+def _fields_fault(change: Any, error: type[Exception]) -> Fault:
+    def spoil(call: Call) -> None:
+        call.args[2] = change(call.args[2])
+
+    return Fault(field="fields", spoil=spoil, error=error)
+
+
+subclass_attention_metadata = Operation(
+    name=METADATA,
+    section="6",
+    summary="a metadata class with fields added to it",
+    cases=lambda: st.builds(_metadata_case, _PREFIXES, _DATACLASSES, _KINDS, _ADDED),
+    boundaries=_metadata_boundaries,
+    from_batch=_metadata_steps,
+    prepare=_prepare_metadata,
+    run=_drive_metadata,
+    outputs=_metadata_outputs,
+    invariants=_metadata_invariants,
+    shared=SHARED,
+    untimed=SHARED,
+    diagnose=_diagnose_metadata,
+    faults={
+        "prefix of another type": Fault(
+            field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
+        ),
+        "class of another type": wrong_type(1, "metadata_cls"),
+        "class that is no dataclass": Fault(
+            field="metadata_cls", spoil=_plain_class, error=TypeError
+        ),
+        "fields of another type": wrong_type(2, "fields"),
+        "field without a default": _fields_fault(lambda a: [*a, ("more", int)], TypeError),
+        "field without a name": _fields_fault(lambda a: [*a, (3, int, 0)], TypeError),
+        "field that the class has": _fields_fault(
+            lambda a: [*a, ("seq_lens", int, 0)], MetadataError
+        ),
+        "field added twice": _fields_fault(lambda a: [*a, *[("more", int, 0)] * 2], MetadataError),
+        "name that is none": _fields_fault(lambda a: [*a, ("a b", int, 0)], MetadataError),
+        "keyword as a name": _fields_fault(lambda a: [*a, ("class", int, 0)], MetadataError),
+        "one list for all instances": _fields_fault(
+            lambda a: [*a, ("more", list, [])], MetadataError
+        ),
+    },
+)
+
+
+def _backend_case(prefix: str, form: int, kinds: list[int]) -> Case:
+    return Case(BACKEND, None, {"prefix": prefix, "form": form, "kinds": kinds})
+
+
+def _backend_boundaries() -> Iterator[tuple[str, Case]]:
+    yield "a builder of its own", _backend_case("Local_4_16_", 0, [])
+    yield "empty prefix", _backend_case("", 0, [engine.REQUIRED])
+
+
+def _prepare_backend(case: Case, _pattern: int, _device: str) -> Call:
+    params = case.params
+    backend = engine.make_backend(params["form"], params["kinds"])
+    other = engine.make_backend(engine.DATACLASS, [engine.COMPUTED]).get_builder_cls()
+    facts = {"backend": backend, "builder": other, "before": backend.get_builder_cls()}
+    return Call([params["prefix"], backend, other], facts=facts)
+
+
+def _builder_of(backend: Any) -> Any:
+    try:
+        return backend.get_builder_cls()
+    except TypeError:  # it takes no instance
+        return None
+
+
+def _backend_outputs(call: Call, result: Any) -> Outputs:
+    backend = call.facts["backend"]
+    return {
+        "name": result.__name__,
+        "is a subclass": issubclass(result, backend) and result is not backend,
+        "builder": result.get_builder_cls() is call.facts["builder"],
+        "builder of an instance": _builder_of(result()) is call.facts["builder"],
+        "registered name": result.get_name(),
+        "metadata class": result.get_metadata_cls() is backend.get_metadata_cls(),
+        "accept_output_buffer": result.accept_output_buffer,
+        "cache shape": list(result.get_kv_cache_shape(3, 16, 2, 8)),
+        "class name": result.full_cls_name()[1],
+        "module": result.__module__ == backend.__module__,
+        "underlying builder": backend.get_builder_cls() is call.facts["before"],
+    }
+
+
+def _backend_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    wanted = {
+        "name": call.args[0] + "EngineBackend",
+        "class name": call.args[0] + "EngineBackend",
+        "registered name": "ENGINE",
+        "cache shape": [2, 3, 16, 2, 8],
+    }
+    for name, value in outputs.items():
+        if value != wanted.get(name, True):
+            yield Breach(name, "is not as the backend and the builder that were given say")
+
+
+def _diagnose_backend(_call: Call, name: str, _expected: Any, _got: Any) -> str:
+    return {
+        "builder": "another builder than the given one",
+        "builder of an instance": "get_builder_cls cannot be called on an instance",
+        "underlying builder": "the underlying backend was changed",
+    }.get(name, "")
+
+
+subclass_attention_backend = Operation(
+    name=BACKEND,
+    section="6",
+    summary="a backend with another builder",
+    cases=lambda: st.builds(_backend_case, _PREFIXES, _FORMS, _KINDS),
+    boundaries=_backend_boundaries,
+    from_batch=lambda batch: [_backend_case("Sliced", batch.num_requests % 5, [])],
+    prepare=_prepare_backend,
+    outputs=_backend_outputs,
+    invariants=_backend_invariants,
+    shared=SHARED,
+    untimed=SHARED,
+    diagnose=_diagnose_backend,
+    faults={
+        "prefix of another type": Fault(
+            field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
+        ),
+        "backend of another type": wrong_type(1, "attention_backend_cls"),
+        "builder of another type": wrong_type(2, "builder_cls"),
+    },
+)
+
+
+OPERATIONS = (subclass_attention_metadata, subclass_attention_backend)

@@ -1,0 +1,1 @@
+"""Operations on cache blocks and the cache layout (SPEC.md section 7)."""

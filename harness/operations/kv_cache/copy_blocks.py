@@ -1,0 +1,246 @@
+"""The operation of SPEC.md section 7 that copies blocks within the cache of every layer.
+
+Bug classes: those of `swap_blocks`, and a layer that is left out or takes another's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
+from attnproof.harness.cases.memory.far_memory import far_block
+from attnproof.harness.cases.memory.paged_cache import DTYPES, LAYOUTS, PagedCache
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Call, Fault, Operation
+from attnproof.harness.operations.kv_cache.block_pairs import (
+    GAP,
+    LAYOUT,
+    PAIR,
+    PAIRS,
+    SMALL,
+    cache_breaches,
+    cache_outputs,
+    diagnose_blocks,
+    elements,
+    lay_out_far,
+    moved_blocks,
+    pair_faults,
+    pairs_of,
+    pairs_piece,
+)
+from attnproof.reference.interface import MetadataError
+
+NAME = "copy_blocks"
+
+
+def _case(
+    pairs: list[list[int]],
+    layers: list[list[int]],
+    dtype: str = "float16",
+    *,
+    repeated: bool = False,
+    pairs_on_cpu: bool = True,
+    strided_pairs: bool = False,
+    far: bool = False,
+) -> Case:
+    """A layer is [blocks, block size, heads, head size, layout, gap].
+
+    `repeated`: the first layer's cache is also the last one's, as layers can share.
+    `far`: half of the blocks of an only layer lie more than 2**31 elements behind the others.
+    """
+    params = {"pairs": pairs, "layers": layers, "dtype": dtype, "repeated": repeated}
+    if far:
+        params["far"] = True
+    where = {"pairs_on_cpu": pairs_on_cpu, "strided_pairs": strided_pairs}
+    return Case(NAME, None, params | where)
+
+
+_layer = st.tuples(
+    st.integers(0, 9), SMALL, SMALL, SMALL | st.sampled_from((8, 32)), LAYOUT, GAP
+).map(list)
+
+
+def _cases() -> st.SearchStrategy[Case]:
+    return st.builds(
+        _case,
+        st.lists(PAIR, max_size=6),
+        st.lists(_layer, max_size=3),
+        st.sampled_from(DTYPES),
+        repeated=st.booleans(),
+        pairs_on_cpu=st.booleans(),
+        strided_pairs=st.booleans(),
+    )
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    plain = [4, 2, 2, 4, 0, 0]
+    yield "one block", _case([[0, 1]], [plain])
+    yield "no pairs", _case([], [plain])
+    yield "no layers", _case([[0, 1]], [])
+    yield "every layer", _case([[0, 1]], [plain] * 3)
+    yield "a block to several places", _case([[2, 0], [2, 1], [2, 3]], [plain])
+    yield "first and last block", _case([[0, 3]], [plain])
+    yield "layers of different shapes", _case([[0, 1]], [plain, [3, 1, 5, 8, 1, 0]])
+    yield "behind an odd size", _case([[0, 1]], [[3, 3, 1, 5, 0, 0], plain], "uint8")
+    yield "layers that share a cache", _case([[0, 1]], [plain, plain], repeated=True)
+    for layout, name in enumerate(LAYOUTS):
+        yield name, _case([[3, 1], [2, 0]], [[4, 2, 3, 4, layout, 0]])
+    for dtype in DTYPES:
+        yield (
+            f"{dtype}, blocks of odd size",
+            _case([[3, 1], [2, 0]], [[4, 3, 1, 5, 0, 0]], dtype),
+        )
+    yield "others' memory between the rows", _case([[3, 1]], [[4, 2, 2, 4, 0, 3]])
+    yield "strided pairs", _case([[3, 1], [2, 0]], [plain], strided_pairs=True)
+    yield "pairs beside the caches", _case([[3, 1], [2, 0]], [plain], pairs_on_cpu=False)
+    yield "more words than a kernel tile (K19)", _case([[3, 1]], [[4, 16, 4, 128, 0, 0]])
+    for dtype in ("float16", "float8_e4m3fn"):
+        name = f"blocks 2**31 elements apart, {dtype} (K15)"
+        yield name, _case([[0, 3], [2, 1]], [[4, 2, 2, 8, 0, 0]], dtype, far=True)
+        odd = [4, 3, 1, 5, 0, 0]  # counted in single elements, whoever copies in words
+        yield f"{name}, blocks of odd size", _case([[0, 3], [2, 1]], [odd], dtype, far=True)
+    yield "many pairs", _case([[i, 20 + i] for i in range(20)], [[40, 2, 2, 4, 0, 0]])
+
+
+def _from_batch(batch: Batch) -> Iterator[Case]:
+    """Requests fork: blocks that are written are copied first."""
+    pairs = moved_blocks(batch)
+    yield _case(pairs, [[2 * len(pairs), batch.block_size, 1, 8, 0, 0]])
+
+
+def _timed(batch: Batch) -> Iterator[Case]:
+    """Each of eight requests forks: a block of Llama-3.1-8B, in two layers."""
+    if batch.num_requests == 8:
+        pairs = moved_blocks(batch)
+        yield _case(pairs, [[2 * len(pairs), batch.block_size, 8, 128, 0, 0]] * 2)
+
+
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    p = case.params
+    caches = []
+    for index, numbers in enumerate(p["layers"]):
+        blocks, block_size, heads, head_size, layout, gap = [*numbers, *[0] * 6][:6]
+        shape = (max(1, block_size), max(1, heads), max(1, head_size))
+        name = f"[{index}].kv_cache"
+        caches.append(PagedCache(name, blocks, *shape, p["dtype"], layout % len(LAYOUTS), gap))
+    blocks = min((cache.num_blocks for cache in caches), default=12)
+    pairs = pairs_of(case, blocks, blocks, same_cache=True)
+    if _is_far(case):
+        return _prepare_far(case, caches[0], pairs, pattern, device)
+    pieces = [cache.piece(pattern) for cache in caches]
+    on_cpu = p["pairs_on_cpu"] or not caches  # without a layer there is no other device
+    pieces.append(pairs_piece(pairs, on_cpu=on_cpu, strided=p["strided_pairs"]))
+    arena = Arena(pieces, STALE_PATTERNS[pattern] & 0x7F, device)
+    tensors = [cache.tensor(arena.tensors[cache.name]) for cache in caches]
+    if p["repeated"]:
+        tensors += tensors[:1]
+    return Call(
+        [tensors, arena.tensors[PAIRS]],
+        arena=arena,
+        written=frozenset(cache.name for cache in caches),
+        facts={
+            "pairs": pairs,
+            "before": elements(caches, arena),
+            "words": {cache.name: cache.words(arena.tensors[cache.name]) for cache in caches},
+        },
+    )
+
+
+def _prepare_far(
+    case: Case, cache: PagedCache, pairs: list[list[int]], pattern: int, device: str
+) -> Call:
+    p = case.params
+    memory, words = lay_out_far(cache, pattern, device)
+    ids = [[far_block(block, cache) for block in pair] for pair in pairs]
+    piece = pairs_piece(ids, on_cpu=p["pairs_on_cpu"], strided=p["strided_pairs"])
+    arena = Arena([piece], STALE_PATTERNS[pattern] & 0x7F, device)
+    return Call(
+        [[memory] * (1 + p["repeated"]), arena.tensors[PAIRS]],
+        arena=arena,
+        facts={
+            "pairs": pairs,
+            "before": {cache.name: words.numpy()},
+            "words": {cache.name: words},
+            "far": {cache.name: (memory, cache.num_blocks)},
+        },
+    )
+
+
+def _is_far(case: Case) -> bool:
+    layers = case.params["layers"]
+    small = case.params["dtype"] != "float32"
+    return bool(case.params.get("far") and small and len(layers) == 1 and layers[0][:1] > [1])
+
+
+def _has_pairs(case: Case) -> bool:
+    call = _prepare(case, 0, "cpu")
+    return bool(call.facts["words"] and call.facts["pairs"]) and not _is_far(case)
+
+
+def _has_caches(case: Case) -> bool:
+    return bool(case.params["layers"]) and not _is_far(case)
+
+
+def _first_layer(
+    change: Callable[[torch.Tensor], Any],
+    error: type[Exception],
+    applies: Callable[[Case], bool] = _has_caches,
+) -> Fault:
+    def spoil(call: Call) -> None:
+        call.args[0] = [change(call.args[0][0]), *call.args[0][1:]]
+
+    return Fault(field="kv_caches", spoil=spoil, error=error, applies=applies)
+
+
+def _layers_differ(case: Case) -> bool:
+    """Whether some layer has more blocks than another."""
+    return len({(numbers or [0])[0] for numbers in case.params["layers"]}) > 1
+
+
+def _has_heads(case: Case) -> bool:
+    """Whether something is copied and the first layer has several heads."""
+    return _has_pairs(case) and len(_prepare(case, 0, "cpu").args[0][0][0, 0, 0]) > 1
+
+
+copy_blocks = Operation(
+    name=NAME,
+    section="7",
+    summary="blocks copied within the cache of every layer",
+    cases=_cases,
+    boundaries=_boundaries,
+    from_batch=_from_batch,
+    timed=_timed,
+    prepare=_prepare,
+    outputs=cache_outputs,
+    invariants=cache_breaches,
+    diagnose=diagnose_blocks,
+    shares=frozenset({"[].kv_cache"}),
+    kernels=True,
+    faults={
+        "one cache for the list": Fault(
+            field="kv_caches",
+            spoil=lambda call: call.args.__setitem__(0, call.args[0][0]),
+            error=TypeError,
+            applies=_has_caches,
+        ),
+        "layer of another type": _first_layer(lambda cache: cache.tolist(), TypeError),
+        "layer without keys and values": _first_layer(lambda cache: cache[0], MetadataError),
+        "layer with expanded heads": _first_layer(
+            lambda cache: cache[:, :, :, :1].expand(cache.shape), MetadataError, _has_heads
+        ),
+        **pair_faults(
+            "src_to_dists",
+            _has_caches,
+            _has_pairs,
+            one_cache=lambda _: True,
+            smaller_source=_layers_differ,
+            smaller_target=_layers_differ,
+        ),
+    },
+)
+
+OPERATIONS = (copy_blocks,)

@@ -1,0 +1,206 @@
+"""Operations of SPEC.md section 7: the layout of KV caches, one call at a time.
+
+`layout_sequence` has many calls in a row. Whatever is set here is taken back.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.operations.shared.metadata import returned, wrong_value
+from attnproof.reference.interface import MetadataError
+
+GET, SET, VALID = "get_kv_cache_layout", "set_kv_cache_layout", "is_valid_kv_cache_layout"
+_VARIABLE = "VLLM_KV_CACHE_LAYOUT"
+_LAYOUTS = ("NHD", "HND")
+_NOT_LAYOUTS = ("nhd", "NHD ", "HN", "NHDN", "DHN", "", "None")
+_WHY_SHARED = "one value for the whole process: nothing to make faster, and two would disagree"
+
+
+def _read(offered: Any, call: Call) -> Any:
+    """Read the layout with the case's environment, which is put back."""
+    before = os.environ.pop(_VARIABLE, None)
+    if call.facts["environment"] is not None:
+        os.environ[_VARIABLE] = call.facts["environment"]
+    try:
+        return offered(*call.args, **call.kwargs)
+    finally:
+        os.environ.pop(_VARIABLE, None)
+        if before is not None:
+            os.environ[_VARIABLE] = before
+
+
+def _get_case(environment: str | None) -> Case:
+    return Case(GET, None, {"environment": environment})
+
+
+def _get_boundaries() -> Iterator[tuple[str, Case]]:
+    yield "nothing said", _get_case(None)
+    yield "the environment says HND", _get_case("HND")
+    yield "the environment says NHD after that (E9)", _get_case("NHD")
+
+
+def _get_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    if outputs["result"] != (call.facts["environment"] or "NHD"):
+        yield Breach("result", "is neither the environment's layout nor the default")
+
+
+def _earlier_answer(_call: Call, _field: str, _expected: Any, got: Any) -> str:
+    """One call reads one environment: another valid layout can only be an older answer."""
+    return "an earlier answer was kept" if got in _LAYOUTS else ""
+
+
+def _bad_environment(call: Call) -> None:
+    call.facts["environment"] = "nhd"
+
+
+def _empty_environment(call: Call) -> None:
+    call.facts["environment"] = ""
+
+
+get_kv_cache_layout = Operation(
+    name=GET,
+    section="7",
+    summary="the layout that the environment asks for, or the default",
+    cases=lambda: st.sampled_from((None, *_LAYOUTS)).map(_get_case),
+    boundaries=_get_boundaries,
+    from_batch=lambda batch: [_get_case(_LAYOUTS[batch.num_requests % 2])],
+    prepare=lambda case, _pattern, _device: Call([], facts=dict(case.params)),
+    run=_read,
+    outputs=returned,
+    invariants=_get_invariants,
+    diagnose=_earlier_answer,
+    shared=_WHY_SHARED,
+    untimed=_WHY_SHARED,
+    faults={
+        "environment with another word": Fault(
+            field=_VARIABLE, spoil=_bad_environment, error=MetadataError
+        ),
+        "empty environment": Fault(field=_VARIABLE, spoil=_empty_environment, error=MetadataError),
+    },
+)
+
+
+def _set_and_read(offered: Any, call: Call) -> Any:
+    """Set the layout, read it with the candidate's own reader if it has one, take it back."""
+    reader = getattr(sys.modules.get(getattr(offered, "__module__", "")), GET, None)
+    before = os.environ.pop(_VARIABLE, None)
+    if call.facts["environment"] is not None:
+        os.environ[_VARIABLE] = call.facts["environment"]
+    try:
+        result = offered(*call.args, **call.kwargs)
+        if reader is not None:
+            call.facts["read"] = reader()
+        return result
+    finally:
+        offered(None)
+        os.environ.pop(_VARIABLE, None)
+        if before is not None:
+            os.environ[_VARIABLE] = before
+
+
+def _set_case(cache_layout: str | None, environment: str | None = None) -> Case:
+    return Case(SET, None, {"cache_layout": cache_layout, "environment": environment})
+
+
+def _set_boundaries() -> Iterator[tuple[str, Case]]:
+    for layout in _LAYOUTS:
+        yield f"{layout}, nothing in the environment", _set_case(layout)
+        for environment in _LAYOUTS:
+            yield (
+                f"{layout} where the environment says {environment}",
+                _set_case(layout, environment),
+            )
+    yield "nothing set and nothing said", _set_case(None)
+    yield "nothing set: the environment counts", _set_case(None, "HND")
+    yield "HND where the environment says another word", _set_case("HND", "nhd")
+
+
+def _set_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    layout = call.args[0] or call.facts["environment"] or "NHD"
+    if call.facts.get("read", layout) != layout:
+        yield Breach("result", "what was set is not what is read")
+    if outputs["result"] is not None:
+        yield Breach("result", "returns something")
+
+
+def _prepare_set(case: Case, _pattern: int, _device: str) -> Call:
+    """Where nothing is set the environment counts: then it says no other word."""
+    layout, environment = case.params["cache_layout"], case.params["environment"]
+    if layout is None and environment not in _LAYOUTS:
+        environment = None
+    return Call([layout], facts={"environment": environment})
+
+
+set_kv_cache_layout = Operation(
+    name=SET,
+    section="7",
+    summary="chooses the layout for the process, or takes the choice back",
+    cases=lambda: st.builds(
+        _set_case, st.sampled_from((*_LAYOUTS, None)), st.sampled_from((None, *_LAYOUTS, "nhd"))
+    ),
+    boundaries=_set_boundaries,
+    from_batch=lambda batch: [_set_case(_LAYOUTS[batch.num_requests % 2])],
+    prepare=_prepare_set,
+    run=_set_and_read,
+    outputs=returned,
+    invariants=_set_invariants,
+    shared=_WHY_SHARED,
+    untimed=_WHY_SHARED,
+    faults={
+        "another word": wrong_value(0, "cache_layout", "nhd"),
+        "empty word": wrong_value(0, "cache_layout", ""),
+        "number": Fault(
+            field="cache_layout",
+            spoil=lambda call: call.args.__setitem__(0, 7),
+            error=TypeError,
+        ),
+    },
+)
+
+
+def _valid_case(value: Any) -> Case:
+    return Case(VALID, None, {"value": value})
+
+
+def _valid_cases() -> st.SearchStrategy[Case]:
+    others = st.none() | st.booleans() | st.integers(0, 3) | st.lists(st.just("NHD"), max_size=2)
+    return (st.sampled_from((*_LAYOUTS, *_NOT_LAYOUTS)) | others).map(_valid_case)
+
+
+def _valid_boundaries() -> Iterator[tuple[str, Case]]:
+    for value in (*_LAYOUTS, *_NOT_LAYOUTS, None, 0, ["NHD"]):
+        yield repr(value), _valid_case(value)
+
+
+def _valid_steps(batch: Batch) -> Iterable[Case]:
+    yield _valid_case((*_LAYOUTS, *_NOT_LAYOUTS)[batch.num_requests % 4])
+
+
+def _valid_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    if outputs["result"] is not (call.args[0] in ("HND", "NHD")):
+        yield Breach("result", "is not whether the value is NHD or HND")
+
+
+is_valid_kv_cache_layout = Operation(
+    name=VALID,
+    section="7",
+    summary="whether a value names a layout",
+    cases=_valid_cases,
+    boundaries=_valid_boundaries,
+    from_batch=_valid_steps,
+    prepare=lambda case, _pattern, _device: Call([case.params["value"]], plain=dict(case.params)),
+    outputs=returned,
+    invariants=_valid_invariants,
+    shared=_WHY_SHARED,
+    untimed=_WHY_SHARED,
+)
+
+OPERATIONS = (get_kv_cache_layout, set_kv_cache_layout, is_valid_kv_cache_layout)

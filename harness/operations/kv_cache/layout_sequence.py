@@ -1,0 +1,154 @@
+"""Oracle 7 over SPEC.md section 7: the cache layout, set, read and overridden many times.
+
+Bug class: the first answer is kept for ever, so a later set is ignored (K27).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from attnproof.harness.cases.machine import Machine
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Call, Line, Outputs, Script, Sequence
+from attnproof.harness.operations.shared.playing import sequence_operation
+
+NAME = "layout_sequence"
+_VARIABLE = "VLLM_KV_CACHE_LAYOUT"
+_LAYOUT = st.sampled_from(("NHD", "HND"))
+
+
+class _Machine(Machine):
+    operation = NAME
+
+    @rule(layout=_LAYOUT)
+    def set(self, layout: str) -> None:
+        """The engine asks for a layout."""
+        self.step("set", layout=layout)
+
+    @rule()
+    def unset(self) -> None:
+        """The engine takes that back."""
+        self.step("unset")
+
+    @rule(layout=_LAYOUT)
+    def export(self, layout: str) -> None:
+        """The user asks for a layout by the environment."""
+        self.step("export", layout=layout)
+
+    @rule(word=st.sampled_from(("NCHW", "nhd", "")))
+    def export_invalid(self, word: str) -> None:
+        """The environment asks for a layout that does not exist."""
+        self.step("export", layout=word)
+
+    @rule()
+    def unexport(self) -> None:
+        """The environment says nothing any more."""
+        self.step("unexport")
+
+    @rule()
+    def get(self) -> None:
+        """A backend reads the layout."""
+        self.step("get")
+
+    @rule(layout=st.sampled_from(("NCHW", "nhd", "")))
+    def set_invalid(self, layout: str) -> None:
+        """A layout that does not exist is refused and changes nothing."""
+        self.step("set invalid", layout=layout)
+
+
+def _line(step: dict[str, Any]) -> Line:
+    layout = step.get("layout", "")
+    return {
+        "set": Line(f"set {layout}", f"set_kv_cache_layout({layout!r})"),
+        "unset": Line("unset", "set_kv_cache_layout(None)"),
+        "export": Line(
+            f"export {layout or repr(layout)}", f"os.environ[{_VARIABLE!r}] = {layout!r}"
+        ),
+        "unexport": Line("remove the variable", f"os.environ.pop({_VARIABLE!r}, None)"),
+        "get": Line("get", "layout = get_kv_cache_layout()"),
+        "set invalid": Line(
+            f"set {layout!r}, which is refused", f"set_kv_cache_layout({layout!r})", raises=True
+        ),
+    }[step["do"]]
+
+
+def _script(case: Case, _pattern: int) -> Script:
+    """Starts with nothing exported, whatever the environment of the run says."""
+    setup = f"import os\n\nos.environ.pop({_VARIABLE!r}, None)\nlayout = None"
+    steps = case.params["steps"]
+    # What reading an unknown layout raises is for `get_kv_cache_layout`: here it is not read.
+    kept = [s for n, s in enumerate(steps) if s["do"] != "get" or _readable(steps[:n])]
+    return Script(setup, tuple(map(_line, kept)))
+
+
+def _readable(steps: list[dict[str, Any]]) -> bool:
+    """Whether a layout is set after these steps, or the environment names none that is unknown."""
+    choices = [step for step in steps if step["do"] in ("set", "unset")]
+    said = [step for step in steps if step["do"] in ("export", "unexport")]
+    chosen = bool(choices) and choices[-1]["do"] == "set"
+    unknown = bool(said) and said[-1].get("layout", "NHD") not in ("NHD", "HND")
+    return chosen or not unknown
+
+
+def _observe(names: dict[str, Any]) -> Outputs:
+    """What was read last: reading here would itself be a step."""
+    return {"layout": names["layout"]}
+
+
+def _diagnose(call: Call, _field: str, expected: Any, got: Any) -> str:
+    if isinstance(got, str) and got != expected and got in {"NHD", "HND"}:
+        return "an earlier answer was kept" if _was_read(call) else "the layout of another source"
+    return ""
+
+
+def _was_read(call: Call) -> bool:
+    """Whether the layout was read before the step that went wrong, the last of a shrunk case."""
+    steps = call.facts["case"].params["steps"]
+    return [step["do"] for step in steps].count("get") > 1
+
+
+def _case(*steps: dict[str, Any]) -> Case:
+    return Case(NAME, None, {"steps": list(steps)})
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    get = {"do": "get"}
+    nhd, hnd = ({"do": "set", "layout": layout} for layout in ("NHD", "HND"))
+    export = {"do": "export", "layout": "HND"}
+    yield "default", _case(get)
+    yield "set after the first get (K27)", _case(get, hnd, get)
+    yield "environment after the first get", _case(get, export, get)
+    yield "set goes before the environment", _case(export, nhd, get)
+    unknown = {"do": "export", "layout": "nhd"}
+    yield "what is set goes before an unknown layout", _case(unknown, nhd, get)
+    yield "unset falls back on the environment", _case(export, nhd, get, {"do": "unset"}, get)
+    yield "refused layout changes nothing", _case(hnd, {"do": "set invalid", "layout": "hnd"}, get)
+
+
+def _from_batch(batch: Batch) -> Iterator[Case]:
+    """No batch says anything about layouts: one of the two by the number of requests."""
+    yield _case({"do": "set", "layout": ("NHD", "HND")[batch.num_requests % 2]}, {"do": "get"})
+
+
+layout_sequence = sequence_operation(
+    name=NAME,
+    section="7",
+    summary="the cache layout set, exported and read in any order",
+    shared="one global value: there is nothing to make faster",
+    boundaries=_boundaries,
+    from_batch=_from_batch,
+    diagnose=_diagnose,
+    sequence=Sequence(
+        parts=("get_kv_cache_layout", "set_kv_cache_layout"),
+        machine=_Machine,
+        script=_script,
+        observe=_observe,
+        isolated=True,
+    ),
+)
+
+OPERATIONS = (layout_sequence,)

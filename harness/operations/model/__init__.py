@@ -1,0 +1,1 @@
+"""Operations that read model and layer settings (SPEC.md sections 1 and 7)."""

@@ -1,0 +1,289 @@
+"""Operations of SPEC.md section 1 and 7: what the abstract classes do for their subclasses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.batches.strategies import batches, make_batch
+from attnproof.harness.cases.batches.tensors import lay_out
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Breach, Call, Operation, Outputs
+from attnproof.harness.operations.shared.metadata import batch_of
+
+BUILDER, BACKEND, METADATA = ("AttentionMetadataBuilder", "AttentionBackend", "AttentionMetadata")
+_SHARED = "an abstract class: there is nothing to make faster"
+_NO_CASCADE = (64, [1, 1], 32, 8, False, False, False, 132)
+
+
+def _builder_case(batch: Batch, **params: Any) -> Case:
+    """`spec`: draft tokens a step, -1 for a config without a number, None for no config."""
+    plain = {"threshold": 1, "spec": None, "as_decode": False, "draft_index": 0}
+    return Case(BUILDER, batch, plain | params)
+
+
+@st.composite
+def _builder_cases(draw: st.DrawFn) -> Case:
+    return _builder_case(
+        draw(batches(max_requests=2)),
+        threshold=draw(st.integers(1, 5)),
+        spec=draw(st.none() | st.integers(-1, 5)),
+        as_decode=draw(st.booleans()),
+        draft_index=draw(st.integers(0, 3)),
+    )
+
+
+def _builder_boundaries() -> Iterator[tuple[str, Case]]:
+    batch = make_batch([1, 5], [3, 0], 2)
+    yield "no speculative config", _builder_case(batch, as_decode=True)
+    yield "draft tokens count as decodes", _builder_case(batch, spec=3, as_decode=True)
+    yield "draft tokens do not count", _builder_case(batch, spec=3)
+    yield (
+        "threshold above the draft tokens",
+        _builder_case(batch, threshold=6, spec=3, as_decode=True),
+    )
+    yield (
+        "threshold below the draft tokens",
+        _builder_case(batch, threshold=2, spec=2, as_decode=True),
+    )
+    yield "no number of draft tokens", _builder_case(batch, spec=-1, as_decode=True)
+    yield "later draft step", _builder_case(batch, draft_index=2)
+
+
+def _prepare_builder(case: Case, pattern: int, device: str) -> Call:
+    metadata, arena = lay_out(batch_of(case), pattern, device)
+    spec, params = case.params["spec"], case.params
+    config = SimpleNamespace(num_speculative_tokens=None if spec == -1 else spec)
+    vllm_config = SimpleNamespace(speculative_config=None if spec is None else config)
+    threshold = [params["threshold"], params["as_decode"]]
+    return Call(
+        [vllm_config, torch.device(device), *threshold, metadata, params["draft_index"]],
+        arena=arena,
+        facts={"params": params},
+    )
+
+
+def _drive_builder(offered: Any, call: Call) -> Outputs:
+    """A subclass that keeps what `build` was called with."""
+    vllm_config, device, threshold, as_decode, metadata, draft_index = call.args
+
+    class Builder(offered):  # type: ignore[misc]
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            self._init_reorder_batch_threshold(threshold, supports_spec_as_decode=as_decode)
+
+        def build(
+            self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
+        ) -> Any:
+            return [common_prefix_len, common_attn_metadata is metadata, fast_build]
+
+    spec = SimpleNamespace(block_size=16)
+    made = Builder(spec, ["layer.0"], vllm_config, device)
+    default = Builder(spec, ["layer.0"], vllm_config, device)
+    default._init_reorder_batch_threshold()
+    return {
+        "cudagraph_support": int(offered.cudagraph_support.value),
+        "class's reorder_batch_threshold": Builder.reorder_batch_threshold,
+        "reorder_batch_threshold": made.reorder_batch_threshold,
+        "default reorder_batch_threshold": default.reorder_batch_threshold,
+        "kept": [made.kv_cache_spec is spec, made.vllm_config is vllm_config],
+        "layer_names": list(made.layer_names),
+        "device": str(made.device),
+        "build_for_cudagraph_capture": made.build_for_cudagraph_capture(metadata),
+        "build_for_drafting": made.build_for_drafting(metadata, draft_index),
+        "use_cascade_attention": made.use_cascade_attention(*_NO_CASCADE),
+        "abstract": sorted(offered.__abstractmethods__),
+    }
+
+
+def _builder_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    params = call.facts["params"]
+    raised = params["as_decode"] and (params["spec"] or -1) >= 0
+    threshold = max(params["threshold"], 1 + params["spec"] if raised else 0)
+    expected = {
+        "cudagraph_support": 0,
+        "class's reorder_batch_threshold": None,
+        "reorder_batch_threshold": threshold,
+        "default reorder_batch_threshold": 1,
+        "build_for_cudagraph_capture": [0, True, False],
+        "build_for_drafting": [0, True, True],
+        "use_cascade_attention": False,
+        "abstract": ["__init__", "build"],
+    }
+    yield from _unexpected(outputs, expected)
+
+
+def _unexpected(outputs: Outputs, expected: dict[str, Any]) -> Iterator[Breach]:
+    for name, value in expected.items():
+        if type(outputs[name]) is not type(value) or outputs[name] != value:
+            yield Breach(name, f"is {outputs[name]!r}, not {value!r}")
+
+
+def _same(_call: Call, result: Outputs) -> Outputs:
+    return result
+
+
+attention_metadata_builder = Operation(
+    name=BUILDER,
+    section="7",
+    summary="what a V1 metadata builder inherits: threshold, capture, drafting",
+    cases=_builder_cases,
+    boundaries=_builder_boundaries,
+    from_batch=lambda batch: iter([_builder_case(batch)]),
+    prepare=_prepare_builder,
+    outputs=_same,
+    run=_drive_builder,
+    invariants=_builder_breaches,
+    shared=_SHARED,
+    untimed=_SHARED,
+)
+
+_BACKEND_METHODS = (
+    "copy_blocks",
+    "get_builder_cls",
+    "get_impl_cls",
+    "get_kv_cache_shape",
+    "get_metadata_cls",
+    "get_name",
+    "get_state_cls",
+    "swap_blocks",
+)
+
+
+@dataclass
+class _Made:
+    first: int
+    second: int = 7
+
+
+def _backend_case(first: int, second: int | None) -> Case:
+    return Case(BACKEND, None, {"first": first, "second": second})
+
+
+def _drive_backend(offered: Any, call: Call) -> Outputs:
+    """A backend that says nothing but its metadata class."""
+    first, second = call.args
+    methods: dict[str, Any] = {name: staticmethod(lambda *_: None) for name in _BACKEND_METHODS}
+    methods["get_metadata_cls"] = staticmethod(lambda *_: _Made)
+    names = {"__module__": "some.module", "__qualname__": "Outer.Backend"}
+    backend: Any = type("Backend", (offered,), {**methods, **names})
+    keywords = {} if second is None else {"second": second}
+    made = backend.make_metadata(first, **keywords)
+    try:
+        order = backend.get_kv_cache_stride_order()
+    except NotImplementedError:
+        order = "not implemented"
+    return {
+        "made": [type(made) is _Made, made.first, made.second],
+        "full_cls_name": backend.full_cls_name(),
+        "get_kv_cache_stride_order": order,
+        "accept_output_buffer": offered.accept_output_buffer,
+        "abstract": sorted(offered.__abstractmethods__),
+    }
+
+
+def _backend_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    first, second = call.args
+    expected = {
+        "made": [True, first, 7 if second is None else second],
+        "full_cls_name": ("some.module", "Outer.Backend"),
+        "get_kv_cache_stride_order": "not implemented",
+        "accept_output_buffer": False,
+        "abstract": sorted(_BACKEND_METHODS),
+    }
+    yield from _unexpected(outputs, expected)
+
+
+attention_backend = Operation(
+    name=BACKEND,
+    section="1",
+    summary="what an attention backend inherits: its metadata, its name",
+    cases=lambda: st.builds(_backend_case, st.integers(0, 9), st.none() | st.integers(0, 9)),
+    boundaries=lambda: [
+        ("by position", _backend_case(3, None)),
+        ("by keyword too", _backend_case(3, 0)),
+    ],
+    from_batch=lambda batch: iter([_backend_case(batch.num_requests, None)]),
+    prepare=lambda case, _pattern, _device: Call([case.params["first"], case.params["second"]]),
+    outputs=_same,
+    run=_drive_backend,
+    invariants=_backend_breaches,
+    shared=_SHARED,
+    untimed=_SHARED,
+)
+
+_INHERITED = (
+    "num_prefills",
+    "num_prefill_tokens",
+    "num_decode_tokens",
+    "slot_mapping",
+    "multi_modal_placeholder_index_maps",
+    "enable_kv_scales_calculation",
+)
+
+
+def _metadata_case(skip: list[str] | None) -> Case:
+    return Case(METADATA, None, {"skip": skip})
+
+
+def _drive_metadata(offered: Any, call: Call) -> Outputs:
+    """A subclass with one field more, as a dictionary."""
+    skip = call.args[0]
+
+    @dataclass
+    class Metadata(offered):  # type: ignore[misc]
+        block_tables: Any = None
+
+        prefill_metadata = decode_metadata = None
+
+    slots = torch.arange(3)
+    made = Metadata(1, 2, 1, slots, {"image": [3]}, True, block_tables=[[5]])
+    given = made.asdict_zerocopy() if skip is None else made.asdict_zerocopy(skip)
+    return {
+        "fields": [f.name for f in fields(offered)],
+        "names": list(given),
+        "not copied": all(value is getattr(made, name) for name, value in given.items()),
+    }
+
+
+def _metadata_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    names = [*_INHERITED, "block_tables"]
+    left = [name for name in names if name not in (call.args[0] or ())]
+    expected = {"fields": list(_INHERITED), "names": left, "not copied": True}
+    yield from _unexpected(outputs, expected)
+
+
+def _prepare_metadata(case: Case, _pattern: int, _device: str) -> Call:
+    skip = case.params["skip"]
+    given = None if skip is None else set(skip)
+    return Call([given], plain={"skip_fields": given})
+
+
+_NAMES = st.sampled_from((*_INHERITED, "block_tables", "unknown"))
+attention_metadata = Operation(
+    name=METADATA,
+    section="1",
+    summary="V0 metadata as a dictionary of its own values",
+    cases=lambda: st.builds(_metadata_case, st.none() | st.lists(_NAMES, max_size=3, unique=True)),
+    boundaries=lambda: [
+        ("all fields", _metadata_case(None)),
+        ("none skipped", _metadata_case([])),
+        ("a tensor skipped", _metadata_case(["slot_mapping", "num_prefills"])),
+        ("a field of the subclass skipped", _metadata_case(["block_tables"])),
+        ("an unknown field skipped", _metadata_case(["unknown"])),
+    ],
+    from_batch=lambda _batch: iter([_metadata_case(None)]),
+    prepare=_prepare_metadata,
+    outputs=_same,
+    run=_drive_metadata,
+    invariants=_metadata_breaches,
+    shared=_SHARED,
+    untimed=_SHARED,
+)
+
+OPERATIONS = (attention_metadata_builder, attention_backend, attention_metadata)

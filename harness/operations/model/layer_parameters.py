@@ -1,0 +1,364 @@
+"""Operations of SPEC.md section 7: attention hyperparameters, of layers and of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.engines.config import (
+    IMPLS,
+    CausalImpl,
+    CompilationConfig,
+    EngineConfig,
+    Impl,
+    LatentImpl,
+    Layer,
+    MaskImpl,
+    SpeculativeConfig,
+    StateSpaceLayer,
+)
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.reference.interface import MetadataError, PerLayerParameters
+
+LAYERS, GLOBAL = "get_per_layer_parameters", "infer_global_hyperparameters"
+_FIELDS = (
+    "window_left",
+    "logits_soft_cap",
+    "sm_scale",
+    "has_sinks",
+    "has_same_window_lefts",
+    "has_same_all_params",
+)
+_SCALES = (0.125, 0.08838834764831845, 0.0625)
+_FLAGS = (None, True, False)
+_STATE_SPACE = "model.layers.0.mixer"
+_OWN = "the result is the caller's own object (E10)"
+_WHY_SHARED = "runs once when a model is loaded: nothing to make faster"
+
+
+def _row(numbers: list[int], length: int) -> list[int]:
+    """The numbers of a layer; what shrinking took away is 0."""
+    return [*numbers, *[0] * length][:length]
+
+
+def _soft_cap(number: int) -> float | None:
+    """0 stands for none, -1 for a cap of 0, as some implementations say none."""
+    return float(max(0, number)) if number else None
+
+
+def _fields(parameters: Any, prefix: str = "") -> Outputs:
+    return {f"{prefix}{name}": getattr(parameters, name, MISSING) for name in _FIELDS}
+
+
+# get_per_layer_parameters: a layer is [impl, window, soft cap, scale, sinks], 0 for none.
+
+_layer = st.tuples(
+    st.integers(0, len(IMPLS) - 1),
+    st.sampled_from((0, 0, 1, 2, 128, 4096)),
+    st.sampled_from((0, 0, 30, 50, -1)),
+    st.integers(0, len(_SCALES) - 1),
+    st.integers(0, 1),
+).map(list)
+
+
+def _layers_case(layers: list[list[int]], asked: list[int], impl: int | None = None) -> Case:
+    """`asked` counts layers; only those of class `impl` are asked for if that is given."""
+    return Case(LAYERS, None, {"layers": layers, "asked": asked, "impl": impl})
+
+
+def _layers_cases() -> st.SearchStrategy[Case]:
+    return st.builds(
+        _layers_case,
+        st.lists(_layer, max_size=6),
+        st.lists(st.integers(0, 5), max_size=6),
+        st.none() | st.integers(0, len(IMPLS) - 1),
+    )
+
+
+def _layers_boundaries() -> Iterator[tuple[str, Case]]:
+    plain, windowed = [0, 0, 0, 0, 0], [0, 128, 0, 0, 0]
+    yield "no layers asked for", _layers_case([plain], [])
+    yield "layers alike", _layers_case([plain] * 3, [0, 1, 2])
+    yield "windows that differ (K23)", _layers_case([plain, windowed], [0, 1])
+    yield "window of one token", _layers_case([[0, 1, 0, 0, 0], [2, 1, 0, 0, 0]], [0, 1])
+    yield "window in every form", _layers_case([[i, 16, 30, 1, 1] for i in range(4)], [0, 1, 2, 3])
+    yield "no window in every form", _layers_case([[i, 0, 0, 2, 0] for i in range(4)], [0, 1, 2, 3])
+    yield "another order than the model's", _layers_case([plain, windowed], [1, 0])
+    yield "asked for twice", _layers_case([windowed, plain], [0, 1, 0])
+    yield (
+        "other classes beside those asked for",
+        _layers_case([[i, 8, 0, 0, 1] for i in range(4)], [0, 1, 2, 3], 2),
+    )
+    yield "a soft cap of 0", _layers_case([[0, 0, -1, 0, 0], plain], [0, 1])
+    yield "sinks", _layers_case([[0, 0, 0, 0, 1], plain], [0, 1])
+
+
+def _layers_steps(batch: Batch) -> Iterator[Case]:
+    """A batch says nothing of layers: as many as it has requests, every second windowed."""
+    layers = [[0, row % 2 * batch.block_size, 0, 0, 0] for row in range(batch.num_requests % 8)]
+    yield _layers_case(layers, list(range(len(layers))))
+
+
+def _made_layer(numbers: list[int]) -> Layer:
+    kind, window, soft_cap, scale, sinks = _row(numbers, 5)
+    impl = IMPLS[kind % len(IMPLS)](
+        _SCALES[scale % len(_SCALES)],
+        window or None,
+        _soft_cap(soft_cap),
+        torch.zeros(1) if sinks else None,
+    )
+    return Layer(impl)
+
+
+def _prepare_layers(case: Case, _pattern: int, _device: str) -> Call:
+    params = case.params
+    made = {
+        f"model.layers.{index + 1}.self_attn.attn": (_made_layer(row), _row(row, 5))
+        for index, row in enumerate(params["layers"])
+    }
+    layers: dict[str, Any] = {name: layer for name, (layer, _) in made.items()}
+    layers[_STATE_SPACE] = StateSpaceLayer()
+    cls = Impl if params["impl"] is None else IMPLS[params["impl"]]
+    names = [list(made)[index] for index in params["asked"] if index < len(made)]
+    names = [name for name in names if isinstance(layers[name].impl, cls)]
+    config = EngineConfig(CompilationConfig(layers), SpeculativeConfig(2))
+    return Call(
+        [config, names, cls],
+        plain={
+            "layer_names": names,
+            "impl": [vars(layer.impl) for layer, _ in made.values()],
+        },
+        facts={
+            "rows": {name: made[name][1] for name in names},
+            "names": list(dict.fromkeys(names)),
+        },
+    )
+
+
+def _layers_outputs(call: Call, result: Any) -> Outputs:
+    """By layer as asked for, so that a wrong order is one finding and not five."""
+    outputs: Outputs = {"layers": list(result)}
+    for index, name in enumerate(call.facts["names"]):
+        outputs |= _fields(result[name], f"[{index}].")
+    return outputs
+
+
+def _layers_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    if outputs["layers"] != call.facts["names"]:
+        yield Breach("layers", "are not those asked for, in that order")
+        return
+    for index, name in enumerate(call.facts["names"]):
+        kind, window, soft_cap, scale, sinks = call.facts["rows"][name]
+        cls = IMPLS[kind % len(IMPLS)]
+        wanted = {
+            "window_left": -1 if cls is LatentImpl else (window or 0) - 1,
+            "logits_soft_cap": None if cls is LatentImpl else _soft_cap(soft_cap),
+            "sm_scale": _SCALES[scale % len(_SCALES)],
+            "has_sinks": bool(sinks) and cls in (CausalImpl, MaskImpl),
+        }
+        for field, value in wanted.items():
+            if outputs[f"[{index}].{field}"] != value:
+                yield Breach(f"[{index}].{field}", "is not what the layer was made with")
+
+
+def _window_diagnosis(_call: Call, field: str, expected: Any, got: Any) -> str:
+    if field.endswith("window_left") and type(got) is int and got == expected + 1:
+        return "window counted without the query's own key"
+    return ""
+
+
+def _asks(case: Case) -> bool:
+    return bool(_prepare_layers(case, 0, "cpu").args[1])
+
+
+def _of_first(change: Callable[[Layer], None]) -> Callable[[Call], None]:
+    """Spoils the first layer that is asked for."""
+
+    def spoil(call: Call) -> None:
+        context = call.args[0].compilation_config.static_forward_context
+        change(context[call.args[1][0]])
+        call.plain = {}
+
+    return spoil
+
+
+def _set_window(value: Any) -> Callable[[Layer], None]:
+    def change(layer: Layer) -> None:
+        layer.impl.sliding_window = value  # type: ignore[attr-defined]
+
+    return change
+
+
+def _ask_also(name: str) -> Callable[[Call], None]:
+    def spoil(call: Call) -> None:
+        call.args[1] = [*call.args[1], name]
+
+    return spoil
+
+
+def _another_class(call: Call) -> None:
+    call.args[2] = StateSpaceLayer
+
+
+def _no_scale(layer: Layer) -> None:
+    del layer.impl.scale
+
+
+get_per_layer_parameters = Operation(
+    name=LAYERS,
+    section="7",
+    summary="window, soft cap, scale and sinks of each attention layer",
+    cases=_layers_cases,
+    boundaries=_layers_boundaries,
+    from_batch=_layers_steps,
+    prepare=_prepare_layers,
+    outputs=_layers_outputs,
+    invariants=_layers_invariants,
+    diagnose=_window_diagnosis,
+    shared=_WHY_SHARED,
+    untimed=_WHY_SHARED,
+    faults={
+        "name without a layer": Fault(
+            field="layer_names", spoil=_ask_also("model.layers.99"), error=MetadataError
+        ),
+        "layer that is no attention": Fault(
+            field="static_forward_context", spoil=_ask_also(_STATE_SPACE), error=MetadataError
+        ),
+        "implementation of another class": Fault(
+            field="static_forward_context",
+            spoil=_another_class,
+            error=MetadataError,
+            applies=_asks,
+        ),
+        "one name where a list belongs": wrong_type(1, "layer_names"),
+        "window of no tokens": Fault(
+            field="static_forward_context",
+            spoil=_of_first(_set_window(0)),
+            error=MetadataError,
+            applies=_asks,
+        ),
+        "no scale": Fault(
+            field="static_forward_context",
+            spoil=_of_first(_no_scale),
+            error=MetadataError,
+            applies=_asks,
+        ),
+        "class of another type": wrong_type(2, "cls_"),
+        "window of another type": Fault(
+            field="sliding_window",
+            spoil=_of_first(_set_window(("128", 0))),
+            error=TypeError,
+            applies=_asks,
+        ),
+    },
+)
+
+# infer_global_hyperparameters: a layer is [window left + 1, soft cap, scale, sinks, flags].
+
+_parameters = st.tuples(
+    st.sampled_from((0, 0, 1, 128)),
+    st.sampled_from((0, 0, 30, -1)),
+    st.sampled_from((0, 0, 1)),
+    st.sampled_from((0, 0, 1)),
+    st.sampled_from((0, 0, 1, 2)),
+).map(list)
+
+
+def _global_case(layers: list[list[int]]) -> Case:
+    return Case(GLOBAL, None, {"layers": layers})
+
+
+def _global_cases() -> st.SearchStrategy[Case]:
+    repeated = st.builds(lambda row, count: [row] * count, _parameters, st.integers(1, 5))
+    different = st.lists(_parameters, min_size=1, max_size=5)
+    return (repeated | different).map(_global_case)
+
+
+def _global_boundaries() -> Iterator[tuple[str, Case]]:
+    plain = [0, 0, 0, 0, 0]
+    yield "one layer", _global_case([plain])
+    yield "layers alike", _global_case([[128, 30, 1, 1, 0]] * 4)
+    yield "windows that differ (K23)", _global_case([plain, [129, 0, 0, 0, 0]])
+    yield "window of the last layer differs", _global_case([plain, plain, [1, 0, 0, 0, 0]])
+    yield "soft caps that differ", _global_case([plain, [0, 30, 0, 0, 0]])
+    yield "a soft cap of 0 beside none", _global_case([plain, [0, -1, 0, 0, 0]])
+    yield "scales that differ", _global_case([plain, [0, 0, 1, 0, 0]])
+    yield "sinks that differ", _global_case([plain, [0, 0, 0, 1, 0]])
+    yield "first layer differs from the others", _global_case([[4, 0, 0, 0, 0], plain, plain])
+    yield "flags of an earlier call do not count", _global_case([[0, 0, 0, 0, 1], [0, 0, 0, 0, 2]])
+    yield "flags of an earlier call are replaced", _global_case([[0, 0, 0, 0, 1], [9, 0, 0, 0, 1]])
+
+
+def _global_steps(batch: Batch) -> Iterator[Case]:
+    yield _global_case([[row % 2 * batch.block_size, 0, 0, 0, 0] for row in batch.query_lens[:6]])
+
+
+def _prepare_global(case: Case, _pattern: int, _device: str) -> Call:
+    """Shrinking may leave no layer at all: then there is one without anything special."""
+    rows = [_row(numbers, 5) for numbers in case.params["layers"]] or [[0] * 5]
+    layers = {
+        f"model.layers.{index}.self_attn.attn": PerLayerParameters(
+            window_left=window - 1,
+            logits_soft_cap=_soft_cap(soft_cap),
+            sm_scale=_SCALES[scale % len(_SCALES)],
+            has_sinks=bool(sinks),
+            has_same_window_lefts=_FLAGS[flags % 3],
+            has_same_all_params=_FLAGS[flags % 3],
+        )
+        for index, (window, soft_cap, scale, sinks, flags) in enumerate(rows)
+    }
+    # Equality of parameters leaves the flags out: what must not change are the fields.
+    plain = {name: vars(parameters) for name, parameters in layers.items()}
+    return Call([layers], plain={"per_layer_params": layers} | plain, facts={"rows": rows})
+
+
+def _global_outputs(call: Call, result: Any) -> Outputs:
+    layers = call.args[0].values()
+    return _fields(result) | {"is_own_object": any(result is layer for layer in layers)}
+
+
+def _global_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    rows = call.facts["rows"]
+    if outputs["is_own_object"]:
+        yield Breach("is_own_object", _OWN)
+    if outputs["has_same_window_lefts"] is not (len({row[0] for row in rows}) == 1):
+        yield Breach("has_same_window_lefts", "is not whether all windows are alike")
+    alike = {(window, cap, scale % 3, bool(sinks)) for window, cap, scale, sinks, _ in rows}
+    if outputs["has_same_all_params"] is not (len(alike) == 1):
+        yield Breach("has_same_all_params", "is not whether all layers are alike")
+    if outputs["window_left"] != rows[0][0] - 1:
+        yield Breach("window_left", "is not the first layer's")
+
+
+def _not_parameters(call: Call) -> None:
+    call.args[0] = {name: vars(layer) for name, layer in call.args[0].items()}
+
+
+infer_global_hyperparameters = Operation(
+    name=GLOBAL,
+    section="7",
+    summary="the first layer's hyperparameters, and whether all layers agree",
+    cases=_global_cases,
+    boundaries=_global_boundaries,
+    from_batch=_global_steps,
+    prepare=_prepare_global,
+    outputs=_global_outputs,
+    invariants=_global_invariants,
+    diagnose=lambda _call, field, _expected, _got: _OWN if field == "is_own_object" else "",
+    shared=_WHY_SHARED,
+    untimed=_WHY_SHARED,
+    faults={
+        "no layers": wrong_value(0, "per_layer_params", {}),
+        "no dict": wrong_type(0, "per_layer_params"),
+        "dicts for parameters": Fault(
+            field="per_layer_params", spoil=_not_parameters, error=TypeError
+        ),
+    },
+)
+
+OPERATIONS = (get_per_layer_parameters, infer_global_hyperparameters)

@@ -1,0 +1,117 @@
+"""Operation of SPEC.md section 7: the dimensions of multi-head latent attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.engines.config import ModelConfig, TextConfig
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from attnproof.reference.interface import MetadataError, MLADims
+
+MLA = "get_mla_dims"
+_DEEPSEEK = (1536, 512, 128, 64, 128)
+
+
+def _mla_case(dims: tuple[int, ...], *, says_none: bool = False) -> Case:
+    """A q_lora_rank of 0 stands for none, said or left out."""
+    named = dict(zip(MLADims._fields, dims, strict=True))
+    return Case(MLA, None, named | {"says_none": says_none})
+
+
+def _mla_cases() -> st.SearchStrategy[Case]:
+    size = st.sampled_from((1, 64, 128, 192, 512)) | st.integers(1, 2000)
+    dims = st.tuples(st.just(0) | size, size, size, size, size)
+    return st.builds(
+        lambda dims, says_none: _mla_case(dims, says_none=says_none), dims, st.booleans()
+    )
+
+
+def _mla_boundaries() -> Iterator[tuple[str, Case]]:
+    yield "compressed queries", _mla_case(_DEEPSEEK)
+    yield "queries as they are, said", _mla_case((0, *_DEEPSEEK[1:]), says_none=True)
+    yield "queries as they are, left out", _mla_case((0, *_DEEPSEEK[1:]))
+    yield "every dimension another", _mla_case((7, 6, 5, 4, 3))
+
+
+def _mla_steps(batch: Batch) -> Iterator[Case]:
+    yield _mla_case((batch.num_requests, 512, 128, 64, batch.block_size))
+
+
+def _prepare_mla(case: Case, _pattern: int, _device: str) -> Call:
+    params = case.params
+    dims: dict[str, int | None] = {name: max(1, params[name]) for name in MLADims._fields}
+    if not params["q_lora_rank"]:
+        dims["q_lora_rank"] = None
+    said = {k: v for k, v in dims.items() if v is not None or params["says_none"]}
+    config = TextConfig(**said, hidden_size=7168, head_dim=192, qk_head_dim=192)
+    return Call([ModelConfig(config)], plain={"hf_text_config": vars(config)}, facts={"dims": dims})
+
+
+def _mla_outputs(_call: Call, result: Any) -> Outputs:
+    return {name: getattr(result, name, MISSING) for name in MLADims._fields}
+
+
+def _mla_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    for name, value in call.facts["dims"].items():
+        if outputs[name] != value:
+            yield Breach(name, "is not what the model's config says")
+
+
+def _mla_diagnosis(call: Call, field: str, expected: Any, got: Any) -> str:
+    dims = {name: value for name, value in call.facts["dims"].items() if value is not None}
+    taken = [name for name, value in dims.items() if value == got and name != field]
+    return f"{taken[0]} where {field} belongs" if taken and got != expected else ""
+
+
+def _change_config(field: str, **change: Any) -> Callable[[Call], None]:
+    def spoil(call: Call) -> None:
+        fields = {k: v for k, v in vars(call.args[0].hf_text_config).items() if k != field}
+        call.args[0] = ModelConfig(TextConfig(**fields, **change))
+        call.plain = {}
+
+    return spoil
+
+
+get_mla_dims = Operation(
+    name=MLA,
+    section="7",
+    summary="dimensions of multi-head latent attention from a model's config",
+    cases=_mla_cases,
+    boundaries=_mla_boundaries,
+    from_batch=_mla_steps,
+    prepare=_prepare_mla,
+    outputs=_mla_outputs,
+    invariants=_mla_invariants,
+    diagnose=_mla_diagnosis,
+    untimed="runs once when a model is loaded",
+    shared="runs once when a model is loaded: nothing to make faster",
+    faults={
+        "model without latent attention": Fault(
+            field="kv_lora_rank", spoil=_change_config("kv_lora_rank"), error=MetadataError
+        ),
+        "no rotary part": Fault(
+            field="qk_rope_head_dim", spoil=_change_config("qk_rope_head_dim"), error=MetadataError
+        ),
+        "head of no size": Fault(
+            field="v_head_dim",
+            spoil=_change_config("v_head_dim", v_head_dim=0),
+            error=MetadataError,
+        ),
+        "queries of rank 0": Fault(
+            field="q_lora_rank",
+            spoil=_change_config("q_lora_rank", q_lora_rank=0),
+            error=MetadataError,
+        ),
+        "dimension of another type": Fault(
+            field="qk_nope_head_dim",
+            spoil=_change_config("qk_nope_head_dim", qk_nope_head_dim=128.0),
+            error=TypeError,
+        ),
+    },
+)
+
+OPERATIONS = (get_mla_dims,)

@@ -1,0 +1,87 @@
+"""What went wrong in a persistent batch, in words: whose state a row has, whose block a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attnproof.harness.model.operation import Call
+from attnproof.harness.operations.persistent_batch.steps import engine_after
+
+
+def diagnose_batch(call: Call, field: str, expected: Any, got: Any) -> str:
+    """The most specific description of a wrong field, "" if it has none."""
+    name = field[field.index("].") + 2 :]
+    if name == "requests":
+        return "requests miscounted"
+    if name == "moved buffers":
+        return "a step buffer changed its address"
+    if isinstance(expected, list) and isinstance(got, list):
+        return _about_rows(name, expected, got)
+    if not (isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)):
+        return ""
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return ""
+    where = expected != got
+    if name.endswith(("slot_mapping", "slot_buffer", "slots")):
+        return _about_slots(call, field, expected[where].tolist(), got[where].tolist())
+    if name.endswith("block_table_tensor"):
+        dummy = "dummy" in call.args[0].lines[_step(field)].code
+        if dummy or expected[where.any(1)].any():
+            return _about_blocks(call, field, got[where].tolist())
+        return "padded row keeps an earlier request's state"
+    if name.endswith(("seq_lens", "seq_lens_cpu")) and not expected[where].any():
+        return "padded row keeps an earlier request's state"
+    return ""
+
+
+def _step(field: str) -> int:
+    """Of `[3].blocks` the number of the step, 3."""
+    return int(field[1 : field.index("]")])
+
+
+def _about_rows(name: str, expected: list[Any], got: list[Any]) -> str:
+    """Row state: of which other row or request it is."""
+    if name not in ("req_ids", "blocks", "num_computed_tokens") or len(expected) != len(got):
+        return ""
+    wrong = [
+        row for row, (right, value) in enumerate(zip(expected, got, strict=True)) if right != value
+    ]
+    if all(_is_of_another(row, expected, got) for row in wrong):
+        return "both rows hold the same request"
+    if sorted(map(str, expected)) == sorted(map(str, got)):
+        return f"{'a request' if name == 'req_ids' else 'state of a request'} in another row"
+    if name == "req_ids":
+        return "a request was lost"
+    if name == "num_computed_tokens":
+        return "a row keeps an earlier request's state"
+    mine = [set(right or ()) for right in expected]
+    foreign = [set(got[row] or ()) - mine[row] for row in wrong]
+    if any(blocks & set().union(*mine) for blocks in foreign):
+        return "another request's block"
+    return "stale block of an earlier request" if any(foreign) else "a row loses blocks"
+
+
+def _is_of_another(row: int, expected: list[Any], got: list[Any]) -> bool:
+    """Whether the row has what another one has, and rightly."""
+    same = (other for other, value in enumerate(got) if other != row and value == got[row])
+    return any(expected[other] == got[other] for other in same)
+
+
+def _about_slots(call: Call, field: str, expected: list[int], got: list[int]) -> str:
+    if set(expected) == {-1}:
+        return "a valid slot where none is due"
+    if set(got) == {-1}:
+        return "token without its slot"
+    size = engine_after(call.facts["case"], _step(field)).block_size
+    if any(right % size != value % size for right, value in zip(expected, got, strict=True)):
+        return "wrong slot"
+    return _about_blocks(call, field, [slot // size for slot in got])
+
+
+def _about_blocks(call: Call, field: str, got: list[int]) -> str:
+    """Wrong blocks by who has them now."""
+    engine = engine_after(call.facts["case"], _step(field))
+    owners = {engine.owner(block) for block in got}
+    return "stale block of an earlier request" if None in owners else "another request's block"

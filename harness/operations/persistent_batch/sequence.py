@@ -1,0 +1,318 @@
+"""Oracle 7 over SPEC.md section 7: a persistent batch through the steps of an engine.
+
+Bug classes: rows that are views of each other when they are swapped (K12), padded rows
+that hold earlier requests' state (K13), a slot buffer that starts at a valid slot (K17),
+a shorter request in a longer row (K18). Each needs more than one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from attnproof.harness.cases.machine import Machine
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Outputs, Sequence
+from attnproof.harness.operations.persistent_batch.consumer import steps_consumed
+from attnproof.harness.operations.persistent_batch.diagnosis import diagnose_batch
+from attnproof.harness.operations.persistent_batch.persistent_batch import live_blocks
+from attnproof.harness.operations.persistent_batch.steps import Step, script
+from attnproof.harness.operations.shared.metadata import metadata_outputs
+from attnproof.harness.operations.shared.playing import sequence_operation
+
+NAME = "batch_sequence"
+_SIZES = {"max_num_reqs": 4, "max_num_tokens": 24, "max_num_blocks": 3, "block_size": 4}
+_BUFFERS = ("query_start_loc", "seq_lens", "block_table_tensor", "slot_mapping")
+_SMALL = st.integers(0, 3)
+_CACHED = st.integers(0, 12)
+_LENS = st.lists(st.sampled_from((1, 2, 0, 5, 9)), min_size=1, max_size=4)
+
+
+class _Machine(Machine):
+    operation = NAME
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = self.holes = 0
+        self.built = False
+
+    @initialize(
+        reqs=st.sampled_from((4, 2, 3, 6)),
+        tokens=st.sampled_from((24, 8, 40)),
+        blocks=st.sampled_from((3, 1, 2, 5)),
+        block_size=st.sampled_from((4, 1, 2, 16)),
+        waiting=st.lists(st.tuples(_SMALL, _CACHED), max_size=4),
+    )
+    def start(
+        self, reqs: int, tokens: int, blocks: int, block_size: int, waiting: list[tuple[int, int]]
+    ) -> None:
+        """How large the buffers are, and who is there already."""
+        self.params = dict(zip(_SIZES, (reqs, tokens, blocks, block_size), strict=True))
+        for held, cached in waiting:
+            self._add(held, cached)
+
+    @rule(blocks=_SMALL, tokens=_CACHED)
+    def add(self, blocks: int, tokens: int) -> None:
+        """A request arrives, some of its tokens cached."""
+        self._add(blocks, tokens)
+
+    @precondition(lambda self: self.requests)
+    @rule(which=_SMALL, blocks=_SMALL)
+    def append(self, which: int, blocks: int) -> None:
+        """A request gets more blocks."""
+        self.step("append", which=which, blocks=blocks)
+
+    @precondition(lambda self: self.requests)
+    @rule(which=st.lists(_SMALL, min_size=1, max_size=4))
+    def remove(self, which: list[int]) -> None:
+        """Requests leave holes, and their blocks."""
+        for one in which[: self.requests]:
+            self._remove(one)
+
+    @precondition(lambda self: self.holes)
+    @rule()
+    def condense(self) -> None:
+        """The last requests close the holes."""
+        self.holes = 0
+        self.step("condense")
+
+    @precondition(lambda self: self.requests > 1)
+    @rule(i=_SMALL, j=_SMALL)
+    def swap(self, i: int, j: int) -> None:
+        """Two rows change places."""
+        self.step("swap", i=i, j=j)
+
+    @rule(lens=_LENS, pad_reqs=st.just(0) | _SMALL, pad_tokens=_SMALL)
+    def build(self, lens: list[int], pad_reqs: int, pad_tokens: int) -> None:
+        """A step of all requests, with graph padding or without."""
+        self._close_holes()
+        self.built = True
+        self.step("build", lens=lens, pad_reqs=pad_reqs, pad_tokens=pad_reqs and pad_tokens)
+
+    @precondition(lambda self: self.requests > 1)
+    @rule(lens=_LENS, threshold=_SMALL)
+    def reorder(self, lens: list[int], threshold: int) -> None:
+        """Decodes to the front, then the step, then the counts."""
+        self._close_holes()
+        self.built = True
+        self.step("reorder", lens=lens, threshold=threshold)
+        self.step("build", lens=lens, pad_reqs=0, pad_tokens=0)
+        self.step("split", threshold=threshold)
+
+    @precondition(lambda self: self.requests)
+    @rule(lens=_LENS, leaves=st.none() | _SMALL)
+    def serve(self, lens: list[int], leaves: int | None) -> None:
+        """A step and the counts behind it; a request may leave while it is under way."""
+        self._close_holes()
+        self.built = True
+        self.step("build", lens=lens, pad_reqs=0, pad_tokens=0)
+        if leaves is not None:
+            self._remove(leaves)
+        self.step("advance")
+
+    @precondition(lambda self: self.built)
+    @rule()
+    def advance(self) -> None:
+        """The tokens of the last step are cached now."""
+        self.step("advance")
+
+    @rule(reqs=_SMALL, tokens=st.integers(0, 12))
+    def dummy(self, reqs: int, tokens: int) -> None:
+        """An idle rank takes part with nobody's tokens."""
+        self.built = True
+        self.step("dummy", reqs=reqs, tokens=tokens)
+
+    @precondition(lambda self: self.built)
+    @rule()
+    def slots(self) -> None:
+        """The slots once more, into a buffer that is kept."""
+        self.step("slots")
+
+    @precondition(lambda self: self.built)
+    @rule(at=st.integers(0, 12))
+    def cut(self, at: int) -> None:
+        """Two micro-batches."""
+        self.step("cut", at=at)
+
+    @precondition(lambda self: self.built)
+    @rule(blocks=_SMALL)
+    def local(self, blocks: int) -> None:
+        """Virtual batches for chunked local attention."""
+        self.step("local", blocks=blocks)
+
+    @rule(kind=st.integers(0, 13))
+    def bad(self, kind: int) -> None:
+        """Bad input."""
+        self.step("bad", kind=kind)
+
+    def _add(self, blocks: int, tokens: int) -> None:
+        self.requests = min(self.requests + 1, self.params["max_num_reqs"])
+        self.holes = max(0, self.holes - 1)
+        self.step("add", blocks=blocks, tokens=tokens)
+
+    def _remove(self, which: int) -> None:
+        self.requests -= 1
+        self.holes += 1
+        self.step("remove", which=which)
+
+    def _close_holes(self) -> None:
+        if self.holes:
+            self.condense()
+
+
+def _observe(names: dict[str, Any]) -> Outputs:
+    """The rows, the batch that was built last, all of the slot buffers, what a step returned.
+
+    Micro-batches and virtual batches are looked at once: their tensors may be views of
+    step buffers, which the next build writes.
+    """
+    batch, metadata = names["batch"], names["metadata"]
+    seen: Outputs = {
+        "req_ids": list(batch.req_ids),
+        "requests": batch.num_reqs,
+        "blocks": [_blocks(batch, row) for row in range(len(batch.req_ids))],
+        "num_computed_tokens": [
+            None if req_id is None else int(batch.num_computed_tokens[row])
+            for row, req_id in enumerate(batch.req_ids)
+        ],
+        **{name: names[name] for name in ("row", "moved", "counts", "slots")},
+        "slot_buffer": batch.slot_mapping,
+    }
+    if metadata is not None:
+        seen |= _metadata(metadata, batch.block_size, "")
+        seen["moved buffers"] = _moved(metadata, names.setdefault("_addresses", {}))
+    for index, child in enumerate(names.get("children") or ()):
+        seen |= _metadata(child, batch.block_size, f"micro-batch {index}: ")
+    if names.get("virtual") is not None:
+        seen |= _metadata(names["virtual"], batch.block_size, "virtual: ")
+    names["children"] = names["virtual"] = None
+    return seen
+
+
+def _blocks(batch: Any, row: int) -> list[int] | None:
+    if batch.req_ids[row] is None:
+        return None
+    blocks: list[int] = batch.block_table[row, : int(batch.num_blocks[row])].tolist()
+    return blocks
+
+
+def _metadata(metadata: Any, block_size: int, prefix: str) -> Outputs:
+    seen = metadata_outputs(metadata, prefix)
+    seen[f"{prefix}block_table_tensor"] = live_blocks(metadata, block_size)
+    return seen
+
+
+def _moved(metadata: Any, addresses: dict[str, int]) -> list[str]:
+    """Tensors that do not lie where they lay in the first batch that was built."""
+    tensors = {name: getattr(metadata, name) for name in _BUFFERS}
+    at = {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor.numel()}
+    return [name for name, address in at.items() if addresses.setdefault(name, address) != address]
+
+
+def _case(*steps: Step, **sizes: int) -> Case:
+    return Case(NAME, None, _SIZES | sizes | {"steps": list(steps)})
+
+
+def _add(blocks: int, tokens: int = 0) -> Step:
+    return {"do": "add", "blocks": blocks, "tokens": tokens}
+
+
+def _build(*lens: int, pad_reqs: int = 0, pad_tokens: int = 0) -> Step:
+    return {"do": "build", "lens": list(lens), "pad_reqs": pad_reqs, "pad_tokens": pad_tokens}
+
+
+def _remove(which: int) -> Step:
+    return {"do": "remove", "which": which}
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    swap, condense = {"do": "swap", "i": 0, "j": 2}, {"do": "condense"}
+    split = {"do": "split", "threshold": 0}
+    advance, slots = {"do": "advance"}, {"do": "slots"}
+    dummy = {"do": "dummy", "reqs": 2, "tokens": 7}
+    three = (_add(2, 3), _add(1, 1), _add(3, 5))
+    yield "swapped rows (K12)", _case(*three, swap, _build(1, 2, 3), swap, _build(1))
+    yield (
+        "padded rows after more requests (K13)",
+        _case(
+            *three,
+            _build(2),
+            _remove(2),
+            _remove(1),
+            {"do": "condense"},
+            _build(1, pad_reqs=2, pad_tokens=3),
+        ),
+    )
+    gone = (_remove(0), _remove(0), _remove(0), {"do": "condense"})
+    yield "nobody left, padded rows (K13)", _case(*three, _build(2), *gone, _build(pad_reqs=2))
+    yield "dummy run after a step (K17)", _case(*three, _build(2), dummy, slots, _build(1))
+    yield "slot buffer before the first step (K17)", _case(_add(1), dummy)
+    yield (
+        "shorter request in a longer row (K18)",
+        _case(
+            *(_add(3, 11), _build(1), _remove(0), _add(1, 4)),
+            *({"do": "append", "which": 0, "blocks": 0}, _build(3), slots),
+        ),
+    )
+    yield "two holes", _case(*three, _add(0), _remove(0), _remove(1), condense, _build(1))
+    yield "lowest hole first", _case(*three, _remove(0), _remove(1), _add(1), _add(2), _build(1))
+    yield "hole at the end", _case(*three, _remove(2), _add(2, 1), _remove(2), condense, _build(1))
+    yield "tokens of three steps", _case(_add(3), *(_build(4), advance, slots) * 3)
+    served = ({"do": "reorder", "lens": [5, 1, 2], "threshold": 0}, _build(5, 1, 2), split)
+    yield (
+        "counts and swaps beside a hole",
+        _case(*three, _build(1, 1, 1), _remove(0), advance, {"do": "swap", "i": 0, "j": 1}),
+    )
+    yield "reordered batch", _case(*three, *served, advance, *served)
+    yield (
+        "micro-batches and virtual batches of a padded batch",
+        _case(
+            *(*three, _build(3, pad_reqs=1, pad_tokens=2)),
+            *({"do": "cut", "at": 4}, {"do": "local", "blocks": 0}),
+        ),
+    )
+    bad = [{"do": "bad", "kind": kind} for kind in range(14)]
+    yield "refused steps change nothing", _case(*three, _build(2), _remove(1), *bad)
+    yield "highest block ids, block size 16", _case(_add(1, 9), _build(5), block_size=16)
+
+
+def _from_batch(batch: Batch) -> Iterator[Case]:
+    """Up to six of the batch's requests, each with the blocks that a short row holds."""
+    rows = list(zip(batch.blocks, batch.computed_lens, strict=True))[:6]
+    requests = [_add(len(blocks) % 4, computed) for blocks, computed in rows]
+    lens = [min(query_len, 9) for query_len in batch.query_lens[:6]]
+    reorder = {"do": "reorder", "lens": lens, "threshold": 0}
+    steps = [*requests, _build(*lens, pad_reqs=batch.num_tokens % 2), {"do": "advance"}]
+    steps += [_remove(batch.num_tokens % 5), {"do": "condense"}, reorder, _build(*lens)]
+    sizes = {"max_num_reqs": 6, "block_size": batch.block_size}
+    yield _case(*steps, {"do": "split", "threshold": 0}, {"do": "slots"}, **sizes)
+
+
+batch_sequence = sequence_operation(
+    name=NAME,
+    section="7",
+    summary="a persistent batch through the steps of an engine",
+    boundaries=_boundaries,
+    from_batch=_from_batch,
+    diagnose=diagnose_batch,
+    consume=steps_consumed,
+    kernels=True,
+    sequence=Sequence(
+        parts=(
+            "PersistentBatch",
+            "build_slot_mapping",
+            "make_local_attention_virtual_batches",
+            "reorder_batch_to_split_decodes_and_prefills",
+            "split_attn_metadata",
+            "split_decodes_and_prefills",
+        ),
+        machine=_Machine,
+        script=script,
+        observe=_observe,
+    ),
+)
+
+OPERATIONS = (batch_sequence,)

@@ -1,0 +1,326 @@
+"""Steps of an engine in numbers, and the source that plays them on a `PersistentBatch`.
+
+The engine here knows what a scheduler knows: who has which row, which blocks, how many
+cached tokens. Every number of a step is taken modulo what there is, so that any steps,
+in any order, make sense; one that does not apply is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from string import ascii_lowercase
+from typing import Any
+
+from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Line, Script
+from attnproof.harness.operations.ubatch.slices import spans_at
+
+Step = dict[str, Any]
+_SETUP = """\
+from types import SimpleNamespace
+
+import torch
+
+from attnproof.reference.interface import UBatchSlice
+
+batch = PersistentBatch({sizes})
+slots = torch.zeros({tokens}, dtype=torch.int64)
+row = metadata = moved = counts = children = virtual = None"""
+
+
+class Engine:
+    """Requests, rows and free blocks; `line` makes the source of one step and goes on by it."""
+
+    def __init__(self, params: dict[str, Any], pattern: int) -> None:
+        sizes = ("max_num_reqs", "max_num_tokens", "max_num_blocks", "block_size")
+        self.sizes = [max(1, params[name]) for name in sizes]
+        self.max_reqs, self.max_tokens, self.columns, self.block_size = self.sizes
+        self.rows: list[str | None] = []
+        self.blocks: dict[str, list[int]] = {}
+        self.computed: dict[str, int] = {}
+        self._free = list(range(self.max_reqs * self.columns, 0, -1))
+        self._scheduled: dict[str, int] = {}
+        self.built: Batch | None = None
+        """The batch of the last step, its dummy run too."""
+        self.has_slots = True
+        """Whether the tokens of the last step are written: those of a dummy run are not."""
+        self._added = 0
+        self._pattern = pattern
+
+    @property
+    def live(self) -> list[str]:
+        """Requests in row order."""
+        return [req_id for req_id in self.rows if req_id is not None]
+
+    def line(self, step: Step) -> Line | None:
+        """The step as source, None if it does not apply."""
+        return _MAKERS[step["do"]](self, step)
+
+    def owner(self, block: int) -> str | None:
+        """The request that has the block now."""
+        block = _shown(block, int(block > HIGHEST_BLOCK // 2))
+        return next((req_id for req_id in self.live if block in self.blocks[req_id]), None)
+
+    def _add(self, step: Step) -> Line | None:
+        if len(self.live) == self.max_reqs:
+            return None
+        count = min(step["blocks"] % (self.columns + 1), len(self._free))
+        held = [self._free.pop() for _ in range(count)]
+        computed = step["tokens"] % (count * self.block_size + 1)
+        number, self._added = self._added, self._added + 1
+        req_id = ascii_lowercase[number] if number < len(ascii_lowercase) else f"r{number}"
+        if None in self.rows:
+            self.rows[self.rows.index(None)] = req_id
+        else:
+            self.rows.append(req_id)
+        self.blocks[req_id], self.computed[req_id] = held, computed
+        return Line(
+            f"add request {req_id}: {count} blocks, {computed} tokens cached",
+            f"row = batch.add_request({req_id!r}, {self._ids(held)}, {computed})",
+        )
+
+    def _append(self, step: Step) -> Line | None:
+        req_id = self._pick(step["which"])
+        if req_id is None:
+            return None
+        held = self.blocks[req_id]
+        count = min(1 + step["blocks"] % self.columns, self.columns - len(held), len(self._free))
+        if not count:
+            return None
+        more = [self._free.pop() for _ in range(count)]
+        held += more
+        return Line(
+            f"append {count} blocks to request {req_id}",
+            f"batch.append_blocks({req_id!r}, {self._ids(more)})",
+        )
+
+    def _remove(self, step: Step) -> Line | None:
+        req_id = self._pick(step["which"])
+        if req_id is None:
+            return None
+        self.rows[self.rows.index(req_id)] = None
+        self._free += reversed(self.blocks.pop(req_id))
+        del self.computed[req_id]
+        return Line(f"remove request {req_id}", f"row = batch.remove_request({req_id!r})")
+
+    def _condense(self, _step: Step) -> Line | None:
+        """The last request fills the first hole."""
+        if None not in self.rows:
+            return None
+        while None in self.rows:
+            last = self.rows.pop()
+            if last is not None:
+                self.rows[self.rows.index(None)] = last
+        return Line("condense", "batch.condense()")
+
+    def _swap(self, step: Step) -> Line | None:
+        rows = [row for row, req_id in enumerate(self.rows) if req_id is not None]
+        if not rows:
+            return None
+        i, j = (rows[step[name] % len(rows)] for name in ("i", "j"))
+        self.rows[i], self.rows[j] = self.rows[j], self.rows[i]
+        return Line(f"swap rows {i} and {j}", f"batch.swap_states({i}, {j})")
+
+    def _build(self, step: Step) -> Line | None:
+        if None in self.rows:
+            return None
+        scheduled = self._schedule(step["lens"])
+        rows = min(self.max_reqs, len(scheduled) + step["pad_reqs"])
+        tokens = min(self.max_tokens, sum(scheduled.values()) + step["pad_tokens"])
+        query_lens = [scheduled[req_id] for req_id in self.live]
+        self.built = Batch(
+            self.block_size,
+            tuple(query_lens),
+            tuple(self.computed[req_id] for req_id in self.live),
+            tuple(tuple(self.blocks[req_id]) for req_id in self.live),
+            padded_requests=rows - len(query_lens),
+            padded_tokens=tokens - sum(query_lens),
+        )
+        self.has_slots = True
+        self._scheduled = scheduled
+        padded = step["pad_reqs"] or step["pad_tokens"]
+        options = f", {rows}, {tokens}" if padded else ""
+        words = f", padded to {rows} rows and {tokens} tokens" if padded else ""
+        return Line(
+            f"build {_told(scheduled)}{words}", f"metadata = batch.build({scheduled}{options})"
+        )
+
+    def _reorder(self, step: Step) -> Line | None:
+        """Section 2: the first prefills change places with the last decodes."""
+        if None in self.rows or not self.rows:
+            return None
+        threshold, scheduled = 1 + step["threshold"], self._schedule(step["lens"])
+        rows = self.live
+        decodes = [row for row, r in enumerate(rows) if scheduled[r] <= threshold]
+        prefills = [row for row, r in enumerate(rows) if scheduled[r] > threshold]
+        for prefill, decode in zip(prefills, reversed(decodes), strict=False):
+            if decode < len(decodes):
+                break
+            rows[prefill], rows[decode] = rows[decode], rows[prefill]
+        self.rows = list(rows)
+        return Line(
+            f"reorder for {_told(scheduled)}, threshold {threshold}",
+            f"scheduled = SimpleNamespace(num_scheduled_tokens={scheduled})\n"
+            "moved = reorder_batch_to_split_decodes_and_prefills"
+            f"(batch, scheduled, {threshold})",
+        )
+
+    def _split(self, step: Step) -> Line | None:
+        if self.built is None:
+            return None
+        threshold = 1 + step["threshold"]
+        return Line(
+            f"count decodes and prefills, threshold {threshold}",
+            f"counts = split_decodes_and_prefills(metadata, {threshold})",
+        )
+
+    def _advance(self, _step: Step) -> Line | None:
+        room = {r: len(self.blocks[r]) * self.block_size - self.computed[r] for r in self.live}
+        scheduled = {r: min(self._scheduled.get(r, 0), room[r]) for r in self.live}
+        if not any(scheduled.values()):
+            return None
+        for req_id, query_len in scheduled.items():
+            self.computed[req_id] += query_len
+        self._scheduled = {}
+        return Line(f"advance {_told(scheduled)}", f"batch.advance({scheduled})")
+
+    def _dummy(self, step: Step) -> Line:
+        count = 1 + step["reqs"] % self.max_reqs
+        most = min(self.max_tokens, count * self.columns * self.block_size)
+        tokens = step["tokens"] % (most + 1)
+        query_lens = [tokens // count + (row < tokens % count) for row in range(count)]
+        self.built, self.has_slots = self._null_blocks(query_lens), False
+        return Line(
+            f"dummy run of {count} requests, {tokens} tokens",
+            f"metadata = batch.build_dummy({count}, {tokens})",
+        )
+
+    def _null_blocks(self, query_lens: list[int]) -> Batch:
+        """Requests that just began, every block of them the null block."""
+        blocks = tuple((0,) * -(-query_len // self.block_size) for query_len in query_lens)
+        return Batch(self.block_size, tuple(query_lens), (0,) * len(query_lens), blocks)
+
+    def _slots(self, _step: Step) -> Line | None:
+        if self.built is None:
+            return None
+        return Line(
+            "slots into a buffer that is kept",
+            "build_slot_mapping(metadata.query_start_loc, metadata.num_computed_tokens_cpu, "
+            f"metadata.block_table_tensor, {self.block_size}, out=slots)",
+        )
+
+    def _cut(self, step: Step) -> Line | None:
+        if self.built is None:
+            return None
+        tokens = self.built.num_tokens + self.built.padded_tokens
+        if not tokens or not self.built.num_requests:
+            return None
+        cut = step["at"] % tokens
+        slices = ", ".join(
+            f"UBatchSlice(slice({r0}, {r1}), slice({t0}, {t1}))"
+            for r0, r1, t0, t1 in spans_at(self.built, [cut])
+        )
+        return Line(
+            f"cut the batch at token {cut}", f"children = split_attn_metadata([{slices}], metadata)"
+        )
+
+    def _local(self, step: Step) -> Line | None:
+        if self.built is None:
+            return None
+        chunk = self.block_size * (1 + step["blocks"] % self.columns)
+        return Line(
+            f"virtual batches of {chunk} tokens",
+            f"virtual = make_local_attention_virtual_batches({chunk}, metadata, {self.block_size})",
+        )
+
+    def _bad(self, step: Step) -> Line | None:
+        """Bad input, which must get its error and change nothing."""
+        live, all_covered = self.live, self._schedule([1])  # 0 tokens would not show a half step
+        bad = {"remove an unknown request": "batch.remove_request('nobody')"}
+        bad["swap a row that is not there"] = f"batch.swap_states(0, {len(self.rows)})"
+        bad["dummy of too many rows"] = f"batch.build_dummy({self.max_reqs + 1}, 1)"
+        bad["advance an unknown request"] = f"batch.advance({all_covered | {'nobody': 1}})"
+        if len(live) == self.max_reqs:
+            bad["add to a full batch"] = "batch.add_request('one more', [])"
+        else:
+            many = [7] * (self.columns + 1)
+            bad["add with too many blocks"] = f"batch.add_request('one more', {many})"
+        if live:
+            first = live[0]
+            more = [7] * (self.columns - len(self.blocks[first]) + 1)
+            beyond = len(self.blocks[first]) * self.block_size - self.computed[first] + 1
+            bad["add a request twice"] = f"batch.add_request({first!r}, [7])"
+            bad["append too many blocks"] = f"batch.append_blocks({first!r}, {more})"
+            bad["build without a request's entry"] = "batch.build({})"
+            bad["build beyond the blocks"] = f"batch.build({all_covered | {first: beyond}})"
+            wrap = {first: 2**63 - 1}
+            bad["build more tokens than int64 counts"] = f"batch.build({all_covered | wrap})"
+            bad["advance by more tokens than int64 counts"] = f"batch.advance({all_covered | wrap})"
+            bad["build for too few rows"] = f"batch.build({all_covered}, {len(live) - 1})"
+        if None in self.rows:
+            bad["build with a hole"] = f"batch.build({all_covered})"
+        label = list(bad)[step["kind"] % len(bad)]
+        return Line(f"{label}, which is refused", bad[label], raises=True)
+
+    def _pick(self, which: int) -> str | None:
+        live = self.live
+        return live[which % len(live)] if live else None
+
+    def _ids(self, blocks: list[int]) -> list[int]:
+        return [_shown(block, self._pattern) for block in blocks]
+
+    def _schedule(self, lens: list[int]) -> dict[str, int]:
+        """Query tokens of each request: as many as its blocks and the buffers hold."""
+        scheduled, left = {}, self.max_tokens
+        for number, req_id in enumerate(self.blocks):  # in order of arrival
+            wanted = lens[number % len(lens)] if lens else 0
+            room = len(self.blocks[req_id]) * self.block_size - self.computed[req_id]
+            scheduled[req_id] = min(wanted, room, left)
+            left -= scheduled[req_id]
+        return scheduled
+
+
+_MAKERS: dict[str, Callable[[Engine, Step], Line | None]] = {
+    "add": Engine._add,
+    "append": Engine._append,
+    "remove": Engine._remove,
+    "condense": Engine._condense,
+    "swap": Engine._swap,
+    "build": Engine._build,
+    "reorder": Engine._reorder,
+    "split": Engine._split,
+    "advance": Engine._advance,
+    "dummy": Engine._dummy,
+    "slots": Engine._slots,
+    "cut": Engine._cut,
+    "local": Engine._local,
+    "bad": Engine._bad,
+}
+
+
+def script(case: Case, pattern: int) -> Script:
+    """The steps of the case as a program; pattern 1 gives the blocks other ids."""
+    engine = Engine(case.params, pattern)
+    lines = [line for step in case.params["steps"] if (line := engine.line(step)) is not None]
+    sizes = ", ".join(map(str, engine.sizes))
+    return Script(_SETUP.format(sizes=sizes, tokens=engine.max_tokens), tuple(lines))
+
+
+def engine_after(case: Case, line: int) -> Engine:
+    """What the scheduler knows after that line of the program."""
+    engine, made = Engine(case.params, 0), 0
+    for step in case.params["steps"]:
+        made += engine.line(step) is not None
+        if made > line:
+            break
+    return engine
+
+
+def _shown(block: int, pattern: int) -> int:
+    """The id that the block has in the program; its own inverse."""
+    return HIGHEST_BLOCK - block if pattern else block
+
+
+def _told(scheduled: dict[str, int]) -> str:
+    return ", ".join(f"{req_id}: {tokens}" for req_id, tokens in scheduled.items()) or "nothing"

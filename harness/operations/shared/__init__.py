@@ -1,0 +1,1 @@
+"""Parts that operations of several rooms use."""

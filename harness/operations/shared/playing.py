@@ -1,0 +1,200 @@
+"""Playing a sequence: its steps are run as source on a candidate's names, and looked at.
+
+What is run is what a failure shows as a snippet, line by line.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import traceback
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import (
+    Call,
+    Line,
+    Operation,
+    Outputs,
+    Parts,
+    Script,
+    Sequence,
+)
+
+
+class Transcript(NamedTuple):
+    """What was seen after each step."""
+
+    steps: list[Outputs]
+    error: BaseException | None = None
+    """What a step raised that is not bad input: the sequence ended there."""
+    log: str = ""
+
+
+def prepare_script(sequence: Sequence, case: Case, pattern: int) -> Call:
+    """A call whose only argument is the script of the case."""
+    return Call([sequence.script(case, pattern)], facts={"case": case})
+
+
+def play(sequence: Sequence, parts: Parts, script: Script) -> Transcript:
+    """Run the script on the parts, looking at everything after each step."""
+    names = dict(parts.names)
+    if sequence.isolated:
+        return _in_a_process(lambda: _play_here(sequence, script, names))
+    return _play_here(sequence, script, names)
+
+
+def _in_a_process(play_it: Callable[[], Transcript]) -> Transcript:
+    """What the function returns when a forked process calls it, which then ends."""
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            steps, error, log = play_it()
+            told = pickle.dumps((steps, error and repr(error), log))
+            with os.fdopen(sending, "wb") as pipe:
+                pipe.write(told)
+        finally:
+            os._exit(0)
+    os.close(sending)
+    with os.fdopen(receiving, "rb") as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    if not told:
+        return Transcript([], ended := RuntimeError("the process ended"), str(ended))
+    steps, error, log = pickle.loads(told)
+    return Transcript(steps, error and RuntimeError(error), log)
+
+
+def _play_here(sequence: Sequence, script: Script, names: dict[str, Any]) -> Transcript:
+    exec(_source(script.setup), names)
+    steps: list[Outputs] = []
+    for line in script.lines:
+        error = _raised(line.code, names)
+        seen: Outputs = {"raises": _kind(error)}
+        try:
+            seen |= {name: _copy(value) for name, value in sequence.observe(names).items()}
+        except (TypeError, ValueError, IndexError, KeyError, AttributeError) as unreadable:
+            error = error or unreadable
+            seen["raises"] = f"unreadable: {unreadable}"
+            steps.append(seen)
+            return Transcript(steps, error, _log(error))
+        steps.append(seen)
+        if error is not None and not line.raises:
+            return Transcript(steps, error, _log(error))
+    return Transcript(steps)
+
+
+def sequence_operation(*, name: str, sequence: Sequence, **fields: Any) -> Operation:
+    """An operation of many steps; `fields` are the others of `Operation` that it needs."""
+
+    def run(parts: Parts, call: Call) -> Transcript:
+        return play(sequence, parts, call.args[0])
+
+    return Operation(
+        name=name,
+        sequence=sequence,
+        cases=st.nothing,
+        prepare=lambda case, pattern, _device: prepare_script(sequence, case, pattern),
+        run=run,
+        outputs=transcript_outputs,
+        **fields,
+    )
+
+
+def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> str:
+    """The sequence as a program that a person can run; at its end it prints what is seen.
+
+    It looks after every step, as `play` does: what is seen can depend on what was seen
+    before. `target` is the candidate's module or file.
+    """
+    assert operation.sequence is not None
+    code = "\n".join([script.setup, *(line.code for line in script.lines)])
+    used = [name for name in operation.sequence.parts if re.search(rf"\b{name}\b", code)]
+    others = [name for name in used if name not in parts.own]
+    lines = [
+        *_imports(target, [name for name in used if name in parts.own]),
+        *([f"from attnproof.reference import {', '.join(others)}"] if others else []),
+        "from attnproof.harness.operations import ALL",
+        "",
+        *filter(None, [script.setup]),
+        f'look = ALL["{operation.name}"].sequence.observe',
+    ]
+    for number, line in enumerate(script.lines, 1):
+        lines += ["", f"# {number}. {line.label}", *_told(line), "seen = look(globals())"]
+    return "\n".join([*lines, "", "print(seen)"])
+
+
+def _told(line: Line) -> list[str]:
+    """The step's source; bad input in a `try`, so that the program goes on."""
+    code = line.code.splitlines()
+    if not line.raises:
+        return code
+    inner = [f"    {text}" for text in code]
+    return ["try:", *inner, "except (TypeError, ValueError) as refused:", "    print(refused)"]
+
+
+def _imports(target: str, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    path = Path(target)
+    if not path.is_absolute():
+        return [f"from {target.partition(':')[0]} import {', '.join(names)}"]
+    folder, module = str(path.parent), path.stem
+    found = f"from {module} import {', '.join(names)}"
+    return ["import sys", "", f"sys.path.insert(0, {folder!r})", found]
+
+
+def transcript_outputs(_call: Call, result: Transcript) -> Outputs:
+    """All steps' outputs by name, those of step 2 as `[2].name`."""
+    return {
+        f"[{index}].{name}": value
+        for index, outputs in enumerate(result.steps)
+        for name, value in outputs.items()
+    }
+
+
+@lru_cache(4096)
+def _source(code: str) -> CodeType:
+    return compile(code, "<sequence>", "exec")
+
+
+def _raised(code: str, names: dict[str, Any]) -> BaseException | None:
+    try:
+        exec(_source(code), names)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a candidate may raise anything, SystemExit too
+        return error
+    return None
+
+
+def _kind(error: BaseException | None) -> str | None:
+    """Class of the error; a candidate of its own need not know MetadataError."""
+    if error is None:
+        return None
+    return "ValueError" if isinstance(error, ValueError) else type(error).__name__
+
+
+def _log(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)[-12:])
+
+
+def _copy(value: Any) -> Any:
+    """The value as it is now: what is looked at lives on and changes."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list):
+        return list(value)
+    return value

@@ -1,0 +1,1 @@
+"""Operations that map tokens to cache slots (SPEC.md section 5)."""

@@ -1,0 +1,1 @@
+"""Micro-batch (ubatch) slicing (SPEC.md section 3)."""

@@ -1,0 +1,1 @@
+"""First-generation (V0) builders and graph state (SPEC.md section 7)."""

@@ -1,0 +1,250 @@
+"""Oracle 7 over SPEC.md section 7: one V0 builder used for many batches.
+
+Bug classes: a list that `prepare` does not clear, metadata that changes when a later
+batch reuses its buffer, a builder that an error leaves half filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from attnproof.harness.cases.engines.script_v0 import BLOCK_SIZE, BLOCKS, ROWS
+from attnproof.harness.cases.machine import Machine
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Call, Line, Outputs, Script, Sequence
+from attnproof.harness.operations.shared.playing import sequence_operation
+from attnproof.harness.operations.v0.metadata_builder import metadata_v0_outputs
+
+NAME = "builder_sequence"
+_SETUP = """from attnproof.harness.cases.engines.v0 import MetadataV0
+from attnproof.harness.cases.engines.script_v0 import input_builder, request
+
+
+class Builder(CommonMetadataBuilder):
+    _metadata_cls = MetadataV0
+
+
+engine = input_builder()
+builder = Builder(engine)
+made = []"""
+_LOOKED_AT = 3
+"""Metadata that is looked at after each step, the latest."""
+_Row = tuple[int, int]
+"""Query and context tokens."""
+_ROW = st.tuples(st.sampled_from((1, 1, 1, 2, 5)), st.sampled_from((0, 1, 3, 6))).map(list)
+
+
+class _Machine(Machine):
+    operation = NAME
+
+    @rule()
+    def prepare(self) -> None:
+        """The next batch begins."""
+        self.step("prepare")
+
+    @rule(row=_ROW, image=st.booleans())
+    def add(self, row: list[int], image: bool) -> None:
+        """A backend adds a sequence group itself."""
+        self.step("add", rows=[row], image=image)
+
+    @rule(
+        rows=st.lists(_ROW, min_size=1, max_size=3),
+        pad=st.sampled_from((-1, -1, 0, 1)),
+        image=st.booleans(),
+    )
+    def build(self, rows: list[list[int]], pad: int, image: bool) -> None:
+        """The engine has metadata built of a batch; refused where no graph holds it."""
+        self.step("build", rows=rows, pad=pad, image=image)
+
+    @rule(rows=st.lists(_ROW, min_size=1, max_size=2), image=st.booleans())
+    def run(self, rows: list[list[int]], image: bool) -> None:
+        """What an engine does for each step: prepare, then build."""
+        self.step("prepare")
+        self.step("build", rows=rows, pad=-1, image=image)
+
+    @rule(contexts=st.lists(st.integers(1, 8), min_size=1, max_size=3), pad=st.integers(0, 1))
+    def run_graph(self, contexts: list[int], pad: int) -> None:
+        """The same for a step of decodes that a graph holds."""
+        self.step("prepare")
+        self.step("build", rows=[[1, context] for context in contexts], pad=pad)
+
+    @rule(rows=st.lists(_ROW, min_size=1, max_size=2), image=st.booleans())
+    def build_other_lengths(self, rows: list[list[int]], image: bool) -> None:
+        """The lengths of another batch are refused, and nothing is added."""
+        self.step("build", rows=rows, pad=-1, wrong=True, image=image)
+
+    @rule()
+    def add_nonsense(self) -> None:
+        """A decode of two tokens is refused, and nothing is added."""
+        self.step("add nonsense")
+
+
+def _script(case: Case, _pattern: int) -> Script:
+    return Script(_SETUP, tuple(_lines(case.params["steps"])))
+
+
+def _lines(steps: list[dict[str, Any]]) -> Iterator[Line]:
+    added: list[_Row] = []  # since `prepare`
+    number = 0  # of the next request
+    for step in steps:
+        rows = [(query_len, context_len) for query_len, context_len in step.get("rows", ())]
+        groups = [
+            _request(number + index, row, bool(step.get("image"))) for index, row in enumerate(rows)
+        ]
+        number += len(rows)
+        if step["do"] == "prepare":
+            added = []
+            yield Line("prepare", "builder.prepare()")
+        elif step["do"] == "add":
+            added += rows
+            yield Line(
+                f"add {_told(rows)}",
+                "\n".join(_add(group) for group in groups),
+            )
+        elif step["do"] == "add nonsense":
+            code = "group = request(99, 1, 3)\ngroup.query_lens = [2]"
+            yield Line(
+                "add a decode of two tokens, which is refused",
+                f"{code}\nbuilder._add_seq_group(group, True)",
+                raises=True,
+            )
+        elif rows:
+            refused = _is_refused(step, added + rows)
+            yield _build(step, groups, rows, added + rows, refused)
+            added = added if refused else added + rows
+
+
+def _request(number: int, row: _Row, image: bool) -> str:
+    return f"request({number}, {row[0]}, {row[1]}{', image=True' if image else ''})"
+
+
+def _add(group: str) -> str:
+    """The engine's own tables go on to change: here they are gone after the call."""
+    lines = (f"group = {group}", "builder._add_seq_group(group, True)")
+    return "\n".join((*lines, "[table.clear() for table in group.block_tables.values()]"))
+
+
+def _told(rows: list[_Row]) -> str:
+    return ", ".join(f"{query_len} of {query_len + context}" for query_len, context in rows)
+
+
+def _is_refused(step: dict[str, Any], rows: list[_Row]) -> bool:
+    """Lengths of another batch; in a graph a prompt, and more than it holds."""
+    if step.get("wrong"):
+        return True
+    if step["pad"] == -1:
+        return False
+    fits = all(query_len == 1 and 0 < context < BLOCKS * BLOCK_SIZE for query_len, context in rows)
+    return not fits or len(rows) + step["pad"] > ROWS
+
+
+def _build(
+    step: dict[str, Any], groups: list[str], new: list[_Row], rows: list[_Row], refused: bool
+) -> Line:
+    pad = step["pad"]
+    seq_lens = [query_len + context for query_len, context in rows] + [1] * max(0, pad)
+    query_lens = [query_len for query_len, _ in rows]
+    if step.get("wrong"):
+        query_lens.append(1)
+    code = (  # the engine uses its lists again: they are empty after the call
+        f"engine.inter_data_list = [{', '.join(groups)}]\n"
+        f"lens = {seq_lens}, {query_lens}\n"
+        f"made.append(builder.build(*lens, {pad}, {len(seq_lens)}))\n"
+        "[used.clear() for used in lens]"
+    )
+    kind = "" if pad == -1 else f" for a graph with {pad} padded rows"
+    label = f"build {_told(new)}{kind}"
+    return Line(f"{label}, which is refused" if refused else label, code, raises=refused)
+
+
+def _observe(names: dict[str, Any]) -> Outputs:
+    """The latest metadata by field, and each field of those before it: they may not move."""
+    seen: Outputs = {"builds": len(names["made"])}
+    for metadata in names["made"][-1:]:
+        seen |= metadata_v0_outputs(metadata)
+    earlier = [metadata_v0_outputs(metadata) for metadata in names["made"][-_LOOKED_AT:-1]]
+    for name in earlier[0] if earlier else ():
+        seen[f"earlier.{name}"] = [_plain(outputs[name]) for outputs in earlier]
+    return seen
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+def _diagnose(call: Call, field: str, _expected: Any, _got: Any) -> str:
+    step, _, name = field[1:].partition("].")
+    if name.startswith("earlier."):
+        return "metadata of an earlier batch changed"
+    lines = call.args[0].lines[: int(step) + 1]
+    if any(line.raises for line in lines[:-1]):
+        return "a refused batch left behind"
+    labels = [line.label for line in lines]
+    known = name not in ("raises", "builds") and "prepare" in labels[1:]
+    return "an earlier batch left behind" if known else ""
+
+
+def _case(*steps: dict[str, Any]) -> Case:
+    return Case(NAME, None, {"steps": list(steps)})
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    prepare, nonsense = {"do": "prepare"}, {"do": "add nonsense"}
+    prompts = {"do": "build", "rows": [[5, 0], [2, 6]], "pad": -1, "image": True}
+    decodes = {"do": "build", "rows": [[1, 3], [1, 6]], "pad": -1}
+    graph = {"do": "build", "rows": [[1, 6], [1, 1]], "pad": 1}
+    short = {"do": "build", "rows": [[1, 1]], "pad": 1}
+    wrong = {"do": "build", "rows": [[1, 1]], "pad": -1, "wrong": True}
+    add = {"do": "add", "rows": [[5, 1]]}
+    yield "prompts, then decodes", _case(prompts, prepare, decodes)
+    yield "decodes, then prompts", _case(decodes, prepare, prompts)
+    yield "images, then images", _case(prompts, prepare, prompts)
+    yield "graph, then a shorter one (K18)", _case(graph, prepare, short)
+    yield "graph and no graph in turn", _case(decodes, prepare, graph, prepare, prompts)
+    yield "a second build without prepare", _case(decodes, decodes, prompts)
+    yield "groups added before the build", _case(add, add, decodes, prepare, add, prepare, graph)
+    yield "refused lengths leave nothing behind", _case(wrong, decodes, wrong, prepare, prompts)
+    yield "a refused group leaves nothing behind", _case(nonsense, decodes, nonsense, add, prompts)
+    images = {"do": "add", "rows": [[5, 0]], "image": True}
+    yield (
+        "refused images leave nothing behind",
+        _case(images, wrong | {"rows": [[5, 0]], "image": True}, decodes),
+    )
+    yield (
+        "a refused graph leaves nothing behind",
+        _case({"do": "build", "rows": [[5, 0]], "pad": 0}, graph),
+    )
+
+
+def _from_batch(batch: Batch) -> Iterator[Case]:
+    """The batch's requests, a few at a time."""
+    lens = zip(batch.query_lens, batch.computed_lens, strict=True)
+    rows = [[min(query_len, 40), min(computed, 90)] for query_len, computed in lens if query_len]
+    steps: list[dict[str, Any]] = []
+    for first in range(0, min(len(rows), 9), 3):
+        build = {"do": "build", "rows": rows[first : first + 3], "pad": -1}
+        steps += [{"do": "prepare"}, build]
+    yield _case(*(steps or [{"do": "prepare"}]))
+
+
+builder_sequence = sequence_operation(
+    name=NAME,
+    section="7",
+    summary="one V0 builder for many batches, with graphs and without",
+    boundaries=_boundaries,
+    from_batch=_from_batch,
+    diagnose=_diagnose,
+    sequence=Sequence(
+        parts=("CommonMetadataBuilder",),
+        machine=_Machine,
+        script=_script,
+        observe=_observe,
+    ),
+)
+
+OPERATIONS = (builder_sequence,)

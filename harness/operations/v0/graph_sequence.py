@@ -1,0 +1,242 @@
+"""Oracle 7 over SPEC.md section 7: graphs captured, prepared and replayed in any order.
+
+Bug classes: a state that an exception leaves half changed (K28), rows of an earlier
+step in a graph's buffers (K13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from attnproof.harness.cases.engines.script_v0 import BLOCKS, ROWS
+from attnproof.harness.cases.machine import Machine
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import Call, Line, Outputs, Script, Sequence
+from attnproof.harness.operations.shared.playing import sequence_operation
+from attnproof.harness.operations.v0.graph_state import captures
+
+NAME = "graph_sequence"
+_SETUP = """from attnproof.harness.cases.engines.script_v0 import decodes, runner
+
+runner = runner({backend!r})
+state = CommonAttentionState(runner)
+graphs = {{}}"""
+_LOWEST = 20
+"""All that steps write is at least so much; what a capture writes is less."""
+_SIZE = st.integers(1, ROWS)
+_VALUE = st.integers(2, 9).map(lambda tens: 10 * tens)
+
+
+class _Machine(Machine):
+    operation = NAME
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capturing = False
+        self.sizes: list[int] = []
+
+    @initialize(encoder_decoder=st.booleans())
+    def model(self, encoder_decoder: bool) -> None:
+        """The kind of model is the same for all graphs."""
+        self.params["encoder_decoder"] = encoder_decoder
+
+    @rule(rows=st.integers(1, ROWS + 1))
+    def begin(self, rows: int) -> None:
+        """A capture begins; inside another, and for too many rows, it is refused."""
+        self.step("begin", rows=rows)
+        self.capturing = self.capturing or rows <= ROWS
+
+    @precondition(lambda self: self.capturing)
+    @rule(do=st.sampled_from(("end", "fail")))
+    def end(self, do: str) -> None:
+        """The capture ends, or something in it goes wrong."""
+        self.step(do)
+        self.capturing = False
+
+    @rule(rows=_SIZE)
+    def graph(self, rows: int) -> None:
+        """A graph is captured: metadata, a clone and its buffers; refused outside a capture."""
+        self.step("graph", rows=rows)
+        if self.capturing:
+            self.sizes.append(rows)
+
+    @precondition(lambda self: self.sizes)
+    @rule(
+        graph=st.integers(0, 9),
+        rows=st.integers(1, ROWS + 1),
+        width=st.integers(1, BLOCKS + 1),
+        value=_VALUE,
+    )
+    def prepare(self, graph: int, rows: int, width: int, value: int) -> None:
+        """A step is copied to a graph's buffers; one that is too large is refused."""
+        size = self.sizes[graph % len(self.sizes)]
+        self.step("prepare", graph=size, rows=rows, width=width, value=value)
+
+    @precondition(lambda self: self.sizes)
+    @rule(graph=st.integers(0, 9), rows=_SIZE, width=st.integers(1, BLOCKS), value=_VALUE)
+    def prepare_less(self, graph: int, rows: int, width: int, value: int) -> None:
+        """A step that fills a graph, then a smaller one or a narrower one."""
+        size = self.sizes[graph % len(self.sizes)]
+        self.step("prepare", graph=size, rows=size, width=BLOCKS, value=20)
+        self.step("prepare", graph=size, rows=min(rows, size), width=width, value=value)
+
+
+def _script(case: Case, _pattern: int) -> Script:
+    encoder_decoder = bool(case.params.get("encoder_decoder"))
+    setup = _SETUP.format(backend="ROCM_FLASH" if encoder_decoder else "FLASHINFER")
+    return Script(setup, tuple(_lines(case.params["steps"], encoder_decoder)))
+
+
+def _lines(steps: list[dict[str, Any]], encoder_decoder: bool) -> Iterator[Line]:
+    most, sizes = 0, set[int]()  # rows of the capture, 0 outside one; graphs
+    for step in steps:
+        do, rows = step["do"], max(1, step.get("rows", 1))
+        if do == "begin":
+            refused = bool(most) or rows > ROWS
+            yield _begin(rows, refused)
+            most = most if refused else rows
+        elif do in ("end", "fail") and most:
+            yield _END if do == "end" else _FAIL
+            most = 0
+        elif do == "graph":
+            yield _graph(rows, encoder_decoder, rows > most)
+            sizes |= {rows} if rows <= most else set()
+        elif do == "prepare" and step["graph"] in sizes:
+            yield _prepare(step, encoder_decoder)
+
+
+_END = Line("end the capture", "capture.__exit__(None, None, None)")
+_FAIL = Line(
+    "an exception inside the capture",
+    'capture.__exit__(RuntimeError, RuntimeError("out of memory"), None)',
+)
+
+
+def _begin(rows: int, refused: bool) -> Line:
+    code = f"begun = state.graph_capture({rows})\nbegun.__enter__()\ncapture = begun"
+    label = f"begin to capture up to {rows} rows"
+    return Line(f"{label}, which is refused" if refused else label, code, raises=refused)
+
+
+def _graph(rows: int, encoder_decoder: bool, refused: bool) -> Line:
+    code = (
+        f"made = state.graph_capture_get_metadata_for_batch({rows}, {encoder_decoder})\n"
+        f"clone = state.graph_clone({rows})\n"
+        f"graphs[{rows}] = clone, clone.get_graph_input_buffers(made, {encoder_decoder})"
+    )
+    label = f"capture a graph of {rows} rows"
+    return Line(f"{label}, which is refused" if refused else label, code, raises=refused)
+
+
+def _prepare(step: dict[str, Any], encoder_decoder: bool) -> Line:
+    size, rows, width = step["graph"], max(1, step["rows"]), max(1, step["width"])
+    code = (
+        f"clone, buffers = graphs[{size}]\n"
+        f"step = decodes({rows}, {width}, {max(_LOWEST, step['value'])})\n"
+        f"clone.prepare_graph_input_buffers(buffers, step, {encoder_decoder})"
+    )
+    refused = rows > size or width > BLOCKS
+    label = f"a step of {rows} rows and {width} columns in the graph of {size}"
+    return Line(f"{label}, which is refused" if refused else label, code, raises=refused)
+
+
+def _observe(names: dict[str, Any]) -> Outputs:
+    """What the graphs would read if they were replayed now, one after the other by size."""
+    graphs = [buffers for _, (_, buffers) in sorted(names["graphs"].items())]
+    seen: Outputs = {
+        name: torch.cat([buffers[name] for buffers in graphs])
+        for name in (graphs[0] if graphs else ())
+    }
+    return seen | {
+        "graphs": sorted(names["graphs"]),
+        "clones capture": [captures(clone) for clone, _ in names["graphs"].values()],
+        "graph_block_tables": names["runner"].graph_block_tables,
+    }
+
+
+def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
+    if field.endswith("].raises") and expected == "ValueError" and got is None:
+        return "state stays in capturing mode"
+    if field.endswith("].raises") and expected is None:
+        return "state stays in capturing mode" if got == "ValueError" else ""
+    if field.endswith("].clones capture"):
+        return "state stays in capturing mode"
+    if not isinstance(expected, torch.Tensor) or getattr(got, "shape", None) != expected.shape:
+        return ""
+    wrong = got != expected
+    earlier = (got[wrong] >= _LOWEST).all() and (expected[wrong] < _LOWEST).all()
+    return "an earlier step's value kept" if earlier else ""
+
+
+def _case(*steps: dict[str, Any], encoder_decoder: bool = False) -> Case:
+    return Case(NAME, None, {"steps": list(steps), "encoder_decoder": encoder_decoder})
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    end, fail = {"do": "end"}, {"do": "fail"}
+    begin, graph = {"do": "begin", "rows": 3}, {"do": "graph", "rows": 2}
+    large = {"do": "graph", "rows": 3}
+    full = {"do": "prepare", "graph": 3, "rows": 3, "width": BLOCKS, "value": 20}
+    small = {"do": "prepare", "graph": 3, "rows": 1, "width": 1, "value": 50}
+    narrow = {"do": "prepare", "graph": 3, "rows": 3, "width": 2, "value": 50}
+    for kind in (False, True):
+        name = "encoder-decoder" if kind else "decoder"
+        yield f"{name}: capture and replay", _case(begin, large, end, full, encoder_decoder=kind)
+        yield (
+            f"{name}: a smaller step after a full one (K13)",
+            _case(begin, large, end, full, small, encoder_decoder=kind),
+        )
+        yield (
+            f"{name}: narrower tables after a full step (K13)",
+            _case(begin, large, end, full, narrow, encoder_decoder=kind),
+        )
+        yield (
+            f"{name}: graphs of one capture share their buffers",
+            _case(begin, graph, large, full, end, small, encoder_decoder=kind),
+        )
+    yield "graph outside a capture", _case(graph)
+    yield "graph after the capture", _case(begin, end, graph)
+    yield "exception inside the capture (K28)", _case(begin, graph, fail, graph)
+    yield "capture after an exception (K28)", _case(begin, fail, begin, graph, end)
+    yield "capture inside a capture", _case(begin, begin, graph, end, begin, end)
+    yield "graph larger than the capture", _case(begin, {"do": "graph", "rows": 4}, graph)
+    yield "capture larger than the runner", _case({"do": "begin", "rows": ROWS + 1}, graph)
+    yield (
+        "a second capture leaves the first one's graphs alone",
+        _case(begin, large, end, full, {"do": "begin", "rows": 2}, graph, end),
+    )
+    wide = {"do": "prepare", "graph": 3, "rows": 3, "width": BLOCKS + 1, "value": 30}
+    long = {"do": "prepare", "graph": 3, "rows": 4, "width": 1, "value": 30}
+    yield "steps larger than the graph", _case(begin, large, end, full, wide, long)
+
+
+def _from_batch(batch: Batch) -> Iterator[Case]:
+    """As many rows as the batch has, as far as the graphs go."""
+    rows = min(ROWS, max(1, batch.num_requests))
+    begin, graph = {"do": "begin", "rows": rows}, {"do": "graph", "rows": rows}
+    step = {"do": "prepare", "graph": rows, "rows": rows, "width": 2, "value": 20}
+    yield _case(begin, graph, {"do": "end"}, step)
+
+
+graph_sequence = sequence_operation(
+    name=NAME,
+    section="7",
+    summary="V0 graphs captured, prepared and replayed in any order",
+    shared="copies into buffers: there is nothing to make faster",
+    boundaries=_boundaries,
+    from_batch=_from_batch,
+    diagnose=_diagnose,
+    sequence=Sequence(
+        parts=("CommonAttentionState",),
+        machine=_Machine,
+        script=_script,
+        observe=_observe,
+    ),
+)
+
+OPERATIONS = (graph_sequence,)

@@ -1,0 +1,1 @@
+"""The XFormers backend (SPEC.md section 8)."""

@@ -1,0 +1,299 @@
+"""Operations of SPEC.md section 8: `XFormersAttentionBackend`, steps of an engine end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.batches.strategies import batches, make_batch
+from attnproof.harness.cases.batches.tensors import lay_out
+from attnproof.harness.cases.layers.attention import (
+    CACHE,
+    KEY,
+    OUT,
+    PLAIN,
+    QUERY,
+    VALUE,
+    Attention,
+    Shape,
+    dense,
+    num_blocks,
+)
+from attnproof.harness.cases.layers.shapes import MODELS
+from attnproof.harness.cases.layers.xformers_step import (
+    capped,
+    constants_of,
+    import_xformers,
+    layer_of,
+    layer_params,
+)
+from attnproof.harness.consumer.attention import attention_breaches, new_key_breaches
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.operations.xformers.builder import PACKAGE
+from attnproof.harness.operations.xformers.impl import layers
+from attnproof.harness.operations.xformers.impl_invariants import range_breaches, written_breaches
+from attnproof.reference.interface import MetadataError
+
+NAME = "XFormersAttentionBackend"
+_CLASSES = {
+    "get_impl_cls": "XFormersAttentionImpl",
+    "get_builder_cls": "XFormersAttentionMetadataBuilder",
+    "get_metadata_cls": "XFormersAttentionMetadata",
+    "get_state_cls": "CommonAttentionState",
+}
+_PAGES = (16, 32, 48, 64, 128)
+_PLAIN = PLAIN | {"window": 0, "soft_cap": 0.0, "page": 0, "more": []}
+
+
+def _case(batch: Batch, **params: Any) -> Case:
+    """`page` indexes the page sizes, `more` has the queries of each later step's first request."""
+    return Case(NAME, batch, _PLAIN | params)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    page = draw(st.sampled_from((0, 0, 0, 1, 2, 3, 4)))
+    batch = capped(draw(batches(max_requests=2)))
+    params = draw(layers(_PAGES[page]))
+    params |= {"num_kv_heads": 1, "group": min(params["group"], 2)}
+    more = draw(st.sampled_from(([], [], [1], [3])))
+    return _case(batch, page=page, more=more, **params)
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    whole = make_batch([1, 1, 4], [20, 15, 2], 16, padded_requests=1, padded_tokens=2)
+    yield "decode, prefill and padding in one batch", _case(whole, group=2)
+    prompt = make_batch([5, 3], [0, 0], 16, order="descending")
+    yield "a prompt, then its decodes", _case(prompt, more=[1, 1], group=2)
+    yield "a prompt in chunks", _case(make_batch([9], [0], 16), more=[9, 9])
+    full = make_batch([16, 1], [0, 15], 16, order="descending")
+    yield "a block filled, then the next one begun", _case(full, more=[1])
+    idle = make_batch([1, 0, 3], [6, 4, 0], 16)
+    yield "idle rows, then all decode (E23)", _case(idle, more=[1])
+    evened = make_batch([1, 1], [20, 3], 16, padded_requests=1, padded_tokens=1)
+    yield "as many tokens as rows, one of them padding (E23)", _case(evened)
+    yield "one decode, its lengths apart in memory", _case(make_batch([1], [8], 16, strided=True))
+    yield "no requests", _case(make_batch([], [], 16), more=[1])
+    windowed = {"window": 3, "soft_cap": 2.0}
+    yield "window and soft cap over steps (K24, E14)", _case(prompt, more=[1], **windowed)
+    fp8 = {"cache": "fp8", "k_scale": 0.25, "v_scale": 0.5}
+    yield "fp8 cache over steps (E25)", _case(prompt, more=[1], **fp8)
+    for page, size in enumerate(_PAGES[1:], 1):
+        edge = make_batch([1, 2], [size - 1, size - 2], 16)
+        yield f"pages of {size}, crossed by a step", _case(edge, page=page, more=[1])
+
+
+def _large() -> Iterator[tuple[str, Case]]:
+    """A prompt of real size and the first tokens behind it."""
+    llama = MODELS[0].layer | {"dtype": "bfloat16"}
+    yield "a long prompt, then decodes", _case(make_batch([400], [0], 16), more=[1, 1], **llama)
+
+
+def _steps(batch: Batch) -> Iterator[Case]:
+    if batch.num_tokens % 3 == 0:
+        yield _case(capped(batch), more=[1], seed=batch.num_tokens % 50)
+
+
+def steps_of(batch: Batch, params: dict[str, Any]) -> list[Batch]:
+    """The batch of each step: what is queried in one is computed in the next.
+
+    Every step has the blocks that the last one needs, as an engine that plans ahead gives them.
+    """
+    size = _PAGES[params["page"] % len(_PAGES)]
+    queries, computed = [list(batch.query_lens)], [list(batch.computed_lens)]
+    for more in params["more"]:
+        computed.append([c + q for c, q in zip(computed[-1], queries[-1], strict=True)])
+        queries.append([max(1, more) if row % 2 == 0 else 1 for row in range(len(computed[0]))])
+    last = make_batch(queries[-1], computed[-1], size, order="descending")
+    last = dense(last)
+    steps = []
+    for query_lens, lens in zip(queries, computed, strict=True):
+        lists = {"query_lens": tuple(query_lens), "computed_lens": tuple(lens)}
+        plain = {"block_size": size, "blocks": last.blocks, "subclassed": False}
+        steps.append(msgspec.structs.replace(batch, **lists, **plain))
+    return steps
+
+
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    params = layer_params(case.params)
+    shape, steps, arena = Shape.of(params), [], None
+    batches_of_steps = steps_of(batch_of(case), params)
+    for number, batch in enumerate(batches_of_steps):
+        attention = Attention(batch, shape, "computed" if not number else "nothing")
+        pieces = attention.pieces(pattern)
+        metadata, own = lay_out(batch, pattern, device, more=pieces)
+        arena = arena or own
+        tensors = {n: attention.tensor(own.tensors[n]) for n in (QUERY, KEY, VALUE, OUT)}
+        tensors["rest"] = own.tensors[OUT][batch.num_tokens :]
+        tensors["rest_before"] = tensors["rest"].clone()
+        steps.append(SimpleNamespace(attention=attention, metadata=metadata, **tensors))
+    assert arena is not None
+    first = steps[0].attention
+    asked = (num_blocks(first.batch), first.batch.block_size, shape.num_kv_heads, shape.head_size)
+    return Call(
+        [
+            {"shape": list(asked), "head_size": shape.head_size},
+            constants_of(shape, params),
+            layer_of(shape, device),
+            first.cache_tensor(arena.tensors[CACHE]),
+            [step.out for step in steps],
+        ],
+        arena=arena,
+        written=frozenset({CACHE, OUT}),
+        facts={
+            "steps": steps,
+            "params": params,
+            "pattern": pattern,
+            "device": torch.device(device),
+            "before": arena.tensors[CACHE].clone(),
+        },
+    )
+
+
+def _run(offered: Any, call: Call) -> Outputs:
+    """Ask the backend for its classes, then play the steps with them."""
+    asked, constants, layer, cache, outs = call.args
+    offered.validate_head_size(asked["head_size"])
+    outputs = _constants(offered)
+    outputs["kv_cache_shape"] = offered.get_kv_cache_shape(*asked["shape"])
+    spec = SimpleNamespace(block_size=cache.shape[2])
+    config = SimpleNamespace(speculative_config=None)
+    builder = offered.get_builder_cls()(spec, ["layer.0"], config, call.facts["device"])
+    impl = offered.get_impl_cls()(**constants)
+    for number, (step, out) in enumerate(zip(call.facts["steps"], outs, strict=True), 1):
+        metadata = builder.build(0, step.metadata)
+        outputs[f"[{number}].metadata"] = type(metadata) is offered.get_metadata_cls()
+        impl.forward(layer, step.query, step.key, step.value, cache, metadata, out)
+    return outputs
+
+
+def _constants(offered: Any) -> Outputs:
+    outputs: Outputs = {
+        "name": offered.get_name(),
+        "accept_output_buffer": offered.accept_output_buffer,
+        "supported_dtypes": sorted(map(str, offered.get_supported_dtypes())),
+        "supported_head_sizes": list(offered.get_supported_head_sizes()),
+        "use_cascade_attention": offered.use_cascade_attention(0, [1], 8, 8, False, False, 1),
+    }
+    for method, name in _CLASSES.items():
+        outputs[method] = getattr(offered, method)().__name__ == name
+    for name in ("swap_blocks", "copy_blocks"):
+        outputs[name] = callable(getattr(offered, name, MISSING))
+    return outputs
+
+
+def _for_reference(call: Call) -> None:
+    call.args[4] = [torch.zeros_like(out, dtype=torch.float64) for out in call.args[4]]
+
+
+def _outputs(call: Call, result: Outputs) -> Outputs:
+    steps, outs = call.facts["steps"], call.args[4]
+    words = steps[0].attention.cache_words(call.arena.tensors[CACHE])
+    for number, (step, out) in enumerate(zip(steps, outs, strict=True), 1):
+        result[f"[{number}].output"] = out[: step.attention.batch.num_tokens]
+        result[f"[{number}].rest of output kept"] = torch.equal(step.rest, step.rest_before)
+    return result | {"kv_cache": words}
+
+
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    expected = {
+        "name": "XFORMERS_VLLM_V1",
+        "accept_output_buffer": True,
+        "supported_dtypes": ["torch.bfloat16", "torch.float16"],
+        "supported_head_sizes": list(range(32, 257, 8)),
+        "use_cascade_attention": False,
+        "kv_cache_shape": (2, *call.args[0]["shape"]),
+    }
+    for name, value in expected.items():
+        if outputs[name] != value:
+            yield Breach(name, f"is {outputs[name]!r}, not {value!r}")
+    for name in (*_CLASSES, "swap_blocks", "copy_blocks"):
+        if outputs[name] is not True:
+            yield Breach(name, "is not the one that section 8 names")
+    steps = [step.attention for step in call.facts["steps"]]
+    before = steps[0].cache_words(call.facts["before"])
+    yield from written_breaches(steps, outputs["kv_cache"], before, call.facts["pattern"])
+    for number, attention in enumerate(steps, 1):
+        if outputs[f"[{number}].rest of output kept"] is not True:
+            yield Breach(f"[{number}].output", "is written where no row has a token")
+        for breach in range_breaches(
+            attention, outputs[f"[{number}].output"], call.facts["params"]["window"]
+        ):
+            yield Breach(f"[{number}].{breach.field}", breach.text)
+
+
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Each step attends over what was written before it; in the end all of it is read back."""
+    params, constants = call.facts["params"], call.args[1]
+    for number, step in enumerate(call.facts["steps"], 1):
+        field = f"[{number}].output"
+        yield from attention_breaches(
+            step.attention,
+            step.query,
+            outputs[field],
+            field,
+            scale=constants["scale"],
+            window=params["window"],
+            soft_cap=params["soft_cap"],
+        )
+        yield from new_key_breaches(step.attention, outputs["kv_cache"], "kv_cache")
+
+
+def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
+    if field.endswith(".rest of output kept"):
+        return "output of tokens written that no row has"
+    if not field.endswith(".output") or not isinstance(got, torch.Tensor):
+        return "wrong keys or values in the cache" if field == "kv_cache" else ""
+    if got.shape == expected.shape and not got.isfinite().all():
+        return "a slot read that no token was written to"
+    return f"wrong attention in step {field[1 : field.index(']')]}"
+
+
+def _asked(field: str, changes: dict[str, Any], error: type[Exception] = MetadataError) -> Fault:
+    def spoil(call: Call) -> None:
+        call.args[0].update(changes)
+
+    return Fault(field=field, spoil=spoil, error=error)
+
+
+xformers_attention_backend = Operation(
+    name=NAME,
+    section="8",
+    summary="the backend's constants and classes, and some steps of an engine through them",
+    cases=_cases,
+    boundaries=_boundaries,
+    large=_large,
+    from_batch=_steps,
+    untimed="its builder and its implementation are timed by themselves",
+    prepare=_prepare,
+    outputs=_outputs,
+    run=_run,
+    invariants=_invariants,
+    consume=_consumed,
+    tolerant=frozenset({"[].output"}),
+    for_reference=_for_reference,
+    diagnose=_diagnose,
+    methods=("get_builder_cls", "get_impl_cls"),
+    kernels=True,
+    package=PACKAGE,
+    get_ready=import_xformers,
+    shares=frozenset({"[].output", "kv_cache"}),
+    faults={
+        "block size that is no multiple of 16": _asked("block_size", {"shape": [8, 24, 1, 32]}),
+        "block size of 0": _asked("block_size", {"shape": [8, 0, 1, 32]}),
+        "block size of another type": _asked("block_size", {"shape": [8, "16", 1, 32]}, TypeError),
+        "no key heads": _asked("num_kv_heads", {"shape": [8, 16, 0, 32]}),
+        "head size that is no multiple of 8": _asked("head_size", {"head_size": 33}),
+        "head size above 256": _asked("head_size", {"head_size": 264}),
+        "head size of another type": _asked("head_size", {"head_size": "64"}, TypeError),
+    },
+)
+
+OPERATIONS = (xformers_attention_backend,)

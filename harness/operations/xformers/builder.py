@@ -1,0 +1,313 @@
+"""Operations of SPEC.md section 8: the builder of XFormers metadata and the decodes' mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.batches.strategies import batches, make_batch
+from attnproof.harness.cases.batches.tensors import lay_out, numbers
+from attnproof.harness.cases.layers.xformers_step import import_xformers
+from attnproof.harness.consumer.batch import Rows, array, row_breaches, truth_of
+from attnproof.harness.consumer.parts import count_breaches
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.operation import (
+    MISSING,
+    Breach,
+    Call,
+    Fault,
+    Operation,
+    Outputs,
+    bound,
+)
+from attnproof.harness.operations.batch.batch_split import Engine
+from attnproof.harness.operations.shared.metadata import batch_of, metadata_faults
+from attnproof.harness.operations.xformers.metadata import COUNTS, TENSORS, boundary_of
+from attnproof.reference.interface import MetadataError
+
+NAME = "XFormersAttentionMetadataBuilder"
+PACKAGE = "xformers"
+MASK = "PagedBlockDiagonalCausalWithOffsetPaddedKeysMask"
+_STAND_IN = "DecodeMask"
+"""The reference's, which needs no xformers."""
+_VIA = ("build", "build_for_cudagraph_capture", "build_for_drafting")
+_INT32_MAX = 2**31 - 1
+_QUERIES = ("seqstart", "seqstart_py", "max_seqlen", "min_seqlen")
+_KEYS = (*_QUERIES, "seqlen", "seqlen_py", "padding")
+_NO_CASCADE = (64, [1, 1], 32, 8, False, False, False, 132)
+
+
+def mask_outputs(mask: Any) -> Outputs:
+    """What a mask of the candidate's says, attribute by attribute; nothing without xformers."""
+    if find_spec(PACKAGE) is None:
+        return {}
+    if mask is None:
+        return {"attn_bias": None}
+    outputs: Outputs = {"attn_bias": mask_name(mask)}
+    for part, names in (("q_seqinfo", _QUERIES), ("k_seqinfo", _KEYS)):
+        lengths = getattr(mask, part, None)
+        for name in names:
+            outputs[f"attn_bias.{part}.{name}"] = getattr(lengths, name, MISSING)
+    for name in ("block_tables", "page_size"):
+        outputs[f"attn_bias.{name}"] = getattr(mask, name, MISSING)
+    return outputs
+
+
+def mask_name(mask: Any) -> str:
+    """Name of the mask's class: xformers' own, or the reference's stand-in for it."""
+    ours = (
+        type(mask).__module__.startswith("attnproof.reference.")
+        and type(mask).__name__ == _STAND_IN
+    )
+    theirs = (kind.__name__ == MASK for kind in type(mask).__mro__ if _of_xformers(kind))
+    return MASK if ours or any(theirs) else type(mask).__name__
+
+
+def _of_xformers(kind: type) -> bool:
+    return kind.__module__.split(".")[0] == PACKAGE
+
+
+def _case(batch: Batch, via: int = 0, prefix: int = 0, fast: bool = False) -> Case:
+    """`via` indexes the three ways to build."""
+    return Case(NAME, batch, {"via": via, "prefix": prefix, "fast": fast})
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    batch = draw(batches(max_requests=8))
+    return _case(batch, draw(st.sampled_from((0, 0, 1, 2))), draw(st.sampled_from((0, 16))))
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    mixed = make_batch([1, 1, 4, 2], [6, 3, 0, 5], 4, order="shuffled")
+    yield "decodes, then prefills", _case(mixed)
+    yield "shared prefix, fast build", _case(mixed, prefix=4, fast=True)
+    yield "capture", _case(mixed, via=1)
+    yield "drafting", _case(mixed, via=2)
+    yield "only decodes", _case(make_batch([1] * 5, [6, 3, 9, 0, 1], 4, order="descending"))
+    yield "only prefills", _case(make_batch([4, 2], [0, 5], 4))
+    yield "decode behind a prefill", _case(make_batch([1, 3, 1], [2, 0, 7], 4))
+    yield "no requests", _case(make_batch([], [], 4))
+    yield "no requests, padded tokens", _case(make_batch([], [], 4, padded_tokens=2))
+    yield "idle rows (E23)", _case(make_batch([1, 0, 0, 3], [6, 4, 0, 5], 4))
+    yield "only idle rows", _case(make_batch([0, 0], [4, 0], 4))
+    graph = make_batch([1, 1], [6, 3], 4, padded_requests=2, padded_tokens=2)
+    yield "decodes in a larger graph (E23)", _case(graph, via=1)
+    evened = make_batch([1, 1], [6, 3], 4, padded_requests=1, padded_tokens=1)
+    yield "as many tokens as rows, one of them padding (E23)", _case(evened)
+    yield "rows without a block", _case(make_batch([], [], 4, padded_requests=2))
+    yield "two queries a request are no decode", _case(make_batch([2, 2], [6, 3], 4))
+    yield "bound above the threshold", _case(make_batch([1, 1], [6, 3], 4, query_slack=3))
+    strided = make_batch([1, 1, 3], [6, 3, 2], 4, strided=True, spare_columns=2)
+    yield "strided", _case(strided)
+    yield "int64", _case(make_batch([1, 1, 3], [6, 3, 2], 4, dtype="int64"))
+    room = 2**31 // (4 * 4096)
+    wide = make_batch([1] * 4, [5, 9, 0, 2], 4096, spare_columns=room - 1)
+    yield "room for more keys than int32 counts", _case(wide)
+    many = make_batch([1] * 250 + [30] * 4, [(7 * row) % 90 for row in range(254)], 16)
+    yield "many decodes", _case(many)
+    yield "long sequences", _case(make_batch([1, 1, 5], [8191, 131071, 4096], 16))
+
+
+def _prepare(case: Case, pattern: int, device: str) -> Call:
+    batch, params = batch_of(case), case.params
+    metadata, arena = lay_out(batch, pattern, device)
+    spec = SimpleNamespace(block_size=batch.block_size)
+    engine = Engine(list(batch.query_lens[::-1]))
+    return Call(
+        [spec, metadata, _VIA[params["via"] % len(_VIA)], params["prefix"], params["fast"]],
+        arena=arena,
+        facts={
+            "metadata": metadata,
+            "batch": batch,
+            "device": torch.device(device),
+            "engine": engine,
+            "pattern": pattern,
+        },
+    )
+
+
+def _run(offered: Any, call: Call) -> Outputs:
+    """Make a builder, reorder an engine's batch with it, build."""
+    spec, metadata, via, prefix, fast = call.args
+    config = SimpleNamespace(speculative_config=None)
+    builder = offered(spec, ["layer.0"], config, call.facts["device"])
+    engine = call.facts["engine"]
+    outputs = {"moved": builder.reorder_batch(engine, engine), "req_ids": list(engine.rows)}
+    if via == "build":
+        made = builder.build(prefix, metadata, fast)
+    elif via == "build_for_drafting":
+        made = builder.build_for_drafting(metadata, 1)
+    else:
+        made = builder.build_for_cudagraph_capture(metadata)
+    outputs |= {name: getattr(made, name, MISSING) for name in (*COUNTS, *TENSORS)}
+    outputs |= {name: getattr(made, name, MISSING) for name in ("max_query_len", "max_seq_len")}
+    return outputs | {
+        **mask_outputs(made.attn_bias),
+        "reorder_batch_threshold": builder.reorder_batch_threshold,
+        "cudagraph_support": int(builder.cudagraph_support.value),
+        "use_cascade_attention": builder.use_cascade_attention(*_NO_CASCADE),
+    }
+
+
+def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
+    """`build` of a builder that lives as long as the engine."""
+    spec, metadata, _, prefix, fast = call.args
+    config = SimpleNamespace(speculative_config=None)
+    builder = offered(spec, ["layer.0"], config, call.facts["device"])
+    return bound(builder.build, prefix, metadata, fast)
+
+
+def _outputs(_call: Call, result: Outputs) -> Outputs:
+    return result
+
+
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Counted from the batch's numbers: the boundary, and the lengths in the mask."""
+    batch, made = call.facts["batch"], numbers(call.facts["batch"], call.facts["pattern"])
+    boundary = boundary_of(batch)
+    behind = made.num_actual_tokens - boundary.tokens if made.num_reqs else 0
+    rows = made.num_reqs - boundary.rows
+    counts = (made.num_actual_tokens, behind, boundary.tokens, rows, boundary.rows)
+    for name, count in zip(COUNTS, counts, strict=True):
+        if outputs[name] != count:
+            yield Breach(name, f"is not {count}")
+    lens = [call.facts["engine"].state[name] for name in outputs["req_ids"]]
+    if any(a > 1 >= b for a, b in pairwise(lens)):
+        yield Breach("req_ids", "has a decode behind a prefill")
+    if "attn_bias" not in outputs:
+        return
+    columns = made.block_table.shape[1]
+    room = columns * batch.block_size
+    masked = bool(boundary.rows) and boundary.rows * room <= _INT32_MAX
+    if (outputs["attn_bias"] is not None) != masked:
+        yield Breach("attn_bias", "is missing" if masked else "masks rows that are not decodes")
+    elif masked:
+        yield from _mask_breaches(made, boundary.rows, room, outputs)
+
+
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """The batch cut at the counts, and the decodes as the mask's kernel takes them."""
+    truth = truth_of(call.facts["batch"])
+    decodes, prefills, decode_tokens, prefill_tokens = (outputs[name] for name in _CUT)
+    counts = (decodes, prefills, decode_tokens, prefill_tokens)
+    yield from count_breaches(truth, counts, threshold=1)
+    if outputs.get("attn_bias") is None:
+        return
+    names = ("q_seqinfo.seqstart", "k_seqinfo.seqlen", "block_tables")
+    starts, seq_lens, table = (array(outputs[f"attn_bias.{name}"]) for name in names)
+    rows = Rows(starts, seq_lens, table)
+    tokens = np.arange(min(outputs["num_decode_tokens"], len(truth.requests)))
+    for breach in row_breaches(truth, rows, tokens):
+        field = _CONSUMED.get(breach.field, "block_tables")
+        yield breach._replace(field=f"attn_bias.{field}")
+
+
+_CUT = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens")
+_CONSUMED = {"query_start_loc": "q_seqinfo.seqstart", "seq_lens": "k_seqinfo.seqlen"}
+
+
+def _mask_breaches(made: Any, rows: int, room: int, outputs: Outputs) -> Iterator[Breach]:
+    """Tensors and lists of the mask say the same, and that is what the batch says."""
+    live = ~made.stale_blocks[:rows]
+    expected = {
+        "q_seqinfo.seqstart": made.query_start_loc[: rows + 1].tolist(),
+        "k_seqinfo.seqstart": [row * room for row in range(rows + 1)],
+        "k_seqinfo.seqlen": made.seq_lens[:rows].tolist(),
+    }
+    for name, values in expected.items():
+        tensor, listed = outputs[f"attn_bias.{name}"], outputs[f"attn_bias.{name}_py"]
+        if tensor.tolist() != values:
+            yield Breach(f"attn_bias.{name}", "is not what the batch says")
+        if list(listed) != values:
+            yield Breach(f"attn_bias.{name}_py", "is not what the batch says")
+        if tensor.dtype != torch.int32 or not tensor.is_contiguous():
+            yield Breach(f"attn_bias.{name}", "is not dense int32, as the kernel reads it")
+    table = outputs["attn_bias.block_tables"].cpu().numpy()
+    if table.shape != live.shape or (table[live] != made.block_table[:rows][live]).any():
+        yield Breach("attn_bias.block_tables", "has not the blocks of its rows")
+
+
+def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
+    if field == "attn_bias":
+        if got is None:
+            return "no mask for the decodes"
+        return "a mask where none can be" if expected is None else f"a mask that is {got}"
+    if not field.startswith("attn_bias.") or got is MISSING:
+        return ""
+    if isinstance(got, torch.Tensor) and got.dtype != expected.dtype:
+        return ""
+    return "the mask has lengths of another batch" if "seq" in field else ""
+
+
+_METADATA_FAULTS = {
+    name: fault
+    for name, fault in metadata_faults(1, sequences=True).items()
+    if "subclass" not in name  # what one adds is not taken along
+}
+
+
+def _narrow(call: Call) -> None:
+    metadata = call.args[1]
+    longest = int(metadata.seq_lens_cpu.max())
+    columns = (longest - 1) // call.args[0].block_size
+    call.args[1] = replace(metadata, block_table_tensor=metadata.block_table_tensor[:, :columns])
+
+
+def _block_size(value: Any, error: type[Exception]) -> Fault:
+    def spoil(call: Call) -> None:
+        call.args[0] = SimpleNamespace(block_size=value)
+
+    return Fault(field="block_size", spoil=spoil, error=error)
+
+
+def _has_sequences(case: Case) -> bool:
+    batch = batch_of(case)
+    return any(q + c for q, c in zip(batch.query_lens, batch.computed_lens, strict=True))
+
+
+xformers_attention_metadata_builder = Operation(
+    name=NAME,
+    section="8",
+    summary="splits a batch into decodes and prefills and makes xformers' mask of the decodes",
+    cases=_cases,
+    boundaries=_boundaries,
+    from_batch=lambda batch: iter([_case(batch)]),
+    clocked=_clocked,
+    prepare=_prepare,
+    outputs=_outputs,
+    run=_run,
+    invariants=_invariants,
+    consume=_consumed,
+    diagnose=_diagnose,
+    methods=("build", "reorder_batch"),
+    package=PACKAGE,
+    get_ready=import_xformers,
+    shares=frozenset(TENSORS)
+    | {
+        "attn_bias.block_tables",
+        "attn_bias.q_seqinfo.seqstart",
+        "attn_bias.k_seqinfo.seqlen",
+    },
+    faults={
+        **_METADATA_FAULTS,
+        "table too narrow for a sequence": Fault(
+            field="block_table_tensor",
+            spoil=_narrow,
+            error=MetadataError,
+            applies=_has_sequences,
+        ),
+        "block size of 0": _block_size(0, MetadataError),
+        "block size of another type": _block_size("seven", TypeError),
+    },
+)
+
+OPERATIONS = (xformers_attention_metadata_builder,)

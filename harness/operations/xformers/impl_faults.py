@@ -1,0 +1,240 @@
+"""Ways to spoil what the XFormers implementation is made of and given (SPEC.md section 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnproof.harness.cases.layers.attention import CACHE, KEY, QUERY, VALUE
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import Call, Fault
+from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.reference.interface import MetadataError
+
+_FAR = 1 << 20
+
+
+def _constant(field: str, value: Any, error: type[Exception] = MetadataError) -> Fault:
+    def spoil(call: Call) -> None:
+        call.args[0][field] = value
+
+    return Fault(field=field, spoil=spoil, error=error)
+
+
+def _given(
+    field: str,
+    change: Callable[[dict[str, Any]], Any],
+    error: type[Exception] = MetadataError,
+    applies: Callable[[Case], bool] = lambda _: True,
+) -> Fault:
+    """An argument of `forward` changed; a profiling run checks its output only."""
+    any_run = field.startswith("output")
+
+    def spoil(call: Call) -> None:
+        call.args[1][field] = change(call.args[1])
+
+    def possible(case: Case) -> bool:
+        return (any_run or not case.params["profile"]) and applies(case)
+
+    return Fault(field=field, spoil=spoil, error=error, applies=possible)
+
+
+def _metadata(
+    field: str,
+    change: Callable[[Any], dict[str, Any]],
+    applies: Callable[[Case], bool] = lambda _: True,
+    *,
+    cpu_only: bool = False,
+) -> Fault:
+    """The step's metadata with other fields; `cpu_only`: values are read only on the CPU."""
+
+    def spoil(call: Call) -> None:
+        md = call.args[1]["attn_metadata"]
+        call.args[1]["attn_metadata"] = replace(md, **change(md))
+
+    def possible(case: Case) -> bool:
+        return not case.params["profile"] and applies(case)
+
+    return Fault(field=field, spoil=spoil, error=MetadataError, applies=possible, cpu_only=cpu_only)
+
+
+def _has_tokens(case: Case) -> bool:
+    return case.num_tokens > 0
+
+
+def _has_decodes(case: Case) -> bool:
+    """Whether a decode's token lies before a prefill."""
+    lens = batch_of(case).query_lens
+    boundary = next((row for row, query in enumerate(lens) if query > 1), len(lens))
+    return sum(lens[:boundary]) > 0 and boundary < len(lens)
+
+
+def _has_sequences(case: Case) -> bool:
+    batch = batch_of(case)
+    return any(q + c for q, c in zip(batch.query_lens, batch.computed_lens, strict=True))
+
+
+def _is_fp8(case: Case) -> bool:
+    return case.params["cache"] != "auto" and not case.params["profile"]
+
+
+def _scale_of_float64(call: Call) -> None:
+    call.args[1]["layer"]._k_scale = torch.ones(1, dtype=torch.float64)
+
+
+def _other_half(tensor: torch.Tensor) -> torch.Tensor:
+    half = torch.float16 if tensor.dtype is torch.bfloat16 else torch.bfloat16
+    return tensor.to(half)
+
+
+def _fewer(step: dict[str, Any], name: str) -> torch.Tensor:
+    """One row less than the step has tokens."""
+    rows: torch.Tensor = step[name][: step["attn_metadata"].num_actual_tokens - 1]
+    return rows
+
+
+_CONSTRUCTION = {
+    "KV sharing": _constant("kv_sharing_target_layer_name", "layer.0", NotImplementedError),
+    "alibi slopes": _constant("alibi_slopes", [0.5], NotImplementedError),
+    "encoder attention": _constant("attn_type", "encoder", NotImplementedError),
+    "cross attention": _constant("attn_type", "encoder_decoder", NotImplementedError),
+    "head size that is no multiple of 8": _constant("head_size", 33),
+    "head size above 256": _constant("head_size", 264),
+    "head size below 32": _constant("head_size", 24),
+    "heads that do not divide": _constant("num_kv_heads", 7919),
+    "no key heads": _constant("num_kv_heads", 0),
+    "window of 0": _constant("sliding_window", 0),
+    "window of another type": _constant("sliding_window", "seven", TypeError),
+    "negative soft cap": _constant("logits_soft_cap", -1.0),
+    "soft cap of NaN": _constant("logits_soft_cap", float("nan")),
+    "cache of another dtype": _constant("kv_cache_dtype", "int4"),
+    "scale of infinity": _constant("scale", float("inf")),
+    "scale of another type": _constant("scale", "seven", TypeError),
+}
+_STEP = {
+    "no output": _given("output", lambda _: None),
+    "output of another type": _given("output", lambda _: [0.0], TypeError),
+    "fused quantisation": _given("output_scale", lambda _: torch.ones(1), NotImplementedError),
+    "fused quantisation by blocks": _given(
+        "output_block_scale", lambda _: torch.ones(1), NotImplementedError
+    ),
+    "output that is the query": Fault(
+        field="output",
+        spoil=lambda call: call.args[1].update(output=call.args[1][QUERY]),
+        error=MetadataError,
+        applies=lambda case: not case.params["profile"] and _has_tokens(case),
+    ),
+    "output of other heads": Fault(
+        field="output",
+        spoil=lambda call: call.args[1].update(output=call.args[1][QUERY].new_zeros(3, 1, 24)),
+        error=MetadataError,
+        applies=lambda case: not case.params["profile"],
+    ),
+    "cache that is flat": _given(CACHE, lambda step: step[CACHE][0]),
+    "cache with blocks before halves": _given(CACHE, lambda step: step[CACHE].transpose(0, 1)),
+    "cache of other heads": _given(CACHE, lambda step: step[CACHE][..., :-8]),
+    "cache of floats": _given(
+        CACHE,
+        lambda step: (
+            step[CACHE].new_zeros(1, dtype=torch.float32).expand(step[CACHE].shape).contiguous()
+        ),
+    ),
+    "cache of another type": _given(CACHE, lambda _: None, TypeError),
+    "cache on another device": _given(CACHE, lambda step: step[CACHE].to("meta")),
+    "query of other heads": _given(QUERY, lambda step: step[QUERY][:, :, :-8]),
+    "query of floats": _given(QUERY, lambda step: step[QUERY].float()),
+    "query that is flat": _given(QUERY, lambda step: step[QUERY].flatten(1)),
+    "key of another type": _given(KEY, lambda _: None, TypeError),
+    "key on another device": _given(KEY, lambda step: step[KEY].to("meta")),
+    "key of another dtype": _given(KEY, lambda step: _other_half(step[KEY])),
+    "value of other heads": _given(VALUE, lambda step: step[VALUE][:, :, 8:]),
+    "more tokens than keys": _given(KEY, lambda step: _fewer(step, KEY), applies=_has_tokens),
+    "more tokens than values": _given(VALUE, lambda step: _fewer(step, VALUE), applies=_has_tokens),
+    "more tokens than queries": _given(
+        QUERY, lambda step: _fewer(step, QUERY), applies=_has_tokens
+    ),
+    "metadata of another type": _given("attn_metadata", lambda _: "seven", TypeError),
+    "scale of float64": Fault(
+        field="_k_scale", spoil=_scale_of_float64, error=MetadataError, applies=_is_fp8
+    ),
+}
+_BATCH = {
+    "block table on another device": _metadata(
+        "block_table", lambda md: {"block_table": md.block_table.to("meta")}
+    ),
+    "lengths on another device": _metadata(
+        "seq_lens", lambda md: {"seq_lens": md.seq_lens.to("meta")}
+    ),
+    "flat block table": _metadata(
+        "block_table", lambda md: {"block_table": md.block_table.flatten()}
+    ),
+    "int32 slots": _metadata("slot_mapping", lambda md: {"slot_mapping": md.slot_mapping.int()}),
+    "too few slots": _metadata(
+        "slot_mapping",
+        lambda md: {"slot_mapping": md.slot_mapping[: md.num_actual_tokens - 1]},
+        _has_tokens,
+    ),
+    "offsets of another batch": _metadata(
+        "query_start_loc", lambda md: {"num_prefills": md.num_prefills + 1}
+    ),
+    "more tokens in its parts than in all": _metadata(
+        "num_actual_tokens", lambda md: {"num_actual_tokens": md.num_actual_tokens - 1}, _has_tokens
+    ),
+    "boundary within a row": _metadata(
+        "num_decode_tokens",
+        lambda md: {
+            "num_decode_tokens": md.num_decode_tokens - 1,
+            "num_prefill_tokens": md.num_prefill_tokens + 1,
+        },
+        _has_decodes,
+        cpu_only=True,
+    ),
+    "slots beyond the cache": _metadata(
+        "slot_mapping",
+        lambda md: {"slot_mapping": md.slot_mapping + _FAR},
+        _has_tokens,
+        cpu_only=True,
+    ),
+    "slots below -1": _metadata(
+        "slot_mapping",
+        lambda md: {"slot_mapping": -2 - md.slot_mapping.abs()},
+        _has_tokens,
+        cpu_only=True,
+    ),
+    "blocks beyond the cache": _metadata(
+        "block_table",
+        lambda md: {"block_table": md.block_table + _FAR},
+        _has_sequences,
+        cpu_only=True,
+    ),
+    "table too narrow": _metadata(
+        "block_table",
+        lambda md: {"block_table": md.block_table[:, :0]},
+        _has_sequences,
+        cpu_only=True,
+    ),
+    "bound below the longest sequence": _metadata(
+        "max_seq_len",
+        lambda md: {"max_seq_len": int(md.seq_lens.max()) - 1},
+        _has_sequences,
+        cpu_only=True,
+    ),
+    "bound below the longest query": _metadata(
+        "max_query_len",
+        lambda md: {"max_query_len": int(md.query_start_loc.diff().max()) - 1},
+        _has_tokens,
+        cpu_only=True,
+    ),
+    "negative length": _metadata(
+        "seq_lens", lambda md: {"seq_lens": -1 - md.seq_lens}, _has_sequences, cpu_only=True
+    ),
+    "offsets that do not start at 0": _metadata(
+        "query_start_loc",
+        lambda md: {"query_start_loc": md.query_start_loc + 1},
+        cpu_only=True,
+    ),
+}
+FAULTS = {**_CONSTRUCTION, **_STEP, **_BATCH}

@@ -1,0 +1,125 @@
+"""What must hold of a step through the XFormers backend, whatever the reference says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from attnproof.harness.cases.layers.attention import CACHE, Attention, as_words, new_slots
+from attnproof.harness.cases.layers.tolerance import TOLERANCES
+from attnproof.harness.model.operation import Breach, Call, Outputs
+from attnproof.harness.operations.attention.common import is_rounded
+
+_MOST_TOKENS = 40
+"""Query tokens of a batch that are looked at one by one."""
+
+
+def step_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
+    """Exactly the new tokens' slots are written, and no output leaves its values' range."""
+    attention: Attention = call.facts["attention"]
+    if outputs["returned"] is not True:
+        yield Breach("returned", "is not the buffer that was given")
+    if outputs["rest of output kept"] is not True:
+        yield Breach("output", "is written where no row has a token")
+    profiling = call.args[1]["attn_metadata"] is None
+    before = attention.cache_words(call.facts["before"][CACHE])
+    steps = [] if profiling else [attention]
+    yield from written_breaches(steps, outputs["kv_cache"], before, call.facts["pattern"])
+    if not profiling:
+        window, step = call.facts["params"]["window"], call.args[1]
+        wide = step["output"].reshape(step["query"].shape)
+        if is_rounded(attention.batch, attention.shape, window, wide):
+            yield Breach("output", f"in {wide.dtype} is rounded to {attention.shape.dtype}")
+        yield from range_breaches(attention, outputs["output"], window)
+
+
+def written_breaches(
+    steps: list[Attention], words: torch.Tensor, before: torch.Tensor, pattern: int
+) -> Iterator[Breach]:
+    """Keys and values of the steps' new tokens at their slots, everything else as it was."""
+    expected = before.clone(memory_format=torch.contiguous_format)
+    flat = expected.view(2, -1, *expected.shape[3:])
+    new: set[int] = set()
+    for attention in steps:
+        slots = _slots(attention, pattern)
+        new.update(slots.tolist())
+        for half, written in enumerate(new_words(attention)):
+            flat[half, torch.from_numpy(slots)] = torch.from_numpy(written).to(flat.device)
+    wrong = words != expected
+    if wrong.any():
+        _, block, offset = wrong.nonzero()[0, :3].tolist()
+        own = block * words.shape[2] + offset in new
+        text = "has not a new token's key or value at its slot" if own else _UNTOUCHED
+        yield Breach("kv_cache", text)
+
+
+_UNTOUCHED = "is written at a slot that no new token has"
+
+
+def _slots(attention: Attention, pattern: int) -> np.ndarray:
+    """Slots of the new tokens; with pattern 1 the blocks have other ids."""
+    slots, size = new_slots(attention.batch), attention.batch.block_size
+    return slots if not pattern else (slots // size ^ 1) * size + slots % size
+
+
+def new_words(attention: Attention) -> Iterator[np.ndarray]:
+    """(T, Hkv, D) words of the new tokens' keys, then values, as the cache holds them."""
+    shape, slots = attention.shape, new_slots(attention.batch)
+    pairs = ((attention.keys, shape.k_scale), (attention.values, shape.v_scale))
+    for content, scale in pairs:
+        new = content.reshape(-1, *content.shape[2:])[slots]
+        yield as_words(new, shape.cache_dtype, scale)
+
+
+def range_breaches(attention: Attention, output: torch.Tensor, window: int) -> Iterator[Breach]:
+    """Each output element lies between the least and the greatest value that it may see."""
+    shape = attention.shape
+    attended = output.detach().cpu().float().numpy()
+    if not np.isfinite(attended).all():
+        yield Breach("output", "is not finite")
+        return
+    slack = 8 * TOLERANCES[shape.dtype]
+    held = _held(attention)
+    for token, (positions, slots) in enumerate(_seen(attention, window)):
+        if not len(positions):
+            low = high = np.zeros((shape.num_kv_heads, shape.head_size), np.float32)
+        else:
+            seen = held[slots]
+            low, high = seen.min(axis=0), seen.max(axis=0)
+        got = attended[token].reshape(shape.num_kv_heads, -1, shape.head_size)
+        room = slack * np.sqrt((np.maximum(abs(low), abs(high)) ** 2).sum(-1, keepdims=True))
+        room = np.maximum(room, 1e-6)[:, None]
+        if (got < low[:, None] - room).any() or (got > high[:, None] + room).any():
+            few = len(positions) <= 1
+            text = "is not the one value that it sees" if few else "leaves its values' range"
+            yield Breach("output", text)
+            return
+
+
+def _held(attention: Attention) -> np.ndarray:
+    """(slots, Hkv, D) float32: values as the cache gives them back."""
+    shape = attention.shape
+    words = torch.from_numpy(as_words(attention.values, shape.cache_dtype, shape.v_scale))
+    quantised = shape.cache_dtype.itemsize == 1
+    floats = words.view(torch.float8_e4m3fn if quantised else shape.dtype).float()
+    values: np.ndarray = (floats * shape.v_scale if quantised else floats).numpy()
+    return values.reshape(-1, *values.shape[2:])
+
+
+def _seen(attention: Attention, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Positions and slots of the keys that each query token sees, the first tokens' only."""
+    batch = attention.batch
+    left = _MOST_TOKENS
+    for blocks, computed, query in zip(
+        batch.blocks, batch.computed_lens, batch.query_lens, strict=True
+    ):
+        for position in range(computed, computed + query):
+            left -= 1
+            if left < 0:
+                return
+            first = max(0, position - window + 1) if window else 0
+            positions = np.arange(first, position + 1)
+            ids = np.array(blocks, np.int64)[positions // batch.block_size]
+            yield positions, ids * batch.block_size + positions % batch.block_size

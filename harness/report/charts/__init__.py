@@ -1,0 +1,1 @@
+"""Timings as SVG charts, each with a table of the same values."""

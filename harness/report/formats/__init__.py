@@ -1,0 +1,1 @@
+"""A run as JSON, JUnit XML and Markdown."""

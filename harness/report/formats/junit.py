@@ -1,0 +1,127 @@
+"""junit.xml: one test case for each operation of each candidate, for CI systems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import junitparser
+
+from attnproof.harness.model.run import DeviationResult, Finding, OperationResult, Run
+from attnproof.harness.model.timing import BaselineResult, BaselineState, Regression
+from attnproof.harness.report.page.deviations import deviation_line
+from attnproof.harness.report.pictures.sequence_input import input_size
+from attnproof.harness.report.shared.ratios import is_worse, worse_text
+from attnproof.harness.report.shared.wording import clean, listed, many, middle_out, shorten
+
+_MESSAGE = 1_000
+_LOG = 4_000
+_REGRESSIONS = 20
+"""Failures of one test case at most; index.html has them all."""
+
+
+def junit_bytes(run: Run) -> bytes:
+    """The run as JUnit XML: a suite a candidate, a failure a finding, a skip for no verdict.
+
+    Nor is an operation green whose failures are all known: it is a skip that names them.
+    """
+    findings: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in run.findings:
+        key = (finding.candidate, finding.device, finding.operation)
+        findings.setdefault(key, []).append(finding)
+    deviations: dict[tuple[str, str], list[DeviationResult]] = {}
+    for deviation in run.deviations:
+        pair = (deviation.candidate, deviation.operation)
+        deviations.setdefault(pair, []).append(deviation)
+    suites: dict[tuple[str, str], Any] = {}
+    for result in run.operations:
+        where = (result.candidate, result.device)
+        suite = suites.get(where) or suites.setdefault(where, _suite(run, *where))
+        case = _testcase(result, findings.get((*where, result.name), []))
+        if known := deviations.get((result.candidate, result.name)):
+            case.system_out = clean("\n".join(map(deviation_line, known)))
+        suite.add_testcase(case)
+    document = junitparser.JUnitXml("attnproof")
+    for suite in suites.values():
+        document.add_testsuite(suite)
+    if run.bench and run.bench.baseline.state != "not asked for":
+        document.add_testsuite(_performance(run, run.bench.baseline))
+    document.update_statistics()
+    # Two lines of XML are the same to a parser; one element a line is readable in a diff.
+    text: bytes = document.tostring()
+    return text.replace(b"><", b">\n<") + b"\n"
+
+
+def _suite(run: Run, candidate: str, device: str) -> Any:
+    suite = junitparser.TestSuite(clean(f"{candidate} ({device})"))
+    suite.timestamp = clean(run.started)
+    suite.add_property("verdict", run.verdict)
+    suite.add_property("seed", str(run.seed))
+    if run.reason:
+        suite.add_property("reason", clean(run.reason))
+    return suite
+
+
+def _performance(run: Run, result: BaselineResult) -> Any:
+    """Whether there was a comparison, then a test case an operation and candidate."""
+    name = clean(f"performance against baseline {result.name}")
+    suite = junitparser.TestSuite(name)
+    suite.timestamp = clean(run.started)
+    suite.add_property("state", result.state)
+    comparison = junitparser.TestCase("comparison", classname=name)
+    if missing := _not_compared(result):
+        comparison.result = [junitparser.Skipped(clean(f"INCOMPLETE: {missing}"))]
+    suite.add_testcase(comparison)
+    entries: dict[tuple[str, str], list[Regression]] = {}
+    for entry in result.regressions:
+        entries.setdefault((entry.operation, entry.candidate), []).append(entry)
+    for (operation, candidate), found in entries.items():
+        case = junitparser.TestCase(clean(operation), classname=clean(f"{name}.{candidate}"))
+        texts = [_worse(entry, result.state) for entry in found if is_worse(entry)]
+        case.result = [junitparser.Failure(text, "performance") for text in texts[:_REGRESSIONS]]
+        suite.add_testcase(case)
+    return suite
+
+
+def _not_compared(result: BaselineResult) -> str:
+    """Why the comparison is not complete, "" if it is."""
+    if result.state != "compared":
+        return result.reason or f"the baseline is {result.state}"
+    if not result.regressions:
+        return "the baseline and this run have no timing in common"
+    return f"not timed in this run: {listed(result.lost, 3)}" if result.lost else ""
+
+
+def _worse(entry: Regression, state: BaselineState) -> str:
+    return clean(f"{entry.workload}: {worse_text(entry, state)}")
+
+
+def _testcase(result: OperationResult, findings: list[Finding]) -> Any:
+    where = clean(f"attnproof.{result.candidate}.{result.device}")
+    case = junitparser.TestCase(clean(result.name), classname=where, time=round(result.seconds, 3))
+    if result.verdict == "FAIL":
+        case.result = [_failure(finding) for finding in findings] or [
+            junitparser.Failure(f"{many(result.failed, 'case')} failed", "FAIL")
+        ]
+    elif result.verdict == "DEVIATES":
+        words = f"DEVIATES: {many(result.known, 'case')} fail by known deviations only"
+        case.result = [junitparser.Skipped(words)]
+    elif result.verdict != "PASS":
+        reason = result.reason or "no reason was given"
+        case.result = [junitparser.Skipped(clean(f"{result.verdict}: {reason}"))]
+    return case
+
+
+def _failure(finding: Finding) -> Any:
+    failure = junitparser.Failure(clean(shorten(finding.message, _MESSAGE)), clean(finding.oracle))
+    lines = [
+        f"{finding.diagnosis} ({finding.oracle} oracle, finding {finding.id})",
+        f"field:    {finding.field}",
+        f"expected: {shorten(finding.expected, _MESSAGE)}",
+        f"got:      {shorten(finding.got, _MESSAGE)}",
+        f"input:    {shorten(input_size(finding), _MESSAGE)} ({finding.case_path})",
+        f"replay:   {finding.command}",
+    ]
+    if finding.log:
+        lines += ["", middle_out(finding.log, _LOG)]
+    failure.text = clean("\n".join(lines))
+    return failure

@@ -1,0 +1,55 @@
+"""The performance of a run in a few lines of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attnproof.harness.model.timing import Bench
+from attnproof.harness.report.charts.steps import comparison_text
+from attnproof.harness.report.performance.section import build_baseline
+from attnproof.harness.report.shared.quantities import SPEED_GLYPHS, SPEEDS, ratio_text
+from attnproof.harness.report.shared.ratios import overall, pairs, worse, worse_text
+from attnproof.harness.report.shared.wording import many
+
+_REGRESSIONS = 10
+
+
+def performance_parts(bench: Bench, escape: Callable[[str], str]) -> list[str]:
+    """A table of the pairs, a line a trace, and what the baseline says, the worst first."""
+    parts = [_table(bench, escape)] if bench.comparisons else []
+    parts += [f"Whole step, {escape(comparison_text(c))}." for c in bench.step_comparisons]
+    if bench.baseline.state != "not asked for":
+        baseline = build_baseline(bench)
+        lines = [f"**{baseline.glyph} {escape(baseline.title)}.** {escape(baseline.sentence)}"]
+        parts.append("\n".join([*lines, *_worse(bench, escape)]))
+    return parts
+
+
+def _table(bench: Bench, escape: Callable[[str], str]) -> str:
+    speeds = " | ".join(f"{SPEED_GLYPHS[speed]} {speed}" for speed in SPEEDS)
+    lines = [
+        f"| candidate | against | clock | geometric mean | worst | {speeds} |",
+        "|---|---|---|---:|---|" + "---:|" * len(SPEEDS),
+    ]
+    for pair in pairs(bench):
+        total = overall(bench, pair)
+        worst = f"{total.worst.operation}, {total.worst.workload}"
+        counts = " | ".join(f"{total.counts[speed]:,}" for speed in SPEEDS)
+        lines.append(
+            f"| {escape(pair.candidate)} | {escape(pair.peer)} | {pair.clock} | "
+            f"{ratio_text(total.geometric_mean)} | {ratio_text(total.worst.ratio)} "
+            f"({escape(worst)}) | {counts} |"
+        )
+    return "\n".join(lines)
+
+
+def _worse(bench: Bench, escape: Callable[[str], str]) -> list[str]:
+    found = worse(bench)
+    lines = [""] if found else []
+    for entry in found[:_REGRESSIONS]:
+        what = worse_text(entry, bench.baseline.state)
+        where = f"{entry.operation} of {entry.candidate} on {entry.workload}"
+        lines.append(f"- {SPEED_GLYPHS[entry.verdict]} {escape(f'{where}: {what}')}")
+    if len(found) > _REGRESSIONS:
+        lines.append(f"- {many(len(found) - _REGRESSIONS, 'more timing')}: see index.html")
+    return lines

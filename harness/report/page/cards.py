@@ -1,0 +1,194 @@
+"""Failure cards: what the page shows of each finding, within a budget of bytes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from attnproof.harness.model.run import Difference, Finding
+from attnproof.harness.report.page.sequence_card import SequenceCard, build_sequence
+from attnproof.harness.report.pictures.batch import batch_picture
+from attnproof.harness.report.pictures.batch_view import batch_facts, batch_size
+from attnproof.harness.report.pictures.difference import FieldPicture, field_picture
+from attnproof.harness.report.pictures.focus import find_focus, find_marks
+from attnproof.harness.report.pictures.sequence_input import step_count
+from attnproof.harness.report.shared.literal import case_literal, example_line
+from attnproof.harness.report.shared.wording import many, middle_out, shared_mistake, shorten
+
+BUDGET = 3_000_000
+"""Bytes of all pictures, literals and logs: the page stays under 5 MB."""
+KNOWN_BUDGET = 1_000_000
+"""The same for known deviations, which no finding has to make room for."""
+_FIELDS = 4
+"""Wrong fields drawn on a card."""
+_LITERAL = 20_000
+_LOG = 8_000
+_SENTENCE = 1_200
+_SHORT_LITERAL = 16
+"""Lines of a literal that is shown unfolded."""
+
+
+class Card(NamedTuple):
+    """One finding as the page shows it; empty strings and tuples are left out."""
+
+    label: str
+    """Such as "F1"; in lower case the prefix of its ids."""
+    finding: Finding
+    message: str
+    expected: str
+    got: str
+    size: str
+    source: str
+    fields: tuple[FieldPicture, ...]
+    more_fields: tuple[str, ...]
+    """Wrong fields that are not drawn."""
+    equal_fields: tuple[str, ...]
+    shared: str
+    """That the reference has the same mistake, "" if it has not."""
+    sequence: SequenceCard | None
+    """The steps, which hold the wrong fields; None for one call."""
+    after: str
+    """Such as "after step 3", "" for one call."""
+    batch: str
+    facts: str
+    params: tuple[tuple[str, str], ...]
+    literal: str
+    literal_open: bool
+    example: str
+    """"" for a sequence: its steps come from a state machine, which takes no example."""
+    snippet: str
+    """Of a sequence: the program that shows what went wrong."""
+    log: str
+    left_out: tuple[str, ...]
+    """What would make the page too big."""
+
+
+class _Budget:
+    """Gives bytes away until none are left; remembers what a card had to go without."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.left_out: list[str] = []
+
+    def take(self, size: int, what: str) -> bool:
+        """Whether `size` bytes still fit; if so they are spent."""
+        if size > self.left:
+            self.left_out.append(what)
+            return False
+        self.left -= size
+        return True
+
+    def keep(self, text: str, what: str, limit: int = _LITERAL) -> str:
+        """The text, "" if it is too long or nothing is left for it."""
+        if len(text) > limit:
+            self.left_out.append(what)
+            return ""
+        return text if self.take(len(text), what) else ""
+
+
+def build_cards(findings: list[Finding], budget: int = BUDGET) -> list[Card]:
+    """One card a finding, in order; the first ones get the pictures when not all fit."""
+    purse = _Budget(budget)
+    return [_card(f"F{number}", finding, purse) for number, finding in enumerate(findings, 1)]
+
+
+def build_known_cards(
+    numbered: list[tuple[int, Finding]], budget: int = KNOWN_BUDGET
+) -> list[Card]:
+    """The cards of known deviations, which have their own numbers."""
+    purse = _Budget(budget)
+    return [_card(f"K{number}", finding, purse) for number, finding in numbered]
+
+
+def _card(label: str, finding: Finding, purse: _Budget) -> Card:
+    purse.left_out = []
+    prefix = label.lower()
+    sequence = _sequence(finding, prefix, purse)
+    wrong = [difference for difference in finding.outputs if not difference.equal]
+    alone = not step_count(finding)
+    fields, batch = _pictures(finding, wrong, prefix, purse) if alone else ((), "")
+    literal = purse.keep(case_literal(finding.case), "literal of the input")
+    failing = next((step.number for step in sequence.steps if step.failing), 0) if sequence else 0
+    return Card(
+        label=label,
+        finding=finding,
+        message=shorten(finding.message, _SENTENCE),
+        expected=shorten(finding.expected, _SENTENCE),
+        got=shorten(finding.got, _SENTENCE),
+        size=size_sentence(finding),
+        source=_source(finding),
+        fields=fields,
+        more_fields=tuple(difference.field for difference in wrong[_FIELDS:]) if alone else (),
+        equal_fields=tuple(d.field for d in finding.outputs if d.equal) if alone else (),
+        shared=shared_mistake(finding.oracle, finding.outputs),
+        sequence=sequence,
+        after=f"after step {failing}" if failing else "",
+        batch=batch,
+        facts=batch_facts(finding.case.batch) if finding.case.batch else "",
+        params=_params(finding),
+        literal=literal,
+        literal_open=literal.count("\n") < _SHORT_LITERAL and not finding.snippet,
+        example=purse.keep(example_line(finding.case), "@example") if literal and alone else "",
+        snippet=purse.keep(finding.snippet, "program"),
+        log=purse.keep(middle_out(finding.log, _LOG), "log"),
+        left_out=tuple(purse.left_out),
+    )
+
+
+def _sequence(finding: Finding, prefix: str, purse: _Budget) -> SequenceCard | None:
+    """The steps, without pictures if these are too much, None if all is too much."""
+    sequence = build_sequence(finding, prefix)
+    if sequence is None or purse.take(sequence.size, "pictures"):
+        return sequence
+    plain = sequence.without_pictures()
+    return plain if purse.take(plain.size, "steps") else None
+
+
+def _pictures(
+    finding: Finding, wrong: list[Difference], prefix: str, purse: _Budget
+) -> tuple[tuple[FieldPicture, ...], str]:
+    """The wrong fields and the batch, drawn."""
+    fields = tuple(field_picture(d, f"{prefix}-{i}") for i, d in enumerate(wrong[:_FIELDS]))
+    batch = _batch(finding, wrong, prefix)
+    if purse.take(len(batch) + sum(len(field.svg) for field in fields), "pictures"):
+        return fields, batch
+    return tuple(field._replace(svg="") for field in fields), ""
+
+
+def size_sentence(finding: Finding) -> str:
+    """The input's size before and after shrinking."""
+    steps = step_count(finding)
+    if steps:
+        after, before = many(steps, "step"), many(finding.steps_before, "step")
+        # "3 steps, shrunk from 22": the word once.
+        return _shrunk(after, before, before.split()[0])
+    if finding.case.batch is None:
+        return "no batch"
+    after = batch_size(finding.requests, finding.tokens)
+    before = batch_size(finding.requests_before, finding.tokens_before)
+    return _shrunk(after, before, before)
+
+
+def _shrunk(after: str, before: str, told: str) -> str:
+    if after == before:
+        return f"{after}; it was found at this size"
+    return f"{after}, shrunk from {told}"
+
+
+def _source(finding: Finding) -> str:
+    return f"{finding.origin} ({finding.source})" if finding.source else finding.origin
+
+
+def _batch(finding: Finding, wrong: list[Difference], prefix: str) -> str:
+    case = finding.case
+    if case.batch is None:
+        return ""
+    return batch_picture(case.batch, prefix, find_focus(case, wrong), find_marks(case))
+
+
+def _params(finding: Finding) -> tuple[tuple[str, str], ...]:
+    """The case's other arguments, and what was spoilt."""
+    pairs: list[tuple[str, Any]] = [
+        (name, value) for name, value in finding.case.params.items() if name != "steps"
+    ]
+    shown = [(name, shorten(repr(value), 200)) for name, value in pairs]
+    return (*shown, ("fault", finding.case.fault)) if finding.case.fault else tuple(shown)

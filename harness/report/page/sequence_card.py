@@ -1,0 +1,113 @@
+"""The steps of a sequence on a failure card: what each changed, and where both sides part."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from attnproof.harness.model.run import Finding
+from attnproof.harness.report.pictures.difference import FieldPicture, field_picture
+from attnproof.harness.report.pictures.sequence_input import finding_steps
+from attnproof.harness.report.pictures.sequence_view import StepView, view_sequence
+from attnproof.harness.report.pictures.state import state_picture
+from attnproof.harness.report.shared.wording import many, shorten
+
+_PICTURES = 250_000
+"""Bytes of all pictures of one sequence; those nearest to the first difference come first."""
+_LABEL = 200
+_CODE = 600
+_NAMES = 24
+_FRAME = 250
+"""Bytes of a step's tags."""
+
+
+class StepCard(NamedTuple):
+    """One step as the page shows it."""
+
+    number: int
+    label: str
+    code: str
+    failing: bool
+    reached: bool
+    remarks: tuple[str, ...]
+    fields: tuple[FieldPicture, ...]
+    more_fields: tuple[str, ...]
+    """Wrong fields that are not drawn."""
+    state: str
+    """Picture of what it changed."""
+    more: tuple[str, ...]
+    """Changed fields that are not drawn."""
+    equal: tuple[str, ...]
+
+
+class SequenceCard(NamedTuple):
+    """The steps that are drawn, and what is said of the rest."""
+
+    steps: tuple[StepCard, ...]
+    above: str
+    below: str
+    pictured: bool
+    """Whether any state is drawn."""
+
+    @property
+    def size(self) -> int:
+        """About as many bytes as the page spends on it."""
+        return sum(map(_size, self.steps))
+
+    def without_pictures(self) -> SequenceCard:
+        """Steps in words only."""
+        return self._replace(
+            steps=tuple(
+                step._replace(
+                    state="", fields=tuple(field._replace(svg="") for field in step.fields)
+                )
+                for step in self.steps
+            ),
+            pictured=False,
+        )
+
+
+def build_sequence(finding: Finding, prefix: str) -> SequenceCard | None:
+    """The steps of a finding, None if it has none."""
+    steps = finding_steps(finding)
+    if not steps:
+        return None
+    view = view_sequence(steps, finding.outputs, finding.field)
+    left, cards = _PICTURES, []
+    for step in reversed(view.steps):
+        card = _card(step, f"{prefix}-s{step.number}", left > 0)
+        left -= len(card.state) + sum(len(field.svg) for field in card.fields)
+        cards.append(card)
+    pictured = any(card.state for card in cards)
+    return SequenceCard(tuple(reversed(cards)), view.above, view.below, pictured)
+
+
+def _card(step: StepView, prefix: str, drawn: bool) -> StepCard:
+    state = state_picture(step, f"{prefix}-state") if drawn else ""
+    changed = [change.name for change in step.changes] if not drawn else []
+    return StepCard(
+        number=step.number,
+        label=shorten(step.label, _LABEL),
+        code=shorten(step.code, _CODE),
+        failing=step.failing,
+        reached=step.reached,
+        remarks=step.remarks,
+        fields=tuple(field_picture(wrong, f"{prefix}-{i}") for i, wrong in enumerate(step.wrong)),
+        more_fields=_few(step.more_wrong),
+        state=state,
+        more=_few([*changed, *step.more]),
+        equal=_few(step.equal),
+    )
+
+
+def _size(step: StepCard) -> int:
+    names = (*step.more, *step.more_fields, *step.equal)
+    words = len(step.label) + len(step.code) + sum(len(name) + 15 for name in names)
+    pictures = sum(len(field.svg) + 300 for field in step.fields)
+    return _FRAME + words + len(step.state) + pictures
+
+
+def _few(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """The names, beyond two dozen only how many more."""
+    if len(names) <= _NAMES:
+        return tuple(names)
+    return (*names[:_NAMES], many(len(names) - _NAMES, "more field"))

@@ -1,0 +1,1 @@
+"""The performance section of a report."""

@@ -1,0 +1,239 @@
+"""The performance section: what of a run's benchmark is shown, and in which order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from attnproof.harness.model.run import Run
+from attnproof.harness.model.timing import BaselineState, Bench, Regression
+from attnproof.harness.report.charts.figure import Chart, Table
+from attnproof.harness.report.charts.history import history
+from attnproof.harness.report.charts.ratios import forest, pair_text, profile
+from attnproof.harness.report.charts.samples import control_chart, strips
+from attnproof.harness.report.charts.steps import comparison_text, parts_text, step_charts
+from attnproof.harness.report.performance.timing_tables import Parts, conditions, operation_parts
+from attnproof.harness.report.shared.quantities import SPEED_GLYPHS, between, percent, ratio_text
+from attnproof.harness.report.shared.ratios import (
+    control_text,
+    counts_text,
+    drift,
+    is_worse,
+    not_confirmed_text,
+    overall,
+    pairs,
+    worse,
+)
+from attnproof.harness.report.shared.wording import GLYPHS, many
+
+_ROOM = 285_000
+"""Bytes of the page for all operations, half of it beside failures; the rest is in bench.json."""
+_LISTED = 60
+"""Rows of a list that may be long; the rest is counted."""
+
+
+class Headline(NamedTuple):
+    """One pair of candidates in a line."""
+
+    pair: str
+    ratio: str
+    words: str
+
+
+class Baseline(NamedTuple):
+    """What became of the comparison with a baseline."""
+
+    state: str
+    """"good", "bad", "open" or "none": how it is coloured."""
+    glyph: str
+    title: str
+    sentence: str
+    worse: Table | None
+    better: Table | None
+    lost: tuple[str, ...]
+    more_lost: int
+
+
+class Reason(NamedTuple):
+    """Why something has no speed, and what it concerns."""
+
+    reason: str
+    what: tuple[str, ...]
+    size: str
+
+
+class Performance(NamedTuple):
+    """Everything that the section shows."""
+
+    headlines: tuple[Headline, ...]
+    trust: str
+    baseline: Baseline
+    forests: tuple[Chart, ...]
+    profile: Chart | None
+    parts: Parts
+    step_sentences: tuple[str, ...]
+    step_parts: tuple[str, ...]
+    steps: tuple[Chart, ...]
+    strips: tuple[Chart, ...]
+    history: Chart | None
+    conditions: Table
+    control: Chart | None
+    untimed: tuple[Reason, ...]
+    deviations: Table | None
+
+
+def build_performance(run: Run) -> Performance | None:
+    """The section's content, None where nothing was timed."""
+    bench = run.bench
+    if bench is None:
+        return None
+    seen = drift(bench.control_ns)
+    return Performance(
+        headlines=tuple(_headlines(bench)),
+        trust=_trust(bench),
+        baseline=build_baseline(bench),
+        forests=tuple(
+            forest(bench, pair, f"forest{number}") for number, pair in enumerate(pairs(bench), 1)
+        ),
+        profile=profile(bench, "profile") if bench.comparisons else None,
+        parts=operation_parts(bench, "operation", _ROOM // 2 if run.findings else _ROOM),
+        step_sentences=tuple(f"{comparison_text(c)}." for c in bench.step_comparisons),
+        step_parts=tuple(parts_text(bench)),
+        steps=tuple(step_charts(bench, "trace")),
+        strips=tuple(strips(bench, "strip")),
+        history=history(run, "history"),
+        conditions=conditions(bench),
+        control=control_chart(bench, seen, "control") if seen else None,
+        untimed=tuple(_untimed(bench)),
+        deviations=_deviations(run, bench),
+    )
+
+
+def build_baseline(bench: Bench) -> Baseline:
+    """What the baseline says, in words; nothing compared is never a pass."""
+    result = bench.baseline
+    found = worse(bench)
+    faster = [r for r in result.regressions if r.verdict == "faster" and not is_worse(r)]
+    state, glyph, title = _state(bench, len(found))
+    return Baseline(
+        state=state,
+        glyph=glyph,
+        title=title,
+        sentence=_sentence(bench, len(found), len(faster)),
+        worse=_regressions("Worse than the baseline", found, result.state) if found else None,
+        better=_regressions("Faster than the baseline", faster[:_LISTED], result.state)
+        if faster
+        else None,
+        lost=tuple(result.lost[:_LISTED]),
+        more_lost=max(0, len(result.lost) - _LISTED),
+    )
+
+
+def _headlines(bench: Bench) -> list[Headline]:
+    found = []
+    for pair in pairs(bench):
+        total = overall(bench, pair)
+        worst = total.worst
+        words = (
+            f"geometric mean of {many(len(total.comparisons), 'comparison')} of "
+            f"{many(total.operations, 'operation')}: {counts_text(total.counts)}. Worst: "
+            f"{ratio_text(worst.ratio)} in {worst.operation}, {worst.workload}"
+        )
+        found.append(Headline(pair_text(pair), ratio_text(total.geometric_mean), words))
+    return found
+
+
+def _trust(bench: Bench) -> str:
+    noise = bench.noise
+    return (
+        f"A verdict needs a Mann-Whitney test, an interval and a difference beyond both the "
+        f"minimum effect ({percent(noise.minimum_effect)}) and this run's noise floor "
+        f"({percent(noise.floor)}); anything less is no evidence."
+    )
+
+
+def _state(bench: Bench, count: int) -> tuple[str, str, str]:
+    result = bench.baseline
+    if result.state == "not asked for":
+        return "none", GLYPHS["NOT OFFERED"], "No baseline was asked for"
+    if count:
+        what = many(count, "timing")
+        return "bad", SPEED_GLYPHS["slower"], f"{what} worse than baseline {result.name}"
+    if result.state != "compared" or result.lost or not result.regressions:
+        return "open", GLYPHS["INCOMPLETE"], f"Incomplete against baseline {result.name}"
+    return "good", GLYPHS["PASS"], f"Nothing worse than baseline {result.name}"
+
+
+def _sentence(bench: Bench, count: int, faster: int) -> str:
+    result = bench.baseline
+    of = f" of {result.created}" if result.created else ""
+    if result.state == "not asked for":
+        return "This run says nothing about slowdowns since an earlier one."
+    if result.state == "compared":
+        if not result.regressions:
+            return f"Baseline {result.name}{of} and this run have no timing in common."
+        return (
+            f"Of {many(len(result.regressions), 'timing')} that baseline {result.name}{of} and "
+            f"this run both have, {count:,} {'is' if count == 1 else 'are'} worse and "
+            f"{faster:,} faster{not_confirmed_text(result)}{control_text(result)}."
+        )
+    why = result.reason or f"the baseline is {result.state}"
+    counts = ""
+    if result.regressions:
+        counts = f" Exact counts were compared all the same: {count:,} grew."
+    return f"No time was compared with baseline {result.name}{of}, which is no pass: {why}.{counts}"
+
+
+def _regressions(caption: str, found: list[Regression], state: BaselineState) -> Table:
+    head = ("Operation", "Candidate", "Workload", "Times as long", "95 %", "p", "Verdict")
+    return Table(
+        caption,
+        (*head, "Counts that grew"),
+        tuple(
+            (
+                entry.operation,
+                entry.candidate,
+                entry.workload if entry.clock == "host" else f"{entry.workload} (device time)",
+                *(_change(entry) if state == "compared" else ("not compared", "", "", "")),
+                entry.costs or "none",
+            )
+            for entry in found
+        ),
+    )
+
+
+def _change(entry: Regression) -> tuple[str, str, str, str]:
+    """Ratio, interval, p-value and verdict."""
+    return (
+        ratio_text(entry.ratio),
+        between(entry.low, entry.high),
+        f"{entry.p_value:.2g}",
+        f"{SPEED_GLYPHS[entry.verdict]} {entry.verdict}",
+    )
+
+
+def _untimed(bench: Bench) -> list[Reason]:
+    grouped: dict[str, list[str]] = {}
+    for entry in bench.untimed:
+        where = f", {entry.workload}" if entry.workload else ""
+        name = f"{entry.operation} · {entry.candidate}{where}"
+        grouped.setdefault(entry.reason or "no reason was given", []).append(name)
+    return [
+        Reason(reason, tuple(what), many(len(what), "entry", "entries"))
+        for reason, what in sorted(grouped.items(), key=lambda item: (-len(item[1]), item[0]))
+    ]
+
+
+def _deviations(run: Run, bench: Bench) -> Table | None:
+    """Known deviations that show on what was timed: the speed of something not quite right."""
+    titles = {entry.id: entry.title for entry in run.deviations}
+    grouped: dict[tuple[str, str, str], int] = {}
+    for timing in bench.timings:
+        for name in timing.deviations:
+            key = (name, timing.operation, timing.candidate)
+            grouped[key] = grouped.get(key, 0) + 1
+    rows = tuple(
+        (name, titles.get(name, "see the file of known deviations"), operation, candidate, f"{n:,}")
+        for (name, operation, candidate), n in sorted(grouped.items())
+    )
+    head = ("Deviation", "What it does", "Operation", "Candidate", "Workloads timed")
+    return Table("Timed although it deviates in a known way", head, rows) if rows else None

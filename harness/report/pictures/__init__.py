@@ -1,0 +1,1 @@
+"""Batches, differences and sequences as SVG pictures."""

@@ -1,0 +1,231 @@
+"""What of a wrong field is drawn: aligned lines of cells around the first difference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from attnproof.harness.model.run import Difference
+from attnproof.harness.report.shared.wording import clean, many
+
+Index = tuple[int, ...]
+
+MAX_LINES = 8
+"""Lines drawn of one field."""
+_BEFORE = 2
+"""Of these, lines that lead up to the first difference."""
+_TEXT = 14
+"""Characters of a value in a cell."""
+
+
+class Cell(NamedTuple):
+    """One element on both sides; None where a side has no such element."""
+
+    at: Index
+    expected: str | None
+    got: str | None
+    wrong: bool
+
+
+class Line(NamedTuple):
+    """Neighbouring elements of one row of a field."""
+
+    label: str
+    """Index of the row, such as "[3]", "" for a one-dimensional field or a scalar."""
+    cells: tuple[Cell, ...]
+
+    @property
+    def wrong(self) -> bool:
+        """Whether any of its elements is wrong."""
+        return any(cell.wrong for cell in self.cells)
+
+    @property
+    def indices(self) -> tuple[str, ...]:
+        """Last index of each of its elements."""
+        return tuple(str(cell.at[-1]) if cell.at else "" for cell in self.cells)
+
+
+class DifferenceView(NamedTuple):
+    """One wrong field: the lines around its first difference, and what is said of the rest."""
+
+    field: str
+    expected_type: str
+    got_type: str
+    lines: tuple[Line, ...]
+    above: str
+    below: str
+    scalar: bool
+    """Whether the field is one value, without indices."""
+    total: int
+    wrong: int
+    first: Cell | None
+
+    @property
+    def sentence(self) -> str:
+        """The difference in words."""
+        parts = []
+        if self.expected_type != self.got_type:
+            parts.append(f"type {self.got_type} where {self.expected_type} is right")
+        if self.first is not None:
+            place = "" if self.scalar else f" at {index_text(self.first.at)}"
+            parts.append(
+                f"first difference{place}: expected {shown(self.first.expected)}, "
+                f"got {shown(self.first.got)}"
+            )
+            if not self.scalar:
+                parts.append(f"{self.wrong:,} of {many(self.total, 'element')} wrong")
+        return "; ".join(parts) or "no element differs"
+
+
+def view_difference(difference: Difference, width: int, separator: int = 2) -> DifferenceView:
+    """Choose what to draw of `difference` in `width` columns of text."""
+    rows = list(_paired(difference))
+    cells = [cell for row in rows for cell in row]
+    lines = _lines(rows, width, separator)
+    first_line = next((i for i, line in enumerate(lines) if line.wrong), 0)
+    first = max(0, min(first_line - _BEFORE, len(lines) - MAX_LINES))
+    last = min(len(lines), first + MAX_LINES)
+    while last > first_line + 2 and not (lines[last - 1].wrong or lines[last - 2].wrong):
+        last -= 1
+    return DifferenceView(
+        field=clean(difference.field),
+        expected_type=clean(difference.expected_type),
+        got_type=clean(difference.got_type),
+        lines=tuple(lines[first:last]),
+        above=_left_out(lines[:first], "before"),
+        below=_left_out(lines[last:], "after"),
+        scalar=all(not cell.at for cell in cells),
+        total=len(cells),
+        wrong=sum(cell.wrong for cell in cells),
+        first=next((cell for cell in cells if cell.wrong), None),
+    )
+
+
+def changed_lines(before: Any, after: Any, width: int, separator: int = 2) -> list[Line]:
+    """The lines in which a field's value has changed: what was is expected, what is is got.
+
+    A changed cell is a wrong one; those around the changes are left out, but for one. Values
+    that differ in no element, such as in the number of empty rows, are one cell each.
+    """
+    depth = _depth(after)
+    rows: list[list[Cell]] = []
+    if depth >= _depth(before):
+        # Beside a value of less depth, such as none, every element is new.
+        earlier = before if depth == _depth(before) else []
+        rows = list(_aligned(earlier, after, depth, None))
+    lines = [_trimmed(line) for line in _lines(rows, width, separator) if line.wrong]
+    return lines or [Line("", (Cell((), _text(before), _text(after), True),))]
+
+
+def first_wrong(difference: Difference) -> Index | None:
+    """Index of the first wrong element, None if there is none."""
+    return next((c.at for row in _paired(difference) for c in row if c.wrong), None)
+
+
+def index_text(index: Index) -> str:
+    """Such as "[3, 17]"."""
+    return f"[{', '.join(map(str, index))}]"
+
+
+def shown(text: str | None) -> str:
+    """A side of a cell in words."""
+    return "no element" if text is None else text
+
+
+def _paired(difference: Difference) -> Iterator[list[Cell]]:
+    """Rows of cells: the elements of both sides with the same index side by side."""
+    expected, got = difference.expected, difference.got
+    depth = _depth(expected)
+    if depth != _depth(got):
+        # Nothing lines up between a number and a table.
+        yield [Cell((), _text(expected), _text(got), True)]
+        return
+    marked = None if difference.wrong is None else {tuple(index) for index in difference.wrong}
+    yield from _aligned(expected, got, depth, marked)
+
+
+def _aligned(
+    expected: Any, got: Any, depth: int, marked: set[Index] | None
+) -> Iterator[list[Cell]]:
+    """Two values of one depth; wrong is what differs, or what is `marked`."""
+    left, right = dict(_rows(expected, ())), dict(_rows(got, ()))
+    for prefix in sorted(left.keys() | right.keys()):
+        ours, theirs = left.get(prefix, []), right.get(prefix, [])
+        row = []
+        for i in range(max(len(ours), len(theirs))):
+            index = (*prefix, i) if depth else ()
+            a, b = ours[i : i + 1], theirs[i : i + 1]
+            both = bool(a) and bool(b)
+            wrong = not both or (not same(a[0], b[0]) if marked is None else index in marked)
+            row.append(Cell(index, _text(a[0]) if a else None, _text(b[0]) if b else None, wrong))
+        if row:
+            yield row
+
+
+def _lines(rows: list[list[Cell]], width: int, separator: int) -> list[Line]:
+    """Rows cut into lines that fit."""
+    texts = (text for row in rows for cell in row for text in cell[1:3] if text)
+    per_line = _per_line(width, max(map(len, texts), default=1) + separator)
+    return [
+        Line("".join(f"[{i}]" for i in row[0].at[:-1]), tuple(row[start : start + per_line]))
+        for row in rows
+        for start in range(0, len(row), per_line)
+    ]
+
+
+def _trimmed(line: Line) -> Line:
+    """The line from one cell before its first wrong one to one behind its last."""
+    wrong = [i for i, cell in enumerate(line.cells) if cell.wrong]
+    return line._replace(cells=line.cells[max(0, wrong[0] - 1) : wrong[-1] + 2])
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal in type and value: True is not 1, 1 is not 1.0, nan is nan."""
+    if isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b):
+        return True
+    return type(a) is type(b) and bool(a == b)
+
+
+def _rows(value: Any, prefix: Index) -> Iterator[tuple[Index, list[Any]]]:
+    """The innermost lists of nested lists, with the indices that lead to them."""
+    if not isinstance(value, list | tuple):
+        yield prefix, [value]
+    elif any(isinstance(item, list | tuple) for item in value):
+        for i, item in enumerate(value):
+            yield from _rows(item, (*prefix, i))
+    else:
+        yield prefix, list(value)
+
+
+def _depth(value: Any) -> int:
+    """How deep lists are nested: 0 for a scalar."""
+    if not isinstance(value, list | tuple):
+        return 0
+    return 1 + max((_depth(item) for item in value), default=0)
+
+
+def _text(value: Any) -> str:
+    """A value in few characters; integers always whole."""
+    if isinstance(value, bool | int):
+        return str(value)
+    if isinstance(value, float):
+        short = f"{value:.6g}"
+        return short if float(short) == value or math.isnan(value) else repr(value)
+    text = clean(repr(value)).replace("\n", " ")
+    return text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"
+
+
+def _per_line(width: int, cell: int) -> int:
+    """Cells in a line: a round number, so that indices are easy to count."""
+    fits = max(2, width // cell)
+    return next((round_ for round_ in (32, 24, 20, 16, 12, 10, 8) if round_ <= fits), fits)
+
+
+def _left_out(lines: list[Line], where: str) -> str:
+    cells = [cell for line in lines for cell in line.cells]
+    if not cells:
+        return ""
+    wrong = sum(cell.wrong for cell in cells)
+    verdict = f"{wrong:,} of them wrong" if wrong else "all equal"
+    return f"{many(len(cells), 'element')} {where}, {verdict}"

@@ -1,0 +1,89 @@
+"""The few SVG elements that the pictures are made of. Colours come from the page's classes."""
+
+from __future__ import annotations
+
+from html import escape
+
+from attnproof.harness.report.shared.wording import clean
+
+Markup = str
+"""SVG source whose text is already escaped."""
+
+_HATCHES = (("wrong", 5, 45, 1.6), ("stale", 6, 135, 1.0))
+"""Class, distance of the lines, angle in degrees and width of each hatching."""
+CHARACTER = 7.3
+"""Width in px of a character of class "t" (12 px monospace)."""
+
+
+def tag(name: str, content: Markup = "", **attributes: object) -> Markup:
+    """An element; `class_` is written class, an underscore a hyphen."""
+    pairs = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(clean(_number(value)))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return f"<{name}{pairs}>{content}</{name}>" if content else f"<{name}{pairs}/>"
+
+
+def text(x: float, y: float, content: str, class_: str = "t") -> Markup:
+    """A line of text, its baseline at y."""
+    return tag("text", escape(clean(content)), x=x, y=y, class_=class_)
+
+
+def rect(x: float, y: float, width: float, height: float, class_: str) -> Markup:
+    """A rectangle."""
+    return tag("rect", x=x, y=y, width=width, height=height, class_=class_)
+
+
+def hatched(x: float, y: float, width: float, height: float, kind: str, prefix: str) -> Markup:
+    """A rectangle of class `kind` with the hatching `kind` over it."""
+    over = tag("rect", x=x, y=y, width=width, height=height, fill=f"url(#{prefix}-{kind})")
+    return rect(x, y, width, height, kind) + over
+
+
+def picture(
+    width: float,
+    height: float,
+    title: str,
+    description: str,
+    body: Markup,
+    prefix: str,
+    *,
+    hatched: bool = True,
+) -> Markup:
+    """An image with a name and a description for those who don't see it.
+
+    `prefix` keeps the ids of several pictures on a page apart; the hatchings are only
+    defined in a picture that may use them.
+    """
+    patterns = "".join(
+        tag(
+            "pattern",
+            tag("path", d=f"M0 0V{size}", class_=f"hatch-{kind}", stroke_width=line),
+            id=f"{prefix}-{kind}",
+            width=size,
+            height=size,
+            patternUnits="userSpaceOnUse",
+            patternTransform=f"rotate({angle})",
+        )
+        for kind, size, angle, line in _HATCHES
+        if hatched
+    )
+    names = tag("title", escape(clean(title)), id=f"{prefix}-title")
+    names += tag("desc", escape(clean(description)), id=f"{prefix}-desc")
+    return tag(
+        "svg",
+        names + (tag("defs", patterns) if patterns else "") + body,
+        class_="picture",
+        role="img",
+        aria_labelledby=f"{prefix}-title",
+        aria_describedby=f"{prefix}-desc",
+        viewBox=f"0 0 {_number(width)} {_number(height)}",
+        width=width,
+        height=height,
+    )
+
+
+def _number(value: object) -> str:
+    """Coordinates to a tenth of a pixel: half the bytes, the same picture."""
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""Words, numbers and files that every form of the report uses."""

@@ -1,0 +1,136 @@
+"""Words shared by every form of the report: counts, durations, states, clean text."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from attnproof.harness.model.run import Difference, Run, Verdict
+from attnproof.harness.model.verdict import WITHOUT_REFERENCE
+
+STATES: tuple[Verdict, ...] = ("PASS", "FAIL", "DEVIATES", "UNVERIFIED", "NOT OFFERED")
+STATE_WORDS: dict[str, str] = {
+    "PASS": "verified",
+    "FAIL": "failed",
+    "DEVIATES": "known to deviate",
+    "UNVERIFIED": "unverified",
+    "NOT OFFERED": "not offered",
+}
+GLYPHS = {
+    "PASS": "✓",
+    "FAIL": "✗",
+    "INCOMPLETE": "◐",
+    "SLOWER": "▼",
+    "DEVIATES": "≠",
+    "UNVERIFIED": "?",
+    "NOT OFFERED": "○",
+    "NO CHECK": "-",
+}
+"""One shape for each state, so that no state is told by colour alone."""
+DEVICES = {"cpu": "CPU", "interpreter": "Triton interpreter on CPU", "cuda": "CUDA"}
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+
+
+def clean(text: str) -> str:
+    """Text that HTML, XML and UTF-8 can carry: no terminal colours, control or surrogate codes."""
+    text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def clean_tree(value: Any) -> Any:
+    """`clean` applied to every string of nested dicts and lists."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean_tree(key): clean_tree(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean_tree(item) for item in value]
+    return value
+
+
+def shorten(text: str, limit: int) -> str:
+    """`text` cut to `limit` characters, with how much is missing."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}… ({len(text) - limit:,} more characters)"
+
+
+def middle_out(text: str, limit: int) -> str:
+    """`text` cut to about `limit` characters: a log says most at its two ends."""
+    if len(text) <= limit:
+        return text
+    head, tail = text[: limit // 4], text[-(limit - limit // 4) :]
+    return f"{head}\n[… {len(text) - len(head) - len(tail):,} characters left out …]\n{tail}"
+
+
+def many(count: int, noun: str, plural: str = "") -> str:
+    """A count with its noun: "1 case", "2,000 cases"."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def capital(text: str) -> str:
+    """`text` with a capital first letter, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def listed(items: Sequence[str], limit: int = 0) -> str:
+    """Items as an English list; beyond `limit` (0 for none) only their number."""
+    if limit and len(items) > limit:
+        items = [*items[:limit], f"{len(items) - limit:,} more"]
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: "0.4 s", "62 s", "12 min 3 s", "2 h 5 min"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def shared_mistake(oracle: str, outputs: Sequence[Difference]) -> str:
+    """That the reference has the mistake too, if an oracle that does not look at it objects."""
+    if oracle not in WITHOUT_REFERENCE or not outputs or not all(d.equal for d in outputs):
+        return ""
+    return f"the reference has the same mistake: equality sees nothing, the oracle {oracle} does"
+
+
+def tally(run: Run) -> dict[Verdict, int]:
+    """How many pairs of operation and candidate are in each state."""
+    counted = Counter(result.verdict for result in run.operations)
+    return {state: counted[state] for state in STATES}
+
+
+def counts_sentence(run: Run) -> str:
+    """The whole run in one sentence of counts."""
+    states, counts = tally(run), run.counts
+    pairs = sum(states.values())
+    if not pairs:
+        return f"No operation was checked; the run took {duration(run.seconds)}."
+    work = (
+        f"{many(counts.checks, 'check')} on {many(counts.cases, 'case')} in {duration(run.seconds)}"
+    )
+    noun = "pair of operation and candidate" if pairs == 1 else "pairs of operation and candidate"
+    if states["PASS"] == pairs:
+        which = f"The only {noun} is" if pairs == 1 else f"All {pairs:,} {noun} are"
+        return f"{which} verified: {work}."
+    parts = [f"{count:,} {STATE_WORDS[state]}" for state, count in states.items() if count]
+    return f"Of {pairs:,} {noun}, {listed(parts)}; {work}."
+
+
+def device_words(run: Run) -> str:
+    """Where candidates ran, with the GPU's name when there is one."""
+    used = list(dict.fromkeys(result.device for result in run.operations))
+    words = listed([DEVICES.get(device, device) for device in used]) or "none used"
+    return f"{words} ({run.environment.gpu or 'no GPU'})"

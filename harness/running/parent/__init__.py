@@ -1,0 +1,1 @@
+"""Code of the parent process: schedules the tasks of a run."""

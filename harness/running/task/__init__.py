@@ -1,0 +1,1 @@
+"""Code of a task process: draws, judges and shrinks the cases of one operation and candidate."""

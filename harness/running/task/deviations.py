@@ -1,0 +1,216 @@
+"""Known deviations: a TOML file of failures that are understood, and which failures they explain.
+
+docs/candidates.md describes the file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.deviation import Deviation
+from attnproof.harness.model.verdict import CONSUMER, ORACLES, Failure
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.candidates import version_of
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.task.conditions import NAMES, compiled, holds
+
+ANY_VERSION = "*"
+
+
+class DeviationError(UsageError):
+    """The file of known deviations is at fault: one line with file, entry and what to do."""
+
+
+class Explained(NamedTuple):
+    """The failures of one case, sorted out."""
+
+    unknown: tuple[Failure, ...]
+    known: tuple[tuple[Deviation, Failure], ...]
+
+
+def deviations_of(candidate: Candidate) -> tuple[Deviation, ...]:
+    """What is known of the candidate in the version that is installed (DeviationError)."""
+    if not candidate.deviations:
+        return ()
+    return load(candidate.deviations, version_of(candidate))
+
+
+def with_deviations(candidates: list[Candidate], path: Path | None) -> list[Candidate]:
+    """The candidates, those without a file of their own with that one; all are read once.
+
+    A mistake in a file is to be heard of before a run begins (DeviationError).
+    """
+    if path is not None:
+        given = msgspec.structs.replace
+        candidates = [c if c.deviations else given(c, deviations=str(path)) for c in candidates]
+    for candidate in candidates:
+        deviations_of(candidate)
+    return candidates
+
+
+def load(path: str, version: str) -> tuple[Deviation, ...]:
+    """The deviations that hold for a version of the candidate's package (DeviationError).
+
+    `version` is "" where it is not known; then every entry must hold for any version.
+    """
+    entries = _entries(path)
+    known = [deviation for where, deviation in entries if _is_for(deviation, version, where)]
+    seen: set[tuple[str, str]] = set()
+    for deviation in known:
+        for operation in deviation.operations:
+            if (deviation.id, operation) in seen:
+                raise DeviationError(
+                    f"deviations file {path}: two entries {deviation.id} hold for {operation} in "
+                    f"version {version or 'unknown'}: give one of them another id or other versions"
+                )
+            seen.add((deviation.id, operation))
+    return tuple(known)
+
+
+def known(deviations: Iterable[Deviation], case: Case, failure: Failure) -> Deviation | None:
+    """The first deviation that explains the failure of the case (DeviationError)."""
+    return next((d for d in deviations if _explains(d, case, failure)), None)
+
+
+def explain(
+    deviations: tuple[Deviation, ...], case: Case, failures: tuple[Failure, ...]
+) -> Explained:
+    """Which of the failures of one case are known (DeviationError).
+
+    What a kernel sees follows from any other mistake: where all others are known, an
+    objection of the consumer is explained by the first of them that does not limit its
+    oracles to others.
+    """
+    if not deviations or not failures:
+        return Explained(failures, ())
+    pairs = [(known(deviations, case, failure), failure) for failure in failures]
+    unknown = [failure for deviation, failure in pairs if deviation is None]
+    if all(failure.oracle == CONSUMER for failure in unknown):
+        causes = [deviation for deviation, _ in pairs if deviation is not None]
+        cause = next((d for d in causes if not d.oracles or CONSUMER in d.oracles), None)
+        pairs = [(deviation or cause, failure) for deviation, failure in pairs]
+    return Explained(
+        tuple(failure for deviation, failure in pairs if deviation is None),
+        tuple((deviation, failure) for deviation, failure in pairs if deviation is not None),
+    )
+
+
+def _entries(path: str) -> list[tuple[str, Deviation]]:
+    """Every entry with the words that say where it stands, checked."""
+    try:
+        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DeviationError(
+            f"deviations file {path} cannot be read: {error.strerror}; name another file"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DeviationError(f"deviations file {path} is not TOML: {error}") from None
+    tables = data.pop("deviation", [])
+    if data or not isinstance(tables, list):
+        odd = ", ".join(data) or "deviation"
+        raise DeviationError(
+            f"deviations file {path}: {odd} is not expected at the top: write each entry "
+            "under a line [[deviation]]"
+        )
+    return [_entry(path, number, table) for number, table in enumerate(tables, 1)]
+
+
+def _entry(path: str, number: int, table: Any) -> tuple[str, Deviation]:
+    name = table.get("id", "") if isinstance(table, dict) else ""
+    where = f"deviations file {path}, entry {number}{f' ({name})' if name else ''}"
+    if isinstance(table, dict) and isinstance(table.get("since"), datetime.date):
+        table["since"] = table["since"].isoformat()  # TOML has dates of its own
+    try:
+        deviation = msgspec.convert(table, Deviation)
+    except msgspec.ValidationError as error:
+        raise DeviationError(f"{where}: {error}") from None
+    for problem in _problems(deviation):
+        raise DeviationError(f"{where}: {problem}")
+    return where, deviation
+
+
+def _problems(deviation: Deviation) -> Iterator[str]:
+    """What is wrong with an entry, in words that say what to do."""
+    for name in ("id", "title", "operations", "reference", "when", "versions"):
+        if not getattr(deviation, name):
+            hint = f', write "{ANY_VERSION}" for any' if name == "versions" else ""
+            yield f"{name} is empty{hint}"
+    for operation in deviation.operations:
+        if operation not in ALL:
+            yield f"no operation {operation!r}: `attnproof list` shows all of them"
+    for oracle in deviation.oracles:
+        if oracle not in ORACLES:
+            yield f"no oracle {oracle!r}: expected some of {', '.join(ORACLES)}"
+    if deviation.since and not _is_date(deviation.since):
+        yield f"since is {deviation.since!r}: expected a day such as 2025-10-01"
+    try:
+        compiled(deviation.when)
+    except SyntaxError as error:
+        yield f"when is no expression: {error.msg}"
+    except NameError as error:
+        yield f"when uses {error.name!r}, which is not one of {', '.join(NAMES)} or a function"
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_for(deviation: Deviation, version: str, where: str) -> bool:
+    if deviation.versions == ANY_VERSION:
+        return True
+    try:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+        from packaging.version import InvalidVersion, Version
+    except ModuleNotFoundError:
+        raise DeviationError(f"{where}: versions need the package packaging: install it") from None
+    try:
+        specifiers = SpecifierSet(deviation.versions)
+        if version:
+            return specifiers.contains(Version(version), prereleases=True)
+    except InvalidSpecifier:
+        raise DeviationError(
+            f"{where}: versions is {deviation.versions!r}, expected such as '>=0.10,<0.12'"
+        ) from None
+    except InvalidVersion:
+        pass
+    raise DeviationError(
+        f"{where}: versions is {deviation.versions!r}, but the candidate's version is "
+        f"{version or 'unknown'}: write versions = {ANY_VERSION!r}"
+    )
+
+
+def _explains(deviation: Deviation, case: Case, failure: Failure) -> bool:
+    if case.operation not in deviation.operations:
+        return False
+    if deviation.oracles and failure.oracle not in deviation.oracles:
+        return False
+    said = (deviation.fields, failure.field), (deviation.diagnoses, failure.diagnosis)
+    if any(patterns and not _matches(patterns, text) for patterns, text in said):
+        return False
+    try:
+        return holds(deviation.when, case)
+    except Exception as error:
+        raise DeviationError(
+            f"known deviation {deviation.id}: when raises {type(error).__name__} ({error}) on case "
+            f"{case.id} of {case.operation}: make it hold or not hold there"
+        ) from None
+
+
+def _matches(patterns: tuple[str, ...], text: str) -> bool:
+    """Whether one of them fits; only * is special, as names of fields hold brackets."""
+    return any(
+        re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) for pattern in patterns
+    )

@@ -1,0 +1,242 @@
+"""One operation of one candidate under examination: every case goes through here once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Case, Origin, Sourced
+from attnproof.harness.model.deviation import Deviation
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.verdict import CONSUMER, ORACLES, Failure
+from attnproof.harness.oracles.determinism import FRESH_PROCESS
+from attnproof.harness.running import interrupt
+from attnproof.harness.running.task.deviations import Explained, explain
+from attnproof.harness.running.task.ledger import Ledger
+from attnproof.harness.running.task.occurrences import Occurrence, note
+from attnproof.harness.running.task.shrink import shrink
+from attnproof.harness.running.task.workers import InvalidCaseError, Worker
+
+Root = tuple[str, str]
+_FRESH_CASES = 20
+_REPORT_EVERY = 25
+_MOST_DEATHS = 80
+"""Worker deaths after which an operation is not examined further."""
+_TRIES, _DEADLY_TRIES = 1500, 30
+"""Cases that shrinking may try, fewer when each costs a worker."""
+_MEMORY = 20_000
+"""Verdicts that are remembered so that shrinking does not ask twice."""
+
+
+class TooDeadly(BaseException):
+    """The candidate has killed so many workers that its verdict needs no more of them."""
+
+
+@dataclass
+class Found:
+    """A root cause: the smallest case so far, and the first one."""
+
+    failure: Failure
+    smallest: Sourced
+    first: Sourced
+    groups: frozenset[str]
+    """Fields that are wrong in the smallest case."""
+
+
+@dataclass
+class Examination:
+    """Asks the worker, counts what it says, remembers what is known to fail."""
+
+    operation: Operation
+    candidate: Candidate
+    worker: Worker
+    ledger: Ledger
+    progressed: Callable[[int], None]
+    """Told the number of cases now and then."""
+    deviations: tuple[Deviation, ...] = ()
+    """What is known of the candidate: it is counted apart, and hides nothing else."""
+    occurred: dict[str, Occurrence] = field(default_factory=dict)
+    """Known deviations that showed, by id."""
+    found: dict[Root, Found] = field(default_factory=dict)
+    failed_by_root: dict[Root, int] = field(default_factory=dict)
+    origins: dict[Origin, int] = field(default_factory=dict)
+    failed: int = 0
+    """Cases with a failure that no known deviation explains."""
+    known: set[str] = field(default_factory=set)
+    """Ids of the cases with other failures only."""
+    checks: list[int] = field(default_factory=lambda: [0] * len(ORACLES))
+    failures_by_oracle: dict[str, int] = field(default_factory=dict)
+    known_by_oracle: dict[str, int] = field(default_factory=dict)
+    _verdicts: dict[str, Explained] = field(default_factory=dict)
+    _digests: list[tuple[Case, str]] = field(default_factory=list)
+
+    @property
+    def cases(self) -> int:
+        """Distinct cases counted so far."""
+        return sum(self.origins.values())
+
+    def has_judged(self, case: Case) -> bool:
+        """Whether the verdict on the case is known."""
+        return case.id in self._verdicts
+
+    def check(self, sourced: Sourced) -> tuple[Failure, ...]:
+        """Judge a case and count it; one that was judged before is not run again (TooDeadly).
+
+        Returns the failures that no known deviation explains (DeviationError).
+        """
+        interrupt.check()
+        if self.worker.deaths >= _MOST_DEATHS:
+            raise TooDeadly
+        case = sourced.case
+        if case.id in self._verdicts:
+            return self._verdicts[case.id].unknown
+        explained = self._run(sourced)
+        self.origins[sourced.origin] = self.origins.get(sourced.origin, 0) + 1
+        if self.cases % _REPORT_EVERY == 0:
+            self.progressed(self.cases)
+        self._count(explained, sourced)
+        return explained.unknown
+
+    def _count(self, explained: Explained, sourced: Sourced) -> None:
+        failures = explained.unknown
+        if failures:
+            self.failed += 1
+        elif explained.known:
+            self.known.add(sourced.case.id)
+        _add_one(self.failed_by_root, {failure.root for failure in failures})
+        objecting = {failure.oracle for failure in failures}
+        _add_one(self.failures_by_oracle, objecting)
+        _add_one(self.known_by_oracle, {f.oracle for _, f in explained.known} - objecting)
+        note(self.occurred, explained, sourced)
+
+    def minimise(self, failure: Failure, sourced: Sourced) -> tuple[Failure, Sourced]:
+        """The smallest case found that fails by the same root, and how it fails."""
+
+        def fails(smaller: Sourced) -> Failure | None:
+            failures = self._try(smaller).unknown
+            return next((other for other in failures if other.root == failure.root), None)
+
+        return self._minimise(failure, sourced, fails)
+
+    def minimise_known(self) -> list[Sourced]:
+        """Make the smallest case of each known deviation smaller.
+
+        Returns cases met on the way in which something else is wrong, one for each set of
+        root causes: there an expression is too narrow, or another mistake begins.
+        """
+        others: dict[frozenset[Root], Sourced] = {}
+        for occurrence in self.occurred.values():
+            name, root = occurrence.deviation.id, occurrence.failure.root
+
+            def deviates(smaller: Sourced, name: str = name, root: Root = root) -> Failure | None:
+                explained = self._try(smaller)
+                if explained.unknown:
+                    roots = frozenset(failure.root for failure in explained.unknown)
+                    others.setdefault(roots, smaller)
+                    return None
+                known = explained.known
+                return next((f for d, f in known if d.id == name and f.root == root), None)
+
+            found = self._minimise(occurrence.failure, occurrence.smallest, deviates)
+            occurrence.failure, occurrence.smallest = found
+        for other in others.values():  # they are no mere attempts: who checks them counts them
+            self._verdicts.pop(other.case.id, None)
+        return list(others.values())
+
+    def _minimise(
+        self,
+        failure: Failure,
+        sourced: Sourced,
+        wanted: Callable[[Sourced], Failure | None],
+    ) -> tuple[Failure, Sourced]:
+        """The smallest case found that fails as wanted, and how it fails."""
+        best = {sourced.case.id: failure}
+
+        def fails(case: Case) -> bool:
+            found = wanted(Sourced(case, sourced.origin, sourced.source))
+            if found is not None:
+                best[case.id] = found
+            return found is not None
+
+        tries = _DEADLY_TRIES if failure.oracle == "process" else _TRIES
+        smallest = shrink(sourced.case, fails, tries)
+        return best[smallest.id], Sourced(smallest, sourced.origin, sourced.source)
+
+    def _try(self, sourced: Sourced) -> Explained:
+        """The verdict on a case, not counted; no failures if it makes no sense."""
+        case = sourced.case
+        known = self._verdicts.get(case.id)
+        if known is not None:
+            return known
+        if case.fault and not self.operation.faults[case.fault].applies(case):
+            return Explained((), ())  # nothing would be wrong with it, so no error is right
+        try:
+            return self._run(sourced)
+        except InvalidCaseError:
+            return Explained((), ())
+
+    def news(self, failures: tuple[Failure, ...]) -> Failure | None:
+        """The first failure that no known root cause accounts for.
+
+        A known mistake accounts for what else is wrong in its own smallest case, and
+        wrong lengths for wrong bounds, any for what a kernel then sees. Anything beyond
+        that is another mistake, though the known one shows in the same case.
+        """
+        roots = {failure.root for failure in failures}
+        present = [found for root, found in self.found.items() if root in roots]
+        accounted = {group for found in present for group in found.groups}
+        if "lengths" in accounted:
+            accounted.add("bounds")
+        if present:
+            accounted.add(CONSUMER)
+        for failure in failures:
+            if failure.root not in self.found and failure.group not in accounted:
+                return failure
+        return None
+
+    def record(self, failure: Failure, smallest: Sourced, first: Sourced) -> None:
+        """Make a root cause known."""
+        shown = self._verdicts.get(smallest.case.id, Explained((failure,), ())).unknown
+        groups = frozenset(other.group for other in (failure, *shown))
+        self.found.setdefault(failure.root, Found(failure, smallest, first, groups))
+
+    def repeat_in_fresh_process(self) -> None:
+        """Judge some cases again in a new worker, the last first: oracle 6."""
+        self.worker.restart()
+        for case, digest in reversed(self._digests):
+            sourced = Sourced(case, "fuzz", "fresh process")
+            self.ledger.announce(sourced)
+            verdict = self.worker.judge(case, digested=True)
+            self.ledger.settle(case, explain(self.deviations, case, verdict.failures))
+            if verdict.digest == digest:
+                continue
+            got = verdict.failures[0].diagnosis if verdict.failures else verdict.digest
+            failure = msgspec.structs.replace(FRESH_PROCESS, expected=digest, got=got)
+            explained = explain(self.deviations, case, (failure,))
+            self._count(explained, sourced)
+            if explained.unknown:
+                self.record(failure, sourced, sourced)
+                return
+
+    def _run(self, sourced: Sourced) -> Explained:
+        case = sourced.case
+        self.ledger.announce(sourced)
+        wanted = len(self._digests) < _FRESH_CASES
+        verdict = self.worker.judge(case, digested=wanted)
+        explained = explain(self.deviations, case, verdict.failures)
+        self.ledger.settle(case, explained)
+        self.checks = [a + b for a, b in zip(self.checks, verdict.checks, strict=True)]
+        if len(self._verdicts) < _MEMORY:
+            self._verdicts[case.id] = explained
+        if verdict.digest and not explained.unknown:
+            self._digests.append((case, verdict.digest))
+        return explained
+
+
+def _add_one(counts: dict[Any, int], keys: Iterable[Any]) -> None:
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1

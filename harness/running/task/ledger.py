@@ -1,0 +1,67 @@
+"""Write-ahead ledger: one JSON line before a candidate sees a case, one after.
+
+The line goes to the file in one write, so that it is there even if the process dies
+in the call. Large batches are written once and then referred to by their hash.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from attnproof.harness.model.case import Case, Sourced, encode
+from attnproof.harness.running.task.deviations import Explained
+
+_LARGE = 4096
+_encode = msgspec.json.encode
+
+
+class Ledger:
+    """Append-only file of what was tried and how it ended."""
+
+    def __init__(self, path: Path, operation: str, candidate: str) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        self._head = f'"operation":"{operation}","candidate":"{candidate}"'.encode()
+        self._batches: set[str] = set()
+
+    def announce(self, sourced: Sourced) -> None:
+        """Write the case before it is run."""
+        case, encoded = sourced.case, encode(sourced.case)
+        if len(encoded) > _LARGE and case.batch is not None:
+            encoded = self._refer(case)
+        origin = _encode({"origin": sourced.origin, "source": sourced.source})[1:-1]
+        self._write(
+            b'{"event":"case","id":"%s",%s,%s,"case":%s}\n'
+            % (case.id.encode(), self._head, origin, encoded)
+        )
+
+    def settle(self, case: Case, explained: Explained) -> None:
+        """Write how the case ended: failures, and behind them those that are known."""
+        found = _encode([[f.oracle, f.field, f.diagnosis] for f in explained.unknown])
+        pairs = [[d.id, f.oracle, f.field, f.diagnosis] for d, f in explained.known]
+        known = b',"known":%s' % _encode(pairs) if pairs else b""
+        self._write(
+            b'{"event":"verdict","id":"%s",%s,"failures":%s%s}\n'
+            % (case.id.encode(), self._head, found, known)
+        )
+
+    def _refer(self, case: Case) -> bytes:
+        batch = _encode(case.batch, order="deterministic")
+        name = hashlib.blake2b(batch, digest_size=6).hexdigest()
+        if name not in self._batches:
+            self._batches.add(name)
+            self._write(b'{"event":"batch","batch_id":"%s","batch":%s}\n' % (name.encode(), batch))
+        rest = {"operation": case.operation, "batch_id": name, "params": case.params}
+        return _encode(rest | ({"fault": case.fault} if case.fault else {}))
+
+    def _write(self, line: bytes) -> None:
+        if os.write(self._descriptor, line) != len(line):
+            raise OSError(errno.ENOSPC, "the ledger could not be written whole")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)

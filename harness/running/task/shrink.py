@@ -1,0 +1,176 @@
+"""Make a failing case smaller that Hypothesis did not draw, or could not make smaller.
+
+Greedy: the first simpler case that still fails in the same way is taken, until none
+does. Operations derive what depends on the batch when they make the call, so any
+batch fits any arguments; a case that makes no sense simply does not fail.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.model.case import Batch, Case
+
+_WORK = 2_000_000
+"""Requests and tokens that all tries together may hold: large cases get fewer tries."""
+
+
+SHRINK_SECONDS = 30.0
+"""How long one finding may be shrunk, by Hypothesis and then again here."""
+
+
+def shrink(case: Case, fails: Callable[[Case], bool], tries: int) -> Case:
+    """The smallest case found for which `fails` still holds, after at most `tries` calls."""
+    end = time.monotonic() + SHRINK_SECONDS
+    seen, work = {case.id}, _WORK
+    progress = True
+    while progress:
+        progress = False
+        for smaller in simpler(case):
+            if smaller.id in seen:
+                continue
+            seen.add(smaller.id)
+            tries -= 1
+            work -= smaller.num_requests + smaller.num_tokens
+            if tries < 0 or work < 0 or time.monotonic() > end:
+                return case
+            if fails(smaller):
+                case, progress = smaller, True
+                break
+    return case
+
+
+def simpler(case: Case) -> Iterator[Case]:
+    """Simpler cases, the boldest steps first."""
+    if case.batch is not None:
+        for batch in _simpler_batches(case.batch):
+            yield msgspec.structs.replace(case, batch=batch)
+    # Numbers before lists: a shorter range makes many list entries unnecessary at once.
+    for name, value in sorted(case.params.items(), key=lambda item: isinstance(item[1], list)):
+        for simple in _simpler_values(value):
+            yield msgspec.structs.replace(case, params=case.params | {name: simple})
+
+
+def _simpler_batches(batch: Batch) -> Iterator[Batch]:
+    if batch.subclassed:
+        yield msgspec.structs.replace(batch, subclassed=False)
+    rows = width = batch.num_requests
+    while width:
+        for start in range(0, rows, width):
+            yield _without(batch, range(start, min(rows, start + width)))
+        width //= 2
+    yield from _plainer(batch)
+    for row in range(rows):
+        for query_len in _smaller(batch.query_lens[row]):
+            yield _rebuilt(batch, _with(batch.query_lens, row, query_len), batch.computed_lens)
+        for computed in _smaller(batch.computed_lens[row]):
+            yield _rebuilt(batch, batch.query_lens, _with(batch.computed_lens, row, computed))
+    ascending = _rebuilt(batch, batch.query_lens, batch.computed_lens)
+    if ascending != batch:
+        yield ascending
+
+
+def _plainer(batch: Batch) -> Iterator[Batch]:
+    """One optional thing less."""
+    for name, plain in (
+        ("padded_requests", 0),
+        ("padded_tokens", 0),
+        ("spare_columns", 0),
+        ("spare_slots", 0),
+        ("query_slack", 0),
+        ("seq_slack", 0),
+        ("dtype", "int32"),
+        ("strided", False),
+        ("causal", True),
+        ("logits_indices", None),
+        ("logits_padding", 0),
+        ("num_logits", None),
+        ("encoder_seq_lens", None),
+        ("dcp_local_seq_lens", None),
+    ):
+        value = getattr(batch, name)
+        if value != plain:
+            yield _fitted(msgspec.structs.replace(batch, **{name: plain}))
+        if isinstance(value, int) and not isinstance(value, bool) and value > 1:
+            yield _fitted(msgspec.structs.replace(batch, **{name: 1}))
+
+
+def _smaller(value: int) -> Iterator[int]:
+    for simple in (0, 1, value // 2, value - 1):
+        if 0 <= simple < value:
+            yield simple
+
+
+def _with(values: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def _without(batch: Batch, rows: range) -> Batch:
+    def keep(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(value for row, value in enumerate(values) if row not in rows)
+
+    return _fitted(
+        msgspec.structs.replace(
+            batch,
+            query_lens=keep(batch.query_lens),
+            computed_lens=keep(batch.computed_lens),
+            blocks=keep(batch.blocks),
+        )
+    )
+
+
+def _rebuilt(batch: Batch, query_lens: tuple[int, ...], computed: tuple[int, ...]) -> Batch:
+    """The batch with other lengths, its blocks kept as far as they go or numbered upwards."""
+    plain = make_batch(list(query_lens), list(computed), batch.block_size)
+    blocks = tuple(
+        old[: len(new)] if len(new) <= len(old) else new
+        for old, new in zip(batch.blocks, plain.blocks, strict=True)
+    )
+    same = (query_lens, computed) == (batch.query_lens, batch.computed_lens)
+    changed = msgspec.structs.replace(
+        batch,
+        query_lens=query_lens,
+        computed_lens=computed,
+        blocks=plain.blocks if same else blocks,
+    )
+    return _fitted(changed)
+
+
+def _fitted(batch: Batch) -> Batch:
+    """The batch with its optional fields cut to its rows and tokens."""
+    rows = batch.num_requests + batch.padded_requests
+    tokens = batch.num_tokens + batch.padded_tokens
+    changes: dict[str, Any] = {}
+    for name in ("encoder_seq_lens", "dcp_local_seq_lens"):
+        values = getattr(batch, name)
+        if values is not None:
+            changes[name] = (*values, *[0] * rows)[:rows]
+    if batch.logits_indices is not None:
+        changes["logits_indices"] = tuple(i for i in batch.logits_indices if i < tokens)
+    return msgspec.structs.replace(batch, **changes)
+
+
+def _simpler_values(value: Any) -> Iterator[Any]:
+    if isinstance(value, bool):
+        if value:
+            yield False
+    elif isinstance(value, int):
+        yield from _smaller(value)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            for simple in _simpler_values(item):
+                yield value | {name: simple}
+    elif isinstance(value, list):
+        width = len(value)
+        while width:
+            for start in range(0, len(value), width):
+                yield value[:start] + value[start + width :]
+            width //= 2
+        for index, item in enumerate(value):
+            for simple in _simpler_values(item):
+                yield [*value[:index], simple, *value[index + 1 :]]

@@ -1,0 +1,1 @@
+"""Code of a worker process: calls the candidate."""

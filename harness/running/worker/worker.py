@@ -1,0 +1,202 @@
+"""The process in which a candidate runs; whatever the candidate does, only this process dies.
+
+The parent sends one frame a case and gets one reply. Standard output and error are
+files that the parent can read when there is no reply.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import signal
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+import torch
+
+from attnproof import reference
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Case, decode
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.verdict import Explanation, Failure, Verdict
+from attnproof.harness.operations.shared.playing import snippet
+from attnproof.harness.oracles import judge
+from attnproof.harness.oracles.device import DeviceLostError
+from attnproof.harness.oracles.equality import agrees, as_array, type_name
+from attnproof.harness.oracles.trial import PrintWatch, Trial
+from attnproof.harness.running.candidates import enter_lane, load, offered_by, withheld
+from attnproof.harness.running.worker.interpreter import spare_discarded_checks
+
+JUDGE, JUDGE_AND_DIGEST, EXPLAIN = b"J", b"D", b"E"
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The candidate is imported; `offers` are the operations it has functions for."""
+
+    offers: tuple[str, ...]
+    withheld: dict[str, str] = {}
+    """Why the candidate does not offer others, where it says so."""
+
+
+class Unloadable(msgspec.Struct, frozen=True, tag=True):
+    """The candidate's import failed."""
+
+    reason: str
+
+
+class Judged(msgspec.Struct, frozen=True, tag=True):
+    """The verdict on one case."""
+
+    verdict: Verdict
+
+
+class Explained(msgspec.Struct, frozen=True, tag=True):
+    """Both sides' outputs for one case."""
+
+    explanation: Explanation
+
+
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    """The candidate has made the device unusable for this process."""
+
+    reason: str
+    log: str
+
+
+class Invalid(msgspec.Struct, frozen=True, tag=True):
+    """The harness itself failed on the case: it makes no sense, or we have a bug."""
+
+    reason: str
+
+
+Reply = Ready | Unloadable | Judged | Explained | Lost | Invalid
+PRINTS = Failure(
+    oracle="process",
+    field="",
+    diagnosis="writes to standard output",
+    message="the candidate wrote to standard output",
+)
+
+
+def serve(
+    candidate: Candidate,
+    operations: dict[str, Operation],
+    connection: Connection,
+    memory_bytes: int,
+) -> None:
+    """Answer frames until the parent closes the connection. Never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.enable(file=2, all_threads=False)
+    enter_lane(candidate)
+    if candidate.lane == "interpreter":
+        spare_discarded_checks()
+    try:
+        module = load(candidate)
+    except BaseException as error:  # an import may raise anything
+        _send(connection, Unloadable(f"{type(error).__name__}: {error}"[:500]))
+        os._exit(0)
+    offers = {name: offered_by(module, op) for name, op in operations.items()}
+    for operation in operations.values():
+        if operation.get_ready is not None:
+            operation.get_ready()
+    offered = tuple(name for name, offer in offers.items() if offer is not None)
+    reasons = {name: reason for name in offers if (reason := withheld(module, name))}
+    _send(connection, Ready(offered, reasons))
+    if candidate.lane != "cuda":
+        _limit_memory(memory_bytes)
+    watch = PrintWatch()
+    watch.take()
+    while True:
+        try:
+            frame = connection.recv_bytes()
+        except EOFError:
+            os._exit(0)
+        case = decode(frame[1:])
+        trial = _trial(operations[case.operation], case, offers[case.operation], candidate)
+        _send(connection, _answer(frame[:1], trial, watch, candidate.target))
+
+
+def _trial(operation: Operation, case: Case, offer: Any, candidate: Candidate) -> Trial:
+    return Trial(operation, case, offer, offered_by(reference, operation), candidate.device)
+
+
+def _answer(kind: bytes, trial: Trial, watch: PrintWatch, target: str) -> Reply:
+    try:
+        if kind == EXPLAIN:
+            return Explained(explain(trial, target))
+        verdict = judge(trial, digested=kind == JUDGE_AND_DIGEST)
+    except DeviceLostError as error:
+        log = "".join(traceback.format_exception(error.__cause__)[-12:])
+        return Lost(str(error).splitlines()[0][:200], log)
+    except Exception as error:  # ours: the parent must hear of it, whatever it is
+        return Invalid(f"{type(error).__name__}: {error}")
+    printed = watch.take()
+    if printed:
+        shout = msgspec.structs.replace(PRINTS, got=printed[:200], log=printed)
+        verdict = msgspec.structs.replace(verdict, failures=(*verdict.failures, shout))
+    return Judged(verdict)
+
+
+def explain(trial: Trial, target: str) -> Explanation:
+    """All output fields of the first call beside the reference's; a sequence as a program."""
+    made = trial.first
+    if trial.case.fault:
+        return Explanation([], made.log)
+    outputs = []
+    for name, right in trial.expected.items():
+        got = made.outputs.get(name)
+        outputs.append(
+            {
+                "field": name,
+                "expected": _plain(right),
+                "got": _plain(got),
+                "expected_type": type_name(right),
+                "got_type": type_name(got),
+                "equal": agrees(trial.operation, name, right, got),
+            }
+        )
+    if trial.operation.sequence is None:
+        return Explanation(outputs, made.log)
+    script = made.call.args[0]
+    return Explanation(
+        outputs,
+        made.log,
+        [(line.label, line.code) for line in script.lines],
+        snippet(trial.operation, script, trial.function, target),
+    )
+
+
+def _plain(value: Any) -> Any:
+    array = as_array(value)
+    if array is not None:
+        return array.tolist()
+    return value if isinstance(value, bool | int | str | list | None) else repr(value)
+
+
+def _limit_memory(extra_bytes: int) -> None:
+    """Let the process grow by at most `extra_bytes` of address space."""
+    with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + extra_bytes, hard))
+
+
+def _send(connection: Connection, reply: Reply) -> None:
+    connection.send_bytes(msgspec.msgpack.encode(reply))
+
+
+def warm_up() -> None:
+    """Load once what every worker needs, before the first one is forked.
+
+    Compiling anything makes numba set up its compiler, 0.3 s that each worker would
+    spend on its first case. Triton must not be among what is loaded: it decides at its
+    import whether it interprets.
+    """
+    import numba
+
+    torch.set_num_threads(1)
+    numba.njit("int64(int64)")(lambda number: number)

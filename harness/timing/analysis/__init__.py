@@ -1,0 +1,1 @@
+"""Samples to figures, verdicts and baselines."""

@@ -1,0 +1,239 @@
+"""Timings kept as a file, with raw samples and the machine that they are of.
+
+A file that is missing and one that is damaged are two different things, each said in one
+line, and neither is a pass.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from attnproof.harness.model.candidate import Lane
+from attnproof.harness.model.run import Environment
+from attnproof.harness.model.timing import BaselineState, Bench, Costs, Noise, Steps, Timing
+from attnproof.harness.running.errors import InfrastructureError, UsageError
+from attnproof.harness.timing.plan.timetable import STEP
+
+FOLDER = Path("reports/baselines")
+SCHEMA: Final = "attnproof.baseline/2"
+"""Another number whenever times are measured otherwise, as they can't be compared then."""
+Nanoseconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What times depend on; names as in `Environment`."""
+
+    cpu: str
+    cpus: int
+    platform: str
+    python: str
+    torch: str
+    numpy: str
+    triton: str | None
+    numba: str | None
+    gpu: str | None
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One timing, as in `Timing`."""
+
+    operation: str
+    candidate: str
+    lane: Lane
+    workload: str
+    case_id: str
+    calls: int
+    host_ns: Annotated[list[Nanoseconds], msgspec.Meta(min_length=1)]
+    device_ns: list[Nanoseconds]
+    costs: Costs
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """What makes two timings the same: the input too, not only its name."""
+        return (self.operation, self.candidate, self.workload, self.lane, self.case_id)
+
+    @property
+    def label(self) -> str:
+        """For a person to read."""
+        return f"{self.operation} / {self.candidate} / {self.workload}"
+
+
+class KeptStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine step, as in `Step`."""
+
+    source: str
+    case_id: str
+    ns: Annotated[list[Nanoseconds], msgspec.Meta(min_length=1)]
+
+
+class KeptSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate through the steps of a trace, as in `Steps`."""
+
+    trace: str
+    candidate: str
+    operations: tuple[str, ...]
+    steps: list[KeptStep]
+
+    @property
+    def key(self) -> tuple[str, str, tuple[str, ...]]:
+        """What makes two of them the same: the work of a step too."""
+        return (self.trace, self.candidate, self.operations)
+
+    @property
+    def operation(self) -> str:
+        """What stands where another timing names its operation."""
+        return STEP
+
+    @property
+    def workload(self) -> str:
+        """All steps of the trace are compared at once."""
+        return self.trace
+
+    @property
+    def label(self) -> str:
+        """For a person to read."""
+        return f"{STEP} / {self.candidate} / {self.trace} ({', '.join(self.operations)})"
+
+    @property
+    def samples(self) -> dict[tuple[str, str], list[float]]:
+        """Nanoseconds by step: the input too, not only its name."""
+        return {(step.source, step.case_id): step.ns for step in self.steps}
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything in a file."""
+
+    schema: Literal["attnproof.baseline/2"]
+    name: str
+    created: str
+    """ISO 8601, UTC."""
+    commit: str | None
+    machine: Machine
+    noise: Noise
+    control_ns: Annotated[list[Nanoseconds], msgspec.Meta(min_length=1)]
+    entries: list[Entry]
+    steps: list[KeptSteps]
+
+
+class _Schema(msgspec.Struct):
+    schema: str
+
+
+class BaselineError(Exception):
+    """A baseline that cannot be read, in one line; `state` says why."""
+
+    def __init__(self, state: BaselineState, text: str) -> None:
+        super().__init__(text)
+        self.state = state
+
+
+def path_of(name: str, folder: Path = FOLDER) -> Path:
+    """The file of a baseline (UsageError for a name that is not a plain file name)."""
+    plain = name.replace("-", "").replace("_", "").replace(".", "")
+    if not plain.isalnum() or not plain.isascii() or name.startswith((".", "-")):
+        raise UsageError(
+            f"baseline {name!r}: a name is letters, digits, '-', '_' and '.', such as main-2"
+        )
+    return folder / f"{name}.json"
+
+
+def save(path: Path, bench: Bench, environment: Environment) -> None:
+    """Write a run's timings; an older file is replaced as a whole (InfrastructureError)."""
+    baseline = Baseline(
+        schema=SCHEMA,
+        name=path.stem,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=environment.commit,
+        machine=machine_of(environment),
+        noise=bench.noise,
+        control_ns=bench.control_ns,
+        entries=[entry_of(timing) for timing in bench.timings],
+        steps=[kept(steps) for steps in bench.steps if steps.steps],
+    )
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_bytes(msgspec.json.encode(baseline) + b"\n")
+        scratch.replace(path)
+    except OSError as error:
+        raise InfrastructureError(
+            f"baseline {path} could not be written: {error.strerror}"
+        ) from None
+    finally:
+        with suppress(OSError):  # mostly it is not there any more
+            scratch.unlink()
+
+
+def load(path: Path) -> Baseline:
+    """The baseline in a file (BaselineError if it is missing or damaged)."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Baseline)
+    except FileNotFoundError:
+        raise BaselineError(
+            "missing", f"there is no baseline {path}; make one with --save-baseline {path.stem}"
+        ) from None
+    except OSError as error:
+        raise BaselineError(
+            "damaged", f"baseline {path} cannot be read: {error.strerror}"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BaselineError(
+            "damaged",
+            f"baseline {path} {_damage(path, error)}; make it again with --save-baseline",
+        ) from None
+
+
+def _damage(path: Path, error: Exception) -> str:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        schema = msgspec.json.decode(path.read_bytes(), type=_Schema).schema
+        if schema.startswith("attnproof.baseline/") and schema != SCHEMA:
+            return f"has schema {schema!r}, expected {SCHEMA!r}"
+    return f"is damaged ({str(error).splitlines()[0]})"
+
+
+def machine_of(environment: Environment) -> Machine:
+    """The part of an environment that times depend on."""
+    return Machine(**{name: getattr(environment, name) for name in Machine.__struct_fields__})
+
+
+def differences(old: Machine, new: Machine) -> list[str]:
+    """What differs, such as "torch 2.12.0, here 2.13.0"."""
+    pairs = [(name, getattr(old, name), getattr(new, name)) for name in Machine.__struct_fields__]
+    return [f"{name} {was}, here {now}" for name, was, now in pairs if was != now]
+
+
+def entry_of(timing: Timing) -> Entry:
+    """What is kept of a timing."""
+    return Entry(
+        operation=timing.operation,
+        candidate=timing.candidate,
+        lane=timing.lane,
+        workload=timing.workload.name,
+        case_id=timing.case_id,
+        calls=timing.calls,
+        host_ns=timing.host_ns,
+        device_ns=timing.device_ns,
+        costs=timing.costs,
+    )
+
+
+def kept(steps: Steps) -> KeptSteps:
+    """What is kept of a candidate's steps."""
+    return KeptSteps(
+        trace=steps.trace,
+        candidate=steps.candidate,
+        operations=steps.operations,
+        steps=[KeptStep(source=one.source, case_id=one.case_id, ns=one.ns) for one in steps.steps],
+    )
+
+
+def control_of(samples: list[float]) -> float:
+    """Median of the control's samples in nanoseconds, 1 where there are none."""
+    return median(samples) if samples else 1.0

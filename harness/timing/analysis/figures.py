@@ -1,0 +1,76 @@
+"""From samples to figures: medians with intervals, ratios with a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attnproof.harness.model.timing import Clock, Comparison, Noise, Timing
+from attnproof.harness.timing.plan.entries import Entry, Measured
+from attnproof.harness.timing.plan.standing import Standing
+from attnproof.harness.timing.statistics import interval, mann_whitney, ratio, verdict
+
+
+def timings(entry: Entry, measured: Measured, standings: dict[str, Standing]) -> Iterator[Timing]:
+    """What each candidate took on one entry."""
+    for sample in measured.samples:
+        assert sample.costs is not None
+        standing = standings[sample.name]
+        yield Timing(
+            operation=entry.operation.name,
+            section=entry.operation.section,
+            candidate=sample.name,
+            lane=standing.lane,
+            workload=entry.workload,
+            case_id=entry.case.id,
+            deviations=standing.known(entry.case),
+            calls=sample.calls,
+            host_ns=[round(ns, 1) for ns in sample.host_ns],
+            device_ns=[round(ns, 1) for ns in sample.device_ns],
+            host=interval(sample.host_ns),
+            device=interval(sample.device_ns) if sample.device_ns else None,
+            costs=sample.costs,
+        )
+
+
+def comparisons(entry: Entry, measured: Measured, peer: str, noise: Noise) -> Iterator[Comparison]:
+    """Everybody beside the peer, by each clock."""
+    by_name = {sample.name: sample for sample in measured.samples}
+    other = by_name.pop(peer, None)
+    if other is None:
+        return
+    paired = measured.together
+    for name, sample in by_name.items():
+        times: list[tuple[Clock, list[float], list[float]]] = [
+            ("host", sample.host_ns, other.host_ns),
+            ("device", sample.device_ns, other.device_ns),
+        ]
+        for clock, mine, others in times:
+            if mine and others:
+                yield _compared(entry, name, peer, clock, mine, others, noise, paired=paired)
+
+
+def _compared(
+    entry: Entry,
+    name: str,
+    peer: str,
+    clock: Clock,
+    samples: list[float],
+    others: list[float],
+    noise: Noise,
+    *,
+    paired: bool,
+) -> Comparison:
+    found, low, high = ratio(samples, others, paired=paired)
+    p_value = mann_whitney(samples, others)
+    return Comparison(
+        operation=entry.operation.name,
+        workload=entry.workload.name,
+        candidate=name,
+        peer=peer,
+        clock=clock,
+        ratio=found,
+        low=low,
+        high=high,
+        p_value=p_value,
+        verdict=verdict(found, low, high, p_value, noise),
+    )

@@ -1,0 +1,105 @@
+"""Which cases of which operations are timed, and under what name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from attnproof.harness.cases.steps.workloads import Timed, Trace
+from attnproof.harness.model.case import Batch, Case, Origin, Sourced
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.timing import Workload
+
+REORDER = "reorder_batch_to_split_decodes_and_prefills"
+STEP_OPERATIONS = (
+    REORDER,
+    "split_decodes_and_prefills",
+    "build_slot_mapping",
+    "split_attn_metadata",
+    "make_local_attention_virtual_batches",
+    "XFormersAttentionMetadataBuilder",
+)
+"""What an engine step asks for, in order."""
+STEP = "whole step"
+"""What stands where another timing names its operation."""
+
+
+class TimedCase(NamedTuple):
+    """One case of one operation."""
+
+    operation: Operation
+    workload: Workload
+    case: Case
+
+    @property
+    def sourced(self) -> Sourced:
+        """For the run that verifies it."""
+        origin: Origin = "trace" if self.workload.kind == "trace" else "boundary"
+        return Sourced(self.case, origin, f"timed: {self.workload.name}")
+
+
+class TimedStep(NamedTuple):
+    """One engine step of a trace: a case of each operation."""
+
+    trace: str
+    workload: Workload
+    cases: tuple[TimedCase, ...]
+
+
+def why_never(operation: Operation) -> str:
+    """Why an operation is not timed on any workload, "" if it is on some."""
+    if operation.sequence is not None:
+        return "a sequence of many calls: its parts are timed by themselves"
+    return operation.untimed
+
+
+def timed_cases(
+    operations: Sequence[Operation], workloads: Iterable[Timed], *, real_sizes: bool = False
+) -> list[TimedCase]:
+    """Every distinct case; with `real_sizes` those that only a GPU computes in time, too."""
+    cases: dict[str, TimedCase] = {}
+    batches = list(workloads)
+    for operation in operations:
+        for timed in _of(operation, batches, real_sizes) if not why_never(operation) else ():
+            cases.setdefault(timed.case.id, timed)
+    return list(cases.values())
+
+
+def _of(operation: Operation, batches: list[Timed], real_sizes: bool) -> Iterator[TimedCase]:
+    choose = operation.timed or operation.from_batch
+    for workload, batch in batches:
+        for case in choose(batch):
+            yield TimedCase(operation, workload, case)
+    large = [(f"{name}, real size", case) for name, case in operation.large()] if real_sizes else []
+    for name, case in (*operation.timed_models(), *large):
+        sizes = {"requests": case.num_requests, "tokens": case.num_tokens}
+        yield TimedCase(operation, Workload(name=name, kind="model", **sizes), case)
+
+
+def timed_steps(operations: Sequence[Operation], trace: Trace) -> Iterator[TimedStep]:
+    """The steps of a trace; what comes after the reordering gets the decodes first."""
+    by_name = {operation.name: operation for operation in operations}
+    for workload, batch in trace.steps:
+        cases = []
+        for name in STEP_OPERATIONS:
+            if name in by_name:
+                found = _case_of_step(by_name[name], batch)
+                cases += [TimedCase(by_name[name], workload, case) for case in found]
+        yield TimedStep(trace.name, workload, tuple(cases))
+
+
+def _case_of_step(operation: Operation, batch: Batch) -> Iterable[Case]:
+    if operation.name == REORDER:
+        params = {"query_lens": list(batch.query_lens), "decode_threshold": 1}
+        return [Case(REORDER, None, params)]
+    return (operation.timed or operation.from_batch)(decodes_first(batch))
+
+
+def decodes_first(batch: Batch) -> Batch:
+    """The batch with requests of one query token in front, otherwise in their order."""
+    rows = sorted(range(batch.num_requests), key=lambda row: batch.query_lens[row] > 1)
+    fields = ("query_lens", "computed_lens", "blocks")
+    lists = {name: tuple(getattr(batch, name)[row] for row in rows) for name in fields}
+    return msgspec.structs.replace(batch, **lists)

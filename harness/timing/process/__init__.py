@@ -1,0 +1,1 @@
+"""Code of the process that takes timings."""

@@ -1,0 +1,126 @@
+"""The clocks: nanoseconds of the host, and of the device where there is one.
+
+The host's clock is looked at before it is trusted: how fine it is and what a reading of
+it costs say how long a sample must last. On a GPU a call is also timed by events, with
+the L2 cache overwritten before it and the host ahead of the device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from itertools import pairwise, repeat
+from statistics import median
+from typing import Any, NamedTuple
+
+from attnproof.harness.running.errors import InfrastructureError
+
+Thunk = Callable[[], Any]
+"""What a clock runs: a call with its arguments."""
+Read = Callable[[], int]
+_READINGS = 2000
+_MOST_READINGS = 5_000_000
+"""Readings after which a clock that has not moved counts as standing still: a second or so."""
+_SHORTEST_SAMPLE_NS = 50_000.0
+_STEPS_A_SAMPLE = 500
+"""Steps of the clock, or readings of it, that one sample lasts at least: 0.2 % of error."""
+_LONGEST_SAMPLE_NS = 50e6
+_SLEEP_CYCLES = 2_000_000
+"""Of the device, about a millisecond: the time that the host has to get ahead."""
+_CYCLES_A_NS = 2
+
+
+class HostClock(NamedTuple):
+    """What one reading after another of a clock shows."""
+
+    resolution_ns: float
+    """Smallest step that it was seen to make."""
+    overhead_ns: float
+    """What one reading costs."""
+
+    @property
+    def least_sample_ns(self) -> float:
+        """How long a sample must last so that neither step nor reading shows in it."""
+        return max(_SHORTEST_SAMPLE_NS, _STEPS_A_SAMPLE * max(self))
+
+
+def examine(read: Read = time.perf_counter_ns) -> HostClock:
+    """Resolution and overhead of a clock (InfrastructureError if nothing can be timed by it)."""
+    readings = [read() for _ in range(_READINGS)]
+    steps = [later - earlier for earlier, later in pairwise(readings)]
+    forward = [step for step in steps if step > 0]
+    clock = HostClock(min(forward, default=_next_step(read)), max(0.0, median(steps)))
+    if clock.least_sample_ns > _LONGEST_SAMPLE_NS:
+        raise InfrastructureError(
+            f"the clock is too coarse: it moves in steps of {clock.resolution_ns / 1e6:.3g} ms, "
+            f"and nothing can be timed beyond {_LONGEST_SAMPLE_NS / _STEPS_A_SAMPLE / 1e6:.3g} ms; "
+            "use a machine whose time.perf_counter_ns is finer"
+        )
+    return clock
+
+
+def _next_step(read: Read) -> float:
+    """How far a clock jumps that did not move while it was read (InfrastructureError if never)."""
+    first = read()
+    for _ in range(_MOST_READINGS):
+        step = read() - first
+        if step > 0:
+            return step
+    raise InfrastructureError(
+        "the clock stands still: time.perf_counter_ns never moved; nothing can be timed here"
+    )
+
+
+@lru_cache(maxsize=1)
+def host_clock() -> HostClock:
+    """The clock of this process, examined once (InfrastructureError as `examine`)."""
+    return examine()
+
+
+def time_calls(thunk: Thunk, calls: int, read: Read = time.perf_counter_ns) -> float:
+    """Nanoseconds of one call, the mean of `calls` in a row."""
+    times = repeat(None, calls)
+    begin = read()
+    for _ in times:
+        thunk()
+    return (read() - begin) / calls
+
+
+def time_each(thunks: Iterable[Thunk], calls: int, read: Read = time.perf_counter_ns) -> float:
+    """Nanoseconds of one call, the mean of `calls` different ones that are made once each."""
+    begin = read()
+    for thunk in thunks:
+        thunk()
+    return (read() - begin) / calls
+
+
+class DeviceClock:
+    """Times single calls on the GPU by events."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch: Any = torch
+        size = int(torch.cuda.get_device_properties(0).L2_cache_size)
+        self._flush = torch.empty(3 * size, dtype=torch.uint8, device="cuda")
+
+    def wait(self) -> None:
+        """Return when the device has done all that was launched."""
+        self._torch.cuda.synchronize()
+
+    def sample(self, thunk: Thunk, host_ns: float) -> float:
+        """Nanoseconds of one call on the device, which finds nothing in the L2 cache.
+
+        `host_ns` is what the call takes on the host: for longer than that the device
+        sleeps first, or the host's work between launches would count as the device's.
+        """
+        cuda = self._torch.cuda
+        first, last = (cuda.Event(enable_timing=True) for _ in range(2))
+        self._flush.zero_()
+        cuda._sleep(max(_SLEEP_CYCLES, int(2 * _CYCLES_A_NS * host_ns)))
+        first.record()
+        thunk()
+        last.record()
+        last.synchronize()
+        return float(first.elapsed_time(last)) * 1e6

@@ -1,0 +1,157 @@
+"""Checks of what `build_slot_mapping` and its forms for one sequence take (SPEC.md section 5).
+
+As in `checks`: no device tensor is read, so none of them synchronises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import index
+
+import torch
+
+from ..interface.errors import MetadataError
+from .common import check_device, check_int, check_length, check_offsets, check_tables, check_tensor
+
+
+def check_slot_mapping(
+    query_start_loc: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    block_table: torch.Tensor,
+    block_size: int,
+    num_padded_tokens: int | None,
+    start_idx: torch.Tensor | None,
+    out: torch.Tensor | None,
+) -> None:
+    """Everything `build_slot_mapping` requires (SPEC.md section 5); device tensors are not read."""
+    operation = "build_slot_mapping"
+    check_int(operation, "block_size", block_size, 1)
+    check_tensor(operation, "query_start_loc", query_start_loc, 1)
+    rows = query_start_loc.shape[0] - 1
+    if rows < 0:
+        raise MetadataError(operation, "query_start_loc", "empty", "at least one offset")
+    device = query_start_loc.device
+    for field, tensor, ndim in (
+        ("num_computed_tokens", num_computed_tokens, 1),
+        ("block_table", block_table, 2),
+        ("start_idx", start_idx, 1),
+    ):
+        if field != "start_idx" or tensor is not None:
+            checked = check_tensor(operation, field, tensor, ndim)
+            check_length(operation, field, checked, rows)
+            check_device(operation, field, checked, device)
+    if num_padded_tokens is not None:
+        check_int(operation, "num_padded_tokens", num_padded_tokens, 0)
+    if out is not None:
+        check_tensor(operation, "out", out, 1)
+        check_device(operation, "out", out, device)
+        if out.dtype is not torch.int64:
+            raise MetadataError(operation, "out", f"of dtype {out.dtype}", "int64")
+        if num_padded_tokens is not None and out.shape[0] < num_padded_tokens:
+            expected = f"at least num_padded_tokens = {num_padded_tokens}"
+            raise MetadataError(operation, "out", f"of length {out.shape[0]}", expected)
+        for field, tensor in (
+            ("query_start_loc", query_start_loc),
+            ("num_computed_tokens", num_computed_tokens),
+            ("block_table", block_table),
+            ("start_idx", start_idx),
+        ):
+            if tensor is not None and overlap(tensor, out):
+                raise MetadataError(operation, "out", f"in the memory of {field}", "memory apart")
+    if query_start_loc.is_cpu:
+        _check_slot_values(query_start_loc, num_computed_tokens, num_padded_tokens, out)
+
+
+def _check_slot_values(
+    query_start_loc: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    num_padded_tokens: int | None,
+    out: torch.Tensor | None,
+) -> None:
+    operation = "build_slot_mapping"
+    check_offsets(operation, "query_start_loc", query_start_loc)
+    if num_computed_tokens.numel() and int(num_computed_tokens.min()) < 0:
+        given = f"{int(num_computed_tokens.min())} at its least"
+        raise MetadataError(operation, "num_computed_tokens", given, "no negative length")
+    tokens = int(query_start_loc[-1])
+    if num_padded_tokens is not None and num_padded_tokens < tokens:
+        raise MetadataError(operation, "num_padded_tokens", num_padded_tokens, f"at least {tokens}")
+    if out is not None and out.shape[0] < tokens:
+        raise MetadataError(operation, "out", f"of length {out.shape[0]}", f"at least {tokens}")
+
+
+def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the memory from first to last element of one reaches into that of the other."""
+    start, stop = _memory(one)
+    other_start, other_stop = _memory(other)
+    return start < other_stop and other_start < stop and one.device == other.device
+
+
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """First address of the tensor's elements and the one behind the last."""
+    start = tensor.data_ptr()
+    if not tensor.numel() or not start:  # 0: a tensor without memory, as on the meta device
+        return start, start
+    steps = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (1 + steps) * tensor.element_size()
+
+
+def check_block_row(
+    operation: str,
+    block_tables: Mapping[int, Sequence[int]] | None,
+    seq_id: int,
+    range_start: int,
+    range_end: int,
+    block_size: int,
+) -> Sequence[int]:
+    """The block table of `seq_id`, long enough for positions [range_start, range_end)."""
+    check_tables(operation, block_tables)
+    if block_tables is None or seq_id not in block_tables:
+        given = "None" if block_tables is None else f"without sequence {seq_id}"
+        raise MetadataError(operation, "block_tables", given, f"a table for sequence {seq_id}")
+    check_range(operation, block_tables[seq_id], range_start, range_end, block_size)
+    return block_tables[seq_id]
+
+
+def check_blocks(
+    operation: str,
+    field: str,
+    block_table: Sequence[int],
+    range_start: int,
+    range_end: int,
+    block_size: int,
+) -> None:
+    """Require integers (TypeError), not negative, where positions [range_start, range_end) lie."""
+    if range_start >= range_end:
+        return
+    for column in range(range_start // block_size, -(-range_end // block_size)):
+        check_block(operation, f"{field}[{column}]", block_table[column])
+
+
+def check_block(operation: str, field: str, value: object) -> int:
+    """A block id, Python's integer or numpy's (TypeError), that is not negative."""
+    try:
+        block = index(value)  # type: ignore[arg-type]  # found out by trying
+    except TypeError:
+        given = type(value).__name__
+        raise TypeError(f"{operation}: {field} is {given}, expected int") from None
+    if block < 0:
+        raise MetadataError(operation, field, block, "at least 0")
+    return block
+
+
+def check_range(
+    operation: str,
+    block_table: Sequence[int],
+    range_start: int,
+    range_end: int,
+    block_size: int,
+) -> None:
+    """Require a block for each position of [range_start, range_end)."""
+    check_int(operation, "range_start", range_start, 0)
+    check_int(operation, "range_end", range_end, 0)
+    check_int(operation, "block_size", block_size, 1)
+    needed = -(-range_end // block_size)
+    if range_start < range_end and needed > len(block_table):
+        expected = f"at least {needed} for positions up to {range_end - 1}"
+        raise MetadataError(operation, "block_table", f"{len(block_table)} blocks", expected)

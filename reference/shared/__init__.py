@@ -1,0 +1,68 @@
+"""Implementations that `reference` and `optimized` share: there is nothing to make faster in them.
+
+`CommonAttentionMetadata` is here because its graph padding is.
+"""
+
+from .backend import (
+    AttentionBackend,
+    AttentionImpl,
+    AttentionMetadata,
+    AttentionMetadataBuilder,
+    AttentionMetadataBuilderV0,
+    AttentionState,
+    MLAAttentionImpl,
+)
+from .encoder_decoder import (
+    get_num_prefill_decode_query_kv_tokens,
+    get_seq_len_block_table_args,
+    is_all_cross_attn_metadata_set,
+    is_all_encoder_attn_metadata_set,
+)
+from .graph_state import CommonAttentionState
+from .kv_cache_layout import (
+    get_kv_cache_layout,
+    is_valid_kv_cache_layout,
+    set_kv_cache_layout,
+)
+from .layer_parameters import (
+    get_mla_dims,
+    get_per_layer_parameters,
+    infer_global_hyperparameters,
+)
+from .metadata import CommonAttentionMetadata
+from .sequence_slots import compute_slot_mapping_start_idx, is_block_tables_empty
+from .spec_decode import (
+    reshape_attn_output_for_spec_decode,
+    reshape_query_for_spec_decode,
+)
+from .subclasses import subclass_attention_backend, subclass_attention_metadata
+from .xformers import XFormersAttentionMetadata
+
+__all__ = [
+    "AttentionBackend",
+    "AttentionImpl",
+    "AttentionMetadata",
+    "AttentionMetadataBuilder",
+    "AttentionMetadataBuilderV0",
+    "AttentionState",
+    "CommonAttentionMetadata",
+    "CommonAttentionState",
+    "MLAAttentionImpl",
+    "XFormersAttentionMetadata",
+    "compute_slot_mapping_start_idx",
+    "get_kv_cache_layout",
+    "get_mla_dims",
+    "get_num_prefill_decode_query_kv_tokens",
+    "get_per_layer_parameters",
+    "get_seq_len_block_table_args",
+    "infer_global_hyperparameters",
+    "is_all_cross_attn_metadata_set",
+    "is_all_encoder_attn_metadata_set",
+    "is_block_tables_empty",
+    "is_valid_kv_cache_layout",
+    "reshape_attn_output_for_spec_decode",
+    "reshape_query_for_spec_decode",
+    "set_kv_cache_layout",
+    "subclass_attention_backend",
+    "subclass_attention_metadata",
+]
