@@ -18,7 +18,7 @@ from attnproof.harness.consumer.batch import truth_of_lists
 from attnproof.harness.consumer.diagnosis import who
 from attnproof.harness.consumer.sight import Mask, Sight, Truth
 from attnproof.harness.model.case import Batch
-from attnproof.harness.model.operation import Breach
+from attnproof.harness.model.operation import Violation
 
 _MOST_SCORES = 200_000
 
@@ -32,7 +32,7 @@ def attention_breaches(
     scale: float,
     window: int = 0,
     soft_cap: float = 0.0,
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """Output of the batch's tokens, (T, Hq, D), against attention over what each must see.
 
     `query` is what was given. Large batches are left to the reference.
@@ -46,7 +46,7 @@ def attention_breaches(
         place = farthest(expected, out)
         row = f"token {place[0]}, of request {sight.rows[place[0]]}," if place else "a token"
         text = f"{row} gets something else than attention over the keys that it must see"
-        yield Breach(field, "is not attention over the batch", text)
+        yield Violation(field, "is not attention over the batch", text)
 
 
 def _sight(batch: Batch, mask: Mask) -> Sight:
@@ -91,7 +91,7 @@ def held(attention: Attention, half: int) -> np.ndarray:
     return numbers.reshape(-1, *numbers.shape[2:])
 
 
-def new_key_breaches(attention: Attention, words: torch.Tensor, field: str) -> Iterator[Breach]:
+def new_key_breaches(attention: Attention, words: torch.Tensor, field: str) -> Iterator[Violation]:
     """Keys and values of the batch's tokens in the cache's words, (2, num_blocks, B, Hkv, D)."""
     truth, shape = truth_of_lists(attention.batch), attention.shape
     tokens = np.arange(len(truth.requests))
@@ -113,10 +113,10 @@ def read_back(truth: Truth, words: torch.Tensor, tokens: np.ndarray) -> np.ndarr
 
 def read_back_breaches(
     truth: Truth, same: np.ndarray, tokens: np.ndarray, field: str
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """The first of `tokens` that does not find what it wrote: `same` says it by element."""
     wrong = ~same.all((1, 2))
     if wrong.any():
         token = int(tokens[int(np.argmax(wrong))])
         text = f"{who(truth, token)} does not find at slot {truth.slots[token]} what it wrote"
-        yield Breach(field, "does not read back what was written", text)
+        yield Violation(field, "does not read back what was written", text)

@@ -16,7 +16,7 @@ from attnproof.harness.consumer.diagnosis import owner, position_of, what_is_wro
 from attnproof.harness.consumer.sight import CAUSAL, Mask, Sight, Truth, differing
 from attnproof.harness.consumer.tiny_attention import attention
 from attnproof.harness.model.case import Batch
-from attnproof.harness.model.operation import Breach, Outputs
+from attnproof.harness.model.operation import Violation, Outputs
 
 _TOLERANCE = 1e-9
 _FIELDS = {"lengths": "seq_lens", "blocks": "block_table_tensor"}
@@ -61,7 +61,7 @@ def metadata_breaches(
     tokens: np.ndarray | None = None,
     chunk: int = 0,
     computed: bool = True,
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """Metadata by field in the outputs: what its rows make `tokens` of the batch see.
 
     The kernel's queries are `tokens` (default: all), in their order. With `chunk` they
@@ -98,25 +98,25 @@ def metadata_breaches(
 
 def row_breaches(
     truth: Truth, rows: Rows, tokens: np.ndarray, mask: Mask = CAUSAL
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """What a kernel would do wrongly with these rows, whose queries are `tokens` of the batch.
 
     Fields are those of metadata. At most one breach, the first.
     """
     lens = np.diff(rows.starts)
     if not len(rows.starts) - 1 == len(rows.seq_lens) == len(rows.table):
-        yield Breach("query_start_loc", "has other rows than the lengths and the block table")
+        yield Violation("query_start_loc", "has other rows than the lengths and the block table")
         return
     misplaced = _misplaced(truth, rows.starts, lens, tokens)
     if misplaced:
-        yield Breach("query_start_loc", *misplaced)
+        yield Violation("query_start_loc", *misplaced)
         return
     owners = np.repeat(np.arange(len(lens)), lens)
     indices = np.arange(len(owners)) - np.repeat(rows.starts[:-1], lens)
     if rows.max_query_len is not None and (indices >= rows.max_query_len).any():
         token = tokens[int(np.argmax(indices >= rows.max_query_len))]
         detail = f"{who(truth, token)} is not computed: max_query_len is {rows.max_query_len}"
-        yield Breach("max_query_len", "leaves tokens uncomputed", detail)
+        yield Violation("max_query_len", "leaves tokens uncomputed", detail)
         return
     must = truth.sight(tokens, mask)
     seen = _seen(rows, owners, indices, lens, truth.block_size)
@@ -162,13 +162,13 @@ def _seen(
 
 def sight_breaches(
     truth: Truth, must: Sight, seen: Sight, tokens: np.ndarray, mask: Mask = CAUSAL
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """The first of `tokens` that does not see what it must, by slots and by attention."""
     wrong = differing(must, seen)
     if len(wrong):
         index = int(wrong[0])
         words = what_is_wrong(truth, must, seen, int(tokens[index]), index, mask)
-        yield Breach(_FIELDS[words.about], words.kind, words.detail)
+        yield Violation(_FIELDS[words.about], words.kind, words.detail)
         return
     ours = attention(must, tokens, truth.live)
     theirs = attention(seen, tokens, truth.live)
@@ -178,7 +178,7 @@ def sight_breaches(
     if off.any():
         token = tokens[int(np.argmax(off))]
         detail = f"attention of {who(truth, token)} is not that over the batch"
-        yield Breach("block_table_tensor", "attends to something else", detail)
+        yield Violation("block_table_tensor", "attends to something else", detail)
 
 
 def _is_cut(must: Sight, seen: Sight, rows: Rows) -> bool:
@@ -196,7 +196,7 @@ def position_breaches(
     tokens: np.ndarray,
     chunk: int = 0,
     prefix: str = "",
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """Tokens that the number of computed tokens puts at another position."""
     lens = np.diff(starts)
     shift = np.repeat(computed - starts[:-1], lens)
@@ -207,7 +207,7 @@ def position_breaches(
         token = int(tokens[wrong[0]])
         text = f"{who(truth, token)} is put at position {given[wrong[0]]}, is at {right[wrong[0]]}"
         field = f"{prefix}num_computed_tokens_cpu"
-        yield Breach(field, "puts tokens at other positions", text)
+        yield Violation(field, "puts tokens at other positions", text)
 
 
 def slot_breaches(
@@ -217,7 +217,7 @@ def slot_breaches(
     *,
     tokens: np.ndarray | None = None,
     unwritten: np.ndarray | None = None,
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """Each of `tokens` written to its slot, then read through the block table.
 
     `slots` has one entry for each of them (default: all of the batch) and for padding
@@ -229,19 +229,19 @@ def slot_breaches(
         right = np.where(unwritten, -1, right)
     if len(given) < len(right):
         detail = f"{who(truth, int(wanted[len(given)]))} has no entry"
-        yield Breach(field, "has too few entries", detail)
+        yield Violation(field, "has too few entries", detail)
         return
     wrong = np.flatnonzero(given[: len(right)] != right)
     if len(wrong):
         index = int(wrong[0])
         token, slot, place = int(wanted[index]), int(given[index]), int(right[index])
-        yield Breach(field, *_astray(truth, token, slot, place))
+        yield Violation(field, *_astray(truth, token, slot, place))
         return
     written = np.flatnonzero(given[len(right) :] != -1)
     if len(written):
         slot = int(given[len(right) + written[0]])
         detail = f"entry {len(right) + written[0]} is nobody's token and has slot {slot}"
-        yield Breach(field, "writes padding to the cache", detail)
+        yield Violation(field, "writes padding to the cache", detail)
 
 
 def _astray(truth: Truth, token: int, slot: int, place: int) -> tuple[str, str]:

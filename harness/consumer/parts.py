@@ -8,7 +8,7 @@ import numpy as np
 
 from attnproof.harness.consumer.batch import Rows, array, row_breaches, slot_breaches
 from attnproof.harness.consumer.sight import Mask, Truth
-from attnproof.harness.model.operation import Breach, Outputs
+from attnproof.harness.model.operation import Violation, Outputs
 
 Counts = tuple[int, int, int, int]
 """num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens"""
@@ -16,7 +16,7 @@ Counts = tuple[int, int, int, int]
 
 def count_breaches(
     truth: Truth, counts: Counts, threshold: int, *, uniform: bool = False
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """The batch cut at the counts: a decode kernel takes the first rows, the other the rest.
 
     Rows before the boundary have at most `threshold` queries, in a uniform batch all as
@@ -28,16 +28,16 @@ def count_breaches(
     if (before > threshold).any():
         row = int(np.argmax(before > threshold))
         text = f"request {row} has {before[row]} queries, a decode at most {threshold}"
-        yield Breach("num_decodes", "takes a prefill for a decode", text)
+        yield Violation("num_decodes", "takes a prefill for a decode", text)
         return
     if uniform and len(set(before[before > 0].tolist())) > 1:
         text = f"the decodes have {before.tolist()[:20]} queries"
-        yield Breach("num_decodes", "takes rows of several lengths for uniform ones", text)
+        yield Violation("num_decodes", "takes rows of several lengths for uniform ones", text)
         return
     total = len(truth.requests)
     if decode_tokens + prefill_tokens < total:
         text = f"{decode_tokens} and {prefill_tokens} tokens, the requests have {total}"
-        yield Breach("num_prefill_tokens", "leaves tokens in neither part", text)
+        yield Violation("num_prefill_tokens", "leaves tokens in neither part", text)
         return
     parts = (
         ("num_decode_tokens", 0, decodes, 0, decode_tokens),
@@ -64,7 +64,7 @@ def _part(truth: Truth, first: int, stop: int) -> Rows:
 
 def view_breaches(
     truth: Truth, outputs: Outputs, prefix: str, begin: int, end: int
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """A view of tokens [begin, end) by its fields: what its rows see, where its tokens go.
 
     Entries behind the batch's last token are padding, which no row has.

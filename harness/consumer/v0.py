@@ -16,7 +16,7 @@ from attnproof.harness.consumer.batch import (
 )
 from attnproof.harness.consumer.sight import CAUSAL, Sight, Truth
 from attnproof.harness.model.case import Batch
-from attnproof.harness.model.operation import Breach, Outputs
+from attnproof.harness.model.operation import Violation, Outputs
 
 
 def step_truth(batch: Batch, step: Step) -> Truth:
@@ -32,7 +32,7 @@ def step_truth(batch: Batch, step: Step) -> Truth:
     )
 
 
-def v0_breaches(batch: Batch, step: Step, outputs: Outputs) -> Iterator[Breach]:
+def v0_breaches(batch: Batch, step: Step, outputs: Outputs) -> Iterator[Violation]:
     """What the sequences of a step see through their block tables, and where they write.
 
     A profile run has no cache. A prompt that is computed at once reads none either, and
@@ -44,7 +44,7 @@ def v0_breaches(batch: Batch, step: Step, outputs: Outputs) -> Iterator[Breach]:
     starts = array(outputs["query_start_loc"])
     if not np.array_equal(starts, truth.starts):
         text = f"rows begin at {starts.tolist()[:20]}"
-        yield Breach("query_start_loc", "does not give each sequence its tokens", text)
+        yield Violation("query_start_loc", "does not give each sequence its tokens", text)
         return
     read, seq_lens = _rows_read(batch, step)
     tokens = np.flatnonzero(read[truth.requests])
@@ -86,7 +86,7 @@ def _first_kept(batch: Batch, step: Step, truth: Truth) -> np.ndarray:
     return first
 
 
-def graph_breaches(batch: Batch, outputs: Outputs) -> Iterator[Breach]:
+def graph_breaches(batch: Batch, outputs: Outputs) -> Iterator[Violation]:
     """A graph's buffers as a replay takes them: one query a row, then padded rows."""
     truth = step_truth(batch, Step(pad_size=0))
     tokens = np.arange(len(truth.requests))

@@ -1,25 +1,34 @@
-"""An operation: everything the harness knows about one utility of SPEC.md."""
+"""An operation: everything the harness needs to verify and time one utility of SPEC.md.
+
+Its parts are divided by their readers: `inputs` by what draws cases, `call` by what runs the
+candidate, `contract` by the oracles, `bench` by the timing, `built_in` by what runs `optimized`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.place import Place
+from attnproof.reference.interface import MetadataError
 
 if TYPE_CHECKING:
     from hypothesis.stateful import RuleBasedStateMachine
     from hypothesis.strategies import SearchStrategy
 
 
-Outputs = dict[str, Any]
-"""Output fields by name: tensors, arrays, lists, scalars, None."""
+Outputs = dict[Any, Any]
+"""Output values by field name, or by `Place` where there are children or steps.
+
+A value is a tensor, an array, a list, a scalar, None or MISSING.
+"""
 
 
 class Missing:
-    """Stands for a field that an output should have and does not."""
+    """Placeholder for a field that an output should have and lacks."""
 
     def __repr__(self) -> str:
         return "missing"
@@ -30,102 +39,172 @@ MISSING = Missing()
 
 @dataclass
 class Call:
-    """One call of an operation: its arguments, and the memory they lie in."""
+    """Arguments of one call of an operation, and the memory they are stored in."""
 
-    args: list[Any]
+    args: dict[str, Any]
+    """Positional arguments by parameter name, in order."""
     kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments."""
     arena: Any = None
-    """The `cases.memory.arena.Arena` that its tensors lie in, None without tensors."""
+    """`cases.memory.arena.Arena` of the tensors, None without tensors."""
     plain: dict[str, Any] = field(default_factory=dict)
     """Python objects among the arguments that must not change."""
     written: frozenset[str] = frozenset()
     """Inputs of the arena that the operation is asked to write."""
     plain_written: dict[str, Any] = field(default_factory=dict)
-    """Python objects that the operation is asked to write, and that an error leaves alone."""
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What invariants and outputs need to know about the input."""
+    """Python objects that the operation is asked to write, unless it raises."""
+    facts: Any = None
+    """Known properties of the input that contracts read; each family has a type for them."""
+
+    def replace(self, parameter: str, value: Any) -> None:
+        """Give the parameter another value."""
+        (self.kwargs if parameter in self.kwargs else self.args)[parameter] = value
+
+    def __getitem__(self, parameter: str) -> Any:
+        return self.kwargs[parameter] if parameter in self.kwargs else self.args[parameter]
 
 
-class Breach(NamedTuple):
-    """A broken invariant: which field, and what should have held."""
+class Violation(NamedTuple):
+    """A violated invariant: the field, and the statement that does not hold of it."""
 
-    field: str
+    field: str | Place
     text: str
     detail: str = ""
-    """Where it shows, as a sentence; "" if field and text say it all."""
+    """The place where it shows, as a sentence; "" if field and text suffice."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Fault:
-    """A way to spoil good input, and the error it must get (SPEC.md rule 0.6)."""
+    """A way to malform good input, and the error it must raise (SPEC.md rule 0.6)."""
 
-    field: str
-    """The field that the error names."""
-    spoil: Callable[[Call], None]
-    """Changes the call in place."""
-    error: type[Exception]
+    parameter: str
+    """Parameter that gets another value."""
+    change: Callable[..., Any]
+    """Old value of the parameter, then the values of `given`, to the malformed value."""
+    field: str = ""
+    """Field that the error names; the parameter if empty."""
+    error: type[Exception] = MetadataError
     applies: Callable[[Case], bool] = lambda _: True
-    """Whether a case can be spoilt in this way."""
+    """True if the case can be malformed in this way."""
     cpu_only: bool = False
-    """Whether it can only be seen where reading the input needs no synchronisation."""
+    """True if only tensors on the CPU can be checked without a synchronisation."""
+    given: tuple[str, ...] = ()
+    """Other parameters whose values the change depends on."""
+
+    @property
+    def named(self) -> str:
+        """Field that the error must name."""
+        return self.field or self.parameter
+
+    def malform(self, call: Call) -> None:
+        """Replace the parameter's value in the call."""
+        others = [call[name] for name in self.given]
+        call.replace(self.parameter, self.change(call[self.parameter], *others))
 
 
 class Line(NamedTuple):
     """One step of a sequence."""
 
     label: str
-    """The step in words, such as "swap rows 0 and 2"."""
+    """Step in words, such as "swap rows 0 and 2"."""
     code: str
-    """The step as Python source: what is run is what a snippet shows."""
+    """Step as Python source; a snippet shows the same source that is run."""
     raises: bool = False
-    """Whether it is bad input, which must get its error and change nothing."""
+    """True if the step is malformed input, which must raise and change nothing."""
 
 
 class Script(NamedTuple):
     """A sequence of steps as a program over the names that a candidate offers."""
 
     setup: str
-    """Source that makes the objects which live through all steps."""
+    """Source that makes the objects which persist through all steps."""
     lines: tuple[Line, ...]
 
 
 class Parts(NamedTuple):
-    """The functions and classes that a sequence is played with."""
+    """The functions and classes that a sequence is run with."""
 
     names: dict[str, Any]
     own: tuple[str, ...]
-    """Those that the candidate offers; the others are the reference's."""
+    """Names that the candidate offers; the others are the reference's."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sequence:
-    """Many steps through the same persistent objects: how they are drawn, told and looked at.
+class Inputs:
+    """The cases of an operation."""
 
-    The case holds the steps as numbers in its parameter `steps`. Any list of steps makes
-    sense (a step that does not apply is left out), so that dropping some shrinks it.
-    """
+    cases: Callable[[], SearchStrategy[Case]]
+    """Well-formed cases for Hypothesis."""
+    machine: type[RuleBasedStateMachine] | None = None
+    """State machine that draws the steps of a sequence (`cases.machine.Machine`)."""
+    boundaries: Callable[[], Iterable[tuple[str, Case]]]
+    """Named cases that are always run."""
+    large: Callable[[], Iterable[tuple[str, Case]]] = tuple
+    """Named cases of real size, which only a GPU computes in reasonable time."""
+    from_batch: Callable[[Batch], Iterable[Case]]
+    """Cases of a batch that an engine ran."""
+    faults: Mapping[str, Fault] = field(default_factory=dict)
 
-    parts: tuple[str, ...]
-    """Names that the script uses: the candidate's, the reference's where it offers none."""
-    machine: type[RuleBasedStateMachine]
-    """Draws the steps (`attnproof.harness.cases.machine.Machine`)."""
-    script: Callable[[Case, int], Script]
-    """Case and stale pattern (0 or 1) to the program."""
-    observe: Callable[[dict[str, Any]], Outputs]
-    """Everything to compare after a step, from the program's variables, stale places left out."""
-    isolated: bool = False
-    """Whether the steps change what the process keeps: each sequence then gets its own."""
+    def faults_on(self, device: str) -> dict[str, Fault]:
+        """Return the faults that a check can detect on tensors of `device`."""
+        return {n: f for n, f in self.faults.items() if device == "cpu" or not f.cpu_only}
 
 
-def called(offered: Any, call: Call) -> Any:
-    """Call a function: how most operations are put to use."""
-    return offered(*call.args, **call.kwargs)
+class CallKind(Protocol):
+    """How an operation is called: a function, a class or a sequence."""
+
+    @property
+    def compared_by(self) -> str:
+        """Name of the oracle that compares outputs with the reference's."""
+        ...
+
+    @property
+    def takes_arguments(self) -> bool:
+        """True if the call has arguments that purity, late copies and waits are judged by."""
+        ...
+
+    @property
+    def repeatable(self) -> bool:
+        """True if what `bind` returns can be called again on the same input."""
+        ...
+
+    def names(self, operation: str) -> tuple[str, ...]:
+        """Return the names that candidates offer it under."""
+        ...
+
+    def offered(self, own: dict[str, Any], ours: dict[str, Any], *, built_in: bool) -> Any:
+        """Return the candidate's part in `run`, None if it offers too little.
+
+        `own` are the candidate's names, `ours` the reference's; `built_in` is True for the
+        reference and for `optimized`.
+        """
+        ...
+
+    def prepare(self, case: Case, pattern: int, device: str) -> Call:
+        """Return a fresh call; `pattern` (0 or 1) selects the poison of stale data."""
+        ...
+
+    def run(self, offered: Any, call: Call) -> Any:
+        """Call the function, or make the class and use it."""
+        ...
+
+    def outputs(self, call: Call, result: Any) -> Outputs:
+        """Return the output fields of a result."""
+        ...
+
+    def bind(self, offered: Any, call: Call) -> Callable[[], Any]:
+        """Return the call as a function without arguments, for a clock."""
+        ...
+
+    def script(self, call: Call) -> Script | None:
+        """Return the program of a sequence, None for anything else."""
+        ...
 
 
 def bound(offered: Any, *args: Any, **kwargs: Any) -> Callable[[], Any]:
-    """The call, ready to run; what an adapter converts is converted now and not timed.
+    """Return the call, ready to run; an adapter converts its arguments now, not when timed.
 
-    An adapter's function may have a method `bind(*args, **kwargs)`, which returns the
+    A function of an adapter may have a method `bind(*args, **kwargs)`, which returns the
     engine's own function with the arguments as the engine takes them.
     """
     binder = getattr(offered, "bind", None)
@@ -135,69 +214,139 @@ def bound(offered: Any, *args: Any, **kwargs: Any) -> Callable[[], Any]:
     return partial(offered, *args, **kwargs)
 
 
-def _no_diagnosis(_call: Call, _field: str, _expected: Any, _got: Any) -> str:
+@dataclass(frozen=True, kw_only=True)
+class FunctionCall:
+    """A function that is called once."""
+
+    prepare: Callable[[Case, int, str], Call]
+    """Case, poison pattern (0 or 1) and device to a fresh call."""
+    outputs: Callable[[Call, Any], Outputs]
+    """Call and result to output fields."""
+
+    compared_by: ClassVar[str] = "equality"
+    takes_arguments: ClassVar[bool] = True
+
+    @property
+    def repeatable(self) -> bool:
+        """False: the function may read what it writes."""
+        return False
+
+    def names(self, operation: str) -> tuple[str, ...]:
+        """Return the operation's own name."""
+        return (operation,)
+
+    def offered(self, own: dict[str, Any], _ours: dict[str, Any], *, built_in: bool) -> Any:  # noqa: ARG002
+        """Return the candidate's function."""
+        return next(iter(own.values()), None)
+
+    def run(self, offered: Any, call: Call) -> Any:
+        """Call the function."""
+        return offered(*call.args.values(), **call.kwargs)
+
+    def bind(self, offered: Any, call: Call) -> Callable[[], Any]:
+        """Return the call as a function without arguments."""
+        return bound(offered, *call.args.values(), **call.kwargs)
+
+    def script(self, _call: Call) -> None:
+        """Return None: no sequence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCall(FunctionCall):
+    """A class, or a function that makes one: it is made and then used."""
+
+    use: Callable[[Any, Call], Any]
+    """Makes the class from the call's arguments, uses it and returns a result."""
+    methods: tuple[str, ...] = ()
+    """Methods without which a class does not offer the operation."""
+    clocked: Callable[[Any, Call], Callable[[], Any]] | None = None
+    """Makes the class untimed and returns the call to time; by default all of `use` is timed."""
+
+    @property
+    def repeatable(self) -> bool:
+        """True if the class is made untimed."""
+        return self.clocked is not None
+
+    def offered(self, own: dict[str, Any], ours: dict[str, Any], *, built_in: bool) -> Any:
+        """Return the candidate's class unless it is only imported from ours or lacks a method."""
+        found = next(iter(own.values()), None)
+        imported = any(found is value for value in ours.values()) and not built_in
+        if self.methods and imported:
+            return None
+        return found if all(hasattr(found, name) for name in self.methods) else None
+
+    def run(self, offered: Any, call: Call) -> Any:
+        """Make the class and use it."""
+        return self.use(offered, call)
+
+    def bind(self, offered: Any, call: Call) -> Callable[[], Any]:
+        """Return the call to time as a function without arguments."""
+        if self.clocked is not None:
+            return self.clocked(offered, call)
+        return partial(self.use, offered, call)
+
+
+def _no_diagnosis(_call: Call, _place: Place, _expected: Any, _got: Any) -> str:
     return ""
 
 
 @dataclass(frozen=True, kw_only=True)
+class Contract:
+    """Statements that hold of the outputs of an operation."""
+
+    invariants: Callable[[Call, Outputs], Iterable[Violation]] | None = None
+    """Statements that hold whatever the reference returns."""
+    consume: Callable[[Call, Outputs], Iterable[Violation]] | None = None
+    """Effects of the outputs on a kernel that trusts them, judged without a reference."""
+    tolerant: frozenset[str] = frozenset()
+    """Roots of float outputs that are compared with float64 by SPEC.md section 8."""
+    for_reference: Callable[[Call], None] | None = None
+    """Changes the reference's call in place: float64 where it writes a tolerant field."""
+    may_alias: frozenset[str] = frozenset()
+    """Roots of outputs that may be views of an input."""
+    may_sync: Callable[[Case], bool] = lambda _: False
+    """True if SPEC.md lets the call wait for the device; judged on a GPU (oracle 10)."""
+    diagnose: Callable[[Call, Place, Any, Any], str] = _no_diagnosis
+    """Call, wrong place, expected and got to words of the domain, "" without a diagnosis."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """The cases on which an operation is timed."""
+
+    cases: Callable[[Batch], Iterable[Case]] | None = None
+    """Cases of a batch with the arguments that engines use; `from_batch` by default."""
+    models: Callable[[], Iterable[tuple[str, Case]]] = tuple
+    """Named cases with the heads of published models, small enough for a CPU."""
+    never: str = ""
+    """Reason why the operation is never timed, "" if it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltIn:
+    """Facts about the implementations in `optimized`."""
+
+    kernels: bool = False
+    """True if there is a device implementation; otherwise only CPU data is read."""
+    package: str = ""
+    """Package that the fast implementation imports; without it there is no verdict on it."""
+    load: Callable[[], None] | None = None
+    """Slow imports, done once in a worker before its first timed case."""
+    shared: str = ""
+    """Reason why both packages have one implementation, "" if each has its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One utility: how to make its inputs, call it, read its outputs and judge them."""
+    """One utility of SPEC.md."""
 
     name: str
     section: str
     """Section of SPEC.md."""
     summary: str
-    """What it is for, in one line."""
-    cases: Callable[[], SearchStrategy[Case]]
-    """Well-formed cases for Hypothesis."""
-    boundaries: Callable[[], Iterable[tuple[str, Case]]]
-    """Named cases that are always run."""
-    large: Callable[[], Iterable[tuple[str, Case]]] = tuple
-    """Named cases of real size, which only a GPU computes in reasonable time."""
-    from_batch: Callable[[Batch], Iterable[Case]]
-    """The cases of a batch that an engine ran."""
-    timed: Callable[[Batch], Iterable[Case]] | None = None
-    """Its cases where it is timed, with the arguments that engines use; `from_batch` without."""
-    timed_models: Callable[[], Iterable[tuple[str, Case]]] = tuple
-    """Named cases with the heads of published models, small enough to be timed on a CPU."""
-    untimed: str = ""
-    """Why it is never timed, "" if it is."""
-    clocked: Callable[[Any, Call], Callable[[], Any]] | None = None
-    """Of a class: makes one now, and returns what a clock runs; without it all of `run`."""
-    prepare: Callable[[Case, int, str], Call]
-    """Case, stale pattern (0 or 1) and device to a fresh call."""
-    outputs: Callable[[Call, Any], Outputs]
-    """The call and its result to output fields."""
-    run: Callable[[Any, Call], Any] = called
-    """Puts what the candidate offers to use: a function is called, a class made and driven."""
-    invariants: Callable[[Call, Outputs], Iterable[Breach]] | None = None
-    """What must hold of the outputs whatever the reference says."""
-    consume: Callable[[Call, Outputs], Iterable[Breach]] | None = None
-    """What a kernel that trusts the outputs would see, judged without a reference (oracle 8)."""
-    tolerant: frozenset[str] = frozenset()
-    """Float output fields, compared with the reference's float64 by SPEC.md section 8."""
-    for_reference: Callable[[Call], None] | None = None
-    """Changes the reference's call in place: float64 where it writes a tolerant field."""
-    shares: frozenset[str] = frozenset()
-    """Output fields that may be views of an input."""
-    faults: dict[str, Fault] = field(default_factory=dict)
-    kernels: bool = False
-    """Whether it has a device path of its own; otherwise it only reads the CPU."""
-    syncs: Callable[[Case], bool] = lambda _: False
-    """Whether SPEC.md lets the call wait for the device; judged on a GPU (oracle 10)."""
-    package: str = ""
-    """What `optimized` must import to do it its own way; without it there is no verdict on that."""
-    get_ready: Callable[[], None] | None = None
-    """Done once in a worker before its first case, which is timed: a slow import."""
-    methods: tuple[str, ...] = ()
-    """What a class must have to offer the operation, so that it can be put to use."""
-    shared: str = ""
-    """Why both packages have the interface's one implementation, "" if each has its own."""
-    diagnose: Callable[[Call, str, Any, Any], str] = _no_diagnosis
-    """The call, a wrong field, expected and got to words of the domain, "" if it knows none."""
-    sequence: Sequence | None = None
-    """Set for an operation of many steps."""
-
-    def faults_on(self, device: str) -> dict[str, Fault]:
-        """The faults that can be seen where the tensors lie on `device`."""
-        return {n: f for n, f in self.faults.items() if device == "cpu" or not f.cpu_only}
+    """Purpose in one line."""
+    inputs: Inputs
+    call: CallKind
+    contract: Contract = field(default_factory=Contract)
+    bench: Bench = field(default_factory=Bench)
+    built_in: BuiltIn = field(default_factory=BuiltIn)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from attnproof.harness.model.operation import Breach, Call, Outputs
+from attnproof.harness.model.operation import Violation, Call, Outputs
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.equality import agrees
 from attnproof.harness.oracles.trial import Trial, field_root
@@ -30,7 +30,9 @@ def judge(trial: Trial) -> Iterator[Failure]:
         )
 
 
-def stated(trial: Trial, statement: Callable[[Call, Outputs], Iterable[Breach]]) -> list[Breach]:
+def stated(
+    trial: Trial, statement: Callable[[Call, Outputs], Iterable[Violation]]
+) -> list[Violation]:
     """What the statement says of the first call's outputs.
 
     Outputs of the wrong type cannot be judged; that they are wrong, equality says.

@@ -28,7 +28,17 @@ from attnproof.harness.cases.memory.paged_cache import LAYOUTS
 from attnproof.harness.consumer.attention import read_back, read_back_breaches
 from attnproof.harness.consumer.batch import truth_of_lists
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    FunctionCall,
+    Inputs,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.attention.cache_write_diagnosis import diagnose_cache_write
 from attnproof.harness.operations.attention.cache_write_faults import FAULTS
 from attnproof.harness.operations.shared.metadata import batch_of
@@ -234,7 +244,7 @@ def _outputs(call: Call, result: Any) -> Outputs:
     return {"result": result, KEY_CACHE: words[0], VALUE_CACHE: words[1]}
 
 
-def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Reads every token back by its slot, and looks at every slot that is no token's."""
     made: CacheWrite = call.facts["write"]
     live = np.flatnonzero(made.slots >= 0)
@@ -249,15 +259,15 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         else:
             wrong = now[slots] != given
         if wrong.any():
-            yield Breach(name, "does not give a token back what it wrote")
+            yield Violation(name, "does not give a token back what it wrote")
         others = np.setdiff1d(np.arange(len(now)), slots)
         if (now[others] != before[others]).any():
-            yield Breach(name, "changed in a slot that no token has")
+            yield Violation(name, "changed in a slot that no token has")
     if outputs["result"] is not None:
-        yield Breach("result", "returns something")
+        yield Violation("result", "returns something")
 
 
-def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Every token that has a slot is read back through its request's block table."""
     made: CacheWrite = call.facts["write"]
     truth = truth_of_lists(made.batch)
@@ -294,20 +304,22 @@ reshape_and_cache_flash = Operation(
     name=NAME,
     section="8",
     summary="keys and values of new tokens written to the paged cache",
-    cases=_cases,
-    boundaries=_boundaries,
-    large=_large,
-    from_batch=_from_batch,
-    timed=_timed,
-    timed_models=_timed_models,
-    prepare=_prepare,
-    outputs=_outputs,
-    invariants=_invariants,
-    consume=_consumed,
-    diagnose=diagnose_cache_write,
-    shares=frozenset(HALVES),
-    kernels=True,
-    faults=FAULTS,
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        large=_large,
+        from_batch=_from_batch,
+        faults=FAULTS,
+    ),
+    call=FunctionCall(prepare=_prepare, outputs=_outputs),
+    contract=Contract(
+        invariants=_invariants,
+        consume=_consumed,
+        diagnose=diagnose_cache_write,
+        may_alias=frozenset(HALVES),
+    ),
+    bench=Bench(cases=_timed, models=_timed_models),
+    built_in=BuiltIn(kernels=True),
 )
 
 OPERATIONS = (reshape_and_cache_flash,)

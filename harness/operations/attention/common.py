@@ -31,7 +31,7 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
 from attnproof.harness.consumer.attention import attention_breaches
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Outputs
+from attnproof.harness.model.operation import Violation, Call, Outputs
 
 LAYER: dict[str, Any] = PLAIN | {
     "k_scale": 1.0,
@@ -286,31 +286,31 @@ def outputs(call: Call, result: Any) -> Outputs:
     return {"result": result, OUT: live, "untouched": untouched}
 
 
-def invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Finite; between the least and the greatest value that a token sees; nothing beside it."""
     out, laid = outputs[OUT], call.facts["laid"]
     if outputs["result"] is not None:
-        yield Breach("result", "returns something")
+        yield Violation("result", "returns something")
     if not outputs["untouched"]:
-        yield Breach("untouched", "a row that is no query's was written")
+        yield Violation("untouched", "a row that is no query's was written")
     if not bool(torch.isfinite(out.double()).all()):
-        yield Breach(OUT, "is not finite")
+        yield Violation(OUT, "is not finite")
         return
     if is_rounded(laid.batch, laid.shape, laid.params["window"], call.kwargs[OUT]):
-        yield Breach(OUT, f"in {laid.dtype} is rounded to {laid.shape.dtype}")
+        yield Violation(OUT, f"in {laid.dtype} is rounded to {laid.shape.dtype}")
     tolerance = 8 * TOLERANCES[laid.shape.dtype]
     for token, values in _seen_values(call):
         got = out[token].double()
         heads = values.repeat_interleave(got.shape[0] // values.shape[1], dim=1)
         if not len(heads):
             if bool(got.any()):
-                yield Breach(OUT, f"of token {token}, which sees no key, is not zero")
+                yield Violation(OUT, f"of token {token}, which sees no key, is not zero")
                 return
             continue
         room = tolerance * heads.abs().amax(dim=(0, 2))[:, None]
         low, high = heads.amin(0) - room, heads.amax(0) + room
         if bool(((got < low) | (got > high)).any()):
-            yield Breach(OUT, f"of token {token} lies outside the values that it sees")
+            yield Violation(OUT, f"of token {token} lies outside the values that it sees")
             return
 
 
@@ -332,7 +332,7 @@ def is_rounded(batch: Batch, shape: Shape, window: int, out: torch.Tensor) -> bo
     return sums.numel() >= _MANY_ELEMENTS and torch.equal(rounded, sums)
 
 
-def consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Attention over what the batch says in numbers, by another way than the reference's."""
     laid: Laid = call.facts["laid"]
     yield from attention_breaches(

@@ -21,7 +21,16 @@ from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.layers.xformers_step import import_xformers
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Fault, Operation
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    Operation,
+)
 from attnproof.harness.operations.attention.common import (
     HEAD_SIZES,
     LAYER,
@@ -210,29 +219,29 @@ decode_attention = Operation(
     name=NAME,
     section="8",
     summary="attention of requests with one query each over the paged cache",
-    cases=_cases,
-    boundaries=_boundaries,
-    large=_large,
-    from_batch=_from_batch,
-    timed=lambda _batch: (),  # too many keys for a CPU
-    timed_models=_timed_models,
-    prepare=_prepare,
-    outputs=outputs,
-    invariants=invariants,
-    consume=consumed,
-    tolerant=frozenset({OUT}),
-    for_reference=for_reference,
-    diagnose=diagnose,
-    shares=frozenset({OUT}),
-    kernels=True,
-    package="xformers",
-    get_ready=import_xformers,
-    faults={
-        **faults(lengths=3, table=4, scale=5),
-        "more queries than requests": Fault(
-            field="query", spoil=_one_more, error=MetadataError, applies=_has_requests
-        ),
-    },
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        large=_large,
+        from_batch=_from_batch,
+        faults={
+            **faults(lengths=3, table=4, scale=5),
+            "more queries than requests": Fault(
+                field="query", spoil=_one_more, error=MetadataError, applies=_has_requests
+            ),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare, outputs=outputs),
+    contract=Contract(
+        invariants=invariants,
+        consume=consumed,
+        tolerant=frozenset({OUT}),
+        for_reference=for_reference,
+        diagnose=diagnose,
+        may_alias=frozenset({OUT}),
+    ),
+    bench=Bench(cases=lambda _batch: (), models=_timed_models),
+    built_in=BuiltIn(kernels=True, package="xformers", load=import_xformers),
 )
 
 OPERATIONS = (decode_attention,)

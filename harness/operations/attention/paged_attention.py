@@ -17,7 +17,15 @@ from attnproof.harness.cases.layers.attention import CACHES, MAGNITUDES, OUT
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Operation
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    FunctionCall,
+    Inputs,
+    Operation,
+)
 from attnproof.harness.operations.attention.common import (
     HEAD_SIZES,
     LAYER,
@@ -201,52 +209,56 @@ paged_attention = Operation(
     name=NAME,
     section="8",
     summary="attention of a batch over the paged cache",
-    cases=_cases,
-    boundaries=_boundaries,
-    large=_large,
-    from_batch=_from_batch,
-    timed=lambda _batch: (),  # too many keys for a CPU
-    timed_models=_timed_models,
-    prepare=_prepare,
-    outputs=outputs,
-    invariants=invariants,
-    consume=consumed,
-    tolerant=frozenset({OUT}),
-    for_reference=for_reference,
-    diagnose=diagnose,
-    shares=frozenset({OUT}),
-    kernels=True,
-    faults={
-        **faults(lengths=4, table=5, scale=6),
-        "offsets of another type": argument(
-            _STARTS, "query_start_loc", lambda o: o.tolist(), TypeError
-        ),
-        "float offsets": argument(_STARTS, "query_start_loc", lambda o: o.float()),
-        "offsets of another batch": argument(_STARTS, "query_start_loc", lambda o: o[:0]),
-        "offsets on another device": argument(_STARTS, "query_start_loc", lambda o: o.to("meta")),
-        "offsets that do not start at 0": argument(
-            _STARTS, "query_start_loc", lambda o: o + 1, cpu_only=True
-        ),
-        "offsets that fall": argument(
-            _STARTS,
-            "query_start_loc",
-            lambda o: o - o[-1] * (o == o[-1]) - (o == o[-1]).to(o.dtype),
-            applies=has_tokens,
-            cpu_only=True,
-        ),
-        "fewer queries than the offsets say": argument(
-            _STARTS,
-            "query",
-            lambda o: o + 10**6 * (o == o[-1]),
-            applies=has_tokens,
-            cpu_only=True,
-        ),
-        "query bound below the longest query": keyword(
-            "max_query_len", lambda _: 0, applies=has_tokens, cpu_only=True
-        ),
-        "negative query bound": keyword("max_query_len", lambda _: -1),
-        "query bound of another type": keyword("max_query_len", lambda _: 2.0, TypeError),
-    },
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        large=_large,
+        from_batch=_from_batch,
+        faults={
+            **faults(lengths=4, table=5, scale=6),
+            "offsets of another type": argument(
+                _STARTS, "query_start_loc", lambda o: o.tolist(), TypeError
+            ),
+            "float offsets": argument(_STARTS, "query_start_loc", lambda o: o.float()),
+            "offsets of another batch": argument(_STARTS, "query_start_loc", lambda o: o[:0]),
+            "offsets on another device": argument(
+                _STARTS, "query_start_loc", lambda o: o.to("meta")
+            ),
+            "offsets that do not start at 0": argument(
+                _STARTS, "query_start_loc", lambda o: o + 1, cpu_only=True
+            ),
+            "offsets that fall": argument(
+                _STARTS,
+                "query_start_loc",
+                lambda o: o - o[-1] * (o == o[-1]) - (o == o[-1]).to(o.dtype),
+                applies=has_tokens,
+                cpu_only=True,
+            ),
+            "fewer queries than the offsets say": argument(
+                _STARTS,
+                "query",
+                lambda o: o + 10**6 * (o == o[-1]),
+                applies=has_tokens,
+                cpu_only=True,
+            ),
+            "query bound below the longest query": keyword(
+                "max_query_len", lambda _: 0, applies=has_tokens, cpu_only=True
+            ),
+            "negative query bound": keyword("max_query_len", lambda _: -1),
+            "query bound of another type": keyword("max_query_len", lambda _: 2.0, TypeError),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare, outputs=outputs),
+    contract=Contract(
+        invariants=invariants,
+        consume=consumed,
+        tolerant=frozenset({OUT}),
+        for_reference=for_reference,
+        diagnose=diagnose,
+        may_alias=frozenset({OUT}),
+    ),
+    bench=Bench(cases=lambda _batch: (), models=_timed_models),
+    built_in=BuiltIn(kernels=True),
 )
 
 OPERATIONS = (paged_attention,)

@@ -12,7 +12,17 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.consumer.batch import truth_of
 from attnproof.harness.consumer.parts import count_breaches
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    Call,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import (
     metadata_faults,
     prepare_with_metadata,
@@ -76,19 +86,19 @@ def _split_steps(batch: Batch) -> Iterator[Case]:
     yield _split_case(batch, threshold, bool(batch.num_requests % 2))
 
 
-def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     metadata = call.facts["metadata"]
     counts = [outputs[name] for name in _COUNTS]
     if not all(type(count) is int for count in counts):
         return
     if counts[0] + counts[1] != metadata.num_reqs:
-        yield Breach("num_prefills", "requests do not add up to num_reqs")
+        yield Violation("num_prefills", "requests do not add up to num_reqs")
     if metadata.num_reqs and counts[2] + counts[3] != metadata.num_actual_tokens:
-        yield Breach("num_prefill_tokens", "tokens do not add up to num_actual_tokens")
+        yield Violation("num_prefill_tokens", "tokens do not add up to num_actual_tokens")
     if min(counts) < 0:
-        yield Breach(_COUNTS[counts.index(min(counts))], "is negative")
+        yield Violation(_COUNTS[counts.index(min(counts))], "is negative")
     elif _ends_early(metadata.query_start_loc_cpu.diff().tolist(), counts[0], *call.args[1:3]):
-        yield Breach("num_decodes", "takes a leading decode for a prefill")
+        yield Violation("num_decodes", "takes a leading decode for a prefill")
 
 
 def _ends_early(query_lens: list[int], num_decodes: int, threshold: int, uniform: bool) -> bool:
@@ -103,7 +113,7 @@ def _ends_early(query_lens: list[int], num_decodes: int, threshold: int, uniform
     return alike or not uniform
 
 
-def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     counts = tuple(outputs[name] for name in _COUNTS)
     threshold, uniform = call.args[1:3]
     yield from count_breaches(truth_of(call.facts["batch"]), counts, threshold, uniform=uniform)
@@ -137,22 +147,23 @@ split_decodes_and_prefills = Operation(
     name=SPLIT,
     section="2",
     summary="counts the leading decodes and the prefills behind them",
-    cases=_split_cases,
-    boundaries=_split_boundaries,
-    from_batch=_split_steps,
-    timed=lambda batch: [_split_case(batch, 1, False)],
-    prepare=_prepare_split,
-    outputs=_split_outputs,
-    invariants=_split_invariants,
-    consume=_split_consumed,
-    diagnose=_diagnose_split,
-    faults={
-        **metadata_faults(0),
-        "threshold of 0": wrong_value(1, "decode_threshold", 0),
-        "threshold of another type": wrong_type(1, "decode_threshold"),
-        "uniform of another type": wrong_type(2, "require_uniform"),
-        "metadata of another type": wrong_type(0, "metadata"),
-    },
+    inputs=Inputs(
+        cases=_split_cases,
+        boundaries=_split_boundaries,
+        from_batch=_split_steps,
+        faults={
+            **metadata_faults(0),
+            "threshold of 0": wrong_value(1, "decode_threshold", 0),
+            "threshold of another type": wrong_type(1, "decode_threshold"),
+            "uniform of another type": wrong_type(2, "require_uniform"),
+            "metadata of another type": wrong_type(0, "metadata"),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare_split, outputs=_split_outputs),
+    contract=Contract(
+        invariants=_split_invariants, consume=_split_consumed, diagnose=_diagnose_split
+    ),
+    bench=Bench(cases=lambda batch: [_split_case(batch, 1, False)]),
 )
 
 
@@ -230,15 +241,15 @@ def _reorder_outputs(call: Call, result: Any) -> Outputs:
     return {"moved": result, "req_ids": list(engine.rows), "num_swaps": len(engine.swaps)}
 
 
-def _reorder_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _reorder_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     engine, threshold = call.facts["engine"], call.args[2]
     decode = [engine.state[req_id] <= threshold for req_id in outputs["req_ids"]]
     if decode != sorted(decode, reverse=True):
-        yield Breach("req_ids", "a decode stands behind a prefill")
+        yield Violation("req_ids", "a decode stands behind a prefill")
     if engine.read_after_swap:
-        yield Breach("req_ids", "was read after the first swap")
+        yield Violation("req_ids", "was read after the first swap")
     if sorted(outputs["req_ids"]) != sorted(engine.state):
-        yield Breach("req_ids", "a request was lost or doubled")
+        yield Violation("req_ids", "a request was lost or doubled")
 
 
 def _unschedule(call: Call) -> None:
@@ -250,23 +261,24 @@ reorder_batch_to_split_decodes_and_prefills = Operation(
     name=REORDER,
     section="2",
     summary="moves the decodes to the front with the fewest swaps",
-    cases=_reorder_cases,
-    boundaries=_reorder_boundaries,
-    from_batch=_reorder_steps,
-    timed=_reorder_timed,
-    prepare=_prepare_reorder,
-    outputs=_reorder_outputs,
-    invariants=_reorder_invariants,
-    faults={
-        "threshold of 0": wrong_value(2, "decode_threshold", 0),
-        "threshold of another type": wrong_type(2, "decode_threshold"),
-        "request that is not scheduled": Fault(
-            field="num_scheduled_tokens",
-            spoil=_unschedule,
-            error=MetadataError,
-            applies=lambda case: bool(case.params["query_lens"]),
-        ),
-    },
+    inputs=Inputs(
+        cases=_reorder_cases,
+        boundaries=_reorder_boundaries,
+        from_batch=_reorder_steps,
+        faults={
+            "threshold of 0": wrong_value(2, "decode_threshold", 0),
+            "threshold of another type": wrong_type(2, "decode_threshold"),
+            "request that is not scheduled": Fault(
+                field="num_scheduled_tokens",
+                spoil=_unschedule,
+                error=MetadataError,
+                applies=lambda case: bool(case.params["query_lens"]),
+            ),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare_reorder, outputs=_reorder_outputs),
+    contract=Contract(invariants=_reorder_invariants),
+    bench=Bench(cases=_reorder_timed),
 )
 
 OPERATIONS = (split_decodes_and_prefills, reorder_batch_to_split_decodes_and_prefills)

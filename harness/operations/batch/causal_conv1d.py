@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    BuiltIn,
+    Call,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    MISSING,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import wrong_type
 from attnproof.reference.interface import MetadataError
 
@@ -80,30 +91,30 @@ def _outputs(_call: Call, result: Any) -> Outputs:
     return outputs | returned
 
 
-def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Every token lies in exactly one program's 8, and the pointers say what the lists say."""
     offsets = np.array(call.facts["offsets"])
     owners, numbers = outputs["mlist"].numpy(), outputs["offsetlist"].numpy()
     total = len(owners)
     if not total == outputs["mlist_len"] == outputs["tot"] == int(outputs["nums"].sum()):
-        yield Breach("tot", "is not the number of programs")
+        yield Violation("tot", "is not the number of programs")
     if sorted(outputs["keys"]) != sorted(KEYS):
-        yield Breach("keys", "are not the seven published ones")
+        yield Violation("keys", "are not the seven published ones")
     starts = offsets[owners] + _BLOCK * numbers.astype(np.int64)
     covered = np.zeros(offsets[-1] + 1, dtype=np.int64)
     if (numbers < 0).any() or (starts >= offsets[owners + 1]).any():
-        yield Breach("offsetlist", "has a program without a token")
+        yield Violation("offsetlist", "has a program without a token")
         return
     np.add.at(covered, starts, 1)
     np.add.at(covered, np.minimum(starts + _BLOCK, offsets[owners + 1]), -1)
     if (np.cumsum(covered)[:-1] != 1).any():
-        yield Breach("offsetlist", "leaves out a token, or takes one twice")
+        yield Violation("offsetlist", "leaves out a token, or takes one twice")
     for key, values in zip(_POINTERS, (owners, numbers), strict=True):
         pointer = outputs[key].cpu().numpy()
         if len(pointer) != 2 * max(1024, total):
-            yield Breach(key, "is not twice as long as max(1024, programs)")
+            yield Violation(key, "is not twice as long as max(1024, programs)")
         if (pointer[total:] != -1).any() or pointer[:total].tolist() != values.tolist():
-            yield Breach(key, "is not the list of programs with -1 behind it")
+            yield Violation(key, "is not the list of programs with -1 behind it")
 
 
 def _diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
@@ -138,23 +149,22 @@ compute_causal_conv1d_metadata = Operation(
     name=NAME,
     section="6",
     summary="the request and the block of 8 tokens of each of the convolution's programs",
-    cases=_cases,
-    boundaries=_boundaries,
-    from_batch=_steps,
-    prepare=_prepare,
-    outputs=_outputs,
-    invariants=_invariants,
-    kernels=True,
-    syncs=lambda _: True,  # the lengths go to the host
-    diagnose=_diagnose,
-    faults={
-        "offsets of another type": wrong_type(0, "query_start_loc_p"),
-        "float offsets": _replaced(lambda offsets: offsets.float()),
-        "2-D offsets": _replaced(lambda offsets: offsets[None]),
-        "no offsets": _replaced(lambda offsets: offsets[:0]),
-        "offsets that do not start at 0": _replaced(lambda offsets: offsets + 1),
-        "offsets that fall": _replaced(lambda offsets: torch.cat([offsets, offsets[:1] - 1])),
-    },
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_steps,
+        faults={
+            "offsets of another type": wrong_type(0, "query_start_loc_p"),
+            "float offsets": _replaced(lambda offsets: offsets.float()),
+            "2-D offsets": _replaced(lambda offsets: offsets[None]),
+            "no offsets": _replaced(lambda offsets: offsets[:0]),
+            "offsets that do not start at 0": _replaced(lambda offsets: offsets + 1),
+            "offsets that fall": _replaced(lambda offsets: torch.cat([offsets, offsets[:1] - 1])),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare, outputs=_outputs),
+    contract=Contract(invariants=_invariants, may_sync=lambda _: True, diagnose=_diagnose),
+    built_in=BuiltIn(kernels=True),
 )
 
 OPERATIONS = (compute_causal_conv1d_metadata,)

@@ -15,7 +15,18 @@ from attnproof.harness.cases.batches.subclass import TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import numbers
 from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
     diagnose_metadata,
@@ -97,7 +108,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     return call
 
 
-def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     breaches = list(mirror_breaches(outputs))
     yield from breaches
     offsets, seq_lens = outputs["query_start_loc_cpu"], outputs["seq_lens_cpu"]
@@ -105,17 +116,17 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         return
     parent, chunk = numbers(call.facts["batch"]), call.facts["chunk"]
     if int(offsets[-1]) != int(parent.query_start_loc[-1]):
-        yield Breach("query_start_loc", "does not keep the number of query tokens")
+        yield Violation("query_start_loc", "does not keep the number of query tokens")
         return
     if seq_lens.numel() and not 0 <= int(seq_lens.min()) <= int(seq_lens.max()) <= chunk:
-        yield Breach("seq_lens", "leaves the chunk")
+        yield Violation("seq_lens", "leaves the chunk")
     positions = token_positions(parent.query_start_loc, parent.num_computed_tokens) % chunk
     computed = outputs["num_computed_tokens_cpu"].numpy()
     if not np.array_equal(token_positions(offsets.numpy(), computed), positions):
-        yield Breach("num_computed_tokens_cpu", "moves tokens within their chunk")
+        yield Violation("num_computed_tokens_cpu", "moves tokens within their chunk")
 
 
-def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Each token sees the keys of its chunk up to itself, in pages of its own request."""
     truth = truth_of(call.facts["batch"])
     yield from metadata_breaches(truth, outputs, chunk=call.facts["chunk"])
@@ -142,34 +153,43 @@ make_local_attention_virtual_batches = Operation(
     name=NAME,
     section="4",
     summary="one virtual request for each chunk that a query touches",
-    cases=_cases,
-    boundaries=_boundaries,
-    from_batch=_steps,
-    timed=lambda batch: [_case(_derivable(batch), _TIMED_CHUNK)],
-    prepare=_prepare,
-    outputs=lambda call, result: metadata_outputs(result, given=call.facts["metadata"]),
-    invariants=_invariants,
-    consume=_consumed,
-    diagnose=diagnose_metadata,
-    shares=frozenset({"slot_mapping", "logits_indices_padded", *TOKEN_FIELDS}),
-    kernels=True,
-    faults={
-        **metadata_faults(1, sequences=True, logits=True),
-        "block size left at its default of 0": wrong_value(2, "block_size", 0),
-        "chunk of 0": wrong_value(0, "attn_chunk_size", 0),
-        "negative chunk": wrong_value(0, "attn_chunk_size", -8),
-        "chunk that blocks do not divide": wrong_value(
-            0, "attn_chunk_size", 257 * 3, lambda case: batch_of(case).block_size not in (1, 3)
-        ),
-        "chunk of another type": wrong_type(0, "attn_chunk_size"),
-        "metadata of another type": wrong_type(1, "metadata"),
-        "block table without columns": Fault(
-            field="block_table_tensor", spoil=_narrow, error=MetadataError, applies=_has_requests
-        ),
-        "share of a rank": Fault(
-            field="dcp_local_seq_lens", spoil=_share, error=MetadataError, applies=_has_requests
-        ),
-    },
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_steps,
+        faults={
+            **metadata_faults(1, sequences=True, logits=True),
+            "block size left at its default of 0": wrong_value(2, "block_size", 0),
+            "chunk of 0": wrong_value(0, "attn_chunk_size", 0),
+            "negative chunk": wrong_value(0, "attn_chunk_size", -8),
+            "chunk that blocks do not divide": wrong_value(
+                0, "attn_chunk_size", 257 * 3, lambda case: batch_of(case).block_size not in (1, 3)
+            ),
+            "chunk of another type": wrong_type(0, "attn_chunk_size"),
+            "metadata of another type": wrong_type(1, "metadata"),
+            "block table without columns": Fault(
+                field="block_table_tensor",
+                spoil=_narrow,
+                error=MetadataError,
+                applies=_has_requests,
+            ),
+            "share of a rank": Fault(
+                field="dcp_local_seq_lens", spoil=_share, error=MetadataError, applies=_has_requests
+            ),
+        },
+    ),
+    call=FunctionCall(
+        prepare=_prepare,
+        outputs=lambda call, result: metadata_outputs(result, given=call.facts["metadata"]),
+    ),
+    contract=Contract(
+        invariants=_invariants,
+        consume=_consumed,
+        diagnose=diagnose_metadata,
+        may_alias=frozenset({"slot_mapping", "logits_indices_padded", *TOKEN_FIELDS}),
+    ),
+    bench=Bench(cases=lambda batch: [_case(_derivable(batch), _TIMED_CHUNK)]),
+    built_in=BuiltIn(kernels=True),
 )
 
 OPERATIONS = (make_local_attention_virtual_batches,)

@@ -19,7 +19,18 @@ from attnproof.harness.cases.batches.subclass import (
 )
 from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    ClassCall,
+    Contract,
+    Fault,
+    Inputs,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import (
     CLASS,
     batch_of,
@@ -151,27 +162,27 @@ def _copied(padded: Any, unpadded: Any) -> list[str]:
     ]
 
 
-def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """By the names of the fields, not by their declarations: those are what is judged."""
     given = call.facts["metadata"]
     if outputs[_COPIED]:
-        yield Breach(_COPIED, "holds fields that are no views")
+        yield Violation(_COPIED, "holds fields that are no views")
     for prefix, sizes in ((PADDED, call.facts["grown"]), (UNPADDED, call.args[3:])):
         yield from mirror_breaches(outputs, prefix)
         if (outputs[f"{prefix}num_actual_tokens"], outputs[f"{prefix}num_reqs"]) != tuple(sizes):
-            yield Breach(f"{prefix}num_reqs", "is not the size that was asked for")
+            yield Violation(f"{prefix}num_reqs", "is not the size that was asked for")
         if outputs.get(f"{prefix}{CLASS}", type(given).__name__) != type(given).__name__:
-            yield Breach(f"{prefix}{CLASS}", "is not the class that was given")
+            yield Violation(f"{prefix}{CLASS}", "is not the class that was given")
         for field in fields(given):
             if field.name not in _SIZES:
                 value = outputs[f"{prefix}{field.name}"]
                 live, length = _entries(field.name, call, *sizes)
                 text = _breach(field.name, getattr(given, field.name), value, live, length)
                 if text:
-                    yield Breach(f"{prefix}{field.name}", text)
+                    yield Violation(f"{prefix}{field.name}", text)
 
 
-def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """With padding and without it each token sees and writes what it did before."""
     truth = truth_of(call.facts["batch"])
     for prefix in (PADDED, UNPADDED):
@@ -298,20 +309,18 @@ common_attention_metadata = Operation(
     name=NAME,
     section="1",
     summary="graph padding put on a batch and taken off again, every field of it",
-    cases=_cases,
-    boundaries=_boundaries,
-    from_batch=_steps,
-    timed=lambda batch: _steps(batch) if batch.num_requests == 64 else (),
-    prepare=_prepare,
-    run=_run,
-    outputs=_outputs,
-    invariants=_invariants,
-    consume=_consumed,
-    shares=_VIEWS,
-    faults=_FAULTS,
-    diagnose=_diagnose,
-    shared="a batch that one package makes is taken by the other",
-    methods=("unpadded",),
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_steps,
+        faults=_FAULTS,
+    ),
+    call=ClassCall(prepare=_prepare, use=_run, outputs=_outputs, methods=("unpadded",)),
+    contract=Contract(
+        invariants=_invariants, consume=_consumed, may_alias=_VIEWS, diagnose=_diagnose
+    ),
+    bench=Bench(cases=lambda batch: _steps(batch) if batch.num_requests == 64 else ()),
+    built_in=BuiltIn(shared="a batch that one package makes is taken by the other"),
 )
 
 OPERATIONS = (common_attention_metadata,)

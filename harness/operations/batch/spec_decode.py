@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.memory.arena import Arena, Piece
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
 from attnproof.reference.interface import MetadataError
 
@@ -99,38 +110,38 @@ def _outputs(call: Call, result: Any) -> Outputs:
     }
 
 
-def _query_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _query_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     query, batch = call.args
     result = outputs["result"]
     tokens = query.shape[0] // batch
     if tuple(result.shape) != (batch, tokens, *query.shape[1:]) or result.dtype != query.dtype:
-        yield Breach("result", "is not (batch, tokens of each, heads, size)")
+        yield Violation("result", "is not (batch, tokens of each, heads, size)")
         return
     for row in range(min(batch, 3)):
         if not torch.equal(result[row], query[row * tokens : (row + 1) * tokens]):
-            yield Breach("result", "gives a request another's tokens")
+            yield Violation("result", "gives a request another's tokens")
     yield from _view_breaches(outputs)
 
 
-def _output_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _output_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     given, result = call.args[0], outputs["result"]
     if given.ndim == 3:
         if not outputs["is the argument"]:
-            yield Breach("is the argument", "is not the 3-D output as it was given")
+            yield Violation("is the argument", "is not the 3-D output as it was given")
         return
     if tuple(result.shape) != (given.shape[0] * given.shape[1], *given.shape[2:]):
-        yield Breach("result", "is not (all tokens, heads, size)")
+        yield Violation("result", "is not (all tokens, heads, size)")
         return
     tokens = given.shape[1]
     for row in range(min(given.shape[0], 3)):
         if not torch.equal(result[row * tokens : (row + 1) * tokens], given[row]):
-            yield Breach("result", "gives a request another's tokens")
+            yield Violation("result", "gives a request another's tokens")
     yield from _view_breaches(outputs)
 
 
-def _view_breaches(outputs: Outputs) -> Iterator[Breach]:
+def _view_breaches(outputs: Outputs) -> Iterator[Violation]:
     if not outputs["is a view"]:
-        yield Breach("is a view", "is a copy")
+        yield Violation("is a view", "is a copy")
 
 
 def _diagnose(_call: Call, name: str, expected: Any, _got: Any) -> str:
@@ -189,54 +200,60 @@ reshape_query_for_spec_decode = Operation(
     name=QUERY,
     section="6",
     summary="a query with the tokens of each request in a dimension of their own",
-    cases=lambda: st.builds(lambda values: _case(QUERY, values), _VALUES),
-    boundaries=_query_boundaries,
-    from_batch=_query_steps,
-    timed=lambda batch: _query_steps(batch) if batch.num_requests == 64 else (),
-    prepare=_prepare_query,
-    outputs=_outputs,
-    invariants=_query_invariants,
-    shares=frozenset({"result"}),
-    shared=SHARED,
-    diagnose=_diagnose,
-    faults={
-        "query of another type": wrong_type(0, "query"),
-        "2-D query": _spoilt(lambda query: query[:, 0], "query"),
-        "4-D query": _spoilt(lambda query: query[None], "query"),
-        "batch size of another type": wrong_type(1, "batch_size"),
-        "batch size of 0": wrong_value(1, "batch_size", 0),
-        "negative batch size": wrong_value(1, "batch_size", -1),
-        "tokens that requests do not share evenly": _spoilt(
-            lambda query: query[1:], "batch_size", _indivisible
-        ),
-    },
+    inputs=Inputs(
+        cases=lambda: st.builds(lambda values: _case(QUERY, values), _VALUES),
+        boundaries=_query_boundaries,
+        from_batch=_query_steps,
+        faults={
+            "query of another type": wrong_type(0, "query"),
+            "2-D query": _spoilt(lambda query: query[:, 0], "query"),
+            "4-D query": _spoilt(lambda query: query[None], "query"),
+            "batch size of another type": wrong_type(1, "batch_size"),
+            "batch size of 0": wrong_value(1, "batch_size", 0),
+            "negative batch size": wrong_value(1, "batch_size", -1),
+            "tokens that requests do not share evenly": _spoilt(
+                lambda query: query[1:], "batch_size", _indivisible
+            ),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare_query, outputs=_outputs),
+    contract=Contract(
+        invariants=_query_invariants, may_alias=frozenset({"result"}), diagnose=_diagnose
+    ),
+    bench=Bench(cases=lambda batch: _query_steps(batch) if batch.num_requests == 64 else ()),
+    built_in=BuiltIn(shared=SHARED),
 )
 
 reshape_attn_output_for_spec_decode = Operation(
     name=OUTPUT,
     section="6",
     summary="an output with the tokens of all requests in one dimension",
-    cases=lambda: st.builds(
-        lambda values, flat: _case(OUTPUT, values, flat=flat), _VALUES, st.integers(0, 1)
-    ),
-    boundaries=_output_boundaries,
-    from_batch=_output_steps,
-    timed=lambda batch: _output_steps(batch) if batch.num_requests == 64 else (),
-    prepare=_prepare_output,
-    outputs=_outputs,
-    invariants=_output_invariants,
-    shares=frozenset({"result"}),
-    shared=SHARED,
-    diagnose=_diagnose,
-    faults={
-        "output of another type": wrong_type(0, "attn_output"),
-        "2-D output": _spoilt(
-            lambda output: output.flatten(0, 1)[:, 0] if output.ndim == 4 else output[:, 0],
-            "attn_output",
+    inputs=Inputs(
+        cases=lambda: st.builds(
+            lambda values, flat: _case(OUTPUT, values, flat=flat), _VALUES, st.integers(0, 1)
         ),
-        "5-D output": _spoilt(lambda output: output[(None,) * (5 - output.ndim)], "attn_output"),
-        "requests that lie apart": _spoilt(lambda output: output[:, :-1], "attn_output", _several),
-    },
+        boundaries=_output_boundaries,
+        from_batch=_output_steps,
+        faults={
+            "output of another type": wrong_type(0, "attn_output"),
+            "2-D output": _spoilt(
+                lambda output: output.flatten(0, 1)[:, 0] if output.ndim == 4 else output[:, 0],
+                "attn_output",
+            ),
+            "5-D output": _spoilt(
+                lambda output: output[(None,) * (5 - output.ndim)], "attn_output"
+            ),
+            "requests that lie apart": _spoilt(
+                lambda output: output[:, :-1], "attn_output", _several
+            ),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare_output, outputs=_outputs),
+    contract=Contract(
+        invariants=_output_invariants, may_alias=frozenset({"result"}), diagnose=_diagnose
+    ),
+    bench=Bench(cases=lambda batch: _output_steps(batch) if batch.num_requests == 64 else ()),
+    built_in=BuiltIn(shared=SHARED),
 )
 
 OPERATIONS = (reshape_query_for_spec_decode, reshape_attn_output_for_spec_decode)

@@ -12,12 +12,17 @@ from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.engines import backend as engine
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
-    MISSING,
-    Breach,
+    Bench,
+    BuiltIn,
     Call,
+    ClassCall,
+    Contract,
     Fault,
+    Inputs,
+    MISSING,
     Operation,
     Outputs,
+    Violation,
     bound,
 )
 from attnproof.harness.operations.fast_prefill.fast_prefill import (
@@ -115,23 +120,23 @@ def _outputs(call: Call, result: Any) -> Outputs:
     return outputs
 
 
-def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     facts = call.facts
     given = facts["metadata"]
     yield from reduced_breaches(given, outputs, _GIVEN)
     for name, value in outputs.items():
         if name.endswith(("a subclass", "the protocol")) and not value:
-            yield Breach(name, "does not hold")
+            yield Violation(name, "does not hold")
     for number, value in enumerate(engine.expected_values(facts["kinds"]).values()):
         if outputs[f"[{number}].detail"] != value:
-            yield Breach(f"[{number}].detail", "is not what the underlying builder gave it")
+            yield Violation(f"[{number}].detail", "is not what the underlying builder gave it")
     for name in _LOGITS:
         if not _equal(outputs[name], getattr(given, name)):
-            yield Breach(name, "is not that of the batch")
+            yield Violation(name, "is not that of the batch")
     for name in ("query_start_loc", "max_query_len", "num_actual_tokens"):
         itself = outputs[_GIVEN + ITSELF]
         if not _equal(outputs[name], getattr(given, name) if itself else outputs[_GIVEN + name]):
-            yield Breach(name, "is not what the underlying builder was given")
+            yield Violation(name, "is not what the underlying builder was given")
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -174,38 +179,43 @@ create_fast_prefill_custom_backend = Operation(
     name=NAME,
     section="6",
     summary="a backend whose builder sees only the tokens whose logits are sampled",
-    cases=lambda: st.builds(
-        _case, sampled_batches(), _FORMS, _KINDS, st.sampled_from((0, 0, 32)), st.booleans()
-    ),
-    boundaries=_boundaries,
-    from_batch=lambda batch: [_case(last_tokens(batch), batch.num_requests % 5, [0, 2, 5])],
-    timed=lambda batch: [_case(last_tokens(batch), 0, [])],
-    clocked=_clocked,
-    prepare=_prepare,
-    run=_drive,
-    outputs=_outputs,
-    invariants=_invariants,
-    consume=lambda call, outputs: reduced_consumed(
-        call.facts["metadata"], call.facts["batch"], outputs, _GIVEN
-    ),
-    shares=frozenset(
-        {*engine.BATCH_FIELDS, *_LOGITS, *(_GIVEN + name for name in KEPT.union(METADATA_FIELDS))}
-    ),
-    kernels=True,
-    syncs=makes_new_batch,
-    diagnose=_diagnose,
-    faults={
-        "prefix of another type": Fault(
-            field="prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
+    inputs=Inputs(
+        cases=lambda: st.builds(
+            _case, sampled_batches(), _FORMS, _KINDS, st.sampled_from((0, 0, 32)), st.booleans()
         ),
-        "backend of another type": wrong_type(1, "underlying_attn_backend"),
-        "metadata that cannot be extended": Fault(
-            field="underlying builder", spoil=_builds_a_tuple, error=TypeError
+        boundaries=_boundaries,
+        from_batch=lambda batch: [_case(last_tokens(batch), batch.num_requests % 5, [0, 2, 5])],
+        faults={
+            "prefix of another type": Fault(
+                field="prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
+            ),
+            "backend of another type": wrong_type(1, "underlying_attn_backend"),
+            "metadata that cannot be extended": Fault(
+                field="underlying builder", spoil=_builds_a_tuple, error=TypeError
+            ),
+            "class that is no backend": Fault(
+                field="underlying_attn_backend", spoil=_no_backend, error=TypeError
+            ),
+        },
+    ),
+    call=ClassCall(clocked=_clocked, prepare=_prepare, use=_drive, outputs=_outputs),
+    contract=Contract(
+        invariants=_invariants,
+        consume=lambda call, outputs: reduced_consumed(
+            call.facts["metadata"], call.facts["batch"], outputs, _GIVEN
         ),
-        "class that is no backend": Fault(
-            field="underlying_attn_backend", spoil=_no_backend, error=TypeError
+        may_alias=frozenset(
+            {
+                *engine.BATCH_FIELDS,
+                *_LOGITS,
+                *(_GIVEN + name for name in KEPT.union(METADATA_FIELDS)),
+            }
         ),
-    },
+        may_sync=makes_new_batch,
+        diagnose=_diagnose,
+    ),
+    bench=Bench(cases=lambda batch: [_case(last_tokens(batch), 0, [])]),
+    built_in=BuiltIn(kernels=True),
 )
 
 OPERATIONS = (create_fast_prefill_custom_backend,)

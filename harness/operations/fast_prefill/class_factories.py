@@ -10,7 +10,20 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.engines import backend as engine
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    ClassCall,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    MISSING,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import wrong_type
 from attnproof.reference.interface import MetadataError
 
@@ -102,30 +115,30 @@ def _metadata_outputs(call: Call, result: Any) -> Outputs:
     return outputs
 
 
-def _metadata_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _metadata_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     prefix, cls, added = call.args
     if outputs["name"] != prefix + "EngineMetadata" or not outputs["is a subclass"]:
-        yield Breach("name", "is not the prefix and the name of the class that is extended")
+        yield Violation("name", "is not the prefix and the name of the class that is extended")
     wanted = [f.name for f in fields(cls)] + [name for name, *_ in added]
     if sorted(outputs["fields"]) != sorted(wanted):
-        yield Breach("fields", "are not those of the class and the added ones")
+        yield Violation("fields", "are not those of the class and the added ones")
     inherited = [3] * len(engine.BATCH_FIELDS)
     inherited += engine.expected_values(call.facts["kinds"]).values()
     for number, value in enumerate(inherited):
         if outputs[f"[{number}].inherited"] != value:
-            yield Breach(f"[{number}].inherited", "is not what the class itself gives it")
+            yield Violation(f"[{number}].inherited", "is not what the class itself gives it")
     for number, (_, _, default) in enumerate(added):
         if outputs[f"[{number}].default"] != ([] if isinstance(default, Field) else default):
-            yield Breach(f"[{number}].default", "is not the default of the added field")
+            yield Violation(f"[{number}].default", "is not the default of the added field")
         if outputs[f"[{number}].given"] != 40 + number:
-            yield Breach(f"[{number}].given", "is not what the instance was given")
+            yield Violation(f"[{number}].given", "is not what the instance was given")
     for name in _KEPT:
         if outputs[name] is not getattr(cls.__dataclass_params__, name):
-            yield Breach(name, "is not as in the class that is extended")
+            yield Violation(name, "is not as in the class that is extended")
     if outputs["module"] != cls.__module__:
-        yield Breach("module", "is not that of the class that is extended")
+        yield Violation("module", "is not that of the class that is extended")
     if outputs["lists are shared"]:
-        yield Breach("lists are shared", "between instances")
+        yield Violation("lists are shared", "between instances")
 
 
 def _diagnose_metadata(_call: Call, name: str, _expected: Any, got: Any) -> str:
@@ -162,37 +175,38 @@ subclass_attention_metadata = Operation(
     name=METADATA,
     section="6",
     summary="a metadata class with fields added to it",
-    cases=lambda: st.builds(_metadata_case, _PREFIXES, _DATACLASSES, _KINDS, _ADDED),
-    boundaries=_metadata_boundaries,
-    from_batch=_metadata_steps,
-    prepare=_prepare_metadata,
-    run=_drive_metadata,
-    outputs=_metadata_outputs,
-    invariants=_metadata_invariants,
-    shared=SHARED,
-    untimed=SHARED,
-    diagnose=_diagnose_metadata,
-    faults={
-        "prefix of another type": Fault(
-            field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
-        ),
-        "class of another type": wrong_type(1, "metadata_cls"),
-        "class that is no dataclass": Fault(
-            field="metadata_cls", spoil=_plain_class, error=TypeError
-        ),
-        "fields of another type": wrong_type(2, "fields"),
-        "field without a default": _fields_fault(lambda a: [*a, ("more", int)], TypeError),
-        "field without a name": _fields_fault(lambda a: [*a, (3, int, 0)], TypeError),
-        "field that the class has": _fields_fault(
-            lambda a: [*a, ("seq_lens", int, 0)], MetadataError
-        ),
-        "field added twice": _fields_fault(lambda a: [*a, *[("more", int, 0)] * 2], MetadataError),
-        "name that is none": _fields_fault(lambda a: [*a, ("a b", int, 0)], MetadataError),
-        "keyword as a name": _fields_fault(lambda a: [*a, ("class", int, 0)], MetadataError),
-        "one list for all instances": _fields_fault(
-            lambda a: [*a, ("more", list, [])], MetadataError
-        ),
-    },
+    inputs=Inputs(
+        cases=lambda: st.builds(_metadata_case, _PREFIXES, _DATACLASSES, _KINDS, _ADDED),
+        boundaries=_metadata_boundaries,
+        from_batch=_metadata_steps,
+        faults={
+            "prefix of another type": Fault(
+                field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
+            ),
+            "class of another type": wrong_type(1, "metadata_cls"),
+            "class that is no dataclass": Fault(
+                field="metadata_cls", spoil=_plain_class, error=TypeError
+            ),
+            "fields of another type": wrong_type(2, "fields"),
+            "field without a default": _fields_fault(lambda a: [*a, ("more", int)], TypeError),
+            "field without a name": _fields_fault(lambda a: [*a, (3, int, 0)], TypeError),
+            "field that the class has": _fields_fault(
+                lambda a: [*a, ("seq_lens", int, 0)], MetadataError
+            ),
+            "field added twice": _fields_fault(
+                lambda a: [*a, *[("more", int, 0)] * 2], MetadataError
+            ),
+            "name that is none": _fields_fault(lambda a: [*a, ("a b", int, 0)], MetadataError),
+            "keyword as a name": _fields_fault(lambda a: [*a, ("class", int, 0)], MetadataError),
+            "one list for all instances": _fields_fault(
+                lambda a: [*a, ("more", list, [])], MetadataError
+            ),
+        },
+    ),
+    call=ClassCall(prepare=_prepare_metadata, use=_drive_metadata, outputs=_metadata_outputs),
+    contract=Contract(invariants=_metadata_invariants, diagnose=_diagnose_metadata),
+    bench=Bench(never=SHARED),
+    built_in=BuiltIn(shared=SHARED),
 )
 
 
@@ -237,7 +251,7 @@ def _backend_outputs(call: Call, result: Any) -> Outputs:
     }
 
 
-def _backend_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _backend_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     wanted = {
         "name": call.args[0] + "EngineBackend",
         "class name": call.args[0] + "EngineBackend",
@@ -246,7 +260,7 @@ def _backend_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     }
     for name, value in outputs.items():
         if value != wanted.get(name, True):
-            yield Breach(name, "is not as the backend and the builder that were given say")
+            yield Violation(name, "is not as the backend and the builder that were given say")
 
 
 def _diagnose_backend(_call: Call, name: str, _expected: Any, _got: Any) -> str:
@@ -261,22 +275,22 @@ subclass_attention_backend = Operation(
     name=BACKEND,
     section="6",
     summary="a backend with another builder",
-    cases=lambda: st.builds(_backend_case, _PREFIXES, _FORMS, _KINDS),
-    boundaries=_backend_boundaries,
-    from_batch=lambda batch: [_backend_case("Sliced", batch.num_requests % 5, [])],
-    prepare=_prepare_backend,
-    outputs=_backend_outputs,
-    invariants=_backend_invariants,
-    shared=SHARED,
-    untimed=SHARED,
-    diagnose=_diagnose_backend,
-    faults={
-        "prefix of another type": Fault(
-            field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
-        ),
-        "backend of another type": wrong_type(1, "attention_backend_cls"),
-        "builder of another type": wrong_type(2, "builder_cls"),
-    },
+    inputs=Inputs(
+        cases=lambda: st.builds(_backend_case, _PREFIXES, _FORMS, _KINDS),
+        boundaries=_backend_boundaries,
+        from_batch=lambda batch: [_backend_case("Sliced", batch.num_requests % 5, [])],
+        faults={
+            "prefix of another type": Fault(
+                field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
+            ),
+            "backend of another type": wrong_type(1, "attention_backend_cls"),
+            "builder of another type": wrong_type(2, "builder_cls"),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare_backend, outputs=_backend_outputs),
+    contract=Contract(invariants=_backend_invariants, diagnose=_diagnose_backend),
+    bench=Bench(never=SHARED),
+    built_in=BuiltIn(shared=SHARED),
 )
 
 

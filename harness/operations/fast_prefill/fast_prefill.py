@@ -16,7 +16,17 @@ from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELD
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.consumer.batch import metadata_breaches, truth_of_lists
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    BuiltIn,
+    Call,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
     has_logits,
@@ -177,35 +187,35 @@ def reduced_outputs(given: CommonAttentionMetadata, result: Any, prefix: str = "
 
 def reduced_breaches(
     given: CommonAttentionMetadata, outputs: Outputs, prefix: str = ""
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """Twins equal, maxima and totals exact, every sampled token with its request, keys kept."""
     indices = given.logits_indices_padded
     returned = indices is None or given.max_query_len == 1
     if outputs[f"{prefix}{ITSELF}"] is not returned:
         wanted = "is a batch of its own" if returned else "is the given batch, not reduced"
-        yield Breach(f"{prefix}{ITSELF}", wanted)
+        yield Violation(f"{prefix}{ITSELF}", wanted)
     if returned or indices is None or outputs[f"{prefix}{ITSELF}"]:
         return
     starts = outputs[f"{prefix}query_start_loc_cpu"].numpy().astype(np.int64)
     if outputs[f"{prefix}query_start_loc"].tolist() != starts.tolist():
-        yield Breach(f"{prefix}query_start_loc", "differs from its mirror on the CPU")
+        yield Violation(f"{prefix}query_start_loc", "differs from its mirror on the CPU")
     sampled = indices[: given.num_logits_indices].cpu().numpy()
     offsets = given.query_start_loc_cpu.numpy()
     owners = np.searchsorted(offsets[1:], sampled, side="right")
     counts = np.bincount(owners, minlength=given.num_reqs)[: given.num_reqs]
     if np.diff(starts).tolist() != counts.tolist():
-        yield Breach(f"{prefix}query_start_loc", "does not count each request's sampled tokens")
+        yield Violation(f"{prefix}query_start_loc", "does not count each request's sampled tokens")
     if outputs[f"{prefix}num_actual_tokens"] != counts.sum():
-        yield Breach(f"{prefix}num_actual_tokens", "is not the number of sampled tokens")
+        yield Violation(f"{prefix}num_actual_tokens", "is not the number of sampled tokens")
     if outputs[f"{prefix}max_query_len"] != counts.max(initial=0):
-        yield Breach(f"{prefix}max_query_len", "is not the most sampled tokens of a request")
+        yield Violation(f"{prefix}max_query_len", "is not the most sampled tokens of a request")
     if outputs[f"{prefix}seq_lens_cpu"].tolist() != given.seq_lens_cpu.tolist():
-        yield Breach(f"{prefix}seq_lens", "loses keys")
+        yield Violation(f"{prefix}seq_lens", "loses keys")
 
 
 def reduced_consumed(
     given: CommonAttentionMetadata, batch: Batch, outputs: Outputs, prefix: str = ""
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """The queries of a request became its last ones, as a causal kernel takes them.
 
     They see all that those see: keys are not reduced. The layer writes none.
@@ -305,31 +315,36 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
     name=NAME,
     section="6",
     summary="the batch reduced to the tokens whose logits are sampled",
-    cases=lambda: st.builds(_case, sampled_batches(), _ORDER, st.booleans()),
-    boundaries=_boundaries,
-    from_batch=_steps,
-    prepare=_prepare,
-    outputs=lambda call, result: reduced_outputs(call.args[0], result),
-    invariants=lambda call, outputs: reduced_breaches(call.args[0], outputs),
-    consume=lambda call, outputs: reduced_consumed(call.args[0], call.facts["batch"], outputs),
-    shares=KEPT,
-    kernels=True,
-    syncs=makes_new_batch,
-    diagnose=_diagnose,
-    faults={
-        **metadata_faults(0, logits=True),
-        "more logits indices than there are": _logits(
-            lambda _: {"num_logits_indices": 10**6},
-            "num_logits_indices",
-        ),
-        "float logits indices": _logits(
-            lambda md: {"logits_indices_padded": _floats(md)}, "logits_indices_padded"
-        ),
-        "logits index behind the last token": _logits(_one_more(0), "logits_indices_padded"),
-        "logits index beyond 32 bits": _logits(_far, "logits_indices_padded"),
-        "negative logits index": _logits(_one_more(-1), "logits_indices_padded"),
-        "metadata of another type": wrong_type(0, "metadata"),
-    },
+    inputs=Inputs(
+        cases=lambda: st.builds(_case, sampled_batches(), _ORDER, st.booleans()),
+        boundaries=_boundaries,
+        from_batch=_steps,
+        faults={
+            **metadata_faults(0, logits=True),
+            "more logits indices than there are": _logits(
+                lambda _: {"num_logits_indices": 10**6},
+                "num_logits_indices",
+            ),
+            "float logits indices": _logits(
+                lambda md: {"logits_indices_padded": _floats(md)}, "logits_indices_padded"
+            ),
+            "logits index behind the last token": _logits(_one_more(0), "logits_indices_padded"),
+            "logits index beyond 32 bits": _logits(_far, "logits_indices_padded"),
+            "negative logits index": _logits(_one_more(-1), "logits_indices_padded"),
+            "metadata of another type": wrong_type(0, "metadata"),
+        },
+    ),
+    call=FunctionCall(
+        prepare=_prepare, outputs=lambda call, result: reduced_outputs(call.args[0], result)
+    ),
+    contract=Contract(
+        invariants=lambda call, outputs: reduced_breaches(call.args[0], outputs),
+        consume=lambda call, outputs: reduced_consumed(call.args[0], call.facts["batch"], outputs),
+        may_alias=KEPT,
+        may_sync=makes_new_batch,
+        diagnose=_diagnose,
+    ),
+    built_in=BuiltIn(kernels=True),
 )
 
 

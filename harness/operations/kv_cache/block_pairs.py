@@ -13,7 +13,7 @@ from attnproof.harness.cases.memory.arena import Arena, Piece
 from attnproof.harness.cases.memory.far_memory import far_cache, fill_near_blocks, near_blocks
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Fault, Outputs
+from attnproof.harness.model.operation import Violation, Call, Fault, Outputs
 from attnproof.reference.interface import MetadataError
 
 SRC, DST, PAIRS = "src_kv_cache", "dst_kv_cache", "pairs"
@@ -72,7 +72,7 @@ def elements(caches: list[PagedCache], arena: Arena) -> dict[str, np.ndarray]:
     return {c.name: c.words(arena.tensors[c.name]).cpu().numpy().copy() for c in caches}
 
 
-def cache_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def cache_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Every block that a pair names, and every block that none does, by numpy."""
     before, pairs = call.facts["before"], call.facts["pairs"]
     for name, written in call.facts["words"].items():
@@ -80,12 +80,12 @@ def cache_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
         now, old = outputs[name].cpu().numpy(), before[name]
         targets = [target for _, target in pairs]
         if (now[:, targets] != source[:, [source for source, _ in pairs]]).any():
-            yield Breach(name, "a destination does not hold its source")
+            yield Violation(name, "a destination does not hold its source")
         others = np.setdiff1d(np.arange(written.shape[1]), targets)
         if (now[:, others] != old[:, others]).any():
-            yield Breach(name, "a block changed that is no destination")
+            yield Violation(name, "a block changed that is no destination")
     if outputs["result"] is not None:
-        yield Breach("result", "returns something")
+        yield Violation("result", "returns something")
 
 
 def diagnose_blocks(call: Call, field: str, expected: Any, got: Any) -> str:

@@ -15,7 +15,16 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
 from attnproof.harness.cases.memory.far_memory import far_block
 from attnproof.harness.cases.memory.paged_cache import DTYPES, LAYOUTS, PagedCache
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Fault, Operation
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    Operation,
+)
 from attnproof.harness.operations.kv_cache.block_pairs import (
     GAP,
     LAYOUT,
@@ -210,37 +219,38 @@ copy_blocks = Operation(
     name=NAME,
     section="7",
     summary="blocks copied within the cache of every layer",
-    cases=_cases,
-    boundaries=_boundaries,
-    from_batch=_from_batch,
-    timed=_timed,
-    prepare=_prepare,
-    outputs=cache_outputs,
-    invariants=cache_breaches,
-    diagnose=diagnose_blocks,
-    shares=frozenset({"[].kv_cache"}),
-    kernels=True,
-    faults={
-        "one cache for the list": Fault(
-            field="kv_caches",
-            spoil=lambda call: call.args.__setitem__(0, call.args[0][0]),
-            error=TypeError,
-            applies=_has_caches,
-        ),
-        "layer of another type": _first_layer(lambda cache: cache.tolist(), TypeError),
-        "layer without keys and values": _first_layer(lambda cache: cache[0], MetadataError),
-        "layer with expanded heads": _first_layer(
-            lambda cache: cache[:, :, :, :1].expand(cache.shape), MetadataError, _has_heads
-        ),
-        **pair_faults(
-            "src_to_dists",
-            _has_caches,
-            _has_pairs,
-            one_cache=lambda _: True,
-            smaller_source=_layers_differ,
-            smaller_target=_layers_differ,
-        ),
-    },
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_from_batch,
+        faults={
+            "one cache for the list": Fault(
+                field="kv_caches",
+                spoil=lambda call: call.args.__setitem__(0, call.args[0][0]),
+                error=TypeError,
+                applies=_has_caches,
+            ),
+            "layer of another type": _first_layer(lambda cache: cache.tolist(), TypeError),
+            "layer without keys and values": _first_layer(lambda cache: cache[0], MetadataError),
+            "layer with expanded heads": _first_layer(
+                lambda cache: cache[:, :, :, :1].expand(cache.shape), MetadataError, _has_heads
+            ),
+            **pair_faults(
+                "src_to_dists",
+                _has_caches,
+                _has_pairs,
+                one_cache=lambda _: True,
+                smaller_source=_layers_differ,
+                smaller_target=_layers_differ,
+            ),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare, outputs=cache_outputs),
+    contract=Contract(
+        invariants=cache_breaches, diagnose=diagnose_blocks, may_alias=frozenset({"[].kv_cache"})
+    ),
+    bench=Bench(cases=_timed),
+    built_in=BuiltIn(kernels=True),
 )
 
 OPERATIONS = (copy_blocks,)

@@ -13,7 +13,19 @@ from typing import Any
 from hypothesis import strategies as st
 
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    ClassCall,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import returned, wrong_value
 from attnproof.reference.interface import MetadataError
 
@@ -47,9 +59,9 @@ def _get_boundaries() -> Iterator[tuple[str, Case]]:
     yield "the environment says NHD after that (E9)", _get_case("NHD")
 
 
-def _get_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _get_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if outputs["result"] != (call.facts["environment"] or "NHD"):
-        yield Breach("result", "is neither the environment's layout nor the default")
+        yield Violation("result", "is neither the environment's layout nor the default")
 
 
 def _earlier_answer(_call: Call, _field: str, _expected: Any, got: Any) -> str:
@@ -69,22 +81,27 @@ get_kv_cache_layout = Operation(
     name=GET,
     section="7",
     summary="the layout that the environment asks for, or the default",
-    cases=lambda: st.sampled_from((None, *_LAYOUTS)).map(_get_case),
-    boundaries=_get_boundaries,
-    from_batch=lambda batch: [_get_case(_LAYOUTS[batch.num_requests % 2])],
-    prepare=lambda case, _pattern, _device: Call([], facts=dict(case.params)),
-    run=_read,
-    outputs=returned,
-    invariants=_get_invariants,
-    diagnose=_earlier_answer,
-    shared=_WHY_SHARED,
-    untimed=_WHY_SHARED,
-    faults={
-        "environment with another word": Fault(
-            field=_VARIABLE, spoil=_bad_environment, error=MetadataError
-        ),
-        "empty environment": Fault(field=_VARIABLE, spoil=_empty_environment, error=MetadataError),
-    },
+    inputs=Inputs(
+        cases=lambda: st.sampled_from((None, *_LAYOUTS)).map(_get_case),
+        boundaries=_get_boundaries,
+        from_batch=lambda batch: [_get_case(_LAYOUTS[batch.num_requests % 2])],
+        faults={
+            "environment with another word": Fault(
+                field=_VARIABLE, spoil=_bad_environment, error=MetadataError
+            ),
+            "empty environment": Fault(
+                field=_VARIABLE, spoil=_empty_environment, error=MetadataError
+            ),
+        },
+    ),
+    call=ClassCall(
+        prepare=lambda case, _pattern, _device: Call([], facts=dict(case.params)),
+        use=_read,
+        outputs=returned,
+    ),
+    contract=Contract(invariants=_get_invariants, diagnose=_earlier_answer),
+    bench=Bench(never=_WHY_SHARED),
+    built_in=BuiltIn(shared=_WHY_SHARED),
 )
 
 
@@ -123,12 +140,12 @@ def _set_boundaries() -> Iterator[tuple[str, Case]]:
     yield "HND where the environment says another word", _set_case("HND", "nhd")
 
 
-def _set_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _set_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     layout = call.args[0] or call.facts["environment"] or "NHD"
     if call.facts.get("read", layout) != layout:
-        yield Breach("result", "what was set is not what is read")
+        yield Violation("result", "what was set is not what is read")
     if outputs["result"] is not None:
-        yield Breach("result", "returns something")
+        yield Violation("result", "returns something")
 
 
 def _prepare_set(case: Case, _pattern: int, _device: str) -> Call:
@@ -143,26 +160,26 @@ set_kv_cache_layout = Operation(
     name=SET,
     section="7",
     summary="chooses the layout for the process, or takes the choice back",
-    cases=lambda: st.builds(
-        _set_case, st.sampled_from((*_LAYOUTS, None)), st.sampled_from((None, *_LAYOUTS, "nhd"))
-    ),
-    boundaries=_set_boundaries,
-    from_batch=lambda batch: [_set_case(_LAYOUTS[batch.num_requests % 2])],
-    prepare=_prepare_set,
-    run=_set_and_read,
-    outputs=returned,
-    invariants=_set_invariants,
-    shared=_WHY_SHARED,
-    untimed=_WHY_SHARED,
-    faults={
-        "another word": wrong_value(0, "cache_layout", "nhd"),
-        "empty word": wrong_value(0, "cache_layout", ""),
-        "number": Fault(
-            field="cache_layout",
-            spoil=lambda call: call.args.__setitem__(0, 7),
-            error=TypeError,
+    inputs=Inputs(
+        cases=lambda: st.builds(
+            _set_case, st.sampled_from((*_LAYOUTS, None)), st.sampled_from((None, *_LAYOUTS, "nhd"))
         ),
-    },
+        boundaries=_set_boundaries,
+        from_batch=lambda batch: [_set_case(_LAYOUTS[batch.num_requests % 2])],
+        faults={
+            "another word": wrong_value(0, "cache_layout", "nhd"),
+            "empty word": wrong_value(0, "cache_layout", ""),
+            "number": Fault(
+                field="cache_layout",
+                spoil=lambda call: call.args.__setitem__(0, 7),
+                error=TypeError,
+            ),
+        },
+    ),
+    call=ClassCall(prepare=_prepare_set, use=_set_and_read, outputs=returned),
+    contract=Contract(invariants=_set_invariants),
+    bench=Bench(never=_WHY_SHARED),
+    built_in=BuiltIn(shared=_WHY_SHARED),
 )
 
 
@@ -184,23 +201,29 @@ def _valid_steps(batch: Batch) -> Iterable[Case]:
     yield _valid_case((*_LAYOUTS, *_NOT_LAYOUTS)[batch.num_requests % 4])
 
 
-def _valid_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _valid_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if outputs["result"] is not (call.args[0] in ("HND", "NHD")):
-        yield Breach("result", "is not whether the value is NHD or HND")
+        yield Violation("result", "is not whether the value is NHD or HND")
 
 
 is_valid_kv_cache_layout = Operation(
     name=VALID,
     section="7",
     summary="whether a value names a layout",
-    cases=_valid_cases,
-    boundaries=_valid_boundaries,
-    from_batch=_valid_steps,
-    prepare=lambda case, _pattern, _device: Call([case.params["value"]], plain=dict(case.params)),
-    outputs=returned,
-    invariants=_valid_invariants,
-    shared=_WHY_SHARED,
-    untimed=_WHY_SHARED,
+    inputs=Inputs(
+        cases=_valid_cases,
+        boundaries=_valid_boundaries,
+        from_batch=_valid_steps,
+    ),
+    call=FunctionCall(
+        prepare=lambda case, _pattern, _device: Call(
+            [case.params["value"]], plain=dict(case.params)
+        ),
+        outputs=returned,
+    ),
+    contract=Contract(invariants=_valid_invariants),
+    bench=Bench(never=_WHY_SHARED),
+    built_in=BuiltIn(shared=_WHY_SHARED),
 )
 
 OPERATIONS = (get_kv_cache_layout, set_kv_cache_layout, is_valid_kv_cache_layout)

@@ -16,7 +16,16 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
 from attnproof.harness.cases.memory.far_memory import far_block
 from attnproof.harness.cases.memory.paged_cache import DTYPES, LAYOUTS, PagedCache
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Fault, Operation
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    Operation,
+)
 from attnproof.harness.operations.kv_cache.block_pairs import (
     DST,
     GAP,
@@ -237,40 +246,47 @@ swap_blocks = Operation(
     name=NAME,
     section="7",
     summary="blocks of one layer copied to another cache, perhaps on another device",
-    cases=_cases,
-    boundaries=_boundaries,
-    from_batch=_from_batch,
-    timed=_timed,
-    prepare=_prepare,
-    outputs=cache_outputs,
-    invariants=cache_breaches,
-    diagnose=diagnose_blocks,
-    shares=frozenset({DST}),
-    kernels=True,
-    syncs=lambda case: bool(case.params["dst_on_cpu"]),
-    faults={
-        "source of another type": wrong_type(0, SRC),
-        "destination of another type": wrong_type(1, DST),
-        "source without keys and values": _cache_fault(0, SRC, lambda cache: cache[0]),
-        "source of three halves": _cache_fault(0, SRC, lambda cache: torch.cat([cache, cache[:1]])),
-        "destination with other blocks": _cache_fault(1, DST, lambda cache: cache[..., :-1]),
-        "destination with blocks of another shape": _cache_fault(
-            1, DST, lambda cache: cache.transpose(2, 4), _is_uneven
-        ),
-        "destination of another dtype": _cache_fault(1, DST, lambda cache: cache.to(torch.int64)),
-        "expanded destination": _cache_fault(
-            1, DST, lambda cache: cache[:1].expand(2, *cache.shape[1:]), _has_pairs
-        ),
-        "destination of another dtype of this size": _cache_fault(1, DST, _other_dtype),
-        **pair_faults(
-            "src_to_dst",
-            _is_near,
-            _has_pairs,
-            one_cache=lambda case: bool(case.params["same_cache"]) and _is_near(case),
-            smaller_source=lambda case: _smaller(case, "src", "dst"),
-            smaller_target=lambda case: _smaller(case, "dst", "src"),
-        ),
-    },
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_from_batch,
+        faults={
+            "source of another type": wrong_type(0, SRC),
+            "destination of another type": wrong_type(1, DST),
+            "source without keys and values": _cache_fault(0, SRC, lambda cache: cache[0]),
+            "source of three halves": _cache_fault(
+                0, SRC, lambda cache: torch.cat([cache, cache[:1]])
+            ),
+            "destination with other blocks": _cache_fault(1, DST, lambda cache: cache[..., :-1]),
+            "destination with blocks of another shape": _cache_fault(
+                1, DST, lambda cache: cache.transpose(2, 4), _is_uneven
+            ),
+            "destination of another dtype": _cache_fault(
+                1, DST, lambda cache: cache.to(torch.int64)
+            ),
+            "expanded destination": _cache_fault(
+                1, DST, lambda cache: cache[:1].expand(2, *cache.shape[1:]), _has_pairs
+            ),
+            "destination of another dtype of this size": _cache_fault(1, DST, _other_dtype),
+            **pair_faults(
+                "src_to_dst",
+                _is_near,
+                _has_pairs,
+                one_cache=lambda case: bool(case.params["same_cache"]) and _is_near(case),
+                smaller_source=lambda case: _smaller(case, "src", "dst"),
+                smaller_target=lambda case: _smaller(case, "dst", "src"),
+            ),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare, outputs=cache_outputs),
+    contract=Contract(
+        invariants=cache_breaches,
+        diagnose=diagnose_blocks,
+        may_alias=frozenset({DST}),
+        may_sync=lambda case: bool(case.params["dst_on_cpu"]),
+    ),
+    bench=Bench(cases=_timed),
+    built_in=BuiltIn(kernels=True),
 )
 
 OPERATIONS = (swap_blocks,)

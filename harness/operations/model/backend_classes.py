@@ -13,7 +13,17 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    ClassCall,
+    Contract,
+    Inputs,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import batch_of
 
 BUILDER, BACKEND, METADATA = ("AttentionMetadataBuilder", "AttentionBackend", "AttentionMetadata")
@@ -101,7 +111,7 @@ def _drive_builder(offered: Any, call: Call) -> Outputs:
     }
 
 
-def _builder_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _builder_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
     params = call.facts["params"]
     raised = params["as_decode"] and (params["spec"] or -1) >= 0
     threshold = max(params["threshold"], 1 + params["spec"] if raised else 0)
@@ -118,10 +128,10 @@ def _builder_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
     yield from _unexpected(outputs, expected)
 
 
-def _unexpected(outputs: Outputs, expected: dict[str, Any]) -> Iterator[Breach]:
+def _unexpected(outputs: Outputs, expected: dict[str, Any]) -> Iterator[Violation]:
     for name, value in expected.items():
         if type(outputs[name]) is not type(value) or outputs[name] != value:
-            yield Breach(name, f"is {outputs[name]!r}, not {value!r}")
+            yield Violation(name, f"is {outputs[name]!r}, not {value!r}")
 
 
 def _same(_call: Call, result: Outputs) -> Outputs:
@@ -132,15 +142,15 @@ attention_metadata_builder = Operation(
     name=BUILDER,
     section="7",
     summary="what a V1 metadata builder inherits: threshold, capture, drafting",
-    cases=_builder_cases,
-    boundaries=_builder_boundaries,
-    from_batch=lambda batch: iter([_builder_case(batch)]),
-    prepare=_prepare_builder,
-    outputs=_same,
-    run=_drive_builder,
-    invariants=_builder_breaches,
-    shared=_SHARED,
-    untimed=_SHARED,
+    inputs=Inputs(
+        cases=_builder_cases,
+        boundaries=_builder_boundaries,
+        from_batch=lambda batch: iter([_builder_case(batch)]),
+    ),
+    call=ClassCall(prepare=_prepare_builder, outputs=_same, use=_drive_builder),
+    contract=Contract(invariants=_builder_breaches),
+    bench=Bench(never=_SHARED),
+    built_in=BuiltIn(shared=_SHARED),
 )
 
 _BACKEND_METHODS = (
@@ -187,7 +197,7 @@ def _drive_backend(offered: Any, call: Call) -> Outputs:
     }
 
 
-def _backend_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _backend_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
     first, second = call.args
     expected = {
         "made": [True, first, 7 if second is None else second],
@@ -203,18 +213,22 @@ attention_backend = Operation(
     name=BACKEND,
     section="1",
     summary="what an attention backend inherits: its metadata, its name",
-    cases=lambda: st.builds(_backend_case, st.integers(0, 9), st.none() | st.integers(0, 9)),
-    boundaries=lambda: [
-        ("by position", _backend_case(3, None)),
-        ("by keyword too", _backend_case(3, 0)),
-    ],
-    from_batch=lambda batch: iter([_backend_case(batch.num_requests, None)]),
-    prepare=lambda case, _pattern, _device: Call([case.params["first"], case.params["second"]]),
-    outputs=_same,
-    run=_drive_backend,
-    invariants=_backend_breaches,
-    shared=_SHARED,
-    untimed=_SHARED,
+    inputs=Inputs(
+        cases=lambda: st.builds(_backend_case, st.integers(0, 9), st.none() | st.integers(0, 9)),
+        boundaries=lambda: [
+            ("by position", _backend_case(3, None)),
+            ("by keyword too", _backend_case(3, 0)),
+        ],
+        from_batch=lambda batch: iter([_backend_case(batch.num_requests, None)]),
+    ),
+    call=ClassCall(
+        prepare=lambda case, _pattern, _device: Call([case.params["first"], case.params["second"]]),
+        outputs=_same,
+        use=_drive_backend,
+    ),
+    contract=Contract(invariants=_backend_breaches),
+    bench=Bench(never=_SHARED),
+    built_in=BuiltIn(shared=_SHARED),
 )
 
 _INHERITED = (
@@ -251,7 +265,7 @@ def _drive_metadata(offered: Any, call: Call) -> Outputs:
     }
 
 
-def _metadata_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _metadata_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
     names = [*_INHERITED, "block_tables"]
     left = [name for name in names if name not in (call.args[0] or ())]
     expected = {"fields": list(_INHERITED), "names": left, "not copied": True}
@@ -269,21 +283,23 @@ attention_metadata = Operation(
     name=METADATA,
     section="1",
     summary="V0 metadata as a dictionary of its own values",
-    cases=lambda: st.builds(_metadata_case, st.none() | st.lists(_NAMES, max_size=3, unique=True)),
-    boundaries=lambda: [
-        ("all fields", _metadata_case(None)),
-        ("none skipped", _metadata_case([])),
-        ("a tensor skipped", _metadata_case(["slot_mapping", "num_prefills"])),
-        ("a field of the subclass skipped", _metadata_case(["block_tables"])),
-        ("an unknown field skipped", _metadata_case(["unknown"])),
-    ],
-    from_batch=lambda _batch: iter([_metadata_case(None)]),
-    prepare=_prepare_metadata,
-    outputs=_same,
-    run=_drive_metadata,
-    invariants=_metadata_breaches,
-    shared=_SHARED,
-    untimed=_SHARED,
+    inputs=Inputs(
+        cases=lambda: st.builds(
+            _metadata_case, st.none() | st.lists(_NAMES, max_size=3, unique=True)
+        ),
+        boundaries=lambda: [
+            ("all fields", _metadata_case(None)),
+            ("none skipped", _metadata_case([])),
+            ("a tensor skipped", _metadata_case(["slot_mapping", "num_prefills"])),
+            ("a field of the subclass skipped", _metadata_case(["block_tables"])),
+            ("an unknown field skipped", _metadata_case(["unknown"])),
+        ],
+        from_batch=lambda _batch: iter([_metadata_case(None)]),
+    ),
+    call=ClassCall(prepare=_prepare_metadata, outputs=_same, use=_drive_metadata),
+    contract=Contract(invariants=_metadata_breaches),
+    bench=Bench(never=_SHARED),
+    built_in=BuiltIn(shared=_SHARED),
 )
 
 OPERATIONS = (attention_metadata_builder, attention_backend, attention_metadata)

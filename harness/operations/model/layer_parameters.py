@@ -21,7 +21,19 @@ from attnproof.harness.cases.engines.config import (
     StateSpaceLayer,
 )
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    MISSING,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
 from attnproof.reference.interface import MetadataError, PerLayerParameters
 
@@ -148,9 +160,9 @@ def _layers_outputs(call: Call, result: Any) -> Outputs:
     return outputs
 
 
-def _layers_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _layers_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if outputs["layers"] != call.facts["names"]:
-        yield Breach("layers", "are not those asked for, in that order")
+        yield Violation("layers", "are not those asked for, in that order")
         return
     for index, name in enumerate(call.facts["names"]):
         kind, window, soft_cap, scale, sinks = call.facts["rows"][name]
@@ -163,7 +175,7 @@ def _layers_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         }
         for field, value in wanted.items():
             if outputs[f"[{index}].{field}"] != value:
-                yield Breach(f"[{index}].{field}", "is not what the layer was made with")
+                yield Violation(f"[{index}].{field}", "is not what the layer was made with")
 
 
 def _window_diagnosis(_call: Call, field: str, expected: Any, got: Any) -> str:
@@ -213,49 +225,49 @@ get_per_layer_parameters = Operation(
     name=LAYERS,
     section="7",
     summary="window, soft cap, scale and sinks of each attention layer",
-    cases=_layers_cases,
-    boundaries=_layers_boundaries,
-    from_batch=_layers_steps,
-    prepare=_prepare_layers,
-    outputs=_layers_outputs,
-    invariants=_layers_invariants,
-    diagnose=_window_diagnosis,
-    shared=_WHY_SHARED,
-    untimed=_WHY_SHARED,
-    faults={
-        "name without a layer": Fault(
-            field="layer_names", spoil=_ask_also("model.layers.99"), error=MetadataError
-        ),
-        "layer that is no attention": Fault(
-            field="static_forward_context", spoil=_ask_also(_STATE_SPACE), error=MetadataError
-        ),
-        "implementation of another class": Fault(
-            field="static_forward_context",
-            spoil=_another_class,
-            error=MetadataError,
-            applies=_asks,
-        ),
-        "one name where a list belongs": wrong_type(1, "layer_names"),
-        "window of no tokens": Fault(
-            field="static_forward_context",
-            spoil=_of_first(_set_window(0)),
-            error=MetadataError,
-            applies=_asks,
-        ),
-        "no scale": Fault(
-            field="static_forward_context",
-            spoil=_of_first(_no_scale),
-            error=MetadataError,
-            applies=_asks,
-        ),
-        "class of another type": wrong_type(2, "cls_"),
-        "window of another type": Fault(
-            field="sliding_window",
-            spoil=_of_first(_set_window(("128", 0))),
-            error=TypeError,
-            applies=_asks,
-        ),
-    },
+    inputs=Inputs(
+        cases=_layers_cases,
+        boundaries=_layers_boundaries,
+        from_batch=_layers_steps,
+        faults={
+            "name without a layer": Fault(
+                field="layer_names", spoil=_ask_also("model.layers.99"), error=MetadataError
+            ),
+            "layer that is no attention": Fault(
+                field="static_forward_context", spoil=_ask_also(_STATE_SPACE), error=MetadataError
+            ),
+            "implementation of another class": Fault(
+                field="static_forward_context",
+                spoil=_another_class,
+                error=MetadataError,
+                applies=_asks,
+            ),
+            "one name where a list belongs": wrong_type(1, "layer_names"),
+            "window of no tokens": Fault(
+                field="static_forward_context",
+                spoil=_of_first(_set_window(0)),
+                error=MetadataError,
+                applies=_asks,
+            ),
+            "no scale": Fault(
+                field="static_forward_context",
+                spoil=_of_first(_no_scale),
+                error=MetadataError,
+                applies=_asks,
+            ),
+            "class of another type": wrong_type(2, "cls_"),
+            "window of another type": Fault(
+                field="sliding_window",
+                spoil=_of_first(_set_window(("128", 0))),
+                error=TypeError,
+                applies=_asks,
+            ),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare_layers, outputs=_layers_outputs),
+    contract=Contract(invariants=_layers_invariants, diagnose=_window_diagnosis),
+    bench=Bench(never=_WHY_SHARED),
+    built_in=BuiltIn(shared=_WHY_SHARED),
 )
 
 # infer_global_hyperparameters: a layer is [window left + 1, soft cap, scale, sinks, flags].
@@ -322,17 +334,17 @@ def _global_outputs(call: Call, result: Any) -> Outputs:
     return _fields(result) | {"is_own_object": any(result is layer for layer in layers)}
 
 
-def _global_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _global_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     rows = call.facts["rows"]
     if outputs["is_own_object"]:
-        yield Breach("is_own_object", _OWN)
+        yield Violation("is_own_object", _OWN)
     if outputs["has_same_window_lefts"] is not (len({row[0] for row in rows}) == 1):
-        yield Breach("has_same_window_lefts", "is not whether all windows are alike")
+        yield Violation("has_same_window_lefts", "is not whether all windows are alike")
     alike = {(window, cap, scale % 3, bool(sinks)) for window, cap, scale, sinks, _ in rows}
     if outputs["has_same_all_params"] is not (len(alike) == 1):
-        yield Breach("has_same_all_params", "is not whether all layers are alike")
+        yield Violation("has_same_all_params", "is not whether all layers are alike")
     if outputs["window_left"] != rows[0][0] - 1:
-        yield Breach("window_left", "is not the first layer's")
+        yield Violation("window_left", "is not the first layer's")
 
 
 def _not_parameters(call: Call) -> None:
@@ -343,22 +355,25 @@ infer_global_hyperparameters = Operation(
     name=GLOBAL,
     section="7",
     summary="the first layer's hyperparameters, and whether all layers agree",
-    cases=_global_cases,
-    boundaries=_global_boundaries,
-    from_batch=_global_steps,
-    prepare=_prepare_global,
-    outputs=_global_outputs,
-    invariants=_global_invariants,
-    diagnose=lambda _call, field, _expected, _got: _OWN if field == "is_own_object" else "",
-    shared=_WHY_SHARED,
-    untimed=_WHY_SHARED,
-    faults={
-        "no layers": wrong_value(0, "per_layer_params", {}),
-        "no dict": wrong_type(0, "per_layer_params"),
-        "dicts for parameters": Fault(
-            field="per_layer_params", spoil=_not_parameters, error=TypeError
-        ),
-    },
+    inputs=Inputs(
+        cases=_global_cases,
+        boundaries=_global_boundaries,
+        from_batch=_global_steps,
+        faults={
+            "no layers": wrong_value(0, "per_layer_params", {}),
+            "no dict": wrong_type(0, "per_layer_params"),
+            "dicts for parameters": Fault(
+                field="per_layer_params", spoil=_not_parameters, error=TypeError
+            ),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare_global, outputs=_global_outputs),
+    contract=Contract(
+        invariants=_global_invariants,
+        diagnose=lambda _call, field, _expected, _got: _OWN if field == "is_own_object" else "",
+    ),
+    bench=Bench(never=_WHY_SHARED),
+    built_in=BuiltIn(shared=_WHY_SHARED),
 )
 
 OPERATIONS = (get_per_layer_parameters, infer_global_hyperparameters)

@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.engines.config import ModelConfig, TextConfig
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    MISSING,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.reference.interface import MetadataError, MLADims
 
 MLA = "get_mla_dims"
@@ -55,10 +67,10 @@ def _mla_outputs(_call: Call, result: Any) -> Outputs:
     return {name: getattr(result, name, MISSING) for name in MLADims._fields}
 
 
-def _mla_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _mla_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     for name, value in call.facts["dims"].items():
         if outputs[name] != value:
-            yield Breach(name, "is not what the model's config says")
+            yield Violation(name, "is not what the model's config says")
 
 
 def _mla_diagnosis(call: Call, field: str, expected: Any, got: Any) -> str:
@@ -80,38 +92,40 @@ get_mla_dims = Operation(
     name=MLA,
     section="7",
     summary="dimensions of multi-head latent attention from a model's config",
-    cases=_mla_cases,
-    boundaries=_mla_boundaries,
-    from_batch=_mla_steps,
-    prepare=_prepare_mla,
-    outputs=_mla_outputs,
-    invariants=_mla_invariants,
-    diagnose=_mla_diagnosis,
-    untimed="runs once when a model is loaded",
-    shared="runs once when a model is loaded: nothing to make faster",
-    faults={
-        "model without latent attention": Fault(
-            field="kv_lora_rank", spoil=_change_config("kv_lora_rank"), error=MetadataError
-        ),
-        "no rotary part": Fault(
-            field="qk_rope_head_dim", spoil=_change_config("qk_rope_head_dim"), error=MetadataError
-        ),
-        "head of no size": Fault(
-            field="v_head_dim",
-            spoil=_change_config("v_head_dim", v_head_dim=0),
-            error=MetadataError,
-        ),
-        "queries of rank 0": Fault(
-            field="q_lora_rank",
-            spoil=_change_config("q_lora_rank", q_lora_rank=0),
-            error=MetadataError,
-        ),
-        "dimension of another type": Fault(
-            field="qk_nope_head_dim",
-            spoil=_change_config("qk_nope_head_dim", qk_nope_head_dim=128.0),
-            error=TypeError,
-        ),
-    },
+    inputs=Inputs(
+        cases=_mla_cases,
+        boundaries=_mla_boundaries,
+        from_batch=_mla_steps,
+        faults={
+            "model without latent attention": Fault(
+                field="kv_lora_rank", spoil=_change_config("kv_lora_rank"), error=MetadataError
+            ),
+            "no rotary part": Fault(
+                field="qk_rope_head_dim",
+                spoil=_change_config("qk_rope_head_dim"),
+                error=MetadataError,
+            ),
+            "head of no size": Fault(
+                field="v_head_dim",
+                spoil=_change_config("v_head_dim", v_head_dim=0),
+                error=MetadataError,
+            ),
+            "queries of rank 0": Fault(
+                field="q_lora_rank",
+                spoil=_change_config("q_lora_rank", q_lora_rank=0),
+                error=MetadataError,
+            ),
+            "dimension of another type": Fault(
+                field="qk_nope_head_dim",
+                spoil=_change_config("qk_nope_head_dim", qk_nope_head_dim=128.0),
+                error=TypeError,
+            ),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare_mla, outputs=_mla_outputs),
+    contract=Contract(invariants=_mla_invariants, diagnose=_mla_diagnosis),
+    bench=Bench(never="runs once when a model is loaded"),
+    built_in=BuiltIn(shared="runs once when a model is loaded: nothing to make faster"),
 )
 
 OPERATIONS = (get_mla_dims,)

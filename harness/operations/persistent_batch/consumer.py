@@ -10,12 +10,12 @@ import numpy as np
 from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of_lists
 from attnproof.harness.consumer.parts import count_breaches
 from attnproof.harness.consumer.sight import Truth
-from attnproof.harness.model.operation import Breach, Call, Outputs
+from attnproof.harness.model.operation import Violation, Call, Outputs
 from attnproof.harness.operations.persistent_batch.steps import Engine
 from attnproof.harness.operations.ubatch.slices import spans_at
 
 
-def steps_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def steps_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """The first step after which something else would be seen, read or written."""
     params, index = call.facts["case"].params, 0
     engine = Engine(params, 0)
@@ -37,7 +37,7 @@ def steps_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
 
 def _step_breaches(
     engine: Engine, step: dict[str, Any], outputs: Outputs, prefix: str
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     kind = step["do"]
     if engine.built is None or kind not in ("build", "dummy", "slots", "cut", "local", "split"):
         return
@@ -62,7 +62,7 @@ def _step_breaches(
 
 def _cut_breaches(
     engine: Engine, truth: Truth, step: dict[str, Any], outputs: Outputs, prefix: str
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     total, unwritten = len(truth.requests), _none(engine, truth)
     batch = truth.batch
     cut = step["at"] % (batch.num_tokens + batch.padded_tokens)

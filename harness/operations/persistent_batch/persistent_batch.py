@@ -19,7 +19,18 @@ from attnproof.harness.cases.batches.tensors import Numbers, numbers
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
 from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Operation, Outputs, bound
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    ClassCall,
+    Contract,
+    Inputs,
+    Operation,
+    Outputs,
+    Violation,
+    bound,
+)
 from attnproof.harness.operations.persistent_batch.faults import FAULTS
 from attnproof.harness.operations.persistent_batch.row_state import left_behind
 from attnproof.harness.operations.shared.metadata import batch_of, metadata_outputs, mirror_breaches
@@ -207,30 +218,30 @@ def _rows_of(batch: Any) -> Outputs:
     return seen | {"block_table": blocks, "state ids": list(batch.req_ids)}
 
 
-def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     for name, method in call.facts["left_behind"]:
-        yield Breach(name, f"does not move with its row ({method})")
+        yield Violation(name, f"does not move with its row ({method})")
     yield from mirror_breaches(outputs)
     made: Numbers = call.facts["made"]
     if outputs["rows"] != list(range(len(call.facts["requests"]))):
-        yield Breach("rows", "are not the lowest free ones")
+        yield Violation("rows", "are not the lowest free ones")
     buffer, tokens = outputs["slot_buffer"].cpu().numpy(), made.num_actual_tokens
     if (buffer[int(made.query_start_loc[-1]) :] != -1).any():
-        yield Breach("slot_buffer", "gives a slot to an entry behind the last token")
+        yield Violation("slot_buffer", "gives a slot to an entry behind the last token")
     if not np.array_equal(outputs["slot_mapping"].cpu().numpy(), made.slot_mapping):
-        yield Breach("slot_mapping", "is not block * block_size + offset by position")
+        yield Violation("slot_mapping", "is not block * block_size + offset by position")
     if len(outputs["slot_mapping"]) != tokens:
-        yield Breach("slot_mapping", "is not as long as the padded batch")
+        yield Violation("slot_mapping", "is not as long as the padded batch")
     if not np.array_equal(outputs["seq_lens_cpu"].numpy(), made.seq_lens):
-        yield Breach("seq_lens", "is not computed plus query tokens, 0 for padded rows")
+        yield Violation("seq_lens", "is not computed plus query tokens, 0 for padded rows")
     blocks = outputs["block_table_tensor"].cpu().numpy()
     if made.num_reqs and not np.array_equal(blocks, made.block_table_with(0)):
-        yield Breach("block_table_tensor", "does not hold the requests' blocks")
+        yield Violation("block_table_tensor", "does not hold the requests' blocks")
     if call.facts["dummy"]:
         yield from _dummy_breaches(call, outputs)
 
 
-def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """A step's rows and slots against the requests that were added; the whole slot buffer."""
     truth = truth_of(call.facts["batch"])
     yield from metadata_breaches(truth, outputs)
@@ -238,21 +249,21 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
         yield from slot_breaches(truth, outputs[name], name)
 
 
-def _dummy_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _dummy_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
     yield from mirror_breaches(outputs, _DUMMY)
     query_lens = outputs[f"{_DUMMY}query_start_loc_cpu"].diff().tolist()
     if sum(query_lens) != _dummy_tokens(call) or len(query_lens) != call.facts["dummy"]:
-        yield Breach(f"{_DUMMY}query_start_loc", "does not hold the dummy's requests and tokens")
+        yield Violation(f"{_DUMMY}query_start_loc", "does not hold the dummy's requests and tokens")
     if query_lens != sorted(query_lens, reverse=True) or query_lens[0] - query_lens[-1] > 1:
-        yield Breach(f"{_DUMMY}query_start_loc", "does not spread the tokens evenly")
+        yield Violation(f"{_DUMMY}query_start_loc", "does not spread the tokens evenly")
     if outputs[f"{_DUMMY}num_computed_tokens_cpu"].any():
-        yield Breach(f"{_DUMMY}num_computed_tokens_cpu", "counts computed tokens of nobody")
+        yield Violation(f"{_DUMMY}num_computed_tokens_cpu", "counts computed tokens of nobody")
     if (outputs[f"{_DUMMY}slot_buffer"] != -1).any():
-        yield Breach(f"{_DUMMY}slot_buffer", "gives a slot to nobody's token")
+        yield Violation(f"{_DUMMY}slot_buffer", "gives a slot to nobody's token")
     if outputs[f"{_DUMMY}block_table_tensor"].any():
-        yield Breach(f"{_DUMMY}block_table_tensor", "holds somebody's block")
+        yield Violation(f"{_DUMMY}block_table_tensor", "holds somebody's block")
     if outputs["state ids"] != outputs["req_ids"]:
-        yield Breach("req_ids", "was changed by a dummy run")
+        yield Violation("req_ids", "was changed by a dummy run")
 
 
 def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
@@ -276,21 +287,24 @@ persistent_batch = Operation(
     name=NAME,
     section="7",
     summary="requests kept between steps, and the metadata of a step",
-    cases=_cases,
-    boundaries=_boundaries,
-    from_batch=_from_batch,
-    timed=lambda batch: [_case(batch)],
-    clocked=_clocked,
-    prepare=_prepare,
-    run=_run,
-    outputs=lambda _call, seen: seen,
-    invariants=_invariants,
-    consume=_consumed,
-    diagnose=_diagnose,
-    kernels=True,
-    syncs=lambda _: True,  # what is seen is read back here, between the steps
-    methods=("add_request", "remove_request", "condense", "build"),
-    faults=FAULTS,
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_from_batch,
+        faults=FAULTS,
+    ),
+    call=ClassCall(
+        clocked=_clocked,
+        prepare=_prepare,
+        use=_run,
+        outputs=lambda _call, seen: seen,
+        methods=("add_request", "remove_request", "condense", "build"),
+    ),
+    contract=Contract(
+        invariants=_invariants, consume=_consumed, diagnose=_diagnose, may_sync=lambda _: True
+    ),
+    bench=Bench(cases=lambda batch: [_case(batch)]),
+    built_in=BuiltIn(kernels=True),
 )
 
 OPERATIONS = (persistent_batch,)

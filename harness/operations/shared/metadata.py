@@ -13,7 +13,7 @@ import torch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Breach, Call, Fault, Outputs
+from attnproof.harness.model.operation import MISSING, Violation, Call, Fault, Outputs
 from attnproof.reference.interface import MetadataError
 from attnproof.reference.shared import CommonAttentionMetadata
 
@@ -81,7 +81,7 @@ def token_positions(offsets: np.ndarray, computed: np.ndarray) -> np.ndarray:
     return positions
 
 
-def mirror_breaches(outputs: Outputs, prefix: str = "") -> Iterator[Breach]:
+def mirror_breaches(outputs: Outputs, prefix: str = "") -> Iterator[Violation]:
     """Mirrors equal, offsets that rise from 0, `c == s - q`, maxima that bound (section 1)."""
     try:
         offsets = outputs[f"{prefix}query_start_loc_cpu"].tolist()
@@ -94,20 +94,20 @@ def mirror_breaches(outputs: Outputs, prefix: str = "") -> Iterator[Breach]:
         if not isinstance(device, torch.Tensor):
             return
         if device.tolist() != outputs[f"{prefix}{name}_cpu"].tolist():
-            yield Breach(f"{prefix}{name}", "differs from its mirror on the CPU")
+            yield Violation(f"{prefix}{name}", "differs from its mirror on the CPU")
     query_lens = [end - start for start, end in pairwise(offsets)]
     if not offsets or offsets[0] != 0 or min(query_lens, default=0) < 0:
-        yield Breach(f"{prefix}query_start_loc", "does not rise from 0")
+        yield Violation(f"{prefix}query_start_loc", "does not rise from 0")
         return
     if not len(query_lens) == len(seq_lens) == len(computed) == outputs[f"{prefix}num_reqs"]:
-        yield Breach(f"{prefix}num_reqs", "is not the number of rows")
+        yield Violation(f"{prefix}num_reqs", "is not the number of rows")
         return
     if any(c != s - q for c, s, q in zip(computed, seq_lens, query_lens, strict=True)):
-        yield Breach(f"{prefix}num_computed_tokens_cpu", "is not seq_len - query_len")
+        yield Violation(f"{prefix}num_computed_tokens_cpu", "is not seq_len - query_len")
     if outputs[f"{prefix}max_query_len"] < max(query_lens, default=0):
-        yield Breach(f"{prefix}max_query_len", "is below the longest query")
+        yield Violation(f"{prefix}max_query_len", "is below the longest query")
     if outputs[f"{prefix}max_seq_len"] < max(seq_lens, default=0):
-        yield Breach(f"{prefix}max_seq_len", "is below the longest sequence")
+        yield Violation(f"{prefix}max_seq_len", "is below the longest sequence")
 
 
 def metadata_faults(

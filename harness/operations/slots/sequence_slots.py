@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK
 from attnproof.harness.consumer.batch import slot_breaches, truth_of_lists
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import returned, wrong_type, wrong_value
 from attnproof.reference.interface import MetadataError
 
@@ -57,32 +68,36 @@ def _start_steps(batch: Batch) -> Iterator[Case]:
         yield _start_case(query_len > 1, query_len, context_len, 1 + batch.num_tokens // 2)
 
 
-def _start_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _start_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     is_prompt, query_len, _, window = call.args
     kept = query_len - outputs["result"]
     if kept != (min(query_len, window) if is_prompt and window else query_len):
-        yield Breach("result", "keeps another number of tokens than the window has")
+        yield Violation("result", "keeps another number of tokens than the window has")
 
 
 compute_slot_mapping_start_idx = Operation(
     name=START,
     section="5",
     summary="the first position of a sequence that keeps its slot",
-    cases=_start_cases,
-    boundaries=_start_boundaries,
-    from_batch=_start_steps,
-    timed=lambda batch: _start_steps(batch) if batch.num_requests == 1 else (),
-    prepare=lambda case, _pattern, _device: Call(_arguments(case, _START_ARGS)),
-    outputs=returned,
-    invariants=_start_invariants,
-    shared="a difference of two numbers",
-    faults={
-        "negative query": wrong_value(1, "query_len", -1),
-        "negative context": wrong_value(2, "context_len", -1),
-        "window of 0": wrong_value(3, "sliding_window", 0),
-        "query of another type": wrong_type(1, "query_len"),
-        "prompt of another type": wrong_type(0, "is_prompt"),
-    },
+    inputs=Inputs(
+        cases=_start_cases,
+        boundaries=_start_boundaries,
+        from_batch=_start_steps,
+        faults={
+            "negative query": wrong_value(1, "query_len", -1),
+            "negative context": wrong_value(2, "context_len", -1),
+            "window of 0": wrong_value(3, "sliding_window", 0),
+            "query of another type": wrong_type(1, "query_len"),
+            "prompt of another type": wrong_type(0, "is_prompt"),
+        },
+    ),
+    call=FunctionCall(
+        prepare=lambda case, _pattern, _device: Call(_arguments(case, _START_ARGS)),
+        outputs=returned,
+    ),
+    contract=Contract(invariants=_start_invariants),
+    bench=Bench(cases=lambda batch: _start_steps(batch) if batch.num_requests == 1 else ()),
+    built_in=BuiltIn(shared="a difference of two numbers"),
 )
 
 _SLOT_ARGS = ("is_profile_run", "seq_len", "context_len", "start_idx", "block_size", "blocks")
@@ -154,20 +169,20 @@ def _slot_outputs(call: Call, result: Any) -> Outputs:
     return {"slot_mapping": list(call.plain_written["slot_mapping"]), "result": result}
 
 
-def _slot_invariants(_call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _slot_invariants(_call: Call, outputs: Outputs) -> Iterator[Violation]:
     slots = outputs["slot_mapping"]
     if slots[:2] != [11, -1]:
-        yield Breach("slot_mapping", "loses what the list held before")
+        yield Violation("slot_mapping", "loses what the list held before")
     if not all(type(slot) is int for slot in slots):
-        yield Breach("slot_mapping", "holds something other than Python ints")
+        yield Violation("slot_mapping", "holds something other than Python ints")
 
 
-def _slots_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _slots_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """New tokens are written to the slots, then read through the sequence's blocks."""
     profile, _, seq_id, seq_len, context_len, start_idx, block_size, tables = call.args
     if profile:
         if any(slot != -1 for slot in outputs["slot_mapping"][2:]):
-            yield Breach("slot_mapping", "writes tokens of a profile run")
+            yield Violation("slot_mapping", "writes tokens of a profile run")
         return
     positions = (context_len, seq_len)
     yield from _written(tables[seq_id], positions, block_size, outputs, start_idx)
@@ -179,7 +194,7 @@ def _written(
     block_size: int,
     outputs: Outputs,
     start_idx: int = 0,
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     first, stop = positions
     if first >= stop:
         return
@@ -226,35 +241,35 @@ compute_slot_mapping = Operation(
     name=SLOTS,
     section="5",
     summary="appends the slots of one sequence's new tokens to a list",
-    cases=_slots_cases,
-    boundaries=_slots_boundaries,
-    from_batch=_slots_steps,
-    timed=lambda batch: _slots_steps(batch) if batch.num_requests == 1 else (),
-    prepare=_prepare_slots,
-    outputs=_slot_outputs,
-    invariants=_slot_invariants,
-    consume=_slots_consumed,
-    faults={
-        "position beyond the block table (K14)": Fault(
-            field="block_table", spoil=_shorten, error=MetadataError, applies=_writes
-        ),
-        "sequence without a block table": Fault(
-            field="block_tables", spoil=_no_table, error=MetadataError, applies=_not_profile
-        ),
-        "negative sequence": wrong_value(3, "seq_len", -1),
-        "negative context": wrong_value(4, "context_len", -1, _not_profile),
-        "negative start": wrong_value(5, "start_idx", -1, _not_profile),
-        "block size of 0": wrong_value(6, "block_size", 0, _not_profile),
-        "sequence of another type": wrong_type(3, "seq_len"),
-        "slots of another type": wrong_type(1, "slot_mapping"),
-        "tables of another type": wrong_type(7, "block_tables", _not_profile),
-        "profile run of another type": wrong_type(0, "is_profile_run"),
-        "block without an id": _last_block(None, TypeError),
-        "float block id": _last_block(3.0, TypeError),
-        "negative block id": _last_block(-1, MetadataError),
-        "float id among many": _last_block(3.0, TypeError, 8),
-        "negative id among many": _last_block(-1, MetadataError, 8),
-    },
+    inputs=Inputs(
+        cases=_slots_cases,
+        boundaries=_slots_boundaries,
+        from_batch=_slots_steps,
+        faults={
+            "position beyond the block table (K14)": Fault(
+                field="block_table", spoil=_shorten, error=MetadataError, applies=_writes
+            ),
+            "sequence without a block table": Fault(
+                field="block_tables", spoil=_no_table, error=MetadataError, applies=_not_profile
+            ),
+            "negative sequence": wrong_value(3, "seq_len", -1),
+            "negative context": wrong_value(4, "context_len", -1, _not_profile),
+            "negative start": wrong_value(5, "start_idx", -1, _not_profile),
+            "block size of 0": wrong_value(6, "block_size", 0, _not_profile),
+            "sequence of another type": wrong_type(3, "seq_len"),
+            "slots of another type": wrong_type(1, "slot_mapping"),
+            "tables of another type": wrong_type(7, "block_tables", _not_profile),
+            "profile run of another type": wrong_type(0, "is_profile_run"),
+            "block without an id": _last_block(None, TypeError),
+            "float block id": _last_block(3.0, TypeError),
+            "negative block id": _last_block(-1, MetadataError),
+            "float id among many": _last_block(3.0, TypeError, 8),
+            "negative id among many": _last_block(-1, MetadataError, 8),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare_slots, outputs=_slot_outputs),
+    contract=Contract(invariants=_slot_invariants, consume=_slots_consumed),
+    bench=Bench(cases=lambda batch: _slots_steps(batch) if batch.num_requests == 1 else ()),
 )
 
 _LOOP_ARGS = ("blocks", "range_start", "range_end", "block_size")
@@ -314,27 +329,30 @@ def _loop_operation(name: str) -> Operation:
         name=name,
         section="5",
         summary="appends the slots of a range of positions to a list",
-        cases=cases,
-        boundaries=boundaries,
-        from_batch=steps,
-        timed=lambda batch: steps(batch) if batch.num_requests == 1 else (),
-        prepare=prepare,
-        outputs=_slot_outputs,
-        invariants=_slot_invariants,
-        consume=lambda call, outputs: _written(
-            call.args[1], tuple(call.args[2:4]), call.args[4], outputs
+        inputs=Inputs(
+            cases=cases,
+            boundaries=boundaries,
+            from_batch=steps,
+            faults={
+                "position beyond the block table": Fault(
+                    field="block_table", spoil=shorten, error=MetadataError, applies=has_positions
+                ),
+                "negative block id": last_block(-1, MetadataError),
+                "float block id": last_block(3.0, TypeError),
+                "block size of 0": wrong_value(4, "block_size", 0),
+                "negative start": wrong_value(2, "range_start", -1),
+                "end of another type": wrong_type(3, "range_end"),
+                "slots of another type": wrong_type(0, "slot_mapping"),
+            },
         ),
-        faults={
-            "position beyond the block table": Fault(
-                field="block_table", spoil=shorten, error=MetadataError, applies=has_positions
+        call=FunctionCall(prepare=prepare, outputs=_slot_outputs),
+        contract=Contract(
+            invariants=_slot_invariants,
+            consume=lambda call, outputs: _written(
+                call.args[1], tuple(call.args[2:4]), call.args[4], outputs
             ),
-            "negative block id": last_block(-1, MetadataError),
-            "float block id": last_block(3.0, TypeError),
-            "block size of 0": wrong_value(4, "block_size", 0),
-            "negative start": wrong_value(2, "range_start", -1),
-            "end of another type": wrong_type(3, "range_end"),
-            "slots of another type": wrong_type(0, "slot_mapping"),
-        },
+        ),
+        bench=Bench(cases=lambda batch: steps(batch) if batch.num_requests == 1 else ()),
     )
 
 
@@ -368,25 +386,26 @@ def _prepare_empty(case: Case, _pattern: int, _device: str) -> Call:
     return Call([made], plain={"block_tables": made})
 
 
-def _empty_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _empty_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     tables = call.args[0] or {}
     if outputs["result"] is (len([key for key in tables if tables[key] is not None]) > 0):
-        yield Breach("result", "is not whether no sequence has a table")
+        yield Violation("result", "is not whether no sequence has a table")
 
 
 is_block_tables_empty = Operation(
     name=EMPTY,
     section="5",
     summary="whether no sequence has a block table",
-    cases=_empty_cases,
-    boundaries=_empty_boundaries,
-    from_batch=_empty_steps,
-    timed=lambda batch: _empty_steps(batch) if batch.num_requests == 8 else (),
-    prepare=_prepare_empty,
-    outputs=returned,
-    invariants=_empty_invariants,
-    shared="a look at a dict",
-    faults={"tables of another type": wrong_type(0, "block_tables")},
+    inputs=Inputs(
+        cases=_empty_cases,
+        boundaries=_empty_boundaries,
+        from_batch=_empty_steps,
+        faults={"tables of another type": wrong_type(0, "block_tables")},
+    ),
+    call=FunctionCall(prepare=_prepare_empty, outputs=returned),
+    contract=Contract(invariants=_empty_invariants),
+    bench=Bench(cases=lambda batch: _empty_steps(batch) if batch.num_requests == 8 else ()),
+    built_in=BuiltIn(shared="a look at a dict"),
 )
 
 OPERATIONS = (

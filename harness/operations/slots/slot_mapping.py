@@ -14,7 +14,18 @@ from attnproof.harness.cases.batches.tensors import numbers, table_piece
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import slot_breaches, truth_of
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    Fault,
+    FunctionCall,
+    Inputs,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
     token_positions,
@@ -140,33 +151,33 @@ def _outputs(call: Call, result: Any) -> Outputs:
     return {"result": result, "out": call.kwargs["out"]}
 
 
-def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     result, batch, out = outputs["result"], call.facts["batch"], call.kwargs["out"]
     if not isinstance(result, torch.Tensor) or result.ndim != 1:
         return
     if out is not None and result.numel() and result.data_ptr() != out.data_ptr():
-        yield Breach("result", "is not a view of the buffer that was given")
+        yield Violation("result", "is not a view of the buffer that was given")
     slots, tokens = result.cpu().numpy(), call.facts["tokens"]
     if len(slots) < tokens:
-        yield Breach("result", "has fewer entries than there are tokens")
+        yield Violation("result", "has fewer entries than there are tokens")
         return
     if (slots[tokens:] != -1).any():
-        yield Breach("result", "gives a slot to an entry behind the last token")
+        yield Violation("result", "gives a slot to an entry behind the last token")
     made = numbers(batch)
     live = slots[:tokens] >= 0
     positions = token_positions(made.query_start_loc, made.num_computed_tokens)
     if (slots[:tokens][live] % batch.block_size != positions[live] % batch.block_size).any():
-        yield Breach("result", "puts a token at another offset of its block")
+        yield Violation("result", "puts a token at another offset of its block")
     kept = slots[:tokens][live]
     if not batch_shares_blocks(batch) and len(np.unique(kept)) != len(kept):
-        yield Breach("result", "gives two tokens the same slot")
+        yield Violation("result", "gives two tokens the same slot")
     owners = np.repeat(np.arange(made.num_reqs), np.diff(made.query_start_loc))[live]
     written = owners << _BLOCK_BITS | kept // batch.block_size
     if not np.isin(written, _owned(batch)).all():
-        yield Breach("result", "writes into a block that its request does not own")
+        yield Violation("result", "writes into a block that its request does not own")
 
 
-def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Tokens are written to their slots, then read through the block table."""
     truth, params = truth_of(call.facts["batch"]), call.facts["params"]
     columns = params.get("columns")
@@ -242,55 +253,60 @@ build_slot_mapping = Operation(
     name=NAME,
     section="5",
     summary="the cache slot of every token of a batch",
-    cases=_cases,
-    boundaries=_boundaries,
-    from_batch=_steps,
-    timed=lambda batch: [_case(batch)],
-    prepare=_prepare,
-    outputs=_outputs,
-    invariants=_invariants,
-    consume=_consumed,
-    shares=frozenset({"result", "out"}),
-    kernels=True,
-    syncs=lambda case: case.params["num_padded"] is None and case.params["out_spare"] is None,
-    faults={
-        "block size of 0": wrong_value(3, "block_size", 0),
-        "block size of another type": wrong_type(3, "block_size"),
-        "offsets of another type": wrong_type(0, "query_start_loc"),
-        "no offsets": wrong_value(0, "query_start_loc", torch.zeros(0, dtype=torch.int32)),
-        "one row of computed tokens missing": _drop_row(1, "num_computed_tokens"),
-        "one row of blocks missing": _drop_row(2, "block_table"),
-        "float block table": _on_cpu(lambda table: table.float(), 2, "block_table"),
-        "offsets that fall": _on_cpu(
-            lambda offsets: torch.cat([offsets[:-1], -1 - offsets[:1]]), 0, "query_start_loc"
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_steps,
+        faults={
+            "block size of 0": wrong_value(3, "block_size", 0),
+            "block size of another type": wrong_type(3, "block_size"),
+            "offsets of another type": wrong_type(0, "query_start_loc"),
+            "no offsets": wrong_value(0, "query_start_loc", torch.zeros(0, dtype=torch.int32)),
+            "one row of computed tokens missing": _drop_row(1, "num_computed_tokens"),
+            "one row of blocks missing": _drop_row(2, "block_table"),
+            "float block table": _on_cpu(lambda table: table.float(), 2, "block_table"),
+            "offsets that fall": _on_cpu(
+                lambda offsets: torch.cat([offsets[:-1], -1 - offsets[:1]]), 0, "query_start_loc"
+            ),
+            "negative computed tokens": _on_cpu(lambda c: -1 - c, 1, "num_computed_tokens"),
+            "padded length below the tokens": Fault(
+                field="num_padded_tokens",
+                spoil=lambda call: call.kwargs.update(num_padded_tokens=0),
+                error=MetadataError,
+                applies=_needs_tokens,
+                cpu_only=True,
+            ),
+            "negative padded length": _kwarg("num_padded_tokens", lambda _: -1),
+            "int32 buffer": _kwarg("out", lambda call: _out(call).int()),
+            "2-D buffer": _kwarg("out", lambda call: _out(call)[None]),
+            "buffer of another type": _kwarg("out", lambda _: [0] * 4, TypeError),
+            "short buffer": Fault(
+                field="out",
+                spoil=lambda call: call.kwargs.update(out=_out(call)[:0]),
+                error=MetadataError,
+                applies=_needs_tokens,
+                cpu_only=True,
+            ),
+            "buffer that is an input": Fault(
+                field="out",
+                spoil=lambda call: call.kwargs.update(out=_over(call)),
+                error=MetadataError,
+                applies=_needs_tokens,
+            ),
+            "window of another batch": _kwarg("start_idx", lambda call: call.args[0]),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare, outputs=_outputs),
+    contract=Contract(
+        invariants=_invariants,
+        consume=_consumed,
+        may_alias=frozenset({"result", "out"}),
+        may_sync=lambda case: (
+            case.params["num_padded"] is None and case.params["out_spare"] is None
         ),
-        "negative computed tokens": _on_cpu(lambda c: -1 - c, 1, "num_computed_tokens"),
-        "padded length below the tokens": Fault(
-            field="num_padded_tokens",
-            spoil=lambda call: call.kwargs.update(num_padded_tokens=0),
-            error=MetadataError,
-            applies=_needs_tokens,
-            cpu_only=True,
-        ),
-        "negative padded length": _kwarg("num_padded_tokens", lambda _: -1),
-        "int32 buffer": _kwarg("out", lambda call: _out(call).int()),
-        "2-D buffer": _kwarg("out", lambda call: _out(call)[None]),
-        "buffer of another type": _kwarg("out", lambda _: [0] * 4, TypeError),
-        "short buffer": Fault(
-            field="out",
-            spoil=lambda call: call.kwargs.update(out=_out(call)[:0]),
-            error=MetadataError,
-            applies=_needs_tokens,
-            cpu_only=True,
-        ),
-        "buffer that is an input": Fault(
-            field="out",
-            spoil=lambda call: call.kwargs.update(out=_over(call)),
-            error=MetadataError,
-            applies=_needs_tokens,
-        ),
-        "window of another batch": _kwarg("start_idx", lambda call: call.args[0]),
-    },
+    ),
+    bench=Bench(cases=lambda batch: [_case(batch)]),
+    built_in=BuiltIn(kernels=True),
 )
 
 OPERATIONS = (build_slot_mapping,)

@@ -19,7 +19,18 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of
 from attnproof.harness.consumer.sight import Truth
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Breach, Call, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    FunctionCall,
+    Inputs,
+    MISSING,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
     diagnose_metadata,
@@ -100,32 +111,33 @@ def _prepare_locs(case: Case, pattern: int, device: str) -> Call:
     return Call([arena.tensors["query_start_loc"], request_slice], arena=arena)
 
 
-def _locs_invariants(_call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _locs_invariants(_call: Call, outputs: Outputs) -> Iterator[Violation]:
     result = outputs["result"]
     if isinstance(result, torch.Tensor) and result.numel() and int(result[0]) != 0:
-        yield Breach("result", "does not start at 0")
+        yield Violation("result", "does not start at 0")
 
 
 slice_query_start_locs = Operation(
     name=LOCS,
     section="3",
     summary="offsets of some of the requests, rebased to 0",
-    cases=_locs_cases,
-    boundaries=_locs_boundaries,
-    from_batch=_locs_steps,
-    prepare=_prepare_locs,
-    outputs=returned,
-    invariants=_locs_invariants,
-    kernels=True,
-    faults={
-        "empty slice": wrong_value(1, "request_slice", slice(0, 0)),
-        "slice beyond the requests": wrong_value(1, "request_slice", slice(0, 10_000)),
-        "slice with a step": wrong_value(
-            1, "request_slice", slice(0, 2, 2), lambda case: case.num_requests > 1
-        ),
-        "slice of another type": wrong_type(1, "request_slice"),
-        "offsets of another type": wrong_type(0, "query_start_loc"),
-    },
+    inputs=Inputs(
+        cases=_locs_cases,
+        boundaries=_locs_boundaries,
+        from_batch=_locs_steps,
+        faults={
+            "empty slice": wrong_value(1, "request_slice", slice(0, 0)),
+            "slice beyond the requests": wrong_value(1, "request_slice", slice(0, 10_000)),
+            "slice with a step": wrong_value(
+                1, "request_slice", slice(0, 2, 2), lambda case: case.num_requests > 1
+            ),
+            "slice of another type": wrong_type(1, "request_slice"),
+            "offsets of another type": wrong_type(0, "query_start_loc"),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare_locs, outputs=returned),
+    contract=Contract(invariants=_locs_invariants),
+    built_in=BuiltIn(kernels=True),
 )
 
 
@@ -219,7 +231,7 @@ def _prepare_split(case: Case, pattern: int, device: str) -> Call:
     return call
 
 
-def _child_breaches(call: Call, outputs: Outputs, prefix: str, span: Span) -> Iterator[Breach]:
+def _child_breaches(call: Call, outputs: Outputs, prefix: str, span: Span) -> Iterator[Violation]:
     breaches = list(mirror_breaches(outputs, prefix))
     yield from breaches
     if breaches or outputs.get(f"{prefix}query_start_loc_cpu", MISSING) is MISSING:
@@ -234,10 +246,10 @@ def _child_breaches(call: Call, outputs: Outputs, prefix: str, span: Span) -> It
         return
     whole = token_positions(parent.query_start_loc, parent.num_computed_tokens)
     if not np.array_equal(positions, whole[t0 : t0 + len(positions)]):
-        yield Breach(f"{prefix}num_computed_tokens_cpu", "moves tokens to other positions")
+        yield Violation(f"{prefix}num_computed_tokens_cpu", "moves tokens to other positions")
 
 
-def _child_consumed(truth: Truth, outputs: Outputs, prefix: str, span: Span) -> Iterator[Breach]:
+def _child_consumed(truth: Truth, outputs: Outputs, prefix: str, span: Span) -> Iterator[Violation]:
     """The child's queries are the tokens of its slice; they see what they saw in the batch."""
     tokens = np.arange(span[2], min(span[3], len(truth.requests)))
     yield from metadata_breaches(truth, outputs, prefix, tokens=tokens)
@@ -245,26 +257,26 @@ def _child_consumed(truth: Truth, outputs: Outputs, prefix: str, span: Span) -> 
     yield from slot_breaches(truth, outputs[slots], slots, tokens=tokens)
 
 
-def _make_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _make_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     truth = truth_of(call.facts["batch"])
     yield from _child_consumed(truth, outputs, "", call.facts["spans"][0])
 
 
-def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Each child by its own slice, so that those of all slices cover each token once."""
     truth, spans = truth_of(call.facts["batch"]), call.facts["spans"]
     if outputs["num_children"] != len(spans):
-        yield Breach("num_children", "is not the number of slices")
+        yield Violation("num_children", "is not the number of slices")
         return
     for index, span in enumerate(spans):
         yield from _child_consumed(truth, outputs, f"[{index}].", span)
 
 
-def _make_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _make_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     yield from _child_breaches(call, outputs, "", call.facts["spans"][0])
 
 
-def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     spans = call.facts["spans"]
     for index, span in enumerate(spans):
         yield from _child_breaches(call, outputs, f"[{index}].", span)
@@ -274,7 +286,7 @@ def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         metadata = call.facts["metadata"]
         whole = metadata.slot_mapping[: metadata.num_actual_tokens]
         if not torch.equal(torch.cat(slots), whole):
-            yield Breach("[].slot_mapping", "of all slices is not that of the batch")
+            yield Violation("[].slot_mapping", "of all slices is not that of the batch")
 
 
 def _split_outputs(call: Call, result: Any) -> Outputs:
@@ -291,38 +303,47 @@ _make_metadata_with_slice = Operation(
     name=MAKE,
     section="3",
     summary="the part of a batch in one slice, as a batch of its own",
-    cases=_make_cases,
-    boundaries=_make_boundaries,
-    from_batch=_make_steps,
-    timed=_make_timed,
-    prepare=_prepare_make,
-    outputs=lambda call, result: metadata_outputs(result, given=call.facts["metadata"]),
-    invariants=_make_invariants,
-    consume=_make_consumed,
-    diagnose=diagnose_metadata,
-    shares=frozenset(_VIEWS),
-    faults=SLICE_FAULTS,
-    kernels=True,
-    syncs=has_logits,
+    inputs=Inputs(
+        cases=_make_cases,
+        boundaries=_make_boundaries,
+        from_batch=_make_steps,
+        faults=SLICE_FAULTS,
+    ),
+    call=FunctionCall(
+        prepare=_prepare_make,
+        outputs=lambda call, result: metadata_outputs(result, given=call.facts["metadata"]),
+    ),
+    contract=Contract(
+        invariants=_make_invariants,
+        consume=_make_consumed,
+        diagnose=diagnose_metadata,
+        may_alias=frozenset(_VIEWS),
+        may_sync=has_logits,
+    ),
+    bench=Bench(cases=_make_timed),
+    built_in=BuiltIn(kernels=True),
 )
 
 split_attn_metadata = Operation(
     name=SPLIT,
     section="3",
     summary="one child batch for each slice",
-    cases=_split_cases,
-    boundaries=_split_boundaries,
-    from_batch=_split_steps,
-    timed=_split_timed,
-    prepare=_prepare_split,
-    outputs=_split_outputs,
-    invariants=_split_invariants,
-    consume=_split_consumed,
-    diagnose=diagnose_metadata,
-    shares=frozenset(f"[].{name}" for name in _VIEWS),
-    faults=SLICE_FAULTS,
-    kernels=True,
-    syncs=has_logits,
+    inputs=Inputs(
+        cases=_split_cases,
+        boundaries=_split_boundaries,
+        from_batch=_split_steps,
+        faults=SLICE_FAULTS,
+    ),
+    call=FunctionCall(prepare=_prepare_split, outputs=_split_outputs),
+    contract=Contract(
+        invariants=_split_invariants,
+        consume=_split_consumed,
+        diagnose=diagnose_metadata,
+        may_alias=frozenset(f"[].{name}" for name in _VIEWS),
+        may_sync=has_logits,
+    ),
+    bench=Bench(cases=_split_timed),
+    built_in=BuiltIn(kernels=True),
 )
 
 OPERATIONS = (slice_query_start_locs, _make_metadata_with_slice, split_attn_metadata)

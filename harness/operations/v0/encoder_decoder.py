@@ -18,7 +18,7 @@ from attnproof.harness.cases.batches.tensors import Numbers, numbers, table_piec
 from attnproof.harness.cases.engines.config import DecoderMetadata, EncoderDecoderMetadata
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import Violation, Call, Fault, Operation, Outputs
 from attnproof.harness.operations.shared.metadata import batch_of, returned, wrong_type
 from attnproof.reference.interface import AttentionType, MetadataError
 
@@ -220,22 +220,22 @@ def _count_outputs(_call: Call, result: Any) -> Outputs:
     }
 
 
-def _count_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _count_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     fields, kind = call.facts["fields"], call.facts["params"]["attn_type"]
     tokens = fields["num_prefill_tokens"], fields["num_decode_tokens"]
     encoder = sum(fields.get("encoder_seq_lens") or [])
     known = fields.get("encoder_seq_lens") is not None
     if kind in (_ENCODER, _CROSS) and known and outputs["prefill_kv_tokens"] != encoder:
-        yield Breach("prefill_kv_tokens", "is not the number of encoder tokens")
+        yield Violation("prefill_kv_tokens", "is not the number of encoder tokens")
     if kind == _ENCODER and outputs["decode_query_tokens"] != 0:
-        yield Breach("decode_query_tokens", "an encoder has no decodes")
+        yield Violation("decode_query_tokens", "an encoder has no decodes")
     if kind != _ENCODER and outputs["decode_query_tokens"] != tokens[1]:
-        yield Breach("decode_query_tokens", "is not the number of decode tokens")
+        yield Violation("decode_query_tokens", "is not the number of decode tokens")
     if kind != _ENCODER and outputs["prefill_query_tokens"] != tokens[0]:
-        yield Breach("prefill_query_tokens", "is not the number of prefill tokens")
+        yield Violation("prefill_query_tokens", "is not the number of prefill tokens")
     one_side = kind != _CROSS
     if one_side and outputs["prefill_query_tokens"] != outputs["prefill_kv_tokens"]:
-        yield Breach("prefill_kv_tokens", "queries and keys are the same tokens here")
+        yield Violation("prefill_kv_tokens", "queries and keys are the same tokens here")
 
 
 def _other_field(call: Call, field: str, expected: Any, got: Any) -> str:
@@ -278,21 +278,21 @@ def _args_outputs(_call: Call, result: Any) -> Outputs:
     return {"seq_lens": seq_lens, "max_seq_len": max_seq_len, "block_tables": block_tables}
 
 
-def _args_invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _args_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """The very tensors of the metadata, those of the side that is attended to."""
     fields, params = call.facts["fields"], call.facts["params"]
     side = "" if params["attn_type"] == _DECODER else "encoder_"
     tables = {_DECODER: "block_tables", _CROSS: "cross_block_tables"}.get(params["attn_type"])
     if outputs["seq_lens"].data_ptr() != fields[f"{side}seq_lens_tensor"].data_ptr():
-        yield Breach("seq_lens", f"is not the metadata's {side}seq_lens_tensor")
+        yield Violation("seq_lens", f"is not the metadata's {side}seq_lens_tensor")
     if tables is None or fields[tables] is None:
         if outputs["block_tables"] is not None:
-            yield Breach("block_tables", "where there are none")
+            yield Violation("block_tables", "where there are none")
     elif outputs["block_tables"].data_ptr() != fields[tables].data_ptr():
-        yield Breach("block_tables", f"is not the metadata's {tables}")
+        yield Violation("block_tables", f"is not the metadata's {tables}")
     longest = max(outputs["seq_lens"].tolist(), default=0)
     if side and outputs["max_seq_len"] != longest:
-        yield Breach("max_seq_len", "is not the longest encoder")
+        yield Violation("max_seq_len", "is not the longest encoder")
 
 
 def _longest_fault(field: str, *, is_prompt: bool) -> Fault:
@@ -335,11 +335,11 @@ get_seq_len_block_table_args = _operation(
 # is_all_encoder_attn_metadata_set, is_all_cross_attn_metadata_set
 
 
-def _set_invariants(names: tuple[str, ...]) -> Callable[[Call, Outputs], Iterator[Breach]]:
-    def invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _set_invariants(names: tuple[str, ...]) -> Callable[[Call, Outputs], Iterator[Violation]]:
+    def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         missing = [name for name in names if call.facts["fields"].get(name) is None]
         if outputs["result"] is not (not missing):
-            yield Breach("result", f"is not whether all of {', '.join(names)} are set")
+            yield Violation("result", f"is not whether all of {', '.join(names)} are set")
 
     return invariants
 

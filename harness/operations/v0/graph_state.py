@@ -16,12 +16,17 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.v0 import graph_breaches
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
-    MISSING,
-    Breach,
+    Bench,
+    BuiltIn,
     Call,
+    ClassCall,
+    Contract,
     Fault,
+    Inputs,
+    MISSING,
     Operation,
     Outputs,
+    Violation,
     bound,
 )
 from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
@@ -246,7 +251,7 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
     return result
 
 
-def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """The judge of the shared class: every buffer element by element, from the step alone."""
     size, width, step = call.facts["size"], call.facts["width"], call.facts["arrays"]
     expected = {
@@ -266,20 +271,20 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
         expected["captured.cross_block_tables"] = np.ones((size, width))
         expected |= {f"captured.encoder_seq_lens{end}": np.ones(size) for end in ("", "_tensor")}
         if outputs["captured.max_encoder_seq_len"] != _LONGEST:
-            yield Breach("captured.max_encoder_seq_len", "is not max_seq_len_to_capture")
+            yield Violation("captured.max_encoder_seq_len", "is not max_seq_len_to_capture")
     for name, values in expected.items():
         if not np.array_equal(outputs[name].cpu().numpy(), values):
-            yield Breach(name, "holds other values than the step, or another filling behind it")
+            yield Violation(name, "holds other values than the step, or another filling behind it")
     if outputs["captured.slot_mapping"].dtype is not torch.int64:
-        yield Breach("captured.slot_mapping", "is not int64")
+        yield Violation("captured.slot_mapping", "is not int64")
     for name in ("captured.seq_lens_tensor", "captured.block_tables"):
         if outputs[name].dtype is not torch.int32:
-            yield Breach(name, "is not int32")
+            yield Violation(name, "is not int32")
     if outputs["buffers"] != sorted(names):
-        yield Breach("buffers", "are not those of the model")
+        yield Violation("buffers", "are not those of the model")
     for name in _TRUE:
         if outputs[name] is not True:
-            yield Breach(name, "does not hold")
+            yield Violation(name, "does not hold")
 
 
 def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
@@ -337,46 +342,47 @@ common_attention_state = Operation(
     name=NAME,
     section="7",
     summary="the buffers of captured V0 graphs",
-    cases=_cases,
-    boundaries=_boundaries,
-    from_batch=_of_an_engine,
-    timed=_timed,
-    clocked=_clocked,
-    prepare=_prepare,
-    outputs=_outputs,
-    run=_run,
-    invariants=_invariants,
-    consume=lambda call, outputs: graph_breaches(call.facts["batch"], outputs),
-    syncs=lambda _: True,  # a capture copies the runner's block tables
-    shared="copies into buffers: there is nothing to make faster",
-    diagnose=_diagnose,
-    faults={
-        "capture of no rows": wrong_value(1, "max_batch_size", 0),
-        "capture of more rows than the runner has": wrong_value(1, "max_batch_size", 100_000),
-        "capture of another type": wrong_type(1, "max_batch_size"),
-        "graph of no rows": wrong_value(2, "batch_size", 0),
-        "graph larger than the capture": wrong_value(2, "batch_size", 100_000),
-        "graph of another type": wrong_type(2, "batch_size"),
-        "backend without encoder-decoder models": Fault(
-            field="attn_backend",
-            spoil=_other_backend,
-            error=MetadataError,
-            applies=_is_encoder_decoder,
-        ),
-        "step with prompts": _step_fault("num_prefills", num_prefills=1),
-        "step without decodes": _step_fault("decode_metadata", num_decode_tokens=0),
-        "step without block tables": _step_fault("block_tables", block_tables=None),
-        "step without slots for a row": _step_fault("slot_mapping", slot_mapping=_one_more),
-        "step larger than the graph": Fault(
-            field="seq_lens_tensor", spoil=_larger, error=MetadataError
-        ),
-        "tables wider than the graph's": _step_fault("block_tables", block_tables=_wider),
-        "float lengths": _step_fault("seq_lens_tensor", seq_lens_tensor=lambda t: t.float()),
-        "flat tables": _step_fault("block_tables", block_tables=lambda t: t.flatten()),
-        "step without encoder lengths": _encoder_fault(
-            "encoder_seq_lens_tensor", encoder_seq_lens_tensor=None
-        ),
-    },
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_of_an_engine,
+        faults={
+            "capture of no rows": wrong_value(1, "max_batch_size", 0),
+            "capture of more rows than the runner has": wrong_value(1, "max_batch_size", 100_000),
+            "capture of another type": wrong_type(1, "max_batch_size"),
+            "graph of no rows": wrong_value(2, "batch_size", 0),
+            "graph larger than the capture": wrong_value(2, "batch_size", 100_000),
+            "graph of another type": wrong_type(2, "batch_size"),
+            "backend without encoder-decoder models": Fault(
+                field="attn_backend",
+                spoil=_other_backend,
+                error=MetadataError,
+                applies=_is_encoder_decoder,
+            ),
+            "step with prompts": _step_fault("num_prefills", num_prefills=1),
+            "step without decodes": _step_fault("decode_metadata", num_decode_tokens=0),
+            "step without block tables": _step_fault("block_tables", block_tables=None),
+            "step without slots for a row": _step_fault("slot_mapping", slot_mapping=_one_more),
+            "step larger than the graph": Fault(
+                field="seq_lens_tensor", spoil=_larger, error=MetadataError
+            ),
+            "tables wider than the graph's": _step_fault("block_tables", block_tables=_wider),
+            "float lengths": _step_fault("seq_lens_tensor", seq_lens_tensor=lambda t: t.float()),
+            "flat tables": _step_fault("block_tables", block_tables=lambda t: t.flatten()),
+            "step without encoder lengths": _encoder_fault(
+                "encoder_seq_lens_tensor", encoder_seq_lens_tensor=None
+            ),
+        },
+    ),
+    call=ClassCall(clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_run),
+    contract=Contract(
+        invariants=_invariants,
+        consume=lambda call, outputs: graph_breaches(call.facts["batch"], outputs),
+        may_sync=lambda _: True,
+        diagnose=_diagnose,
+    ),
+    bench=Bench(cases=_timed),
+    built_in=BuiltIn(shared="copies into buffers: there is nothing to make faster"),
 )
 
 OPERATIONS = (common_attention_state,)

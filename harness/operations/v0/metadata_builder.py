@@ -24,7 +24,17 @@ from attnproof.harness.cases.engines.v0 import (
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.v0 import v0_breaches
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Breach, Call, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    Call,
+    ClassCall,
+    Contract,
+    Inputs,
+    MISSING,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.v0.metadata_builder_faults import FAULTS
 
@@ -181,29 +191,29 @@ def _outputs(_call: Call, result: Any) -> Outputs:
     return metadata_v0_outputs(result)
 
 
-def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Counted from the groups alone: tokens, slots within a sequence's blocks, offsets."""
     builder, seq_lens, query_lens, pad_size, batch_size = call.args
     groups = builder.inter_data_list
     prompts = sum(len(group.seq_ids) for group in groups if group.is_prompt)
     if outputs["num_prefills"] != prompts:
-        yield Breach("num_prefills", f"is not the number of prompts, {prompts}")
+        yield Violation("num_prefills", f"is not the number of prompts, {prompts}")
     tokens = outputs["num_prefill_tokens"] + outputs["num_decode_tokens"]
     if tokens != sum(query_lens) + max(0, pad_size) or len(outputs["slot_mapping"]) != tokens:
-        yield Breach("slot_mapping", "has not one entry a token")
+        yield Violation("slot_mapping", "has not one entry a token")
     for name, lens in (("query_start_loc", query_lens), ("seq_start_loc", seq_lens)):
         if outputs[name].tolist() != list(accumulate(lens, initial=0)):
-            yield Breach(name, "is not the running sum of the lengths")
+            yield Violation(name, "is not the running sum of the lengths")
     if pad_size >= 0 and outputs["num_decode_tokens"] != batch_size:
-        yield Breach("num_decode_tokens", "is not the batch size of the graph")
+        yield Violation("num_decode_tokens", "is not the batch size of the graph")
     yield from _slot_breaches(groups, builder, outputs["slot_mapping"].tolist())
 
 
-def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     yield from v0_breaches(call.facts["batch"], call.facts["step"], outputs)
 
 
-def _slot_breaches(groups: Any, builder: InputBuilder, slots: list[int]) -> Iterator[Breach]:
+def _slot_breaches(groups: Any, builder: InputBuilder, slots: list[int]) -> Iterator[Violation]:
     token, size = 0, builder.block_size
     for group in groups:
         for row, seq_id in enumerate(group.seq_ids):
@@ -211,10 +221,10 @@ def _slot_breaches(groups: Any, builder: InputBuilder, slots: list[int]) -> Iter
             query_len = group.query_lens[row]
             for slot in slots[token : token + query_len]:
                 if slot != -1 and slot // size not in table:
-                    yield Breach("slot_mapping", "lies in a block that is not its sequence's")
+                    yield Violation("slot_mapping", "lies in a block that is not its sequence's")
             token += query_len
     if any(slot != -1 for slot in slots[token:]):
-        yield Breach("slot_mapping", "gives padding a slot")
+        yield Violation("slot_mapping", "gives padding a slot")
 
 
 def diagnose_tables(expected: Any, got: Any) -> str:
@@ -239,18 +249,15 @@ common_metadata_builder = Operation(
     name=NAME,
     section="7",
     summary="V0 metadata from the sequence groups of a step",
-    cases=_cases,
-    boundaries=_boundaries,
-    from_batch=_of_an_engine,
-    timed=lambda batch: [_case(batch)],
-    clocked=_clocked,
-    prepare=_prepare,
-    outputs=_outputs,
-    run=_run,
-    invariants=_invariants,
-    consume=_consumed,
-    diagnose=_diagnose,
-    faults=FAULTS,
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=_of_an_engine,
+        faults=FAULTS,
+    ),
+    call=ClassCall(clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_run),
+    contract=Contract(invariants=_invariants, consume=_consumed, diagnose=_diagnose),
+    bench=Bench(cases=lambda batch: [_case(batch)]),
 )
 
 OPERATIONS = (common_metadata_builder,)

@@ -34,7 +34,19 @@ from attnproof.harness.cases.layers.xformers_step import (
 )
 from attnproof.harness.consumer.attention import attention_breaches, new_key_breaches
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Breach, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    ClassCall,
+    Contract,
+    Fault,
+    Inputs,
+    MISSING,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.xformers.builder import PACKAGE
 from attnproof.harness.operations.xformers.impl import layers
@@ -202,7 +214,7 @@ def _outputs(call: Call, result: Outputs) -> Outputs:
     return result | {"kv_cache": words}
 
 
-def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     expected = {
         "name": "XFORMERS_VLLM_V1",
         "accept_output_buffer": True,
@@ -213,23 +225,23 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     }
     for name, value in expected.items():
         if outputs[name] != value:
-            yield Breach(name, f"is {outputs[name]!r}, not {value!r}")
+            yield Violation(name, f"is {outputs[name]!r}, not {value!r}")
     for name in (*_CLASSES, "swap_blocks", "copy_blocks"):
         if outputs[name] is not True:
-            yield Breach(name, "is not the one that section 8 names")
+            yield Violation(name, "is not the one that section 8 names")
     steps = [step.attention for step in call.facts["steps"]]
     before = steps[0].cache_words(call.facts["before"])
     yield from written_breaches(steps, outputs["kv_cache"], before, call.facts["pattern"])
     for number, attention in enumerate(steps, 1):
         if outputs[f"[{number}].rest of output kept"] is not True:
-            yield Breach(f"[{number}].output", "is written where no row has a token")
+            yield Violation(f"[{number}].output", "is written where no row has a token")
         for breach in range_breaches(
             attention, outputs[f"[{number}].output"], call.facts["params"]["window"]
         ):
-            yield Breach(f"[{number}].{breach.field}", breach.text)
+            yield Violation(f"[{number}].{breach.field}", breach.text)
 
 
-def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Each step attends over what was written before it; in the end all of it is read back."""
     params, constants = call.facts["params"], call.args[1]
     for number, step in enumerate(call.facts["steps"], 1):
@@ -267,33 +279,36 @@ xformers_attention_backend = Operation(
     name=NAME,
     section="8",
     summary="the backend's constants and classes, and some steps of an engine through them",
-    cases=_cases,
-    boundaries=_boundaries,
-    large=_large,
-    from_batch=_steps,
-    untimed="its builder and its implementation are timed by themselves",
-    prepare=_prepare,
-    outputs=_outputs,
-    run=_run,
-    invariants=_invariants,
-    consume=_consumed,
-    tolerant=frozenset({"[].output"}),
-    for_reference=_for_reference,
-    diagnose=_diagnose,
-    methods=("get_builder_cls", "get_impl_cls"),
-    kernels=True,
-    package=PACKAGE,
-    get_ready=import_xformers,
-    shares=frozenset({"[].output", "kv_cache"}),
-    faults={
-        "block size that is no multiple of 16": _asked("block_size", {"shape": [8, 24, 1, 32]}),
-        "block size of 0": _asked("block_size", {"shape": [8, 0, 1, 32]}),
-        "block size of another type": _asked("block_size", {"shape": [8, "16", 1, 32]}, TypeError),
-        "no key heads": _asked("num_kv_heads", {"shape": [8, 16, 0, 32]}),
-        "head size that is no multiple of 8": _asked("head_size", {"head_size": 33}),
-        "head size above 256": _asked("head_size", {"head_size": 264}),
-        "head size of another type": _asked("head_size", {"head_size": "64"}, TypeError),
-    },
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        large=_large,
+        from_batch=_steps,
+        faults={
+            "block size that is no multiple of 16": _asked("block_size", {"shape": [8, 24, 1, 32]}),
+            "block size of 0": _asked("block_size", {"shape": [8, 0, 1, 32]}),
+            "block size of another type": _asked(
+                "block_size", {"shape": [8, "16", 1, 32]}, TypeError
+            ),
+            "no key heads": _asked("num_kv_heads", {"shape": [8, 16, 0, 32]}),
+            "head size that is no multiple of 8": _asked("head_size", {"head_size": 33}),
+            "head size above 256": _asked("head_size", {"head_size": 264}),
+            "head size of another type": _asked("head_size", {"head_size": "64"}, TypeError),
+        },
+    ),
+    call=ClassCall(
+        prepare=_prepare, outputs=_outputs, use=_run, methods=("get_builder_cls", "get_impl_cls")
+    ),
+    contract=Contract(
+        invariants=_invariants,
+        consume=_consumed,
+        tolerant=frozenset({"[].output"}),
+        for_reference=_for_reference,
+        diagnose=_diagnose,
+        may_alias=frozenset({"[].output", "kv_cache"}),
+    ),
+    bench=Bench(never="its builder and its implementation are timed by themselves"),
+    built_in=BuiltIn(kernels=True, package=PACKAGE, load=import_xformers),
 )
 
 OPERATIONS = (xformers_attention_backend,)

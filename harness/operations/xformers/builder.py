@@ -20,12 +20,16 @@ from attnproof.harness.consumer.batch import Rows, array, row_breaches, truth_of
 from attnproof.harness.consumer.parts import count_breaches
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
-    MISSING,
-    Breach,
+    BuiltIn,
     Call,
+    ClassCall,
+    Contract,
     Fault,
+    Inputs,
+    MISSING,
     Operation,
     Outputs,
+    Violation,
     bound,
 )
 from attnproof.harness.operations.batch.batch_split import Engine
@@ -170,7 +174,7 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
     return result
 
 
-def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Counted from the batch's numbers: the boundary, and the lengths in the mask."""
     batch, made = call.facts["batch"], numbers(call.facts["batch"], call.facts["pattern"])
     boundary = boundary_of(batch)
@@ -179,22 +183,22 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     counts = (made.num_actual_tokens, behind, boundary.tokens, rows, boundary.rows)
     for name, count in zip(COUNTS, counts, strict=True):
         if outputs[name] != count:
-            yield Breach(name, f"is not {count}")
+            yield Violation(name, f"is not {count}")
     lens = [call.facts["engine"].state[name] for name in outputs["req_ids"]]
     if any(a > 1 >= b for a, b in pairwise(lens)):
-        yield Breach("req_ids", "has a decode behind a prefill")
+        yield Violation("req_ids", "has a decode behind a prefill")
     if "attn_bias" not in outputs:
         return
     columns = made.block_table.shape[1]
     room = columns * batch.block_size
     masked = bool(boundary.rows) and boundary.rows * room <= _INT32_MAX
     if (outputs["attn_bias"] is not None) != masked:
-        yield Breach("attn_bias", "is missing" if masked else "masks rows that are not decodes")
+        yield Violation("attn_bias", "is missing" if masked else "masks rows that are not decodes")
     elif masked:
         yield from _mask_breaches(made, boundary.rows, room, outputs)
 
 
-def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """The batch cut at the counts, and the decodes as the mask's kernel takes them."""
     truth = truth_of(call.facts["batch"])
     decodes, prefills, decode_tokens, prefill_tokens = (outputs[name] for name in _CUT)
@@ -215,7 +219,7 @@ _CUT = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens"
 _CONSUMED = {"query_start_loc": "q_seqinfo.seqstart", "seq_lens": "k_seqinfo.seqlen"}
 
 
-def _mask_breaches(made: Any, rows: int, room: int, outputs: Outputs) -> Iterator[Breach]:
+def _mask_breaches(made: Any, rows: int, room: int, outputs: Outputs) -> Iterator[Violation]:
     """Tensors and lists of the mask say the same, and that is what the batch says."""
     live = ~made.stale_blocks[:rows]
     expected = {
@@ -226,14 +230,14 @@ def _mask_breaches(made: Any, rows: int, room: int, outputs: Outputs) -> Iterato
     for name, values in expected.items():
         tensor, listed = outputs[f"attn_bias.{name}"], outputs[f"attn_bias.{name}_py"]
         if tensor.tolist() != values:
-            yield Breach(f"attn_bias.{name}", "is not what the batch says")
+            yield Violation(f"attn_bias.{name}", "is not what the batch says")
         if list(listed) != values:
-            yield Breach(f"attn_bias.{name}_py", "is not what the batch says")
+            yield Violation(f"attn_bias.{name}_py", "is not what the batch says")
         if tensor.dtype != torch.int32 or not tensor.is_contiguous():
-            yield Breach(f"attn_bias.{name}", "is not dense int32, as the kernel reads it")
+            yield Violation(f"attn_bias.{name}", "is not dense int32, as the kernel reads it")
     table = outputs["attn_bias.block_tables"].cpu().numpy()
     if table.shape != live.shape or (table[live] != made.block_table[:rows][live]).any():
-        yield Breach("attn_bias.block_tables", "has not the blocks of its rows")
+        yield Violation("attn_bias.block_tables", "has not the blocks of its rows")
 
 
 def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
@@ -278,36 +282,41 @@ xformers_attention_metadata_builder = Operation(
     name=NAME,
     section="8",
     summary="splits a batch into decodes and prefills and makes xformers' mask of the decodes",
-    cases=_cases,
-    boundaries=_boundaries,
-    from_batch=lambda batch: iter([_case(batch)]),
-    clocked=_clocked,
-    prepare=_prepare,
-    outputs=_outputs,
-    run=_run,
-    invariants=_invariants,
-    consume=_consumed,
-    diagnose=_diagnose,
-    methods=("build", "reorder_batch"),
-    package=PACKAGE,
-    get_ready=import_xformers,
-    shares=frozenset(TENSORS)
-    | {
-        "attn_bias.block_tables",
-        "attn_bias.q_seqinfo.seqstart",
-        "attn_bias.k_seqinfo.seqlen",
-    },
-    faults={
-        **_METADATA_FAULTS,
-        "table too narrow for a sequence": Fault(
-            field="block_table_tensor",
-            spoil=_narrow,
-            error=MetadataError,
-            applies=_has_sequences,
-        ),
-        "block size of 0": _block_size(0, MetadataError),
-        "block size of another type": _block_size("seven", TypeError),
-    },
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=lambda batch: iter([_case(batch)]),
+        faults={
+            **_METADATA_FAULTS,
+            "table too narrow for a sequence": Fault(
+                field="block_table_tensor",
+                spoil=_narrow,
+                error=MetadataError,
+                applies=_has_sequences,
+            ),
+            "block size of 0": _block_size(0, MetadataError),
+            "block size of another type": _block_size("seven", TypeError),
+        },
+    ),
+    call=ClassCall(
+        clocked=_clocked,
+        prepare=_prepare,
+        outputs=_outputs,
+        use=_run,
+        methods=("build", "reorder_batch"),
+    ),
+    contract=Contract(
+        invariants=_invariants,
+        consume=_consumed,
+        diagnose=_diagnose,
+        may_alias=frozenset(TENSORS)
+        | {
+            "attn_bias.block_tables",
+            "attn_bias.q_seqinfo.seqstart",
+            "attn_bias.k_seqinfo.seqlen",
+        },
+    ),
+    built_in=BuiltIn(package=PACKAGE, load=import_xformers),
 )
 
 OPERATIONS = (xformers_attention_metadata_builder,)

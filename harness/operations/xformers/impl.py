@@ -34,7 +34,19 @@ from attnproof.harness.cases.layers.xformers_step import (
 )
 from attnproof.harness.consumer.attention import attention_breaches, new_key_breaches
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Breach, Call, Operation, Outputs, bound
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    ClassCall,
+    Contract,
+    Inputs,
+    MISSING,
+    Operation,
+    Outputs,
+    Violation,
+    bound,
+)
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.xformers.builder import PACKAGE
 from attnproof.harness.operations.xformers.impl_diagnosis import diagnose_step
@@ -282,7 +294,7 @@ def _outputs(call: Call, result: Outputs) -> Outputs:
     }
 
 
-def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Attention over what the batch says, and the new keys read back through its table."""
     constants, step = call.args
     if step["attn_metadata"] is None:
@@ -304,27 +316,26 @@ xformers_attention_impl = Operation(
     name=NAME,
     section="8",
     summary="one layer's step: new keys and values to the cache, attention to all of them",
-    cases=_cases,
-    boundaries=_boundaries,
-    large=_large,
-    from_batch=_steps,
-    timed=lambda _batch: (),  # too many keys for a CPU
-    timed_models=_timed_models,
-    clocked=_clocked,
-    prepare=_prepare,
-    outputs=_outputs,
-    run=_run,
-    invariants=step_breaches,
-    consume=_consumed,
-    tolerant=frozenset({"output"}),
-    for_reference=_for_reference,
-    diagnose=diagnose_step,
-    methods=("forward",),
-    kernels=True,
-    package=PACKAGE,
-    get_ready=import_xformers,
-    shares=frozenset({"output", "kv_cache"}),
-    faults=FAULTS,
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        large=_large,
+        from_batch=_steps,
+        faults=FAULTS,
+    ),
+    call=ClassCall(
+        clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_run, methods=("forward",)
+    ),
+    contract=Contract(
+        invariants=step_breaches,
+        consume=_consumed,
+        tolerant=frozenset({"output"}),
+        for_reference=_for_reference,
+        diagnose=diagnose_step,
+        may_alias=frozenset({"output", "kv_cache"}),
+    ),
+    bench=Bench(cases=lambda _batch: (), models=_timed_models),
+    built_in=BuiltIn(kernels=True, package=PACKAGE, load=import_xformers),
 )
 
 OPERATIONS = (xformers_attention_impl,)

@@ -9,20 +9,20 @@ import torch
 
 from attnproof.harness.cases.layers.attention import CACHE, Attention, as_words, new_slots
 from attnproof.harness.cases.layers.tolerance import TOLERANCES
-from attnproof.harness.model.operation import Breach, Call, Outputs
+from attnproof.harness.model.operation import Violation, Call, Outputs
 from attnproof.harness.operations.attention.common import is_rounded
 
 _MOST_TOKENS = 40
 """Query tokens of a batch that are looked at one by one."""
 
 
-def step_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def step_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Exactly the new tokens' slots are written, and no output leaves its values' range."""
     attention: Attention = call.facts["attention"]
     if outputs["returned"] is not True:
-        yield Breach("returned", "is not the buffer that was given")
+        yield Violation("returned", "is not the buffer that was given")
     if outputs["rest of output kept"] is not True:
-        yield Breach("output", "is written where no row has a token")
+        yield Violation("output", "is written where no row has a token")
     profiling = call.args[1]["attn_metadata"] is None
     before = attention.cache_words(call.facts["before"][CACHE])
     steps = [] if profiling else [attention]
@@ -31,13 +31,13 @@ def step_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
         window, step = call.facts["params"]["window"], call.args[1]
         wide = step["output"].reshape(step["query"].shape)
         if is_rounded(attention.batch, attention.shape, window, wide):
-            yield Breach("output", f"in {wide.dtype} is rounded to {attention.shape.dtype}")
+            yield Violation("output", f"in {wide.dtype} is rounded to {attention.shape.dtype}")
         yield from range_breaches(attention, outputs["output"], window)
 
 
 def written_breaches(
     steps: list[Attention], words: torch.Tensor, before: torch.Tensor, pattern: int
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """Keys and values of the steps' new tokens at their slots, everything else as it was."""
     expected = before.clone(memory_format=torch.contiguous_format)
     flat = expected.view(2, -1, *expected.shape[3:])
@@ -52,7 +52,7 @@ def written_breaches(
         _, block, offset = wrong.nonzero()[0, :3].tolist()
         own = block * words.shape[2] + offset in new
         text = "has not a new token's key or value at its slot" if own else _UNTOUCHED
-        yield Breach("kv_cache", text)
+        yield Violation("kv_cache", text)
 
 
 _UNTOUCHED = "is written at a slot that no new token has"
@@ -73,12 +73,12 @@ def new_words(attention: Attention) -> Iterator[np.ndarray]:
         yield as_words(new, shape.cache_dtype, scale)
 
 
-def range_breaches(attention: Attention, output: torch.Tensor, window: int) -> Iterator[Breach]:
+def range_breaches(attention: Attention, output: torch.Tensor, window: int) -> Iterator[Violation]:
     """Each output element lies between the least and the greatest value that it may see."""
     shape = attention.shape
     attended = output.detach().cpu().float().numpy()
     if not np.isfinite(attended).all():
-        yield Breach("output", "is not finite")
+        yield Violation("output", "is not finite")
         return
     slack = 8 * TOLERANCES[shape.dtype]
     held = _held(attention)
@@ -94,7 +94,7 @@ def range_breaches(attention: Attention, output: torch.Tensor, window: int) -> I
         if (got < low[:, None] - room).any() or (got > high[:, None] + room).any():
             few = len(positions) <= 1
             text = "is not the one value that it sees" if few else "leaves its values' range"
-            yield Breach("output", text)
+            yield Violation("output", text)
             return
 
 

@@ -14,7 +14,17 @@ from attnproof.harness.cases.batches.tensors import lay_out, numbers
 from attnproof.harness.consumer.batch import truth_of
 from attnproof.harness.consumer.parts import view_breaches as part_breaches
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Breach, Call, Operation, Outputs
+from attnproof.harness.model.operation import (
+    BuiltIn,
+    Call,
+    ClassCall,
+    Contract,
+    Inputs,
+    MISSING,
+    Operation,
+    Outputs,
+    Violation,
+)
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.reference.shared import CommonAttentionMetadata
 
@@ -185,17 +195,17 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
     return result
 
 
-def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     batch, boundary = call.facts["batch"], call.facts["boundary"]
     for name in (PREFILLS, DECODES):
         if outputs[f"{name} is kept"] is not True:
-            yield Breach(f"{name} is kept", "builds a view anew each time that it is asked for")
+            yield Violation(f"{name} is kept", "builds a view anew each time that it is asked for")
     yield from view_breaches(batch, boundary, outputs, call.facts["pattern"])
 
 
 def view_breaches(
     batch: Batch, boundary: Boundary, outputs: Outputs, pattern: int = 0
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """What is wrong with the two views, by the batch's numbers alone."""
     made = numbers(batch, pattern)
     tokens = made.num_actual_tokens if made.num_reqs else 0
@@ -215,10 +225,10 @@ def view_breaches(
     for name, mask in ((DECODES, "given"), (PREFILLS, None)):
         if outputs[name] is not None and outputs[f"{name}.attn_bias"] != mask:
             text = "has not the mask that was given" if mask else "has a mask"
-            yield Breach(f"{name}.attn_bias", text)
+            yield Violation(f"{name}.attn_bias", text)
 
 
-def views_consumed(batch: Batch, boundary: Boundary, outputs: Outputs) -> Iterator[Breach]:
+def views_consumed(batch: Batch, boundary: Boundary, outputs: Outputs) -> Iterator[Violation]:
     """A decode kernel takes one view, the paged kernel the other; together they see the batch."""
     truth = truth_of(batch)
     total = len(truth.requests)
@@ -228,12 +238,12 @@ def views_consumed(batch: Batch, boundary: Boundary, outputs: Outputs) -> Iterat
             yield from part_breaches(truth, outputs, prefix, begin, stop)
         elif begin < min(end, total):
             text = f"tokens from {begin} on are in neither part"
-            yield Breach(prefix, "leaves tokens in neither part", text)
+            yield Violation(prefix, "leaves tokens in neither part", text)
 
 
-def _presence(outputs: Outputs, name: str, expected: bool) -> Iterator[Breach]:
+def _presence(outputs: Outputs, name: str, expected: bool) -> Iterator[Violation]:
     if (outputs[name] is not None) != expected:
-        yield Breach(name, "is None" if expected else "is there though the batch has none")
+        yield Violation(name, "is None" if expected else "is there though the batch has none")
 
 
 def _view(
@@ -243,42 +253,42 @@ def _view(
     counts: dict[str, int],
     outputs: Outputs,
     prefix: str,
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     """The view's rows and tokens are those of the batch, from 0 on, and its bounds hold."""
     query_lens = made.query_start_loc[1:] - made.query_start_loc[:-1]
     view = {name: outputs[f"{prefix}.{name}"] for name in TENSORS}
     for name, count in counts.items():
         got = outputs[f"{prefix}.{name}"]
         if type(got) is not int or got != count:
-            yield Breach(f"{prefix}.{name}", f"is not {count}, its own count")
+            yield Violation(f"{prefix}.{name}", f"is not {count}, its own count")
     offsets = view["query_start_loc"].tolist()
     if not offsets or offsets[0] != 0:
-        yield Breach(f"{prefix}.query_start_loc", "is not rebased to 0")
+        yield Violation(f"{prefix}.query_start_loc", "is not rebased to 0")
     elif [b - a for a, b in pairwise(offsets)] != query_lens[rows].tolist():
-        yield Breach(f"{prefix}.query_start_loc", "has not the queries of its rows")
+        yield Violation(f"{prefix}.query_start_loc", "has not the queries of its rows")
     if view["seq_lens"].tolist() != made.seq_lens[rows].tolist():
-        yield Breach(f"{prefix}.seq_lens", "has not the lengths of its rows")
+        yield Violation(f"{prefix}.seq_lens", "has not the lengths of its rows")
     live = ~made.stale_blocks[rows]
     table = view["block_table"].cpu().numpy()
     if table.shape != live.shape or (table[live] != made.block_table[rows][live]).any():
-        yield Breach(f"{prefix}.block_table", "has not the blocks of its rows")
+        yield Violation(f"{prefix}.block_table", "has not the blocks of its rows")
     if view["slot_mapping"].tolist() != made.slot_mapping[tokens].tolist():
-        yield Breach(f"{prefix}.slot_mapping", "has not exactly the slots of its tokens")
+        yield Violation(f"{prefix}.slot_mapping", "has not exactly the slots of its tokens")
     yield from _bounds(made, rows, query_lens, outputs[f"{prefix}.bounds"].values, prefix)
 
 
 def _bounds(
     made: Any, rows: slice, query_lens: Any, bounds: dict[str, Any], prefix: str
-) -> Iterator[Breach]:
+) -> Iterator[Violation]:
     lengths = {"max_query_len": query_lens[rows], "max_seq_len": made.seq_lens[rows]}
     for name, values in lengths.items():
         bound, longest, most = bounds[name], int(values.max(initial=0)), getattr(made, name)
         if type(bound) is not int:
-            yield Breach(f"{prefix}.bounds", f"has a {name} that is no Python int")
+            yield Violation(f"{prefix}.bounds", f"has a {name} that is no Python int")
         elif bound < longest:
-            yield Breach(f"{prefix}.bounds", f"has a {name} below its longest, {longest}")
+            yield Violation(f"{prefix}.bounds", f"has a {name} below its longest, {longest}")
         elif bound > most:
-            yield Breach(f"{prefix}.bounds", f"has a {name} above the batch's, {most}")
+            yield Violation(f"{prefix}.bounds", f"has a {name} above the batch's, {most}")
 
 
 def _diagnose(call: Call, field: str, expected: Any, got: Any) -> str:
@@ -303,22 +313,24 @@ xformers_attention_metadata = Operation(
     name=NAME,
     section="8",
     summary="a step's metadata: decodes first, then prefills, and a view of each",
-    cases=_cases,
-    boundaries=_boundaries,
-    from_batch=lambda batch: iter([_case(batch)]),
-    clocked=_clocked,
-    prepare=_prepare,
-    outputs=_outputs,
-    run=_run,
-    invariants=_invariants,
-    consume=lambda call, outputs: views_consumed(
-        call.facts["batch"], call.facts["boundary"], outputs
+    inputs=Inputs(
+        cases=_cases,
+        boundaries=_boundaries,
+        from_batch=lambda batch: iter([_case(batch)]),
     ),
-    diagnose=_diagnose,
-    methods=(PREFILLS, DECODES),
-    shares=frozenset(TENSORS)
-    | {f"{view}.{name}" for view in (PREFILLS, DECODES) for name in TENSORS},
-    shared="views of tensors: there is nothing to make faster",
+    call=ClassCall(
+        clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_run, methods=(PREFILLS, DECODES)
+    ),
+    contract=Contract(
+        invariants=_invariants,
+        consume=lambda call, outputs: views_consumed(
+            call.facts["batch"], call.facts["boundary"], outputs
+        ),
+        diagnose=_diagnose,
+        may_alias=frozenset(TENSORS)
+        | {f"{view}.{name}" for view in (PREFILLS, DECODES) for name in TENSORS},
+    ),
+    built_in=BuiltIn(shared="views of tensors: there is nothing to make faster"),
 )
 
 OPERATIONS = (xformers_attention_metadata,)

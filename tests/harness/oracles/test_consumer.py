@@ -17,7 +17,7 @@ from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, t
 from attnproof.harness.consumer.parts import count_breaches
 from attnproof.harness.consumer.sight import Mask, Sight, differing
 from attnproof.harness.consumer.tiny_attention import attention
-from attnproof.harness.model.operation import Breach
+from attnproof.harness.model.operation import Violation
 from attnproof.harness.operations.shared.metadata import metadata_outputs
 from attnproof.reference import make_local_attention_virtual_batches
 
@@ -25,11 +25,11 @@ BATCH = make_batch([1, 3, 2], [4, 0, 3], 2)
 """Blocks 0 to 2, 3 and 4, 5 to 7."""
 
 
-def breaches(metadata, batch=BATCH, **options) -> list[Breach]:
+def breaches(metadata, batch=BATCH, **options) -> list[Violation]:
     return list(metadata_breaches(truth_of(batch), metadata_outputs(metadata), **options))
 
 
-def changed(**tensors: list[int] | list[list[int]] | int) -> list[Breach]:
+def changed(**tensors: list[int] | list[list[int]] | int) -> list[Violation]:
     """What is said of the batch's own metadata with other values in some fields."""
     metadata, _ = lay_out(BATCH)
     values = {
@@ -160,7 +160,7 @@ def test_a_batch_sees_what_it_sees(batch):
     ids=lambda value: value if isinstance(value, str) and "token" not in value else "",
 )
 def test_a_wrong_field_is_told_by_what_a_token_sees(tensors, field, text, detail):
-    assert changed(**tensors) == [Breach(field, text, detail)]
+    assert changed(**tensors) == [Violation(field, text, detail)]
 
 
 def test_keys_in_another_order_are_the_same_keys():

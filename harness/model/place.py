@@ -1,0 +1,32 @@
+"""The place of an output: in which step or child it is, and under which name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """A field of an operation's outputs, of one of its children, or of one step."""
+
+    field: str
+    child: int | None = None
+    """Index among several results of one call, such as micro-batches; None for one result."""
+    step: int | None = None
+    """Index of the step in a sequence, None outside sequences."""
+
+    @property
+    def root(self) -> str:
+        """Name shared by this field in all children or steps: `[].seq_lens`."""
+        return self.field if self._index is None else f"[].{self.field}"
+
+    @property
+    def _index(self) -> int | None:
+        return self.child if self.step is None else self.step
+
+    def __str__(self) -> str:
+        return self.field if self._index is None else f"[{self._index}].{self.field}"
+
+
+def place_of(name: str | Place) -> Place:
+    """Return the place of an output that is given by its field alone, or the place itself."""
+    return name if isinstance(name, Place) else Place(name)
