@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out, numbers
-from attnproof.harness.consumer.batch import truth_of
+from attnproof.harness.consumer.batch import expected_tokens
 from attnproof.harness.consumer.parts import view_breaches as part_breaches
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import MISSING, Breach, Call, Operation, Outputs
@@ -220,12 +220,12 @@ def view_breaches(
 
 def views_consumed(batch: Batch, boundary: Boundary, outputs: Outputs) -> Iterator[Breach]:
     """A decode kernel takes one view, the paged kernel the other; together they see the batch."""
-    truth = truth_of(batch)
-    total = len(truth.requests)
+    expected = expected_tokens(batch)
+    total = len(expected.requests)
     for prefix, begin, end in ((DECODES, 0, boundary.tokens), (PREFILLS, boundary.tokens, total)):
         if outputs[prefix] is not None:
             stop = begin + outputs[f"{prefix}.num_actual_tokens"]
-            yield from part_breaches(truth, outputs, prefix, begin, stop)
+            yield from part_breaches(expected, outputs, prefix, begin, stop)
         elif begin < min(end, total):
             text = f"tokens from {begin} on are in neither part"
             yield Breach(prefix, "leaves tokens in neither part", text)
