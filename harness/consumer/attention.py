@@ -23,7 +23,7 @@ from attnproof.harness.model.operation import Breach
 _MOST_SCORES = 200_000
 
 
-def attention_breaches(
+def attention_violations(
     attention: Attention,
     query: torch.Tensor,
     out: Any,
@@ -91,7 +91,7 @@ def held(attention: Attention, half: int) -> np.ndarray:
     return numbers.reshape(-1, *numbers.shape[2:])
 
 
-def new_key_breaches(attention: Attention, words: torch.Tensor, field: str) -> Iterator[Breach]:
+def new_key_violations(attention: Attention, words: torch.Tensor, field: str) -> Iterator[Breach]:
     """Keys and values of the batch's tokens in the cache's words, (2, num_blocks, B, Hkv, D)."""
     expected, shape = expected_tokens_uncached(attention.batch), attention.shape
     tokens = np.arange(len(expected.requests))
@@ -99,7 +99,7 @@ def new_key_breaches(attention: Attention, words: torch.Tensor, field: str) -> I
     for half, (content, scale) in enumerate(pairs):
         given = content.reshape(-1, *content.shape[2:])[expected.slots]
         same = read_back(expected, words[half], tokens) == as_words(given, shape.cache_dtype, scale)
-        yield from read_back_breaches(expected, same, tokens, field)
+        yield from read_back_violations(expected, same, tokens, field)
 
 
 def read_back(expected: ExpectedTokens, words: torch.Tensor, tokens: np.ndarray) -> np.ndarray:
@@ -111,7 +111,7 @@ def read_back(expected: ExpectedTokens, words: torch.Tensor, tokens: np.ndarray)
     return found
 
 
-def read_back_breaches(
+def read_back_violations(
     expected: ExpectedTokens, same: np.ndarray, tokens: np.ndarray, field: str
 ) -> Iterator[Breach]:
     """The first of `tokens` that does not find what it wrote: `same` says it by element."""

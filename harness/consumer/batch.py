@@ -59,7 +59,7 @@ def array(value: Any) -> np.ndarray:
     return found.astype(np.int64)
 
 
-def metadata_breaches(
+def metadata_violations(
     expected: ExpectedTokens,
     outputs: Outputs,
     prefix: str = "",
@@ -91,7 +91,7 @@ def metadata_breaches(
             outputs[f"{prefix}max_query_len"],
             outputs[f"{prefix}max_seq_len"],
         )
-        found = list(row_breaches(expected, rows, wanted, must))
+        found = list(row_violations(expected, rows, wanted, must))
         for breach in found:
             named = breach.field + mirror if breach.field in _MIRRORS else breach.field
             yield breach._replace(field=f"{prefix}{named}")
@@ -99,10 +99,10 @@ def metadata_breaches(
             return
     if computed:
         known = array(outputs[f"{prefix}num_computed_tokens_cpu"])
-        yield from position_breaches(expected, rows.starts, known, wanted, chunk, prefix)
+        yield from position_violations(expected, rows.starts, known, wanted, chunk, prefix)
 
 
-def row_breaches(
+def row_violations(
     expected: ExpectedTokens, rows: Rows, tokens: np.ndarray, mask: Mask = CAUSAL
 ) -> Iterator[Breach]:
     """What a kernel would do wrongly with these rows, whose queries are `tokens` of the batch.
@@ -126,7 +126,7 @@ def row_breaches(
         return
     must = expected.visible_keys(tokens, mask)
     seen = _seen(rows, owners, indices, lens, expected.block_size)
-    for breach in sight_breaches(expected, must, seen, tokens, mask):
+    for breach in visible_key_violations(expected, must, seen, tokens, mask):
         cut = breach.field == "seq_lens" and _is_cut(must, seen, rows)
         yield breach._replace(field="max_seq_len") if cut else breach
 
@@ -166,7 +166,7 @@ def _seen(
     return VisibleKeys(owners, np.zeros_like(stop), stop, rows.table, block_size)
 
 
-def sight_breaches(
+def visible_key_violations(
     expected: ExpectedTokens,
     must: VisibleKeys,
     seen: VisibleKeys,
@@ -199,7 +199,7 @@ def _is_cut(must: VisibleKeys, seen: VisibleKeys, rows: Rows) -> bool:
     return bool(bound is not None and misses and seen.stop[index] == bound < length)
 
 
-def position_breaches(
+def position_violations(
     expected: ExpectedTokens,
     starts: np.ndarray,
     computed: np.ndarray,
@@ -222,7 +222,7 @@ def position_breaches(
         yield Breach(field, "puts tokens at other positions", text)
 
 
-def slot_breaches(
+def slot_violations(
     expected: ExpectedTokens,
     slots: Any,
     field: str,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnproof.harness.consumer.batch import Rows, array, row_breaches, slot_breaches
+from attnproof.harness.consumer.batch import Rows, array, row_violations, slot_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens, Mask
 from attnproof.harness.model.operation import Breach, Outputs
 
@@ -14,7 +14,7 @@ Counts = tuple[int, int, int, int]
 """num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens"""
 
 
-def count_breaches(
+def count_violations(
     expected: ExpectedTokens, counts: Counts, threshold: int, *, uniform: bool = False
 ) -> Iterator[Breach]:
     """The batch cut at the counts: a decode kernel takes the first rows, the other the rest.
@@ -45,7 +45,9 @@ def count_breaches(
     )
     for field, first, stop, begin, end in parts:
         tokens = np.arange(begin, max(begin, min(end, total)))
-        for breach in row_breaches(expected, _part(expected, first, stop), tokens, _mask(expected)):
+        for breach in row_violations(
+            expected, _part(expected, first, stop), tokens, _mask(expected)
+        ):
             yield breach._replace(field=field)
             return
 
@@ -64,7 +66,7 @@ def _part(expected: ExpectedTokens, first: int, stop: int) -> Rows:
     )
 
 
-def view_breaches(
+def view_violations(
     expected: ExpectedTokens, outputs: Outputs, prefix: str, begin: int, end: int
 ) -> Iterator[Breach]:
     """A view of tokens [begin, end) by its fields: what its rows see, where its tokens go.
@@ -75,11 +77,11 @@ def view_breaches(
     bounds = outputs[f"{prefix}.bounds"].values
     starts, seq_lens, table = (array(outputs[f"{prefix}.{name}"]) for name in _VIEWED)
     rows = Rows(starts, seq_lens, table, True, bounds["max_query_len"], bounds["max_seq_len"])
-    for breach in row_breaches(expected, rows, tokens):
+    for breach in row_violations(expected, rows, tokens):
         field = _NAMES.get(breach.field, breach.field)
         yield breach._replace(field=f"{prefix}.{field}")
     slots = array(outputs[f"{prefix}.slot_mapping"])[: end - begin]
-    yield from slot_breaches(expected, slots, f"{prefix}.slot_mapping", tokens=tokens)
+    yield from slot_violations(expected, slots, f"{prefix}.slot_mapping", tokens=tokens)
 
 
 _VIEWED = ("query_start_loc", "seq_lens", "block_table")

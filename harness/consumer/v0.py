@@ -10,9 +10,9 @@ from attnproof.harness.cases.engines.v0 import Step, seq_groups, sequences
 from attnproof.harness.consumer.batch import (
     array,
     expected_tokens_uncached,
-    position_breaches,
-    sight_breaches,
-    slot_breaches,
+    position_violations,
+    slot_violations,
+    visible_key_violations,
 )
 from attnproof.harness.consumer.visible_keys import CAUSAL, ExpectedTokens, VisibleKeys
 from attnproof.harness.model.case import Batch
@@ -32,7 +32,7 @@ def step_truth(batch: Batch, step: Step) -> ExpectedTokens:
     )
 
 
-def v0_breaches(batch: Batch, step: Step, outputs: Outputs) -> Iterator[Breach]:
+def v0_violations(batch: Batch, step: Step, outputs: Outputs) -> Iterator[Breach]:
     """What the sequences of a step see through their block tables, and where they write.
 
     A profile run has no cache. A prompt that is computed at once reads none either, and
@@ -55,14 +55,16 @@ def v0_breaches(batch: Batch, step: Step, outputs: Outputs) -> Iterator[Breach]:
     stop = np.maximum(0, given - np.diff(starts)[rows] + expected.indices[tokens] + 1)
     table = array(outputs["block_tables"])
     seen = VisibleKeys(rows, np.zeros_like(stop), stop, table, expected.block_size)
-    for breach in sight_breaches(expected, must, seen, tokens):
+    for breach in visible_key_violations(expected, must, seen, tokens):
         field = "block_tables" if breach.field == "block_table_tensor" else "seq_lens_tensor"
         yield breach._replace(field=field)
     everyone, computed = np.arange(len(expected.requests)), array(outputs["context_lens_tensor"])
-    for breach in position_breaches(expected, starts, computed, everyone):
+    for breach in position_violations(expected, starts, computed, everyone):
         yield breach._replace(field="context_lens_tensor")
     unwritten = expected.positions < _first_kept(batch, step, expected)[expected.requests]
-    yield from slot_breaches(expected, outputs["slot_mapping"], "slot_mapping", unwritten=unwritten)
+    yield from slot_violations(
+        expected, outputs["slot_mapping"], "slot_mapping", unwritten=unwritten
+    )
 
 
 def _rows_read(batch: Batch, step: Step) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +88,7 @@ def _first_kept(batch: Batch, step: Step, expected: ExpectedTokens) -> np.ndarra
     return first
 
 
-def graph_breaches(batch: Batch, outputs: Outputs) -> Iterator[Breach]:
+def graph_violations(batch: Batch, outputs: Outputs) -> Iterator[Breach]:
     """A graph's buffers as a replay takes them: one query a row, then padded rows."""
     expected = step_truth(batch, Step(pad_size=0))
     tokens = np.arange(len(expected.requests))
@@ -94,7 +96,7 @@ def graph_breaches(batch: Batch, outputs: Outputs) -> Iterator[Breach]:
     table = array(outputs["buffers.block_tables"])
     must = expected.visible_keys(tokens, CAUSAL)
     seen = VisibleKeys(tokens, np.zeros_like(given), given, table, expected.block_size)
-    for breach in sight_breaches(expected, must, seen, tokens):
+    for breach in visible_key_violations(expected, must, seen, tokens):
         field = "block_tables" if breach.field == "block_table_tensor" else "seq_lens_tensor"
         yield breach._replace(field=f"buffers.{field}")
-    yield from slot_breaches(expected, outputs["buffers.slot_mapping"], "buffers.slot_mapping")
+    yield from slot_violations(expected, outputs["buffers.slot_mapping"], "buffers.slot_mapping")

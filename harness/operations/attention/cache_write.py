@@ -25,7 +25,7 @@ from attnproof.harness.cases.layers.cache_write import (
 )
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS
-from attnproof.harness.consumer.attention import read_back, read_back_breaches
+from attnproof.harness.consumer.attention import read_back, read_back_violations
 from attnproof.harness.consumer.batch import expected_tokens_uncached
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Breach, Call, Operation, Outputs
@@ -265,7 +265,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
     for half, name in enumerate(HALVES):
         found, given = read_back(expected, outputs[name], tokens), made.given[half][tokens]
         same = _is_nearest(found, given, made, half) if made.quantised else found == given
-        yield from read_back_breaches(expected, same, tokens, name)
+        yield from read_back_violations(expected, same, tokens, name)
 
 
 _CODE = np.arange(0x7F)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import numbers
-from attnproof.harness.consumer.batch import expected_tokens, metadata_breaches, slot_breaches
+from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
 from attnproof.harness.operations.shared.metadata import (
@@ -118,9 +118,9 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
     """Each token sees the keys of its chunk up to itself, in pages of its own request."""
     expected = expected_tokens(call.facts["batch"])
-    yield from metadata_breaches(expected, outputs, chunk=call.facts["chunk"])
+    yield from metadata_violations(expected, outputs, chunk=call.facts["chunk"])
     slots = outputs["slot_mapping"][: outputs["num_actual_tokens"]]
-    yield from slot_breaches(expected, slots, "slot_mapping")
+    yield from slot_violations(expected, slots, "slot_mapping")
 
 
 def _narrow(call: Call) -> None:

@@ -17,7 +17,7 @@ from attnproof.harness.cases.batches.subclass import (
     TOKEN_FIELDS,
     subclass_of,
 )
-from attnproof.harness.consumer.batch import expected_tokens, metadata_breaches, slot_breaches
+from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
 from attnproof.harness.operations.shared.metadata import (
@@ -175,10 +175,10 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
     """With padding and without it each token sees and writes what it did before."""
     expected = expected_tokens(call.facts["batch"])
     for prefix in (PADDED, UNPADDED):
-        yield from metadata_breaches(expected, outputs, prefix)
+        yield from metadata_violations(expected, outputs, prefix)
         field = f"{prefix}slot_mapping"
         slots = outputs[field][: outputs[f"{prefix}num_actual_tokens"]]
-        yield from slot_breaches(expected, slots, field)
+        yield from slot_violations(expected, slots, field)
 
 
 def _entries(name: str, call: Call, num_tokens: int, num_reqs: int) -> tuple[int, int]:

@@ -9,10 +9,10 @@ import numpy as np
 
 from attnproof.harness.consumer.batch import (
     expected_tokens_uncached,
-    metadata_breaches,
-    slot_breaches,
+    metadata_violations,
+    slot_violations,
 )
-from attnproof.harness.consumer.parts import count_breaches
+from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.operation import Breach, Call, Outputs
 from attnproof.harness.operations.persistent_batch.steps import Engine
@@ -48,20 +48,20 @@ def _step_breaches(
     expected = expected_tokens_uncached(engine.built)
     if kind == "split":
         counts, threshold = outputs[f"{prefix}counts"], 1 + step["threshold"]
-        for breach in count_breaches(expected, counts, threshold):
+        for breach in count_violations(expected, counts, threshold):
             yield breach._replace(field=f"{prefix}counts")
     elif kind == "slots":
-        yield from slot_breaches(expected, outputs[f"{prefix}slots"], f"{prefix}slots")
+        yield from slot_violations(expected, outputs[f"{prefix}slots"], f"{prefix}slots")
     elif kind == "cut":
         yield from _cut_breaches(engine, expected, step, outputs, prefix)
     elif kind == "local":
         chunk = engine.block_size * (1 + step["blocks"] % engine.columns)
-        yield from metadata_breaches(expected, outputs, f"{prefix}virtual: ", chunk=chunk)
+        yield from metadata_violations(expected, outputs, f"{prefix}virtual: ", chunk=chunk)
     else:
-        yield from metadata_breaches(expected, outputs, prefix)
+        yield from metadata_violations(expected, outputs, prefix)
         for name in ("slot_mapping", "slot_buffer"):
             field = f"{prefix}{name}"
-            yield from slot_breaches(
+            yield from slot_violations(
                 expected, outputs[field], field, unwritten=_none(engine, expected)
             )
 
@@ -75,10 +75,10 @@ def _cut_breaches(
     for number, (_, _, begin, end) in enumerate(spans_at(batch, [cut])):
         tokens = np.arange(begin, min(end, total))
         child = f"{prefix}micro-batch {number}: "
-        yield from metadata_breaches(expected, outputs, child, tokens=tokens)
+        yield from metadata_violations(expected, outputs, child, tokens=tokens)
         field = f"{child}slot_mapping"
         mine = unwritten[tokens]
-        yield from slot_breaches(expected, outputs[field], field, tokens=tokens, unwritten=mine)
+        yield from slot_violations(expected, outputs[field], field, tokens=tokens, unwritten=mine)
 
 
 def _none(engine: Engine, expected: ExpectedTokens) -> np.ndarray:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
 from attnproof.harness.cases.batches.tensors import Numbers, numbers
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
-from attnproof.harness.consumer.batch import expected_tokens, metadata_breaches, slot_breaches
+from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Breach, Call, Operation, Outputs, bound
 from attnproof.harness.operations.persistent_batch.faults import FAULTS
@@ -233,9 +233,9 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
     """A step's rows and slots against the requests that were added; the whole slot buffer."""
     expected = expected_tokens(call.facts["batch"])
-    yield from metadata_breaches(expected, outputs)
+    yield from metadata_violations(expected, outputs)
     for name in ("slot_mapping", "slot_buffer"):
-        yield from slot_breaches(expected, outputs[name], name)
+        yield from slot_violations(expected, outputs[name], name)
 
 
 def _dummy_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK
-from attnproof.harness.consumer.batch import expected_tokens_uncached, slot_breaches
+from attnproof.harness.consumer.batch import expected_tokens_uncached, slot_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
 from attnproof.harness.operations.shared.metadata import returned, wrong_type, wrong_value
@@ -188,7 +188,7 @@ def _written(
     )
     unwritten = expected.positions < start_idx
     slots = outputs["slot_mapping"][2:]
-    yield from slot_breaches(expected, slots, "slot_mapping", unwritten=unwritten)
+    yield from slot_violations(expected, slots, "slot_mapping", unwritten=unwritten)
 
 
 def _shorten(call: Call) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
 from attnproof.harness.cases.batches.tensors import numbers, table_piece
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
-from attnproof.harness.consumer.batch import expected_tokens, slot_breaches
+from attnproof.harness.consumer.batch import expected_tokens, slot_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Breach, Call, Fault, Operation, Outputs
 from attnproof.harness.operations.shared.metadata import (
@@ -176,9 +176,9 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
         rows = len(expected.computed)
         first = np.array([*params["start_idx"], *[0] * rows][:rows], np.int64)
         unwritten |= expected.positions < first[expected.requests]
-    yield from slot_breaches(expected, outputs["result"], "result", unwritten=unwritten)
+    yield from slot_violations(expected, outputs["result"], "result", unwritten=unwritten)
     if outputs["out"] is not None:
-        yield from slot_breaches(expected, outputs["out"], "out", unwritten=unwritten)
+        yield from slot_violations(expected, outputs["out"], "out", unwritten=unwritten)
 
 
 def _owned(batch: Batch) -> np.ndarray:

@@ -16,7 +16,7 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import numbers
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
-from attnproof.harness.consumer.batch import expected_tokens, metadata_breaches, slot_breaches
+from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import MISSING, Breach, Call, Operation, Outputs
@@ -242,9 +242,9 @@ def _child_consumed(
 ) -> Iterator[Breach]:
     """The child's queries are the tokens of its slice; they see what they saw in the batch."""
     tokens = np.arange(span[2], min(span[3], len(expected.requests)))
-    yield from metadata_breaches(expected, outputs, prefix, tokens=tokens)
+    yield from metadata_violations(expected, outputs, prefix, tokens=tokens)
     slots = f"{prefix}slot_mapping"
-    yield from slot_breaches(expected, outputs[slots], slots, tokens=tokens)
+    yield from slot_violations(expected, outputs[slots], slots, tokens=tokens)
 
 
 def _make_consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.engines.v0 import Backend, MetadataV0, Runner, Step, sequences
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
-from attnproof.harness.consumer.v0 import graph_breaches
+from attnproof.harness.consumer.v0 import graph_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
     MISSING,
@@ -346,7 +346,7 @@ common_attention_state = Operation(
     outputs=_outputs,
     run=_run,
     invariants=_invariants,
-    consume=lambda call, outputs: graph_breaches(call.facts["batch"], outputs),
+    consume=lambda call, outputs: graph_violations(call.facts["batch"], outputs),
     syncs=lambda _: True,  # a capture copies the runner's block tables
     shared="copies into buffers: there is nothing to make faster",
     diagnose=_diagnose,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out, numbers
 from attnproof.harness.consumer.batch import expected_tokens
-from attnproof.harness.consumer.parts import view_breaches as part_breaches
+from attnproof.harness.consumer.parts import view_violations as part_breaches
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import MISSING, Breach, Call, Operation, Outputs
 from attnproof.harness.operations.shared.metadata import batch_of
@@ -190,10 +190,10 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     for name in (PREFILLS, DECODES):
         if outputs[f"{name} is kept"] is not True:
             yield Breach(f"{name} is kept", "builds a view anew each time that it is asked for")
-    yield from view_breaches(batch, boundary, outputs, call.facts["pattern"])
+    yield from view_violations(batch, boundary, outputs, call.facts["pattern"])
 
 
-def view_breaches(
+def view_violations(
     batch: Batch, boundary: Boundary, outputs: Outputs, pattern: int = 0
 ) -> Iterator[Breach]:
     """What is wrong with the two views, by the batch's numbers alone."""

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out
-from attnproof.harness.consumer.batch import expected_tokens, metadata_breaches, slot_breaches
-from attnproof.harness.consumer.parts import count_breaches
+from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
+from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.consumer.tiny_attention import attention
 from attnproof.harness.consumer.visible_keys import Mask, VisibleKeys, differing
 from attnproof.harness.model.operation import Breach
@@ -26,7 +26,7 @@ BATCH = make_batch([1, 3, 2], [4, 0, 3], 2)
 
 
 def breaches(metadata, batch=BATCH, **options) -> list[Breach]:
-    return list(metadata_breaches(expected_tokens(batch), metadata_outputs(metadata), **options))
+    return list(metadata_violations(expected_tokens(batch), metadata_outputs(metadata), **options))
 
 
 def changed(**tensors: list[int] | list[list[int]] | int) -> list[Breach]:
@@ -45,7 +45,7 @@ def test_a_batch_sees_what_it_sees(batch):
     metadata, _ = lay_out(batch)
     assert breaches(metadata, batch) == []
     slots = metadata.slot_mapping[: metadata.num_actual_tokens]
-    assert list(slot_breaches(expected_tokens(batch), slots, "slot_mapping")) == []
+    assert list(slot_violations(expected_tokens(batch), slots, "slot_mapping")) == []
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_without_virtual_batches_a_token_sees_another_chunk():
     ],
 )
 def test_a_token_must_be_read_where_it_is_written(slots, text, detail):
-    (breach,) = slot_breaches(expected_tokens(BATCH), slots, "slots")
+    (breach,) = slot_violations(expected_tokens(BATCH), slots, "slots")
     assert (breach.field, breach.text) == ("slots", text)
     assert detail in breach.detail
 
@@ -219,7 +219,7 @@ def test_a_token_must_be_read_where_it_is_written(slots, text, detail):
 def test_a_token_without_a_slot_may_not_be_written():
     unwritten = np.array([True, *[False] * 5])
     slots = [4, 6, 7, 8, 13, 14]
-    (breach,) = slot_breaches(expected_tokens(BATCH), slots, "slots", unwritten=unwritten)
+    (breach,) = slot_violations(expected_tokens(BATCH), slots, "slots", unwritten=unwritten)
     assert breach.text == "writes a token that has no slot"
 
 
@@ -237,7 +237,7 @@ def test_a_token_without_a_slot_may_not_be_written():
     ],
 )
 def test_a_batch_is_cut_in_two_at_the_counts(counts, threshold, uniform, text):
-    found = list(count_breaches(expected_tokens(BATCH), counts, threshold, uniform=uniform))
+    found = list(count_violations(expected_tokens(BATCH), counts, threshold, uniform=uniform))
     assert [breach.text for breach in found] == ([text] if text else [])
 
 
