@@ -14,16 +14,16 @@ import torch
 
 from attnproof.harness.cases.layers.attention import Attention, as_words
 from attnproof.harness.cases.layers.tolerance import close, farthest
-from attnproof.harness.consumer.batch import truth_of_lists
+from attnproof.harness.consumer.batch import expected_tokens_uncached
 from attnproof.harness.consumer.diagnosis import who
-from attnproof.harness.consumer.sight import Mask, Sight, Truth
+from attnproof.harness.consumer.visible_keys import ExpectedTokens, Mask, VisibleKeys
 from attnproof.harness.model.case import Batch
 from attnproof.harness.model.operation import Violation
 
 _MOST_SCORES = 200_000
 
 
-def attention_breaches(
+def attention_violations(
     attention: Attention,
     query: torch.Tensor,
     out: Any,
@@ -37,19 +37,19 @@ def attention_breaches(
 
     `query` is what was given. Large batches are left to the reference.
     """
-    sight = _sight(attention.batch, Mask(window=window))
-    tokens = len(sight.rows)
-    if not tokens or tokens * int(sight.stop.max()) * query.shape[1] > _MOST_SCORES:
+    visible = _visible_keys(attention.batch, Mask(window=window))
+    tokens = len(visible.rows)
+    if not tokens or tokens * int(visible.stop.max()) * query.shape[1] > _MOST_SCORES:
         return
-    expected = _attended(attention, sight, query[:tokens], scale, soft_cap)
+    expected = _attended(attention, visible, query[:tokens], scale, soft_cap)
     if not close(expected.to(out.device), out):
         place = farthest(expected, out)
-        row = f"token {place[0]}, of request {sight.rows[place[0]]}," if place else "a token"
+        row = f"token {place[0]}, of request {visible.rows[place[0]]}," if place else "a token"
         text = f"{row} gets something else than attention over the keys that it must see"
         yield Violation(field, "is not attention over the batch", text)
 
 
-def _sight(batch: Batch, mask: Mask) -> Sight:
+def _visible_keys(batch: Batch, mask: Mask) -> VisibleKeys:
     """What the batch's tokens must see; a sequence shorter than its query has no keys for some."""
     lens, computed = (np.array(n, np.int64) for n in (batch.query_lens, batch.computed_lens))
     table = np.zeros((len(lens), max(map(len, batch.blocks), default=0)), np.int64)
@@ -58,15 +58,15 @@ def _sight(batch: Batch, mask: Mask) -> Sight:
     rows = np.repeat(np.arange(len(lens)), lens)
     positions = np.arange(len(rows)) + np.repeat(computed - (np.cumsum(lens) - lens), lens)
     stop = np.maximum(0, positions + 1)
-    return Sight(rows, np.minimum(mask.first(positions), stop), stop, table, batch.block_size)
+    return VisibleKeys(rows, np.minimum(mask.first(positions), stop), stop, table, batch.block_size)
 
 
 def _attended(
-    attention: Attention, sight: Sight, query: torch.Tensor, scale: float, soft_cap: float
+    attention: Attention, visible: VisibleKeys, query: torch.Tensor, scale: float, soft_cap: float
 ) -> torch.Tensor:
-    number, rows, positions, slots = sight.keys()
-    seen = (number[:, None] == rows) & (positions < sight.stop[:, None])
-    seen &= positions >= sight.first[:, None]
+    number, rows, positions, slots = visible.keys()
+    seen = (number[:, None] == rows) & (positions < visible.stop[:, None])
+    seen &= positions >= visible.first[:, None]
     group = query.shape[1] // attention.shape.num_kv_heads
     keys, values = (
         torch.from_numpy(held(attention, half)[slots]).double().repeat_interleave(group, 1)
@@ -91,32 +91,34 @@ def held(attention: Attention, half: int) -> np.ndarray:
     return numbers.reshape(-1, *numbers.shape[2:])
 
 
-def new_key_breaches(attention: Attention, words: torch.Tensor, field: str) -> Iterator[Violation]:
+def new_key_violations(
+    attention: Attention, words: torch.Tensor, field: str
+) -> Iterator[Violation]:
     """Keys and values of the batch's tokens in the cache's words, (2, num_blocks, B, Hkv, D)."""
-    truth, shape = truth_of_lists(attention.batch), attention.shape
-    tokens = np.arange(len(truth.requests))
+    expected, shape = expected_tokens_uncached(attention.batch), attention.shape
+    tokens = np.arange(len(expected.requests))
     pairs = ((attention.keys, shape.k_scale), (attention.values, shape.v_scale))
     for half, (content, scale) in enumerate(pairs):
-        given = content.reshape(-1, *content.shape[2:])[truth.slots]
-        same = read_back(truth, words[half], tokens) == as_words(given, shape.cache_dtype, scale)
-        yield from read_back_breaches(truth, same, tokens, field)
+        given = content.reshape(-1, *content.shape[2:])[expected.slots]
+        same = read_back(expected, words[half], tokens) == as_words(given, shape.cache_dtype, scale)
+        yield from read_back_violations(expected, same, tokens, field)
 
 
-def read_back(truth: Truth, words: torch.Tensor, tokens: np.ndarray) -> np.ndarray:
+def read_back(expected: ExpectedTokens, words: torch.Tensor, tokens: np.ndarray) -> np.ndarray:
     """(n, Hkv, D) what lies at the tokens' places of the block table.
 
     `words` are the cache's, (num_blocks, B, Hkv, D).
     """
-    found: np.ndarray = words.cpu().numpy().reshape(-1, *words.shape[2:])[truth.slots[tokens]]
+    found: np.ndarray = words.cpu().numpy().reshape(-1, *words.shape[2:])[expected.slots[tokens]]
     return found
 
 
-def read_back_breaches(
-    truth: Truth, same: np.ndarray, tokens: np.ndarray, field: str
+def read_back_violations(
+    expected: ExpectedTokens, same: np.ndarray, tokens: np.ndarray, field: str
 ) -> Iterator[Violation]:
     """The first of `tokens` that does not find what it wrote: `same` says it by element."""
     wrong = ~same.all((1, 2))
     if wrong.any():
         token = int(tokens[int(np.argmax(wrong))])
-        text = f"{who(truth, token)} does not find at slot {truth.slots[token]} what it wrote"
+        text = f"{who(expected, token)} does not find at slot {expected.slots[token]} what it wrote"
         yield Violation(field, "does not read back what was written", text)

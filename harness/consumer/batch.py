@@ -13,10 +13,16 @@ import torch
 
 from attnproof.harness.cases.batches.tensors import Numbers, numbers
 from attnproof.harness.consumer.diagnosis import owner, position_of, what_is_wrong, who
-from attnproof.harness.consumer.sight import CAUSAL, Mask, Sight, Truth, differing
 from attnproof.harness.consumer.tiny_attention import attention
+from attnproof.harness.consumer.visible_keys import (
+    CAUSAL,
+    ExpectedTokens,
+    Mask,
+    VisibleKeys,
+    differing,
+)
 from attnproof.harness.model.case import Batch
-from attnproof.harness.model.operation import Violation, Outputs
+from attnproof.harness.model.operation import Outputs, Violation
 
 _TOLERANCE = 1e-9
 _FIELDS = {"lengths": "seq_lens", "blocks": "block_table_tensor"}
@@ -37,14 +43,14 @@ class Rows(NamedTuple):
     max_seq_len: int | None = None
 
 
-def truth_of(batch: Batch) -> Truth:
+def expected_tokens(batch: Batch) -> ExpectedTokens:
     """What is right for a case's batch; its arrays are those that the case was laid out with."""
-    return Truth(numbers(batch))
+    return ExpectedTokens(numbers(batch))
 
 
-def truth_of_lists(batch: Batch) -> Truth:
+def expected_tokens_uncached(batch: Batch) -> ExpectedTokens:
     """What is right for a batch that no case was laid out with."""
-    return Truth(Numbers(batch))
+    return ExpectedTokens(Numbers(batch))
 
 
 def array(value: Any) -> np.ndarray:
@@ -53,8 +59,8 @@ def array(value: Any) -> np.ndarray:
     return found.astype(np.int64)
 
 
-def metadata_breaches(
-    truth: Truth,
+def metadata_violations(
+    expected: ExpectedTokens,
     outputs: Outputs,
     prefix: str = "",
     *,
@@ -68,8 +74,8 @@ def metadata_breaches(
     must see their chunk of so many positions; `computed`: whether the number of computed
     tokens must put each token where it is. Mirrors that differ are judged as well.
     """
-    wanted = np.arange(len(truth.requests)) if tokens is None else tokens
-    must = Mask(truth.batch.causal, chunk=chunk) if not chunk else Mask(chunk=chunk)
+    wanted = np.arange(len(expected.requests)) if tokens is None else tokens
+    must = Mask(expected.batch.causal, chunk=chunk) if not chunk else Mask(chunk=chunk)
     for mirror in ("", "_cpu"):
         starts, seq_lens = (array(outputs[f"{prefix}{name}{mirror}"]) for name in _MIRRORS)
         if mirror and all(
@@ -85,7 +91,7 @@ def metadata_breaches(
             outputs[f"{prefix}max_query_len"],
             outputs[f"{prefix}max_seq_len"],
         )
-        found = list(row_breaches(truth, rows, wanted, must))
+        found = list(row_violations(expected, rows, wanted, must))
         for breach in found:
             named = breach.field + mirror if breach.field in _MIRRORS else breach.field
             yield breach._replace(field=f"{prefix}{named}")
@@ -93,11 +99,11 @@ def metadata_breaches(
             return
     if computed:
         known = array(outputs[f"{prefix}num_computed_tokens_cpu"])
-        yield from position_breaches(truth, rows.starts, known, wanted, chunk, prefix)
+        yield from position_violations(expected, rows.starts, known, wanted, chunk, prefix)
 
 
-def row_breaches(
-    truth: Truth, rows: Rows, tokens: np.ndarray, mask: Mask = CAUSAL
+def row_violations(
+    expected: ExpectedTokens, rows: Rows, tokens: np.ndarray, mask: Mask = CAUSAL
 ) -> Iterator[Violation]:
     """What a kernel would do wrongly with these rows, whose queries are `tokens` of the batch.
 
@@ -107,7 +113,7 @@ def row_breaches(
     if not len(rows.starts) - 1 == len(rows.seq_lens) == len(rows.table):
         yield Violation("query_start_loc", "has other rows than the lengths and the block table")
         return
-    misplaced = _misplaced(truth, rows.starts, lens, tokens)
+    misplaced = _misplaced(expected, rows.starts, lens, tokens)
     if misplaced:
         yield Violation("query_start_loc", *misplaced)
         return
@@ -115,18 +121,18 @@ def row_breaches(
     indices = np.arange(len(owners)) - np.repeat(rows.starts[:-1], lens)
     if rows.max_query_len is not None and (indices >= rows.max_query_len).any():
         token = tokens[int(np.argmax(indices >= rows.max_query_len))]
-        detail = f"{who(truth, token)} is not computed: max_query_len is {rows.max_query_len}"
+        detail = f"{who(expected, token)} is not computed: max_query_len is {rows.max_query_len}"
         yield Violation("max_query_len", "leaves tokens uncomputed", detail)
         return
-    must = truth.sight(tokens, mask)
-    seen = _seen(rows, owners, indices, lens, truth.block_size)
-    for breach in sight_breaches(truth, must, seen, tokens, mask):
+    must = expected.visible_keys(tokens, mask)
+    seen = _seen(rows, owners, indices, lens, expected.block_size)
+    for breach in visible_key_violations(expected, must, seen, tokens, mask):
         cut = breach.field == "seq_lens" and _is_cut(must, seen, rows)
         yield breach._replace(field="max_seq_len") if cut else breach
 
 
 def _misplaced(
-    truth: Truth, starts: np.ndarray, lens: np.ndarray, tokens: np.ndarray
+    expected: ExpectedTokens, starts: np.ndarray, lens: np.ndarray, tokens: np.ndarray
 ) -> tuple[str, str] | None:
     """Tokens that no row computes, or that several do."""
     if not len(starts) or starts[0] != 0 or (lens < 0).any():
@@ -134,54 +140,58 @@ def _misplaced(
         return "does not give each token to one row", f"query_start_loc: {text}"
     if starts[-1] < len(tokens):
         token = tokens[starts[-1]]
-        return "leaves tokens without a row", f"{who(truth, token)} is in no row"
+        return "leaves tokens without a row", f"{who(expected, token)} is in no row"
     if starts[-1] > len(tokens):
         text = f"{starts[-1]} tokens are in rows, {len(tokens)} are anybody's"
         return "gives a row to nobody's token", text
     owners = np.repeat(np.arange(len(lens)), lens)
-    requests = truth.requests[tokens]
+    requests = expected.requests[tokens]
     mixed = np.flatnonzero((np.diff(owners) == 0) & (np.diff(requests) != 0))
     if len(mixed):
         one, other = tokens[mixed[0]], tokens[mixed[0] + 1]
-        text = f"{who(truth, other)} is in one row with {who(truth, one)}"
+        text = f"{who(expected, other)} is in one row with {who(expected, one)}"
         return "puts two requests into one row", text
     return None
 
 
 def _seen(
     rows: Rows, owners: np.ndarray, indices: np.ndarray, lens: np.ndarray, block_size: int
-) -> Sight:
+) -> VisibleKeys:
     """Causal to the bottom right: the last query of a row is at the end of its sequence."""
     ends = rows.seq_lens[owners]
     stop = ends - lens[owners] + indices + 1 if rows.causal else ends
     if rows.max_seq_len is not None:
         stop = np.minimum(stop, rows.max_seq_len)
     stop = np.maximum(stop, 0)
-    return Sight(owners, np.zeros_like(stop), stop, rows.table, block_size)
+    return VisibleKeys(owners, np.zeros_like(stop), stop, rows.table, block_size)
 
 
-def sight_breaches(
-    truth: Truth, must: Sight, seen: Sight, tokens: np.ndarray, mask: Mask = CAUSAL
+def visible_key_violations(
+    expected: ExpectedTokens,
+    must: VisibleKeys,
+    seen: VisibleKeys,
+    tokens: np.ndarray,
+    mask: Mask = CAUSAL,
 ) -> Iterator[Violation]:
     """The first of `tokens` that does not see what it must, by slots and by attention."""
     wrong = differing(must, seen)
     if len(wrong):
         index = int(wrong[0])
-        words = what_is_wrong(truth, must, seen, int(tokens[index]), index, mask)
+        words = what_is_wrong(expected, must, seen, int(tokens[index]), index, mask)
         yield Violation(_FIELDS[words.about], words.kind, words.detail)
         return
-    ours = attention(must, tokens, truth.live)
-    theirs = attention(seen, tokens, truth.live)
+    ours = attention(must, tokens, expected.live)
+    theirs = attention(seen, tokens, expected.live)
     if ours is None or theirs is None:
         return
     off = ~(np.abs(ours - theirs) <= _TOLERANCE).all(1)
     if off.any():
         token = tokens[int(np.argmax(off))]
-        detail = f"attention of {who(truth, token)} is not that over the batch"
+        detail = f"attention of {who(expected, token)} is not that over the batch"
         yield Violation("block_table_tensor", "attends to something else", detail)
 
 
-def _is_cut(must: Sight, seen: Sight, rows: Rows) -> bool:
+def _is_cut(must: VisibleKeys, seen: VisibleKeys, rows: Rows) -> bool:
     """Whether the bound on lengths is what hides keys from the first token that misses some."""
     index = int(np.argmax(must.stop - must.first != seen.stop - seen.first))
     bound, length = rows.max_seq_len, int(rows.seq_lens[seen.rows[index]])
@@ -189,8 +199,8 @@ def _is_cut(must: Sight, seen: Sight, rows: Rows) -> bool:
     return bool(bound is not None and misses and seen.stop[index] == bound < length)
 
 
-def position_breaches(
-    truth: Truth,
+def position_violations(
+    expected: ExpectedTokens,
     starts: np.ndarray,
     computed: np.ndarray,
     tokens: np.ndarray,
@@ -201,17 +211,19 @@ def position_breaches(
     lens = np.diff(starts)
     shift = np.repeat(computed - starts[:-1], lens)
     given = np.arange(len(shift)) + shift
-    right = truth.positions[tokens] % chunk if chunk else truth.positions[tokens]
+    right = expected.positions[tokens] % chunk if chunk else expected.positions[tokens]
     wrong = np.flatnonzero(given != right)
     if len(wrong):
         token = int(tokens[wrong[0]])
-        text = f"{who(truth, token)} is put at position {given[wrong[0]]}, is at {right[wrong[0]]}"
+        text = (
+            f"{who(expected, token)} is put at position {given[wrong[0]]}, is at {right[wrong[0]]}"
+        )
         field = f"{prefix}num_computed_tokens_cpu"
         yield Violation(field, "puts tokens at other positions", text)
 
 
-def slot_breaches(
-    truth: Truth,
+def slot_violations(
+    expected: ExpectedTokens,
     slots: Any,
     field: str,
     *,
@@ -223,19 +235,19 @@ def slot_breaches(
     `slots` has one entry for each of them (default: all of the batch) and for padding
     behind them. Those that `unwritten` marks have no slot. At most one breach.
     """
-    wanted = np.arange(len(truth.requests)) if tokens is None else tokens
-    given, right = array(slots), truth.slots[wanted]
+    wanted = np.arange(len(expected.requests)) if tokens is None else tokens
+    given, right = array(slots), expected.slots[wanted]
     if unwritten is not None:
         right = np.where(unwritten, -1, right)
     if len(given) < len(right):
-        detail = f"{who(truth, int(wanted[len(given)]))} has no entry"
+        detail = f"{who(expected, int(wanted[len(given)]))} has no entry"
         yield Violation(field, "has too few entries", detail)
         return
     wrong = np.flatnonzero(given[: len(right)] != right)
     if len(wrong):
         index = int(wrong[0])
         token, slot, place = int(wanted[index]), int(given[index]), int(right[index])
-        yield Violation(field, *_astray(truth, token, slot, place))
+        yield Violation(field, *_astray(expected, token, slot, place))
         return
     written = np.flatnonzero(given[len(right) :] != -1)
     if len(written):
@@ -244,23 +256,23 @@ def slot_breaches(
         yield Violation(field, "writes padding to the cache", detail)
 
 
-def _astray(truth: Truth, token: int, slot: int, place: int) -> tuple[str, str]:
+def _astray(expected: ExpectedTokens, token: int, slot: int, place: int) -> tuple[str, str]:
     """A token that is not read back from where it is written: whose place that is."""
-    name, block = who(truth, token), slot // truth.block_size
+    name, block = who(expected, token), slot // expected.block_size
     if place == -1:
         return "writes a token that has no slot", f"{name} is written to slot {slot}"
     if slot == -1:
         return "leaves a token unwritten", f"{name} is not written, read at slot {place}"
     told = f"{name} is written to slot {slot} and read at slot {place}"
-    request = int(truth.requests[token])
-    position = position_of(truth, request, slot)
+    request = int(expected.requests[token])
+    position = position_of(expected, request, slot)
     if position is not None:
-        if position < truth.computed[request]:
+        if position < expected.computed[request]:
             kind = "overwrites a cached key of its own request"
         else:
             kind = "writes a token where it is not read"
         return kind, f"{told}, which is position {position}"
-    other = owner(truth, block)
+    other = owner(expected, block)
     if other is None:
         return "writes into a block that no request has", f"{told}, in block {block}"
     return "overwrites another request's cache", f"{told}, in block {block} of request {other}"

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnproof.harness.consumer.batch import Rows, array, row_breaches, slot_breaches
-from attnproof.harness.consumer.sight import Mask, Truth
-from attnproof.harness.model.operation import Violation, Outputs
+from attnproof.harness.consumer.batch import Rows, array, row_violations, slot_violations
+from attnproof.harness.consumer.visible_keys import ExpectedTokens, Mask
+from attnproof.harness.model.operation import Outputs, Violation
 
 Counts = tuple[int, int, int, int]
 """num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens"""
 
 
-def count_breaches(
-    truth: Truth, counts: Counts, threshold: int, *, uniform: bool = False
+def count_violations(
+    expected: ExpectedTokens, counts: Counts, threshold: int, *, uniform: bool = False
 ) -> Iterator[Violation]:
     """The batch cut at the counts: a decode kernel takes the first rows, the other the rest.
 
@@ -23,7 +23,7 @@ def count_breaches(
     many if they have any; the two parts together see what the batch sees.
     """
     decodes, prefills, decode_tokens, prefill_tokens = counts
-    lens = np.diff(truth.starts)
+    lens = np.diff(expected.starts)
     before = lens[:decodes]
     if (before > threshold).any():
         row = int(np.argmax(before > threshold))
@@ -34,7 +34,7 @@ def count_breaches(
         text = f"the decodes have {before.tolist()[:20]} queries"
         yield Violation("num_decodes", "takes rows of several lengths for uniform ones", text)
         return
-    total = len(truth.requests)
+    total = len(expected.requests)
     if decode_tokens + prefill_tokens < total:
         text = f"{decode_tokens} and {prefill_tokens} tokens, the requests have {total}"
         yield Violation("num_prefill_tokens", "leaves tokens in neither part", text)
@@ -45,39 +45,43 @@ def count_breaches(
     )
     for field, first, stop, begin, end in parts:
         tokens = np.arange(begin, max(begin, min(end, total)))
-        for breach in row_breaches(truth, _part(truth, first, stop), tokens, _mask(truth)):
+        for breach in row_violations(
+            expected, _part(expected, first, stop), tokens, _mask(expected)
+        ):
             yield breach._replace(field=field)
             return
 
 
-def _mask(truth: Truth) -> Mask:
-    return Mask(truth.batch.causal)
+def _mask(expected: ExpectedTokens) -> Mask:
+    return Mask(expected.batch.causal)
 
 
-def _part(truth: Truth, first: int, stop: int) -> Rows:
+def _part(expected: ExpectedTokens, first: int, stop: int) -> Rows:
     """Rows [first, stop) of the batch, rebased as a view of them is."""
-    starts = truth.starts[first : stop + 1]
-    seq_lens = truth.computed + np.diff(truth.starts)
+    starts = expected.starts[first : stop + 1]
+    seq_lens = expected.computed + np.diff(expected.starts)
     rows = slice(first, stop)
-    return Rows(starts - starts[:1].sum(), seq_lens[rows], truth.table[rows], truth.batch.causal)
+    return Rows(
+        starts - starts[:1].sum(), seq_lens[rows], expected.table[rows], expected.batch.causal
+    )
 
 
-def view_breaches(
-    truth: Truth, outputs: Outputs, prefix: str, begin: int, end: int
+def view_violations(
+    expected: ExpectedTokens, outputs: Outputs, prefix: str, begin: int, end: int
 ) -> Iterator[Violation]:
     """A view of tokens [begin, end) by its fields: what its rows see, where its tokens go.
 
     Entries behind the batch's last token are padding, which no row has.
     """
-    tokens = np.arange(begin, max(begin, min(end, len(truth.requests))))
+    tokens = np.arange(begin, max(begin, min(end, len(expected.requests))))
     bounds = outputs[f"{prefix}.bounds"].values
     starts, seq_lens, table = (array(outputs[f"{prefix}.{name}"]) for name in _VIEWED)
     rows = Rows(starts, seq_lens, table, True, bounds["max_query_len"], bounds["max_seq_len"])
-    for breach in row_breaches(truth, rows, tokens):
+    for breach in row_violations(expected, rows, tokens):
         field = _NAMES.get(breach.field, breach.field)
         yield breach._replace(field=f"{prefix}.{field}")
     slots = array(outputs[f"{prefix}.slot_mapping"])[: end - begin]
-    yield from slot_breaches(truth, slots, f"{prefix}.slot_mapping", tokens=tokens)
+    yield from slot_violations(expected, slots, f"{prefix}.slot_mapping", tokens=tokens)
 
 
 _VIEWED = ("query_start_loc", "seq_lens", "block_table")

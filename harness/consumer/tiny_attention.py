@@ -8,33 +8,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from attnproof.harness.consumer.sight import Sight, scrambled
+from attnproof.harness.consumer.visible_keys import VisibleKeys, scrambled
 
 MOST_SCORES = 4096
 _WIDTH = 4
 """Head size."""
 
 
-def attention(sight: Sight, tokens: np.ndarray, live: np.ndarray) -> np.ndarray | None:
+def attention(visible: VisibleKeys, tokens: np.ndarray, live: np.ndarray) -> np.ndarray | None:
     """(n, 4) what each of `tokens` takes from the values that it sees; None if it is too much.
 
     `live` holds the ids of all blocks that any request has, in ascending order. The
     queries are those of the tokens' numbers. A token that sees no key gets zeros.
     """
-    if len(tokens) * int(np.max(sight.stop, initial=1)) > MOST_SCORES:
+    if len(tokens) * int(np.max(visible.stop, initial=1)) > MOST_SCORES:
         return None
-    number, rows, positions, slots = sight.keys()
+    number, rows, positions, slots = visible.keys()
     if len(tokens) * len(slots) > MOST_SCORES:
         return None
-    seen = (number[:, None] == rows) & (positions < sight.stop[:, None])
-    seen &= positions >= sight.first[:, None]
+    seen = (number[:, None] == rows) & (positions < visible.stop[:, None])
+    seen &= positions >= visible.first[:, None]
     scores = np.where(seen, _floats(tokens, 0) @ _floats(slots, 1).T, -np.inf)
     largest = np.max(scores, axis=1, initial=-1e300, keepdims=True)
     weights = np.where(seen, np.exp(scores - largest), 0)
     total = weights.sum(1, keepdims=True)
     attended: np.ndarray = weights @ _floats(slots, 2) / np.where(total == 0, 1, total)
     # The NaN of dead slots is put in here: 0 * NaN would spread it to who does not see them.
-    dead = ~np.isin(slots // sight.block_size, live)
+    dead = ~np.isin(slots // visible.block_size, live)
     attended[(seen & dead).any(1)] = np.nan
     return attended
 

@@ -9,20 +9,20 @@ import numpy as np
 from attnproof.harness.cases.engines.v0 import Step, seq_groups, sequences
 from attnproof.harness.consumer.batch import (
     array,
-    position_breaches,
-    sight_breaches,
-    slot_breaches,
-    truth_of_lists,
+    expected_tokens_uncached,
+    position_violations,
+    slot_violations,
+    visible_key_violations,
 )
-from attnproof.harness.consumer.sight import CAUSAL, Sight, Truth
+from attnproof.harness.consumer.visible_keys import CAUSAL, ExpectedTokens, VisibleKeys
 from attnproof.harness.model.case import Batch
-from attnproof.harness.model.operation import Violation, Outputs
+from attnproof.harness.model.operation import Outputs, Violation
 
 
-def step_truth(batch: Batch, step: Step) -> Truth:
+def step_truth(batch: Batch, step: Step) -> ExpectedTokens:
     """The sequences of a step, prompts first, as a batch."""
     found = sequences(batch, step)
-    return truth_of_lists(
+    return expected_tokens_uncached(
         Batch(
             batch.block_size,
             tuple(one.query_len for one in found),
@@ -32,7 +32,7 @@ def step_truth(batch: Batch, step: Step) -> Truth:
     )
 
 
-def v0_breaches(batch: Batch, step: Step, outputs: Outputs) -> Iterator[Violation]:
+def v0_violations(batch: Batch, step: Step, outputs: Outputs) -> Iterator[Violation]:
     """What the sequences of a step see through their block tables, and where they write.
 
     A profile run has no cache. A prompt that is computed at once reads none either, and
@@ -40,29 +40,31 @@ def v0_breaches(batch: Batch, step: Step, outputs: Outputs) -> Iterator[Violatio
     """
     if step.profile:
         return
-    truth = step_truth(batch, step)
+    expected = step_truth(batch, step)
     starts = array(outputs["query_start_loc"])
-    if not np.array_equal(starts, truth.starts):
+    if not np.array_equal(starts, expected.starts):
         text = f"rows begin at {starts.tolist()[:20]}"
         yield Violation("query_start_loc", "does not give each sequence its tokens", text)
         return
     read, seq_lens = _rows_read(batch, step)
-    tokens = np.flatnonzero(read[truth.requests])
-    rows, positions = truth.requests[tokens], truth.positions[tokens]
-    before = (truth.computed + np.diff(truth.starts) - seq_lens)[rows]
-    must = Sight(rows, before, positions + 1, truth.table, truth.block_size)
+    tokens = np.flatnonzero(read[expected.requests])
+    rows, positions = expected.requests[tokens], expected.positions[tokens]
+    before = (expected.computed + np.diff(expected.starts) - seq_lens)[rows]
+    must = VisibleKeys(rows, before, positions + 1, expected.table, expected.block_size)
     given = array(outputs["seq_lens_tensor"])[rows]
-    stop = np.maximum(0, given - np.diff(starts)[rows] + truth.indices[tokens] + 1)
+    stop = np.maximum(0, given - np.diff(starts)[rows] + expected.indices[tokens] + 1)
     table = array(outputs["block_tables"])
-    seen = Sight(rows, np.zeros_like(stop), stop, table, truth.block_size)
-    for breach in sight_breaches(truth, must, seen, tokens):
+    seen = VisibleKeys(rows, np.zeros_like(stop), stop, table, expected.block_size)
+    for breach in visible_key_violations(expected, must, seen, tokens):
         field = "block_tables" if breach.field == "block_table_tensor" else "seq_lens_tensor"
         yield breach._replace(field=field)
-    everyone, computed = np.arange(len(truth.requests)), array(outputs["context_lens_tensor"])
-    for breach in position_breaches(truth, starts, computed, everyone):
+    everyone, computed = np.arange(len(expected.requests)), array(outputs["context_lens_tensor"])
+    for breach in position_violations(expected, starts, computed, everyone):
         yield breach._replace(field="context_lens_tensor")
-    unwritten = truth.positions < _first_kept(batch, step, truth)[truth.requests]
-    yield from slot_breaches(truth, outputs["slot_mapping"], "slot_mapping", unwritten=unwritten)
+    unwritten = expected.positions < _first_kept(batch, step, expected)[expected.requests]
+    yield from slot_violations(
+        expected, outputs["slot_mapping"], "slot_mapping", unwritten=unwritten
+    )
 
 
 def _rows_read(batch: Batch, step: Step) -> tuple[np.ndarray, np.ndarray]:
@@ -77,24 +79,24 @@ def _rows_read(batch: Batch, step: Step) -> tuple[np.ndarray, np.ndarray]:
     return np.array(read, np.bool_), np.array(seq_lens, np.int64)
 
 
-def _first_kept(batch: Batch, step: Step, truth: Truth) -> np.ndarray:
+def _first_kept(batch: Batch, step: Step, expected: ExpectedTokens) -> np.ndarray:
     """The first position of each sequence that has a slot: a prompt keeps its window's."""
     prompts = np.array([one.is_prompt for one in sequences(batch, step)])
-    lens = np.diff(truth.starts)
+    lens = np.diff(expected.starts)
     kept = np.maximum(0, lens - step.window) if step.window else np.zeros_like(lens)
     first: np.ndarray = np.where(prompts, kept, 0)
     return first
 
 
-def graph_breaches(batch: Batch, outputs: Outputs) -> Iterator[Violation]:
+def graph_violations(batch: Batch, outputs: Outputs) -> Iterator[Violation]:
     """A graph's buffers as a replay takes them: one query a row, then padded rows."""
-    truth = step_truth(batch, Step(pad_size=0))
-    tokens = np.arange(len(truth.requests))
+    expected = step_truth(batch, Step(pad_size=0))
+    tokens = np.arange(len(expected.requests))
     given = array(outputs["buffers.seq_lens_tensor"])[tokens]
     table = array(outputs["buffers.block_tables"])
-    must = truth.sight(tokens, CAUSAL)
-    seen = Sight(tokens, np.zeros_like(given), given, table, truth.block_size)
-    for breach in sight_breaches(truth, must, seen, tokens):
+    must = expected.visible_keys(tokens, CAUSAL)
+    seen = VisibleKeys(tokens, np.zeros_like(given), given, table, expected.block_size)
+    for breach in visible_key_violations(expected, must, seen, tokens):
         field = "block_tables" if breach.field == "block_table_tensor" else "seq_lens_tensor"
         yield breach._replace(field=f"buffers.{field}")
-    yield from slot_breaches(truth, outputs["buffers.slot_mapping"], "buffers.slot_mapping")
+    yield from slot_violations(expected, outputs["buffers.slot_mapping"], "buffers.slot_mapping")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from attnproof.harness.model.operation import Violation, Call, Outputs
+from attnproof.harness.model.operation import Call, Outputs, Violation
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.equality import agrees
 from attnproof.harness.oracles.trial import Trial, field_root

@@ -25,8 +25,8 @@ from attnproof.harness.cases.layers.cache_write import (
 )
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS
-from attnproof.harness.consumer.attention import read_back, read_back_breaches
-from attnproof.harness.consumer.batch import truth_of_lists
+from attnproof.harness.consumer.attention import read_back, read_back_violations
+from attnproof.harness.consumer.batch import expected_tokens_uncached
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
     Bench,
@@ -270,12 +270,12 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Every token that has a slot is read back through its request's block table."""
     made: CacheWrite = call.facts["write"]
-    truth = truth_of_lists(made.batch)
-    tokens = np.flatnonzero(made.slots[: len(truth.requests)] >= 0)
+    expected = expected_tokens_uncached(made.batch)
+    tokens = np.flatnonzero(made.slots[: len(expected.requests)] >= 0)
     for half, name in enumerate(HALVES):
-        found, given = read_back(truth, outputs[name], tokens), made.given[half][tokens]
+        found, given = read_back(expected, outputs[name], tokens), made.given[half][tokens]
         same = _is_nearest(found, given, made, half) if made.quantised else found == given
-        yield from read_back_breaches(truth, same, tokens, name)
+        yield from read_back_violations(expected, same, tokens, name)
 
 
 _CODE = np.arange(0x7F)

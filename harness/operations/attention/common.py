@@ -29,9 +29,9 @@ from attnproof.harness.cases.layers.tolerance import TOLERANCES
 from attnproof.harness.cases.memory import far_memory
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
-from attnproof.harness.consumer.attention import attention_breaches
+from attnproof.harness.consumer.attention import attention_violations
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Violation, Call, Outputs
+from attnproof.harness.model.operation import Call, Outputs, Violation
 
 LAYER: dict[str, Any] = PLAIN | {
     "k_scale": 1.0,
@@ -335,7 +335,7 @@ def is_rounded(batch: Batch, shape: Shape, window: int, out: torch.Tensor) -> bo
 def consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Attention over what the batch says in numbers, by another way than the reference's."""
     laid: Laid = call.facts["laid"]
-    yield from attention_breaches(
+    yield from attention_violations(
         Attention(laid.batch, laid.shape, "all"),
         laid.query,
         outputs[OUT],

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
-from attnproof.harness.consumer.batch import truth_of
-from attnproof.harness.consumer.parts import count_breaches
+from attnproof.harness.consumer.batch import expected_tokens
+from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
     Bench,
@@ -116,7 +116,9 @@ def _ends_early(query_lens: list[int], num_decodes: int, threshold: int, uniform
 def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     counts = tuple(outputs[name] for name in _COUNTS)
     threshold, uniform = call.args[1:3]
-    yield from count_breaches(truth_of(call.facts["batch"]), counts, threshold, uniform=uniform)
+    yield from count_violations(
+        expected_tokens(call.facts["batch"]), counts, threshold, uniform=uniform
+    )
 
 
 def _diagnose_split(call: Call, field: str, expected: Any, got: Any) -> str:

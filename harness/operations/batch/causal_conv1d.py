@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     BuiltIn,
     Call,
     Contract,
     Fault,
     FunctionCall,
     Inputs,
-    MISSING,
     Operation,
     Outputs,
     Violation,

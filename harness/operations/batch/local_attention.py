@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import numbers
-from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of
+from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
     Bench,
@@ -128,10 +128,10 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Each token sees the keys of its chunk up to itself, in pages of its own request."""
-    truth = truth_of(call.facts["batch"])
-    yield from metadata_breaches(truth, outputs, chunk=call.facts["chunk"])
+    expected = expected_tokens(call.facts["batch"])
+    yield from metadata_violations(expected, outputs, chunk=call.facts["chunk"])
     slots = outputs["slot_mapping"][: outputs["num_actual_tokens"]]
-    yield from slot_breaches(truth, slots, "slot_mapping")
+    yield from slot_violations(expected, slots, "slot_mapping")
 
 
 def _narrow(call: Call) -> None:

@@ -17,7 +17,7 @@ from attnproof.harness.cases.batches.subclass import (
     TOKEN_FIELDS,
     subclass_of,
 )
-from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of
+from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
     Bench,
@@ -184,12 +184,12 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """With padding and without it each token sees and writes what it did before."""
-    truth = truth_of(call.facts["batch"])
+    expected = expected_tokens(call.facts["batch"])
     for prefix in (PADDED, UNPADDED):
-        yield from metadata_breaches(truth, outputs, prefix)
+        yield from metadata_violations(expected, outputs, prefix)
         field = f"{prefix}slot_mapping"
         slots = outputs[field][: outputs[f"{prefix}num_actual_tokens"]]
-        yield from slot_breaches(truth, slots, field)
+        yield from slot_violations(expected, slots, field)
 
 
 def _entries(name: str, call: Call, num_tokens: int, num_reqs: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.engines import backend as engine
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     Bench,
     BuiltIn,
     Call,
@@ -19,7 +20,6 @@ from attnproof.harness.model.operation import (
     Contract,
     Fault,
     Inputs,
-    MISSING,
     Operation,
     Outputs,
     Violation,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.engines import backend as engine
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     Bench,
     BuiltIn,
     Call,
@@ -19,7 +20,6 @@ from attnproof.harness.model.operation import (
     Fault,
     FunctionCall,
     Inputs,
-    MISSING,
     Operation,
     Outputs,
     Violation,

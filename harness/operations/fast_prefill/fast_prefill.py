@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch, token_sets
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import lay_out
-from attnproof.harness.consumer.batch import metadata_breaches, truth_of_lists
+from attnproof.harness.consumer.batch import expected_tokens_uncached, metadata_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
     BuiltIn,
@@ -234,7 +234,9 @@ def reduced_consumed(
     reduced = msgspec.structs.replace(
         batch, query_lens=tuple(counts), computed_lens=tuple(computed), causal=True
     )
-    yield from metadata_breaches(truth_of_lists(reduced), outputs, prefix, computed=False)
+    yield from metadata_violations(
+        expected_tokens_uncached(reduced), outputs, prefix, computed=False
+    )
 
 
 def _diagnose(call: Call, name: str, expected: Any, got: Any) -> str:

@@ -13,7 +13,7 @@ from attnproof.harness.cases.memory.arena import Arena, Piece
 from attnproof.harness.cases.memory.far_memory import far_cache, fill_near_blocks, near_blocks
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Violation, Call, Fault, Outputs
+from attnproof.harness.model.operation import Call, Fault, Outputs, Violation
 from attnproof.reference.interface import MetadataError
 
 SRC, DST, PAIRS = "src_kv_cache", "dst_kv_cache", "pairs"

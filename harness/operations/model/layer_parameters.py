@@ -22,6 +22,7 @@ from attnproof.harness.cases.engines.config import (
 )
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     Bench,
     BuiltIn,
     Call,
@@ -29,7 +30,6 @@ from attnproof.harness.model.operation import (
     Fault,
     FunctionCall,
     Inputs,
-    MISSING,
     Operation,
     Outputs,
     Violation,

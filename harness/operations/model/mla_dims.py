@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.engines.config import ModelConfig, TextConfig
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     Bench,
     BuiltIn,
     Call,
@@ -17,7 +18,6 @@ from attnproof.harness.model.operation import (
     Fault,
     FunctionCall,
     Inputs,
-    MISSING,
     Operation,
     Outputs,
     Violation,

@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of_lists
-from attnproof.harness.consumer.parts import count_breaches
-from attnproof.harness.consumer.sight import Truth
-from attnproof.harness.model.operation import Violation, Call, Outputs
+from attnproof.harness.consumer.batch import (
+    expected_tokens_uncached,
+    metadata_violations,
+    slot_violations,
+)
+from attnproof.harness.consumer.parts import count_violations
+from attnproof.harness.consumer.visible_keys import ExpectedTokens
+from attnproof.harness.model.operation import Call, Outputs, Violation
 from attnproof.harness.operations.persistent_batch.steps import Engine
 from attnproof.harness.operations.ubatch.slices import spans_at
 
@@ -41,40 +45,42 @@ def _step_breaches(
     kind = step["do"]
     if engine.built is None or kind not in ("build", "dummy", "slots", "cut", "local", "split"):
         return
-    truth = truth_of_lists(engine.built)
+    expected = expected_tokens_uncached(engine.built)
     if kind == "split":
         counts, threshold = outputs[f"{prefix}counts"], 1 + step["threshold"]
-        for breach in count_breaches(truth, counts, threshold):
+        for breach in count_violations(expected, counts, threshold):
             yield breach._replace(field=f"{prefix}counts")
     elif kind == "slots":
-        yield from slot_breaches(truth, outputs[f"{prefix}slots"], f"{prefix}slots")
+        yield from slot_violations(expected, outputs[f"{prefix}slots"], f"{prefix}slots")
     elif kind == "cut":
-        yield from _cut_breaches(engine, truth, step, outputs, prefix)
+        yield from _cut_breaches(engine, expected, step, outputs, prefix)
     elif kind == "local":
         chunk = engine.block_size * (1 + step["blocks"] % engine.columns)
-        yield from metadata_breaches(truth, outputs, f"{prefix}virtual: ", chunk=chunk)
+        yield from metadata_violations(expected, outputs, f"{prefix}virtual: ", chunk=chunk)
     else:
-        yield from metadata_breaches(truth, outputs, prefix)
+        yield from metadata_violations(expected, outputs, prefix)
         for name in ("slot_mapping", "slot_buffer"):
             field = f"{prefix}{name}"
-            yield from slot_breaches(truth, outputs[field], field, unwritten=_none(engine, truth))
+            yield from slot_violations(
+                expected, outputs[field], field, unwritten=_none(engine, expected)
+            )
 
 
 def _cut_breaches(
-    engine: Engine, truth: Truth, step: dict[str, Any], outputs: Outputs, prefix: str
+    engine: Engine, expected: ExpectedTokens, step: dict[str, Any], outputs: Outputs, prefix: str
 ) -> Iterator[Violation]:
-    total, unwritten = len(truth.requests), _none(engine, truth)
-    batch = truth.batch
+    total, unwritten = len(expected.requests), _none(engine, expected)
+    batch = expected.batch
     cut = step["at"] % (batch.num_tokens + batch.padded_tokens)
     for number, (_, _, begin, end) in enumerate(spans_at(batch, [cut])):
         tokens = np.arange(begin, min(end, total))
         child = f"{prefix}micro-batch {number}: "
-        yield from metadata_breaches(truth, outputs, child, tokens=tokens)
+        yield from metadata_violations(expected, outputs, child, tokens=tokens)
         field = f"{child}slot_mapping"
         mine = unwritten[tokens]
-        yield from slot_breaches(truth, outputs[field], field, tokens=tokens, unwritten=mine)
+        yield from slot_violations(expected, outputs[field], field, tokens=tokens, unwritten=mine)
 
 
-def _none(engine: Engine, truth: Truth) -> np.ndarray:
+def _none(engine: Engine, expected: ExpectedTokens) -> np.ndarray:
     """Which tokens have no slot: none of a step, all of a dummy run."""
-    return np.full(len(truth.requests), not engine.has_slots)
+    return np.full(len(expected.requests), not engine.has_slots)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
 from attnproof.harness.cases.batches.tensors import Numbers, numbers
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
-from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of
+from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
     Bench,
@@ -243,10 +243,10 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """A step's rows and slots against the requests that were added; the whole slot buffer."""
-    truth = truth_of(call.facts["batch"])
-    yield from metadata_breaches(truth, outputs)
+    expected = expected_tokens(call.facts["batch"])
+    yield from metadata_violations(expected, outputs)
     for name in ("slot_mapping", "slot_buffer"):
-        yield from slot_breaches(truth, outputs[name], name)
+        yield from slot_violations(expected, outputs[name], name)
 
 
 def _dummy_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:

@@ -13,7 +13,7 @@ import torch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Violation, Call, Fault, Outputs
+from attnproof.harness.model.operation import MISSING, Call, Fault, Outputs, Violation
 from attnproof.reference.interface import MetadataError
 from attnproof.reference.shared import CommonAttentionMetadata
 

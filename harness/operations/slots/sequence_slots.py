@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK
-from attnproof.harness.consumer.batch import slot_breaches, truth_of_lists
+from attnproof.harness.consumer.batch import expected_tokens_uncached, slot_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
     Bench,
@@ -198,10 +198,12 @@ def _written(
     first, stop = positions
     if first >= stop:
         return
-    truth = truth_of_lists(Batch(block_size, (stop - first,), (first,), (tuple(blocks),)))
-    unwritten = truth.positions < start_idx
+    expected = expected_tokens_uncached(
+        Batch(block_size, (stop - first,), (first,), (tuple(blocks),))
+    )
+    unwritten = expected.positions < start_idx
     slots = outputs["slot_mapping"][2:]
-    yield from slot_breaches(truth, slots, "slot_mapping", unwritten=unwritten)
+    yield from slot_violations(expected, slots, "slot_mapping", unwritten=unwritten)
 
 
 def _shorten(call: Call) -> None:

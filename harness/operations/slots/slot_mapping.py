@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
 from attnproof.harness.cases.batches.tensors import numbers, table_piece
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
-from attnproof.harness.consumer.batch import slot_breaches, truth_of
+from attnproof.harness.consumer.batch import expected_tokens, slot_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
     Bench,
@@ -179,17 +179,17 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Tokens are written to their slots, then read through the block table."""
-    truth, params = truth_of(call.facts["batch"]), call.facts["params"]
+    expected, params = expected_tokens(call.facts["batch"]), call.facts["params"]
     columns = params.get("columns")
-    width = truth.table.shape[1] if columns is None else columns
-    unwritten = truth.positions // truth.block_size >= width
+    width = expected.table.shape[1] if columns is None else columns
+    unwritten = expected.positions // expected.block_size >= width
     if params.get("start_idx") is not None:
-        rows = len(truth.computed)
+        rows = len(expected.computed)
         first = np.array([*params["start_idx"], *[0] * rows][:rows], np.int64)
-        unwritten |= truth.positions < first[truth.requests]
-    yield from slot_breaches(truth, outputs["result"], "result", unwritten=unwritten)
+        unwritten |= expected.positions < first[expected.requests]
+    yield from slot_violations(expected, outputs["result"], "result", unwritten=unwritten)
     if outputs["out"] is not None:
-        yield from slot_breaches(truth, outputs["out"], "out", unwritten=unwritten)
+        yield from slot_violations(expected, outputs["out"], "out", unwritten=unwritten)
 
 
 def _owned(batch: Batch) -> np.ndarray:

@@ -16,17 +16,17 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import numbers
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
-from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of
-from attnproof.harness.consumer.sight import Truth
+from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
+from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     Bench,
     BuiltIn,
     Call,
     Contract,
     FunctionCall,
     Inputs,
-    MISSING,
     Operation,
     Outputs,
     Violation,
@@ -249,27 +249,29 @@ def _child_breaches(call: Call, outputs: Outputs, prefix: str, span: Span) -> It
         yield Violation(f"{prefix}num_computed_tokens_cpu", "moves tokens to other positions")
 
 
-def _child_consumed(truth: Truth, outputs: Outputs, prefix: str, span: Span) -> Iterator[Violation]:
+def _child_consumed(
+    expected: ExpectedTokens, outputs: Outputs, prefix: str, span: Span
+) -> Iterator[Violation]:
     """The child's queries are the tokens of its slice; they see what they saw in the batch."""
-    tokens = np.arange(span[2], min(span[3], len(truth.requests)))
-    yield from metadata_breaches(truth, outputs, prefix, tokens=tokens)
+    tokens = np.arange(span[2], min(span[3], len(expected.requests)))
+    yield from metadata_violations(expected, outputs, prefix, tokens=tokens)
     slots = f"{prefix}slot_mapping"
-    yield from slot_breaches(truth, outputs[slots], slots, tokens=tokens)
+    yield from slot_violations(expected, outputs[slots], slots, tokens=tokens)
 
 
 def _make_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    truth = truth_of(call.facts["batch"])
-    yield from _child_consumed(truth, outputs, "", call.facts["spans"][0])
+    expected = expected_tokens(call.facts["batch"])
+    yield from _child_consumed(expected, outputs, "", call.facts["spans"][0])
 
 
 def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Each child by its own slice, so that those of all slices cover each token once."""
-    truth, spans = truth_of(call.facts["batch"]), call.facts["spans"]
+    expected, spans = expected_tokens(call.facts["batch"]), call.facts["spans"]
     if outputs["num_children"] != len(spans):
         yield Violation("num_children", "is not the number of slices")
         return
     for index, span in enumerate(spans):
-        yield from _child_consumed(truth, outputs, f"[{index}].", span)
+        yield from _child_consumed(expected, outputs, f"[{index}].", span)
 
 
 def _make_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:

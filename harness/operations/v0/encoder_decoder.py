@@ -18,7 +18,7 @@ from attnproof.harness.cases.batches.tensors import Numbers, numbers, table_piec
 from attnproof.harness.cases.engines.config import DecoderMetadata, EncoderDecoderMetadata
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Violation, Call, Fault, Operation, Outputs
+from attnproof.harness.model.operation import Call, Fault, Operation, Outputs, Violation
 from attnproof.harness.operations.shared.metadata import batch_of, returned, wrong_type
 from attnproof.reference.interface import AttentionType, MetadataError
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.engines.v0 import Backend, MetadataV0, Runner, Step, sequences
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
-from attnproof.harness.consumer.v0 import graph_breaches
+from attnproof.harness.consumer.v0 import graph_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     Bench,
     BuiltIn,
     Call,
@@ -23,7 +24,6 @@ from attnproof.harness.model.operation import (
     Contract,
     Fault,
     Inputs,
-    MISSING,
     Operation,
     Outputs,
     Violation,
@@ -377,7 +377,7 @@ common_attention_state = Operation(
     call=ClassCall(clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_run),
     contract=Contract(
         invariants=_invariants,
-        consume=lambda call, outputs: graph_breaches(call.facts["batch"], outputs),
+        consume=lambda call, outputs: graph_violations(call.facts["batch"], outputs),
         may_sync=lambda _: True,
         diagnose=_diagnose,
     ),

@@ -22,15 +22,15 @@ from attnproof.harness.cases.engines.v0 import (
     step_of,
 )
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
-from attnproof.harness.consumer.v0 import v0_breaches
+from attnproof.harness.consumer.v0 import v0_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     Bench,
     Call,
     ClassCall,
     Contract,
     Inputs,
-    MISSING,
     Operation,
     Outputs,
     Violation,
@@ -210,7 +210,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    yield from v0_breaches(call.facts["batch"], call.facts["step"], outputs)
+    yield from v0_violations(call.facts["batch"], call.facts["step"], outputs)
 
 
 def _slot_breaches(groups: Any, builder: InputBuilder, slots: list[int]) -> Iterator[Violation]:

@@ -32,9 +32,10 @@ from attnproof.harness.cases.layers.xformers_step import (
     layer_of,
     layer_params,
 )
-from attnproof.harness.consumer.attention import attention_breaches, new_key_breaches
+from attnproof.harness.consumer.attention import attention_violations, new_key_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     Bench,
     BuiltIn,
     Call,
@@ -42,7 +43,6 @@ from attnproof.harness.model.operation import (
     Contract,
     Fault,
     Inputs,
-    MISSING,
     Operation,
     Outputs,
     Violation,
@@ -246,7 +246,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     params, constants = call.facts["params"], call.args[1]
     for number, step in enumerate(call.facts["steps"], 1):
         field = f"[{number}].output"
-        yield from attention_breaches(
+        yield from attention_violations(
             step.attention,
             step.query,
             outputs[field],
@@ -255,7 +255,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
             window=params["window"],
             soft_cap=params["soft_cap"],
         )
-        yield from new_key_breaches(step.attention, outputs["kv_cache"], "kv_cache")
+        yield from new_key_violations(step.attention, outputs["kv_cache"], "kv_cache")
 
 
 def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out, numbers
 from attnproof.harness.cases.layers.xformers_step import import_xformers
-from attnproof.harness.consumer.batch import Rows, array, row_breaches, truth_of
-from attnproof.harness.consumer.parts import count_breaches
+from attnproof.harness.consumer.batch import Rows, array, expected_tokens, row_violations
+from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     BuiltIn,
     Call,
     ClassCall,
     Contract,
     Fault,
     Inputs,
-    MISSING,
     Operation,
     Outputs,
     Violation,
@@ -200,17 +200,17 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """The batch cut at the counts, and the decodes as the mask's kernel takes them."""
-    truth = truth_of(call.facts["batch"])
+    expected = expected_tokens(call.facts["batch"])
     decodes, prefills, decode_tokens, prefill_tokens = (outputs[name] for name in _CUT)
     counts = (decodes, prefills, decode_tokens, prefill_tokens)
-    yield from count_breaches(truth, counts, threshold=1)
+    yield from count_violations(expected, counts, threshold=1)
     if outputs.get("attn_bias") is None:
         return
     names = ("q_seqinfo.seqstart", "k_seqinfo.seqlen", "block_tables")
     starts, seq_lens, table = (array(outputs[f"attn_bias.{name}"]) for name in names)
     rows = Rows(starts, seq_lens, table)
-    tokens = np.arange(min(outputs["num_decode_tokens"], len(truth.requests)))
-    for breach in row_breaches(truth, rows, tokens):
+    tokens = np.arange(min(outputs["num_decode_tokens"], len(expected.requests)))
+    for breach in row_violations(expected, rows, tokens):
         field = _CONSUMED.get(breach.field, "block_tables")
         yield breach._replace(field=f"attn_bias.{field}")
 

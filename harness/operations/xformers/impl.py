@@ -32,16 +32,16 @@ from attnproof.harness.cases.layers.xformers_step import (
     layer_of,
     layer_params,
 )
-from attnproof.harness.consumer.attention import attention_breaches, new_key_breaches
+from attnproof.harness.consumer.attention import attention_violations, new_key_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     Bench,
     BuiltIn,
     Call,
     ClassCall,
     Contract,
     Inputs,
-    MISSING,
     Operation,
     Outputs,
     Violation,
@@ -300,7 +300,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if step["attn_metadata"] is None:
         return
     params, attention = call.facts["params"], call.facts["attention"]
-    yield from attention_breaches(
+    yield from attention_violations(
         attention,
         step["query"],
         outputs["output"],
@@ -309,7 +309,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
         window=params["window"],
         soft_cap=params["soft_cap"],
     )
-    yield from new_key_breaches(attention, outputs["kv_cache"], "kv_cache")
+    yield from new_key_violations(attention, outputs["kv_cache"], "kv_cache")
 
 
 xformers_attention_impl = Operation(

@@ -9,7 +9,7 @@ import torch
 
 from attnproof.harness.cases.layers.attention import CACHE, Attention, as_words, new_slots
 from attnproof.harness.cases.layers.tolerance import TOLERANCES
-from attnproof.harness.model.operation import Violation, Call, Outputs
+from attnproof.harness.model.operation import Call, Outputs, Violation
 from attnproof.harness.operations.attention.common import is_rounded
 
 _MOST_TOKENS = 40

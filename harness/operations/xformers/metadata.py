@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out, numbers
-from attnproof.harness.consumer.batch import truth_of
-from attnproof.harness.consumer.parts import view_breaches as part_breaches
+from attnproof.harness.consumer.batch import expected_tokens
+from attnproof.harness.consumer.parts import view_violations as part_breaches
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     BuiltIn,
     Call,
     ClassCall,
     Contract,
     Inputs,
-    MISSING,
     Operation,
     Outputs,
     Violation,
@@ -200,10 +200,10 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     for name in (PREFILLS, DECODES):
         if outputs[f"{name} is kept"] is not True:
             yield Violation(f"{name} is kept", "builds a view anew each time that it is asked for")
-    yield from view_breaches(batch, boundary, outputs, call.facts["pattern"])
+    yield from view_violations(batch, boundary, outputs, call.facts["pattern"])
 
 
-def view_breaches(
+def view_violations(
     batch: Batch, boundary: Boundary, outputs: Outputs, pattern: int = 0
 ) -> Iterator[Violation]:
     """What is wrong with the two views, by the batch's numbers alone."""
@@ -230,12 +230,12 @@ def view_breaches(
 
 def views_consumed(batch: Batch, boundary: Boundary, outputs: Outputs) -> Iterator[Violation]:
     """A decode kernel takes one view, the paged kernel the other; together they see the batch."""
-    truth = truth_of(batch)
-    total = len(truth.requests)
+    expected = expected_tokens(batch)
+    total = len(expected.requests)
     for prefix, begin, end in ((DECODES, 0, boundary.tokens), (PREFILLS, boundary.tokens, total)):
         if outputs[prefix] is not None:
             stop = begin + outputs[f"{prefix}.num_actual_tokens"]
-            yield from part_breaches(truth, outputs, prefix, begin, stop)
+            yield from part_breaches(expected, outputs, prefix, begin, stop)
         elif begin < min(end, total):
             text = f"tokens from {begin} on are in neither part"
             yield Violation(prefix, "leaves tokens in neither part", text)

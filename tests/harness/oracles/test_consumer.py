@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out
-from attnproof.harness.consumer.batch import metadata_breaches, slot_breaches, truth_of
-from attnproof.harness.consumer.parts import count_breaches
-from attnproof.harness.consumer.sight import Mask, Sight, differing
+from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
+from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.consumer.tiny_attention import attention
+from attnproof.harness.consumer.visible_keys import Mask, VisibleKeys, differing
 from attnproof.harness.model.operation import Violation
 from attnproof.harness.operations.shared.metadata import metadata_outputs
 from attnproof.reference import make_local_attention_virtual_batches
@@ -26,7 +26,7 @@ BATCH = make_batch([1, 3, 2], [4, 0, 3], 2)
 
 
 def breaches(metadata, batch=BATCH, **options) -> list[Violation]:
-    return list(metadata_breaches(truth_of(batch), metadata_outputs(metadata), **options))
+    return list(metadata_violations(expected_tokens(batch), metadata_outputs(metadata), **options))
 
 
 def changed(**tensors: list[int] | list[list[int]] | int) -> list[Violation]:
@@ -45,7 +45,7 @@ def test_a_batch_sees_what_it_sees(batch):
     metadata, _ = lay_out(batch)
     assert breaches(metadata, batch) == []
     slots = metadata.slot_mapping[: metadata.num_actual_tokens]
-    assert list(slot_breaches(truth_of(batch), slots, "slot_mapping")) == []
+    assert list(slot_violations(expected_tokens(batch), slots, "slot_mapping")) == []
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_without_virtual_batches_a_token_sees_another_chunk():
     ],
 )
 def test_a_token_must_be_read_where_it_is_written(slots, text, detail):
-    (breach,) = slot_breaches(truth_of(BATCH), slots, "slots")
+    (breach,) = slot_violations(expected_tokens(BATCH), slots, "slots")
     assert (breach.field, breach.text) == ("slots", text)
     assert detail in breach.detail
 
@@ -219,7 +219,7 @@ def test_a_token_must_be_read_where_it_is_written(slots, text, detail):
 def test_a_token_without_a_slot_may_not_be_written():
     unwritten = np.array([True, *[False] * 5])
     slots = [4, 6, 7, 8, 13, 14]
-    (breach,) = slot_breaches(truth_of(BATCH), slots, "slots", unwritten=unwritten)
+    (breach,) = slot_violations(expected_tokens(BATCH), slots, "slots", unwritten=unwritten)
     assert breach.text == "writes a token that has no slot"
 
 
@@ -237,22 +237,22 @@ def test_a_token_without_a_slot_may_not_be_written():
     ],
 )
 def test_a_batch_is_cut_in_two_at_the_counts(counts, threshold, uniform, text):
-    found = list(count_breaches(truth_of(BATCH), counts, threshold, uniform=uniform))
+    found = list(count_violations(expected_tokens(BATCH), counts, threshold, uniform=uniform))
     assert [breach.text for breach in found] == ([text] if text else [])
 
 
-def _wrong(sight: Sight) -> Iterator[Sight]:
-    """The sight with something else in one place of it."""
-    for token in range(len(sight.rows)):
-        longer, shorter = sight.stop.copy(), sight.stop.copy()
+def _wrong(visible: VisibleKeys) -> Iterator[VisibleKeys]:
+    """Return visible keys that differ in one place."""
+    for token in range(len(visible.rows)):
+        longer, shorter = visible.stop.copy(), visible.stop.copy()
         longer[token] += 1
         shorter[token] -= 1
-        yield sight._replace(stop=longer)
-        yield sight._replace(stop=shorter)
-    for place in np.ndindex(sight.table.shape):
-        table = sight.table.copy()
+        yield visible._replace(stop=longer)
+        yield visible._replace(stop=shorter)
+    for place in np.ndindex(visible.table.shape):
+        table = visible.table.copy()
         table[place] += 1
-        yield sight._replace(table=table)
+        yield visible._replace(table=table)
 
 
 @given(
@@ -262,20 +262,20 @@ def _wrong(sight: Sight) -> Iterator[Sight]:
 @settings(deadline=None, max_examples=40)
 def test_sets_of_slots_and_attention_agree(requests, mask):
     """Where sets say that all is the same attention is, and nowhere else."""
-    truth = truth_of(make_batch([q for q, _ in requests], [c for _, c in requests], 2))
-    tokens = np.arange(len(truth.requests))
-    must = truth.sight(tokens, mask)
-    right = attention(must, tokens, truth.live)
+    expected = expected_tokens(make_batch([q for q, _ in requests], [c for _, c in requests], 2))
+    tokens = np.arange(len(expected.requests))
+    must = expected.visible_keys(tokens, mask)
+    right = attention(must, tokens, expected.live)
     assert right is not None
     assert np.isfinite(right).all()
     for seen in _wrong(must):
-        given_ = attention(seen, tokens, truth.live)
+        given_ = attention(seen, tokens, expected.live)
         assert given_ is not None
         differs = ~(np.abs(given_ - right) <= 1e-9).all(1)
         assert np.flatnonzero(differs).tolist() == differing(must, seen).tolist()
 
 
 def test_attention_over_large_batches_is_left_to_the_sets():
-    truth = truth_of(make_batch([100], [0], 16))
+    expected = expected_tokens(make_batch([100], [0], 16))
     tokens = np.arange(100)
-    assert attention(truth.sight(tokens, Mask()), tokens, truth.live) is None
+    assert attention(expected.visible_keys(tokens, Mask()), tokens, expected.live) is None

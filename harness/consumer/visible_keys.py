@@ -39,7 +39,7 @@ class Mask(NamedTuple):
 CAUSAL = Mask()
 
 
-class Sight(NamedTuple):
+class VisibleKeys(NamedTuple):
     """What some tokens see: positions [first, stop) of a row of the block table each."""
 
     rows: np.ndarray
@@ -76,7 +76,7 @@ class Sight(NamedTuple):
         return found
 
 
-class Truth:
+class ExpectedTokens:
     """The batch in numbers, token by token: whose it is, at which position, in which slot."""
 
     def __init__(self, made: Numbers) -> None:
@@ -97,7 +97,7 @@ class Truth:
         self.slots = self.table[self.requests, columns] * self.block_size + places
         """Where each token's own key lies."""
 
-    def sight(self, tokens: np.ndarray, mask: Mask) -> Sight:
+    def visible_keys(self, tokens: np.ndarray, mask: Mask) -> VisibleKeys:
         """What these tokens, in ascending order, must see.
 
         Without a causal mask all that their request has when the last of them is there:
@@ -108,10 +108,10 @@ class Truth:
         if not mask.causal:
             last = np.searchsorted(rows, rows, side="right") - 1
             stop = stop[last]
-        return Sight(rows, mask.first(positions), stop, self.table, self.block_size)
+        return VisibleKeys(rows, mask.first(positions), stop, self.table, self.block_size)
 
 
-def differing(must: Sight, seen: Sight) -> np.ndarray:
+def differing(must: VisibleKeys, seen: VisibleKeys) -> np.ndarray:
     """The tokens, in order, that do not see exactly what they must."""
     if _same_blocks(must, seen):
         return np.zeros(0, np.int64)
@@ -119,7 +119,7 @@ def differing(must: Sight, seen: Sight) -> np.ndarray:
     return np.flatnonzero(counts | (_fingerprints(must) != _fingerprints(seen)))
 
 
-def _same_blocks(must: Sight, seen: Sight) -> bool:
+def _same_blocks(must: VisibleKeys, seen: VisibleKeys) -> bool:
     """Whether both see the same positions of the same blocks in the same order."""
     shift = must.first - seen.first
     if (must.stop - seen.stop != shift).any() or (shift % must.block_size).any():
@@ -142,16 +142,16 @@ def _same_blocks(must: Sight, seen: Sight) -> bool:
     return bool((must.table[ours[run], columns] == seen.table[theirs[run], others]).all())
 
 
-def _fingerprints(sight: Sight) -> np.ndarray:
+def _fingerprints(visible: VisibleKeys) -> np.ndarray:
     """A number for each token's set of slots: the sum of their hashes.
 
     Two sets that differ have the same one with a probability of 2**-64.
     """
-    number, rows, _, slots = sight.keys()
+    number, rows, _, slots = visible.keys()
     sums = np.zeros(len(slots) + 1, np.uint64)
     np.cumsum(scrambled(slots), out=sums[1:])
     begins = np.searchsorted(rows, number)
-    fingerprints: np.ndarray = sums[begins + sight.stop] - sums[begins + sight.first]
+    fingerprints: np.ndarray = sums[begins + visible.stop] - sums[begins + visible.first]
     return fingerprints
 
 
