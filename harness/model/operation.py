@@ -37,6 +37,20 @@ class Missing:
 MISSING = Missing()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Properties of an input that every diagnosis may read; families add their own."""
+
+    block_size: int = 0
+    """Tokens per block, 0 if the input has none."""
+    metadata: Any = None
+    """Batch metadata among the arguments, None without."""
+    spans: tuple[tuple[int, int, int, int], ...] = ()
+    """Requests [r0, r1) and tokens [t0, t1) of each slice."""
+    tokens: int = 0
+    """Tokens that need a slot."""
+
+
 @dataclass
 class Call:
     """Arguments of one call of an operation, and the memory they are stored in."""
@@ -54,11 +68,14 @@ class Call:
     plain_written: dict[str, Any] = field(default_factory=dict)
     """Python objects that the operation is asked to write, unless it raises."""
     facts: Any = None
-    """Known properties of the input that contracts read; each family has a type for them."""
+    """`Facts` of the input, of the type that the operation's family defines."""
 
     def replace(self, parameter: str, value: Any) -> None:
         """Give the parameter another value."""
-        (self.kwargs if parameter in self.kwargs else self.args)[parameter] = value
+        arguments = self.kwargs if parameter in self.kwargs else self.args
+        arguments[parameter] = value
+        if parameter in self.plain:
+            self.plain[parameter] = value
 
     def __getitem__(self, parameter: str) -> Any:
         return self.kwargs[parameter] if parameter in self.kwargs else self.args[parameter]
@@ -80,16 +97,16 @@ class Fault:
     parameter: str
     """Parameter that gets another value."""
     change: Callable[..., Any]
-    """Old value of the parameter, then the values of `given`, to the malformed value."""
+    """Old value, then the values of the parameters in `given`, to the malformed value."""
     field: str = ""
-    """Field that the error names; the parameter if empty."""
+    """Field that the error must name; the parameter if empty."""
     error: type[Exception] = MetadataError
     applies: Callable[[Case], bool] = lambda _: True
     """True if the case can be malformed in this way."""
     cpu_only: bool = False
-    """True if only tensors on the CPU can be checked without a synchronisation."""
+    """True if the check needs tensors on the CPU: on a device it would synchronise."""
     given: tuple[str, ...] = ()
-    """Other parameters whose values the change depends on."""
+    """Parameters whose values the change needs, too."""
 
     @property
     def named(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 
 class Place(NamedTuple):
@@ -30,3 +31,31 @@ class Place(NamedTuple):
 def place_of(name: str | Place) -> Place:
     """Return the place of an output that is given by its field alone, or the place itself."""
     return name if isinstance(name, Place) else Place(name)
+
+
+def of_children(children: Iterable[Mapping[str, Any]]) -> dict[Place, Any]:
+    """Return the outputs of several results of one call as one mapping."""
+    return {
+        Place(field, child=index): value
+        for index, outputs in enumerate(children)
+        for field, value in outputs.items()
+    }
+
+
+def of_steps(steps: Iterable[Mapping[str, Any]]) -> dict[Place, Any]:
+    """Return the outputs of the steps of a sequence as one mapping."""
+    return {
+        Place(field, step=index): value
+        for index, outputs in enumerate(steps)
+        for field, value in outputs.items()
+    }
+
+
+def child_outputs(outputs: Mapping[Any, Any], child: int) -> dict[str, Any]:
+    """Return the outputs of one child by field."""
+    return {place.field: value for place, value in outputs.items() if place.child == child}
+
+
+def step_outputs(outputs: Mapping[Any, Any], step: int) -> dict[str, Any]:
+    """Return the outputs of one step by field."""
+    return {place.field: value for place, value in outputs.items() if place.step == step}

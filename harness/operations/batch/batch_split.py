@@ -155,10 +155,10 @@ split_decodes_and_prefills = Operation(
         from_batch=_split_steps,
         faults={
             **metadata_faults(0),
-            "threshold of 0": wrong_value(1, "decode_threshold", 0),
-            "threshold of another type": wrong_type(1, "decode_threshold"),
-            "uniform of another type": wrong_type(2, "require_uniform"),
-            "metadata of another type": wrong_type(0, "metadata"),
+            "threshold of 0": wrong_value("decode_threshold", 0),
+            "threshold of another type": wrong_type("decode_threshold"),
+            "uniform of another type": wrong_type("require_uniform"),
+            "metadata of another type": wrong_type("metadata"),
         },
     ),
     call=FunctionCall(prepare=_prepare_split, outputs=_split_outputs),
@@ -268,8 +268,8 @@ reorder_batch_to_split_decodes_and_prefills = Operation(
         boundaries=_reorder_boundaries,
         from_batch=_reorder_steps,
         faults={
-            "threshold of 0": wrong_value(2, "decode_threshold", 0),
-            "threshold of another type": wrong_type(2, "decode_threshold"),
+            "threshold of 0": wrong_value("decode_threshold", 0),
+            "threshold of another type": wrong_type("decode_threshold"),
             "request that is not scheduled": Fault(
                 field="num_scheduled_tokens",
                 spoil=_unschedule,

@@ -154,7 +154,7 @@ compute_causal_conv1d_metadata = Operation(
         boundaries=_boundaries,
         from_batch=_steps,
         faults={
-            "offsets of another type": wrong_type(0, "query_start_loc_p"),
+            "offsets of another type": wrong_type("query_start_loc_p"),
             "float offsets": _replaced(lambda offsets: offsets.float()),
             "2-D offsets": _replaced(lambda offsets: offsets[None]),
             "no offsets": _replaced(lambda offsets: offsets[:0]),

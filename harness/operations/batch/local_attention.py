@@ -159,14 +159,13 @@ make_local_attention_virtual_batches = Operation(
         from_batch=_steps,
         faults={
             **metadata_faults(1, sequences=True, logits=True),
-            "block size left at its default of 0": wrong_value(2, "block_size", 0),
-            "chunk of 0": wrong_value(0, "attn_chunk_size", 0),
-            "negative chunk": wrong_value(0, "attn_chunk_size", -8),
-            "chunk that blocks do not divide": wrong_value(
-                0, "attn_chunk_size", 257 * 3, lambda case: batch_of(case).block_size not in (1, 3)
+            "block size left at its default of 0": wrong_value("block_size", 0),
+            "chunk of 0": wrong_value("attn_chunk_size", 0),
+            "negative chunk": wrong_value("attn_chunk_size", -8),
+            "chunk that blocks do not divide": wrong_value("attn_chunk_size", 257 * 3, lambda case: batch_of(case).block_size not in (1, 3)
             ),
-            "chunk of another type": wrong_type(0, "attn_chunk_size"),
-            "metadata of another type": wrong_type(1, "metadata"),
+            "chunk of another type": wrong_type("attn_chunk_size"),
+            "metadata of another type": wrong_type("metadata"),
             "block table without columns": Fault(
                 field="block_table_tensor",
                 spoil=_narrow,

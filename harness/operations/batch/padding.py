@@ -300,9 +300,9 @@ _FAULTS = {
     "tokens as a float": Fault(
         field="num_tokens", spoil=_float_tokens, error=TypeError, applies=_adds_no_token
     ),
-    "rows of another type": wrong_type(2, "num_reqs"),
-    "tokens to keep of another type": wrong_type(3, "num_actual_tokens"),
-    "rows to keep of another type": wrong_type(4, "num_actual_reqs"),
+    "rows of another type": wrong_type("num_reqs"),
+    "tokens to keep of another type": wrong_type("num_actual_tokens"),
+    "rows to keep of another type": wrong_type("num_actual_reqs"),
 }
 
 common_attention_metadata = Operation(

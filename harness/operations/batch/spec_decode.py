@@ -205,12 +205,12 @@ reshape_query_for_spec_decode = Operation(
         boundaries=_query_boundaries,
         from_batch=_query_steps,
         faults={
-            "query of another type": wrong_type(0, "query"),
+            "query of another type": wrong_type("query"),
             "2-D query": _spoilt(lambda query: query[:, 0], "query"),
             "4-D query": _spoilt(lambda query: query[None], "query"),
-            "batch size of another type": wrong_type(1, "batch_size"),
-            "batch size of 0": wrong_value(1, "batch_size", 0),
-            "negative batch size": wrong_value(1, "batch_size", -1),
+            "batch size of another type": wrong_type("batch_size"),
+            "batch size of 0": wrong_value("batch_size", 0),
+            "negative batch size": wrong_value("batch_size", -1),
             "tokens that requests do not share evenly": _spoilt(
                 lambda query: query[1:], "batch_size", _indivisible
             ),
@@ -235,7 +235,7 @@ reshape_attn_output_for_spec_decode = Operation(
         boundaries=_output_boundaries,
         from_batch=_output_steps,
         faults={
-            "output of another type": wrong_type(0, "attn_output"),
+            "output of another type": wrong_type("attn_output"),
             "2-D output": _spoilt(
                 lambda output: output.flatten(0, 1)[:, 0] if output.ndim == 4 else output[:, 0],
                 "attn_output",

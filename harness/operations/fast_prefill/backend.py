@@ -189,7 +189,7 @@ create_fast_prefill_custom_backend = Operation(
             "prefix of another type": Fault(
                 field="prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
             ),
-            "backend of another type": wrong_type(1, "underlying_attn_backend"),
+            "backend of another type": wrong_type("underlying_attn_backend"),
             "metadata that cannot be extended": Fault(
                 field="underlying builder", spoil=_builds_a_tuple, error=TypeError
             ),

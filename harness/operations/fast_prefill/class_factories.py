@@ -183,11 +183,11 @@ subclass_attention_metadata = Operation(
             "prefix of another type": Fault(
                 field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
             ),
-            "class of another type": wrong_type(1, "metadata_cls"),
+            "class of another type": wrong_type("metadata_cls"),
             "class that is no dataclass": Fault(
                 field="metadata_cls", spoil=_plain_class, error=TypeError
             ),
-            "fields of another type": wrong_type(2, "fields"),
+            "fields of another type": wrong_type("fields"),
             "field without a default": _fields_fault(lambda a: [*a, ("more", int)], TypeError),
             "field without a name": _fields_fault(lambda a: [*a, (3, int, 0)], TypeError),
             "field that the class has": _fields_fault(
@@ -283,8 +283,8 @@ subclass_attention_backend = Operation(
             "prefix of another type": Fault(
                 field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
             ),
-            "backend of another type": wrong_type(1, "attention_backend_cls"),
-            "builder of another type": wrong_type(2, "builder_cls"),
+            "backend of another type": wrong_type("attention_backend_cls"),
+            "builder of another type": wrong_type("builder_cls"),
         },
     ),
     call=FunctionCall(prepare=_prepare_backend, outputs=_backend_outputs),

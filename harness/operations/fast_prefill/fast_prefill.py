@@ -333,7 +333,7 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
             "logits index behind the last token": _logits(_one_more(0), "logits_indices_padded"),
             "logits index beyond 32 bits": _logits(_far, "logits_indices_padded"),
             "negative logits index": _logits(_one_more(-1), "logits_indices_padded"),
-            "metadata of another type": wrong_type(0, "metadata"),
+            "metadata of another type": wrong_type("metadata"),
         },
     ),
     call=FunctionCall(

@@ -167,8 +167,8 @@ set_kv_cache_layout = Operation(
         boundaries=_set_boundaries,
         from_batch=lambda batch: [_set_case(_LAYOUTS[batch.num_requests % 2])],
         faults={
-            "another word": wrong_value(0, "cache_layout", "nhd"),
-            "empty word": wrong_value(0, "cache_layout", ""),
+            "another word": wrong_value("cache_layout", "nhd"),
+            "empty word": wrong_value("cache_layout", ""),
             "number": Fault(
                 field="cache_layout",
                 spoil=lambda call: call.args.__setitem__(0, 7),

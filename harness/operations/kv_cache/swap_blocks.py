@@ -251,8 +251,8 @@ swap_blocks = Operation(
         boundaries=_boundaries,
         from_batch=_from_batch,
         faults={
-            "source of another type": wrong_type(0, SRC),
-            "destination of another type": wrong_type(1, DST),
+            "source of another type": wrong_type(SRC),
+            "destination of another type": wrong_type(DST),
             "source without keys and values": _cache_fault(0, SRC, lambda cache: cache[0]),
             "source of three halves": _cache_fault(
                 0, SRC, lambda cache: torch.cat([cache, cache[:1]])

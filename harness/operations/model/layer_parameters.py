@@ -242,7 +242,7 @@ get_per_layer_parameters = Operation(
                 error=MetadataError,
                 applies=_asks,
             ),
-            "one name where a list belongs": wrong_type(1, "layer_names"),
+            "one name where a list belongs": wrong_type("layer_names"),
             "window of no tokens": Fault(
                 field="static_forward_context",
                 spoil=_of_first(_set_window(0)),
@@ -255,7 +255,7 @@ get_per_layer_parameters = Operation(
                 error=MetadataError,
                 applies=_asks,
             ),
-            "class of another type": wrong_type(2, "cls_"),
+            "class of another type": wrong_type("cls_"),
             "window of another type": Fault(
                 field="sliding_window",
                 spoil=_of_first(_set_window(("128", 0))),
@@ -360,8 +360,8 @@ infer_global_hyperparameters = Operation(
         boundaries=_global_boundaries,
         from_batch=_global_steps,
         faults={
-            "no layers": wrong_value(0, "per_layer_params", {}),
-            "no dict": wrong_type(0, "per_layer_params"),
+            "no layers": wrong_value("per_layer_params", {}),
+            "no dict": wrong_type("per_layer_params"),
             "dicts for parameters": Fault(
                 field="per_layer_params", spoil=_not_parameters, error=TypeError
             ),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Call, Fault, Outputs, Violation
+from attnproof.harness.model.operation import MISSING, Call, Facts, Fault, Outputs, Violation
+from attnproof.harness.model.place import Place
 from attnproof.reference.interface import MetadataError
 from attnproof.reference.shared import CommonAttentionMetadata
 
@@ -47,31 +49,32 @@ def metadata_outputs(metadata: Any, prefix: str = "", given: Any = None) -> Outp
     return {f"{prefix}{name}": getattr(metadata, name, MISSING) for name in names} | outputs
 
 
-def diagnose_metadata(call: Call, name: str, expected: Any, got: Any) -> str:
+def diagnose_metadata(call: Call, place: Place, expected: Any, got: Any) -> str:
     """What became of a field that a subclass added, "" for any other field."""
-    field = name.rsplit(".", 1)[-1]
+    field = place.field.rsplit(".", 1)[-1]
     if field == CLASS:
         return f"{got} where the given {expected} was expected"
     if field not in (*REQUEST_FIELDS, *TOKEN_FIELDS) or not isinstance(got, torch.Tensor):
         return ""
-    known = np.unique(getattr(call.facts["metadata"], field).cpu().numpy())
+    known = np.unique(getattr(call.facts.metadata, field).cpu().numpy())
     misplaced = len(got) >= len(expected) and np.isin(got.cpu().numpy(), known).all()
     if not misplaced or got.dtype != expected.dtype:
         return ""
     return "another request's row" if field in REQUEST_FIELDS else "another token's entry"
 
 
-def prepare_with_metadata(
-    position: int,
-) -> Callable[[Case, int, str, list[Any]], Call]:
-    """A maker of calls whose argument `position` is the case's batch as metadata."""
+@dataclass(frozen=True, kw_only=True)
+class BatchFacts(Facts):
+    """Facts of an operation on batch metadata."""
 
-    def prepare(case: Case, pattern: int, device: str, others: list[Any]) -> Call:
-        metadata, arena = lay_out(batch_of(case), pattern, device)
-        args = [*others[:position], metadata, *others[position:]]
-        return Call(args, arena=arena, facts={"metadata": metadata, "batch": case.batch})
+    batch: Batch
 
-    return prepare
+
+def prepare_metadata(case: Case, pattern: int, device: str, parameter: str, **others: Any) -> Call:
+    """Return a call with the case's batch as metadata behind the other arguments."""
+    metadata, arena = lay_out(batch_of(case), pattern, device)
+    facts = BatchFacts(batch=batch_of(case), metadata=metadata)
+    return Call({**others, parameter: metadata}, arena=arena, facts=facts)
 
 
 def token_positions(offsets: np.ndarray, computed: np.ndarray) -> np.ndarray:
@@ -110,21 +113,26 @@ def mirror_breaches(outputs: Outputs, prefix: str = "") -> Iterator[Violation]:
         yield Violation(f"{prefix}max_seq_len", "is below the longest sequence")
 
 
+def metadata_fault(
+    parameter: str,
+    field: str,
+    change: Callable[[Any], dict[str, Any]],
+    applies: Callable[[Case], bool] = lambda case: _has_requests(case),
+    error: type[Exception] = MetadataError,
+) -> Fault:
+    """Return a fault of metadata: `change` returns the fields that get other values."""
+    return Fault(parameter, lambda md: replace(md, **change(md)), field, error, applies)
+
+
 def metadata_faults(
-    position: int, *, sequences: bool = False, logits: bool = False
+    parameter: str, *, sequences: bool = False, logits: bool = False
 ) -> dict[str, Fault]:
-    """Ways to spoil the metadata at argument `position`, for every operation that takes it.
+    """Return the faults of metadata that every operation on it must refuse.
 
-    `sequences` and `logits`: whether the operation reads those fields; one that reads
-    lengths also moves what a subclass adds.
+    `sequences` and `logits`: True if the operation reads those fields. An operation that
+    reads lengths also moves the fields that a subclass adds.
     """
-
-    def fault(field: str, change: Callable[[Any], dict[str, Any]]) -> Fault:
-        def spoil(call: Call) -> None:
-            call.args[position] = replace(call.args[position], **change(call.args[position]))
-
-        return Fault(field=field, spoil=spoil, error=MetadataError, applies=_has_requests)
-
+    fault = partial(metadata_fault, parameter)
     faults = {
         "offsets of another batch": fault(
             "query_start_loc_cpu", lambda md: {"query_start_loc_cpu": md.query_start_loc_cpu[:-1]}
@@ -148,9 +156,7 @@ def metadata_faults(
         "too few slots": fault(
             "slot_mapping", lambda md: {"num_actual_tokens": len(md.slot_mapping) + 1}
         ),
-        "causal that is no bool": replace(
-            fault("causal", lambda _: {"causal": 1}), error=TypeError
-        ),
+        "causal that is no bool": fault("causal", lambda _: {"causal": 1}, error=TypeError),
     }
     faults["fewer tokens than the offsets say"] = fault(
         "num_actual_tokens",
@@ -171,13 +177,13 @@ def metadata_faults(
             "num_computed_tokens_cpu",
             lambda md: {"num_computed_tokens_cpu": md.num_computed_tokens_cpu + 1},
         )
-        faults["a subclass's rows of another batch"] = replace(
-            fault("request_tags_cpu", lambda md: {"request_tags_cpu": md.request_tags_cpu[:-1]}),
-            applies=_is_subclassed,
+        faults["a subclass's rows of another batch"] = fault(
+            "request_tags_cpu",
+            lambda md: {"request_tags_cpu": md.request_tags_cpu[:-1]},
+            _is_subclassed,
         )
-        faults["a subclass's tokens of another batch"] = replace(
-            fault("token_tags", lambda md: {"token_tags": md.token_tags[:0]}),
-            applies=_is_subclassed,
+        faults["a subclass's tokens of another batch"] = fault(
+            "token_tags", lambda md: {"token_tags": md.token_tags[:0]}, _is_subclassed
         )
     if logits:
         faults["negative number of logits"] = fault(
@@ -206,25 +212,17 @@ def _falling(offsets: torch.Tensor) -> torch.Tensor:
 
 
 def wrong_type(
-    position: int, field: str, applies: Callable[[Case], bool] = lambda _: True
+    parameter: str, field: str = "", applies: Callable[[Case], bool] = lambda _: True
 ) -> Fault:
-    """Argument `position` replaced by a string: TypeError."""
-
-    def spoil(call: Call) -> None:
-        call.args[position] = "seven"
-
-    return Fault(field=field, spoil=spoil, error=TypeError, applies=applies)
+    """Return the fault of a string in place of the argument: TypeError."""
+    return Fault(parameter, lambda _: "seven", field, TypeError, applies)
 
 
 def wrong_value(
-    position: int, field: str, value: Any, applies: Callable[[Case], bool] = lambda _: True
+    parameter: str, value: Any, applies: Callable[[Case], bool] = lambda _: True
 ) -> Fault:
-    """Argument `position` replaced by `value`: MetadataError."""
-
-    def spoil(call: Call) -> None:
-        call.args[position] = value
-
-    return Fault(field=field, spoil=spoil, error=MetadataError, applies=applies)
+    """Return the fault of `value` in place of the argument: MetadataError."""
+    return Fault(parameter, lambda _: value, applies=applies)
 
 
 def returned(_call: Call, result: Any) -> Outputs:

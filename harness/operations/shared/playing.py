@@ -9,26 +9,34 @@ import os
 import pickle
 import re
 import traceback
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from attnproof.harness.model.case import Case
+from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
     Call,
+    Facts,
+    Inputs,
     Line,
     Operation,
     Outputs,
     Parts,
     Script,
-    Sequence,
 )
+from attnproof.harness.model.place import of_steps
+
+SEQUENCE_NOT_TIMED = "a sequence of many calls: its parts are timed by themselves"
+
+if TYPE_CHECKING:
+    from hypothesis.stateful import RuleBasedStateMachine
 
 
 class Transcript(NamedTuple):
@@ -40,12 +48,65 @@ class Transcript(NamedTuple):
     log: str = ""
 
 
-def prepare_script(sequence: Sequence, case: Case, pattern: int) -> Call:
-    """A call whose only argument is the script of the case."""
-    return Call([sequence.script(case, pattern)], facts={"case": case})
+@dataclass(frozen=True, kw_only=True)
+class SequenceFacts(Facts):
+    """Facts of a sequence."""
+
+    case: Case
 
 
-def play(sequence: Sequence, parts: Parts, script: Script) -> Transcript:
+@dataclass(frozen=True, kw_only=True)
+class SequenceCall:
+    """Many steps through the same persistent objects: how they are written, run and observed.
+
+    The case holds the steps as numbers in its parameter `steps`. Any list of steps makes
+    sense (a step that does not apply is left out), so that dropping some shrinks it.
+    """
+
+    parts: tuple[str, ...]
+    """Names that the script uses: the candidate's, or the reference's where it offers none."""
+    write: Callable[[Case, int], Script]
+    """Case and poison pattern (0 or 1) to the program."""
+    observe: Callable[[dict[str, Any]], Outputs]
+    """Everything to compare after a step, from the program's variables, without stale data."""
+    isolated: bool = False
+    """True if the steps change the process: each sequence then gets a process of its own."""
+
+    compared_by: ClassVar[str] = "sequences"
+    takes_arguments: ClassVar[bool] = False
+    repeatable: ClassVar[bool] = True
+
+    def names(self, _operation: str) -> tuple[str, ...]:
+        """Return the names that the script uses."""
+        return self.parts
+
+    def offered(self, own: dict[str, Any], ours: dict[str, Any], *, built_in: bool) -> Any:  # noqa: ARG002
+        """Return the parts, None if the candidate has none of them."""
+        return Parts(ours | own, tuple(own)) if own else None
+
+    def prepare(self, case: Case, pattern: int, _device: str) -> Call:
+        """Return a call whose only argument is the script of the case."""
+        return Call({"script": self.write(case, pattern)}, facts=SequenceFacts(case=case))
+
+    def run(self, offered: Parts, call: Call) -> Transcript:
+        """Run the script on the parts."""
+        return play(self, offered, call["script"])
+
+    def outputs(self, _call: Call, result: Transcript) -> Outputs:
+        """Return the outputs of all steps."""
+        return of_steps(result.steps)
+
+    def bind(self, offered: Parts, call: Call) -> Callable[[], Any]:
+        """Return the run of the whole script."""
+        return partial(self.run, offered, call)
+
+    def script(self, call: Call) -> Script:
+        """Return the script of the call."""
+        script: Script = call["script"]
+        return script
+
+
+def play(sequence: SequenceCall, parts: Parts, script: Script) -> Transcript:
     """Run the script on the parts, looking at everything after each step."""
     names = dict(parts.names)
     if sequence.isolated:
@@ -75,7 +136,7 @@ def _in_a_process(play_it: Callable[[], Transcript]) -> Transcript:
     return Transcript(steps, error and RuntimeError(error), log)
 
 
-def _play_here(sequence: Sequence, script: Script, names: dict[str, Any]) -> Transcript:
+def _play_here(sequence: SequenceCall, script: Script, names: dict[str, Any]) -> Transcript:
     exec(_source(script.setup), names)
     steps: list[Outputs] = []
     for line in script.lines:
@@ -94,21 +155,14 @@ def _play_here(sequence: Sequence, script: Script, names: dict[str, Any]) -> Tra
     return Transcript(steps)
 
 
-def sequence_operation(*, name: str, sequence: Sequence, **fields: Any) -> Operation:
-    """An operation of many steps; `fields` are the others of `Operation` that it needs."""
-
-    def run(parts: Parts, call: Call) -> Transcript:
-        return play(sequence, parts, call.args[0])
-
-    return Operation(
-        name=name,
-        sequence=sequence,
-        cases=st.nothing,
-        prepare=lambda case, pattern, _device: prepare_script(sequence, case, pattern),
-        run=run,
-        outputs=transcript_outputs,
-        **fields,
-    )
+def sequence_inputs(
+    *,
+    machine: type[RuleBasedStateMachine],
+    boundaries: Callable[[], Iterable[tuple[str, Case]]],
+    from_batch: Callable[[Batch], Iterable[Case]],
+) -> Inputs:
+    """Return the inputs of a sequence, whose cases a state machine draws."""
+    return Inputs(cases=st.nothing, machine=machine, boundaries=boundaries, from_batch=from_batch)
 
 
 def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> str:
@@ -117,9 +171,10 @@ def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> 
     It looks after every step, as `play` does: what is seen can depend on what was seen
     before. `target` is the candidate's module or file.
     """
-    assert operation.sequence is not None
     code = "\n".join([script.setup, *(line.code for line in script.lines)])
-    used = [name for name in operation.sequence.parts if re.search(rf"\b{name}\b", code)]
+    used = [
+        name for name in operation.call.names(operation.name) if re.search(rf"\b{name}\b", code)
+    ]
     others = [name for name in used if name not in parts.own]
     lines = [
         *_imports(target, [name for name in used if name in parts.own]),
@@ -127,7 +182,7 @@ def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> 
         "from attnproof.harness.operations import ALL",
         "",
         *filter(None, [script.setup]),
-        f'look = ALL["{operation.name}"].sequence.observe',
+        f'look = ALL["{operation.name}"].call.observe',
     ]
     for number, line in enumerate(script.lines, 1):
         lines += ["", f"# {number}. {line.label}", *_told(line), "seen = look(globals())"]
@@ -152,15 +207,6 @@ def _imports(target: str, names: list[str]) -> list[str]:
     folder, module = str(path.parent), path.stem
     found = f"from {module} import {', '.join(names)}"
     return ["import sys", "", f"sys.path.insert(0, {folder!r})", found]
-
-
-def transcript_outputs(_call: Call, result: Transcript) -> Outputs:
-    """All steps' outputs by name, those of step 2 as `[2].name`."""
-    return {
-        f"[{index}].{name}": value
-        for index, outputs in enumerate(result.steps)
-        for name, value in outputs.items()
-    }
 
 
 @lru_cache(4096)

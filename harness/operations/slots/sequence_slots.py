@@ -15,6 +15,7 @@ from attnproof.harness.model.operation import (
     BuiltIn,
     Call,
     Contract,
+    Facts,
     Fault,
     FunctionCall,
     Inputs,
@@ -33,10 +34,6 @@ START, SLOTS, EMPTY = (
 LOOPS = ("_compute_slot_mapping_python", "_compute_slot_mapping_numpy")
 _SEQ_ID = 7
 _BLOCK_SIZES = (4, 1, 2, 16, 3, 256)
-
-
-def _arguments(case: Case, names: tuple[str, ...]) -> list[Any]:
-    return [case.params[name] for name in names]
 
 
 _START_ARGS = ("is_prompt", "query_len", "context_len", "sliding_window")
@@ -69,7 +66,7 @@ def _start_steps(batch: Batch) -> Iterator[Case]:
 
 
 def _start_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    is_prompt, query_len, _, window = call.args
+    is_prompt, query_len, _, window = call.args.values()
     kept = query_len - outputs["result"]
     if kept != (min(query_len, window) if is_prompt and window else query_len):
         yield Violation("result", "keeps another number of tokens than the window has")
@@ -84,15 +81,17 @@ compute_slot_mapping_start_idx = Operation(
         boundaries=_start_boundaries,
         from_batch=_start_steps,
         faults={
-            "negative query": wrong_value(1, "query_len", -1),
-            "negative context": wrong_value(2, "context_len", -1),
-            "window of 0": wrong_value(3, "sliding_window", 0),
-            "query of another type": wrong_type(1, "query_len"),
-            "prompt of another type": wrong_type(0, "is_prompt"),
+            "negative query": wrong_value("query_len", -1),
+            "negative context": wrong_value("context_len", -1),
+            "window of 0": wrong_value("sliding_window", 0),
+            "query of another type": wrong_type("query_len"),
+            "prompt of another type": wrong_type("is_prompt"),
         },
     ),
     call=FunctionCall(
-        prepare=lambda case, _pattern, _device: Call(_arguments(case, _START_ARGS)),
+        prepare=lambda case, _pattern, _device: Call(
+            {name: case.params[name] for name in _START_ARGS}
+        ),
         outputs=returned,
     ),
     contract=Contract(invariants=_start_invariants),
@@ -149,19 +148,17 @@ def _prepare_slots(case: Case, _pattern: int, _device: str) -> Call:
     if not params["is_profile_run"]:
         tables = {_SEQ_ID - 1: [90], _SEQ_ID: list(params["blocks"]), _SEQ_ID + 1: [91]}
     return Call(
-        [
-            params["is_profile_run"],
-            slots,
-            _SEQ_ID,
-            params["seq_len"],
-            params["context_len"],
-            params["start_idx"],
-            params["block_size"],
-            tables,
-        ],
+        {
+            "is_profile_run": params["is_profile_run"],
+            "slot_mapping": slots,
+            "seq_id": _SEQ_ID,
+            **{name: params[name] for name in ("seq_len", "context_len", "start_idx")},
+            "block_size": params["block_size"],
+            "block_tables": tables,
+        },
         plain={"block_tables": tables},
         plain_written={"slot_mapping": slots},
-        facts={"block_size": params["block_size"]},
+        facts=Facts(block_size=params["block_size"]),
     )
 
 
@@ -179,7 +176,7 @@ def _slot_invariants(_call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _slots_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """New tokens are written to the slots, then read through the sequence's blocks."""
-    profile, _, seq_id, seq_len, context_len, start_idx, block_size, tables = call.args
+    profile, _, seq_id, seq_len, context_len, start_idx, block_size, tables = call.args.values()
     if profile:
         if any(slot != -1 for slot in outputs["slot_mapping"][2:]):
             yield Violation("slot_mapping", "writes tokens of a profile run")
@@ -206,9 +203,8 @@ def _written(
     yield from slot_violations(expected, slots, "slot_mapping", unwritten=unwritten)
 
 
-def _shorten(call: Call) -> None:
-    call.args[7] = {_SEQ_ID: call.args[7][_SEQ_ID][:-1]}
-    call.plain = {}
+def _shorten(tables: dict[int, list[int]]) -> dict[int, list[int]]:
+    return {_SEQ_ID: tables[_SEQ_ID][:-1]}
 
 
 def _writes(case: Case) -> bool:
@@ -220,19 +216,13 @@ def _writes(case: Case) -> bool:
 def _last_block(block: Any, error: type[Exception], least: int = 1) -> Fault:
     """The last block of the sequence's table replaced, where it has `least` blocks."""
 
-    def spoil(call: Call) -> None:
-        call.args[7] = {_SEQ_ID: [*call.args[7][_SEQ_ID][:-1], block]}
-        call.plain = {}
+    def change(tables: dict[int, list[int]]) -> dict[int, list[Any]]:
+        return {_SEQ_ID: [*tables[_SEQ_ID][:-1], block]}
 
     def applies(case: Case) -> bool:
         return _writes(case) and len(case.params["blocks"]) >= least
 
-    return Fault(field="block_tables", spoil=spoil, error=error, applies=applies)
-
-
-def _no_table(call: Call) -> None:
-    call.args[7] = {_SEQ_ID + 1: [91]}
-    call.plain = {}
+    return Fault("block_tables", change, error=error, applies=applies)
 
 
 def _not_profile(case: Case) -> bool:
@@ -249,19 +239,19 @@ compute_slot_mapping = Operation(
         from_batch=_slots_steps,
         faults={
             "position beyond the block table (K14)": Fault(
-                field="block_table", spoil=_shorten, error=MetadataError, applies=_writes
+                "block_tables", _shorten, "block_table", applies=_writes
             ),
             "sequence without a block table": Fault(
-                field="block_tables", spoil=_no_table, error=MetadataError, applies=_not_profile
+                "block_tables", lambda _: {_SEQ_ID + 1: [91]}, applies=_not_profile
             ),
-            "negative sequence": wrong_value(3, "seq_len", -1),
-            "negative context": wrong_value(4, "context_len", -1, _not_profile),
-            "negative start": wrong_value(5, "start_idx", -1, _not_profile),
-            "block size of 0": wrong_value(6, "block_size", 0, _not_profile),
-            "sequence of another type": wrong_type(3, "seq_len"),
-            "slots of another type": wrong_type(1, "slot_mapping"),
-            "tables of another type": wrong_type(7, "block_tables", _not_profile),
-            "profile run of another type": wrong_type(0, "is_profile_run"),
+            "negative sequence": wrong_value("seq_len", -1),
+            "negative context": wrong_value("context_len", -1, _not_profile),
+            "negative start": wrong_value("start_idx", -1, _not_profile),
+            "block size of 0": wrong_value("block_size", 0, _not_profile),
+            "sequence of another type": wrong_type("seq_len"),
+            "slots of another type": wrong_type("slot_mapping"),
+            "tables of another type": wrong_type("block_tables", applies=_not_profile),
+            "profile run of another type": wrong_type("is_profile_run"),
             "block without an id": _last_block(None, TypeError),
             "float block id": _last_block(3.0, TypeError),
             "negative block id": _last_block(-1, MetadataError),
@@ -305,24 +295,18 @@ def _loop_operation(name: str) -> Operation:
 
     def prepare(case: Case, _pattern: int, _device: str) -> Call:
         slots, blocks = [11, -1], list(case.params["blocks"])
-        others = [case.params[key] for key in _LOOP_ARGS[1:]]
+        others = {key: case.params[key] for key in _LOOP_ARGS[1:]}
         return Call(
-            [slots, blocks, *others],
+            {"slot_mapping": slots, "block_table": blocks, **others},
             plain={"block_table": blocks},
             plain_written={"slot_mapping": slots},
-            facts={"block_size": case.params["block_size"]},
+            facts=Facts(block_size=case.params["block_size"]),
         )
 
-    def shorten(call: Call) -> None:
-        call.args[1] = call.args[1][:-1]
-        call.plain = {}
-
     def last_block(block: Any, error: type[Exception]) -> Fault:
-        def spoil(call: Call) -> None:
-            call.args[1] = [*call.args[1][:-1], block]
-            call.plain = {}
-
-        return Fault(field="block_table", spoil=spoil, error=error, applies=has_positions)
+        return Fault(
+            "block_table", lambda ids: [*ids[:-1], block], error=error, applies=has_positions
+        )
 
     def has_positions(case: Case) -> bool:
         return bool(case.params["range_start"] < case.params["range_end"])
@@ -337,21 +321,24 @@ def _loop_operation(name: str) -> Operation:
             from_batch=steps,
             faults={
                 "position beyond the block table": Fault(
-                    field="block_table", spoil=shorten, error=MetadataError, applies=has_positions
+                    "block_table", lambda ids: ids[:-1], applies=has_positions
                 ),
                 "negative block id": last_block(-1, MetadataError),
                 "float block id": last_block(3.0, TypeError),
-                "block size of 0": wrong_value(4, "block_size", 0),
-                "negative start": wrong_value(2, "range_start", -1),
-                "end of another type": wrong_type(3, "range_end"),
-                "slots of another type": wrong_type(0, "slot_mapping"),
+                "block size of 0": wrong_value("block_size", 0),
+                "negative start": wrong_value("range_start", -1),
+                "end of another type": wrong_type("range_end"),
+                "slots of another type": wrong_type("slot_mapping"),
             },
         ),
         call=FunctionCall(prepare=prepare, outputs=_slot_outputs),
         contract=Contract(
             invariants=_slot_invariants,
             consume=lambda call, outputs: _written(
-                call.args[1], tuple(call.args[2:4]), call.args[4], outputs
+                call["block_table"],
+                (call["range_start"], call["range_end"]),
+                call["block_size"],
+                outputs,
             ),
         ),
         bench=Bench(cases=lambda batch: steps(batch) if batch.num_requests == 1 else ()),
@@ -385,11 +372,11 @@ def _empty_steps(batch: Batch) -> Iterator[Case]:
 def _prepare_empty(case: Case, _pattern: int, _device: str) -> Call:
     tables = case.params["block_tables"]
     made = None if tables is None else {int(key): table for key, table in tables.items()}
-    return Call([made], plain={"block_tables": made})
+    return Call({"block_tables": made}, plain={"block_tables": made})
 
 
 def _empty_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    tables = call.args[0] or {}
+    tables = call["block_tables"] or {}
     if outputs["result"] is (len([key for key in tables if tables[key] is not None]) > 0):
         yield Violation("result", "is not whether no sequence has a table")
 
@@ -402,7 +389,7 @@ is_block_tables_empty = Operation(
         cases=_empty_cases,
         boundaries=_empty_boundaries,
         from_batch=_empty_steps,
-        faults={"tables of another type": wrong_type(0, "block_tables")},
+        faults={"tables of another type": wrong_type("block_tables")},
     ),
     call=FunctionCall(prepare=_prepare_empty, outputs=returned),
     contract=Contract(invariants=_empty_invariants),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from attnproof.harness.model.operation import (
     BuiltIn,
     Call,
     Contract,
+    Facts,
     Fault,
     FunctionCall,
     Inputs,
@@ -32,12 +34,19 @@ from attnproof.harness.operations.shared.metadata import (
     wrong_type,
     wrong_value,
 )
-from attnproof.reference.interface import MetadataError
 
 _LENGTHS = st.sampled_from(((None, None), (0, None), (3, None), (None, 4), (2, 5)))
 _EXTRA = st.integers(0, 5)
 _BLOCK_BITS = 40
 NAME = "build_slot_mapping"
+_TENSORS = ("query_start_loc", "num_computed_tokens", "block_table")
+_OFFSETS = ("query_start_loc",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SlotFacts(Facts):
+    batch: Batch
+    params: dict[str, Any]
 
 
 def _case(
@@ -132,10 +141,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     arena = Arena(pieces, stale, device)
     padded = params["num_padded"]
     return Call(
-        [
-            *(arena.tensors[n] for n in ("query_start_loc", "num_computed_tokens", "block_table")),
-            batch.block_size,
-        ],
+        {name: arena.tensors[name] for name in _TENSORS} | {"block_size": batch.block_size},
         {
             "num_padded_tokens": None if padded is None else tokens + padded,
             "start_idx": arena.tensors.get("start_idx"),
@@ -143,21 +149,21 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         },
         arena=arena,
         written=frozenset({"out"}),
-        facts={"batch": batch, "params": params, "tokens": tokens},
+        facts=_SlotFacts(batch=batch, params=params, tokens=tokens),
     )
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
-    return {"result": result, "out": call.kwargs["out"]}
+    return {"result": result, "out": call["out"]}
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    result, batch, out = outputs["result"], call.facts["batch"], call.kwargs["out"]
+    result, batch, out = outputs["result"], call.facts.batch, call["out"]
     if not isinstance(result, torch.Tensor) or result.ndim != 1:
         return
     if out is not None and result.numel() and result.data_ptr() != out.data_ptr():
         yield Violation("result", "is not a view of the buffer that was given")
-    slots, tokens = result.cpu().numpy(), call.facts["tokens"]
+    slots, tokens = result.cpu().numpy(), call.facts.tokens
     if len(slots) < tokens:
         yield Violation("result", "has fewer entries than there are tokens")
         return
@@ -179,7 +185,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Tokens are written to their slots, then read through the block table."""
-    expected, params = expected_tokens(call.facts["batch"]), call.facts["params"]
+    expected, params = expected_tokens(call.facts.batch), call.facts.params
     columns = params.get("columns")
     width = expected.table.shape[1] if columns is None else columns
     unwritten = expected.positions // expected.block_size >= width
@@ -205,48 +211,31 @@ def batch_shares_blocks(batch: Batch) -> bool:
     return len(set(blocks)) != len(blocks)
 
 
-def _out(call: Call) -> torch.Tensor:
-    offsets: torch.Tensor = call.args[0]
-    return offsets.new_zeros(call.facts["tokens"] + 3, dtype=torch.int64)
+def _buffer(_: Any, offsets: torch.Tensor) -> torch.Tensor:
+    """Return a good `out` for the tokens of `offsets`."""
+    return offsets.new_zeros(int(offsets[-1]) + 3, dtype=torch.int64)
 
 
-def _over(call: Call) -> torch.Tensor:
-    """A buffer whose last entry lies on the first computed length."""
-    room = call.facts["tokens"] + 3
-    memory: torch.Tensor = call.args[1].new_zeros(room + len(call.args[1]), dtype=torch.int64)
-    lengths = memory[room - 1 : -1]
-    lengths.copy_(call.args[1])
-    call.args[1] = lengths
+def _over_lengths(_: Any, offsets: torch.Tensor, computed: torch.Tensor) -> torch.Tensor:
+    """Return an `out` whose last entries are stored where the computed lengths are."""
+    room = int(offsets[-1]) + 3
+    memory = computed.new_zeros(room + len(computed), dtype=torch.int64)
+    lengths = memory[room - 1 : -1].copy_(computed)
+    computed.set_(lengths)  # type: ignore[no-untyped-call]
     return memory[:room]
-
-
-def _kwarg(field: str, make: Any, error: type[Exception] = MetadataError) -> Fault:
-    def spoil(call: Call) -> None:
-        call.kwargs[field] = make(call)
-
-    return Fault(field=field, spoil=spoil, error=error)
 
 
 def _needs_tokens(case: Case) -> bool:
     return case.num_tokens > 0
 
 
-def _drop_row(position: int, field: str) -> Fault:
-    def spoil(call: Call) -> None:
-        call.args[position] = call.args[position][:-1]
-
-    return Fault(field=field, spoil=spoil, error=MetadataError, applies=_needs_tokens)
+def _short(parameter: str) -> Fault:
+    return Fault(parameter, lambda tensor: tensor[:-1], applies=_needs_tokens)
 
 
-def _on_cpu(change: Any, position: int, field: str) -> Fault:
-    """Values are only read where that needs no synchronisation: on the CPU."""
-
-    def spoil(call: Call) -> None:
-        call.args[position] = change(call.args[position])
-
-    return Fault(
-        field=field, spoil=spoil, error=MetadataError, applies=_needs_tokens, cpu_only=True
-    )
+def _values(parameter: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Fault:
+    """Return a fault that shows in the values of a tensor only."""
+    return Fault(parameter, change, applies=_needs_tokens, cpu_only=True)
 
 
 build_slot_mapping = Operation(
@@ -258,42 +247,40 @@ build_slot_mapping = Operation(
         boundaries=_boundaries,
         from_batch=_steps,
         faults={
-            "block size of 0": wrong_value(3, "block_size", 0),
-            "block size of another type": wrong_type(3, "block_size"),
-            "offsets of another type": wrong_type(0, "query_start_loc"),
-            "no offsets": wrong_value(0, "query_start_loc", torch.zeros(0, dtype=torch.int32)),
-            "one row of computed tokens missing": _drop_row(1, "num_computed_tokens"),
-            "one row of blocks missing": _drop_row(2, "block_table"),
-            "float block table": _on_cpu(lambda table: table.float(), 2, "block_table"),
-            "offsets that fall": _on_cpu(
-                lambda offsets: torch.cat([offsets[:-1], -1 - offsets[:1]]), 0, "query_start_loc"
+            "block size of 0": wrong_value("block_size", 0),
+            "block size of another type": wrong_type("block_size"),
+            "offsets of another type": wrong_type("query_start_loc"),
+            "no offsets": wrong_value("query_start_loc", torch.zeros(0, dtype=torch.int32)),
+            "one row of computed tokens missing": _short("num_computed_tokens"),
+            "one row of blocks missing": _short("block_table"),
+            "float block table": _values("block_table", torch.Tensor.float),
+            "offsets that fall": _values(
+                "query_start_loc", lambda offsets: torch.cat([offsets[:-1], -1 - offsets[:1]])
             ),
-            "negative computed tokens": _on_cpu(lambda c: -1 - c, 1, "num_computed_tokens"),
+            "negative computed tokens": _values("num_computed_tokens", lambda c: -1 - c),
             "padded length below the tokens": Fault(
-                field="num_padded_tokens",
-                spoil=lambda call: call.kwargs.update(num_padded_tokens=0),
-                error=MetadataError,
-                applies=_needs_tokens,
-                cpu_only=True,
+                "num_padded_tokens", lambda _: 0, applies=_needs_tokens, cpu_only=True
             ),
-            "negative padded length": _kwarg("num_padded_tokens", lambda _: -1),
-            "int32 buffer": _kwarg("out", lambda call: _out(call).int()),
-            "2-D buffer": _kwarg("out", lambda call: _out(call)[None]),
-            "buffer of another type": _kwarg("out", lambda _: [0] * 4, TypeError),
+            "negative padded length": wrong_value("num_padded_tokens", -1),
+            "int32 buffer": Fault("out", lambda *given: _buffer(*given).int(), given=_OFFSETS),
+            "2-D buffer": Fault("out", lambda *given: _buffer(*given)[None], given=_OFFSETS),
+            "buffer of another type": Fault("out", lambda _: [0] * 4, error=TypeError),
             "short buffer": Fault(
-                field="out",
-                spoil=lambda call: call.kwargs.update(out=_out(call)[:0]),
-                error=MetadataError,
+                "out",
+                lambda *given: _buffer(*given)[:0],
                 applies=_needs_tokens,
                 cpu_only=True,
+                given=_OFFSETS,
             ),
             "buffer that is an input": Fault(
-                field="out",
-                spoil=lambda call: call.kwargs.update(out=_over(call)),
-                error=MetadataError,
+                "out",
+                _over_lengths,
                 applies=_needs_tokens,
+                given=("query_start_loc", "num_computed_tokens"),
             ),
-            "window of another batch": _kwarg("start_idx", lambda call: call.args[0]),
+            "window of another batch": Fault(
+                "start_idx", lambda _, offsets: offsets, given=_OFFSETS
+            ),
         },
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),

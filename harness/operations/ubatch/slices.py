@@ -162,7 +162,7 @@ SLICE_FAULTS: dict[str, Fault] = {
         error=MetadataError,
         applies=lambda case: _has_slice(case) and batch_of(case).query_lens[0] > 1,
     ),
-    "metadata of another type": wrong_type(1, "metadata"),
+    "metadata of another type": wrong_type("metadata"),
     "slice of another type": Fault(
         field="ubatch_slice", spoil=_wrong_slice, error=TypeError, applies=_has_slice
     ),

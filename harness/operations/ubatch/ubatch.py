@@ -126,13 +126,12 @@ slice_query_start_locs = Operation(
         boundaries=_locs_boundaries,
         from_batch=_locs_steps,
         faults={
-            "empty slice": wrong_value(1, "request_slice", slice(0, 0)),
-            "slice beyond the requests": wrong_value(1, "request_slice", slice(0, 10_000)),
-            "slice with a step": wrong_value(
-                1, "request_slice", slice(0, 2, 2), lambda case: case.num_requests > 1
+            "empty slice": wrong_value("request_slice", slice(0, 0)),
+            "slice beyond the requests": wrong_value("request_slice", slice(0, 10_000)),
+            "slice with a step": wrong_value("request_slice", slice(0, 2, 2), lambda case: case.num_requests > 1
             ),
-            "slice of another type": wrong_type(1, "request_slice"),
-            "offsets of another type": wrong_type(0, "query_start_loc"),
+            "slice of another type": wrong_type("request_slice"),
+            "offsets of another type": wrong_type("query_start_loc"),
         },
     ),
     call=FunctionCall(prepare=_prepare_locs, outputs=returned),

@@ -266,7 +266,7 @@ get_num_prefill_decode_query_kv_tokens = _operation(
         "kind of another type": Fault(
             field="attn_type", spoil=lambda call: call.args.__setitem__(1, 3), error=TypeError
         ),
-        "no metadata": wrong_type(0, "attn_metadata"),
+        "no metadata": wrong_type("attn_metadata"),
     },
 )
 
@@ -325,7 +325,7 @@ get_seq_len_block_table_args = _operation(
         "longest decode not set": _longest_fault("max_decode_seq_len", is_prompt=False),
         "encoder only": _attention_fault(_ENCODER_ONLY),
         "another kind of attention": _attention_fault("cross"),
-        "no metadata": wrong_type(0, "attn_metadata"),
+        "no metadata": wrong_type("attn_metadata"),
         "number for a flag": Fault(
             field="is_prompt", spoil=lambda call: call.args.__setitem__(1, 1), error=TypeError
         ),
@@ -353,7 +353,7 @@ OPERATIONS = (
             summary=f"whether metadata has what {what} needs",
             outputs=returned,
             invariants=_set_invariants(fields),
-            faults={"no metadata": wrong_type(0, "attn_metadata")},
+            faults={"no metadata": wrong_type("attn_metadata")},
         )
         for name, what, fields in (
             (ENCODER_SET, "an encoder", _LENGTHS),

@@ -347,12 +347,12 @@ common_attention_state = Operation(
         boundaries=_boundaries,
         from_batch=_of_an_engine,
         faults={
-            "capture of no rows": wrong_value(1, "max_batch_size", 0),
-            "capture of more rows than the runner has": wrong_value(1, "max_batch_size", 100_000),
-            "capture of another type": wrong_type(1, "max_batch_size"),
-            "graph of no rows": wrong_value(2, "batch_size", 0),
-            "graph larger than the capture": wrong_value(2, "batch_size", 100_000),
-            "graph of another type": wrong_type(2, "batch_size"),
+            "capture of no rows": wrong_value("max_batch_size", 0),
+            "capture of more rows than the runner has": wrong_value("max_batch_size", 100_000),
+            "capture of another type": wrong_type("max_batch_size"),
+            "graph of no rows": wrong_value("batch_size", 0),
+            "graph larger than the capture": wrong_value("batch_size", 100_000),
+            "graph of another type": wrong_type("batch_size"),
             "backend without encoder-decoder models": Fault(
                 field="attn_backend",
                 spoil=_other_backend,

@@ -179,10 +179,10 @@ FAULTS = {
     "batch without tokens": _fault(
         "query_lens", lambda call: call.args.__setitem__(2, [0] * len(call.args[2]))
     ),
-    "seq_lens of another type": wrong_type(1, "seq_lens"),
-    "pad size below -1": wrong_value(3, "cuda_graph_pad_size", -2),
-    "pad size of another type": wrong_type(3, "cuda_graph_pad_size"),
-    "batch size of another graph": wrong_value(4, "batch_size", 0, _in_graph),
+    "seq_lens of another type": wrong_type("seq_lens"),
+    "pad size below -1": wrong_value("cuda_graph_pad_size", -2),
+    "pad size of another type": wrong_type("cuda_graph_pad_size"),
+    "batch size of another graph": wrong_value("batch_size", 0, _in_graph),
     "batch larger than the graphs": _fault("batch_size", _low_graph, _in_graph),
     "block table longer than the graphs'": _fault("block_tables", _narrow_graph, _in_graph),
     "float graph tables": _fault("graph_block_tables", _float_graph, _in_graph),
