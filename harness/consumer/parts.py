@@ -78,7 +78,7 @@ def view_violations(
     starts, seq_lens, table = (array(outputs[f"{prefix}.{name}"]) for name in _VIEWED)
     rows = Rows(starts, seq_lens, table, True, bounds["max_query_len"], bounds["max_seq_len"])
     for breach in row_violations(expected, rows, tokens):
-        field = _NAMES.get(breach.field, breach.field)
+        field = _NAMES.get(str(breach.field), str(breach.field))
         yield breach._replace(field=f"{prefix}.{field}")
     slots = array(outputs[f"{prefix}.slot_mapping"])[: end - begin]
     yield from slot_violations(expected, slots, f"{prefix}.slot_mapping", tokens=tokens)

@@ -6,7 +6,7 @@ candidate, `contract` by the oracles, `bench` by the timing, `built_in` by what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
@@ -25,6 +25,10 @@ Outputs = dict[Any, Any]
 
 A value is a tensor, an array, a list, a scalar, None or MISSING.
 """
+
+
+Thunk = Callable[[], Any]
+"""A call without arguments, for a clock."""
 
 
 class Missing:
@@ -90,14 +94,27 @@ class Violation(NamedTuple):
     """The place where it shows, as a sentence; "" if field and text suffice."""
 
 
+def in_child(violations: Iterable[Violation], child: int) -> Iterator[Violation]:
+    """Yield the violations with their fields in one child."""
+    return (v._replace(field=Place(str(v.field), child=child)) for v in violations)
+
+
+def in_step(violations: Iterable[Violation], step: int) -> Iterator[Violation]:
+    """Yield the violations with their fields in one step of a sequence."""
+    return (v._replace(field=Place(str(v.field), step=step)) for v in violations)
+
+
 @dataclass(frozen=True)
 class Fault:
     """A way to malform good input, and the error it must raise (SPEC.md rule 0.6)."""
 
-    parameter: str
-    """Parameter that gets another value."""
+    parameter: str | tuple[str, ...]
+    """Parameter that gets another value, or several that change together."""
     change: Callable[..., Any]
-    """Old value, then the values of the parameters in `given`, to the malformed value."""
+    """Old value, then the values of the parameters in `given`, to the malformed value.
+
+    For several parameters: all old values to a tuple of new ones.
+    """
     field: str = ""
     """Field that the error must name; the parameter if empty."""
     error: type[Exception] = MetadataError
@@ -111,12 +128,18 @@ class Fault:
     @property
     def named(self) -> str:
         """Field that the error must name."""
-        return self.field or self.parameter
+        return self.field or self._parameters[0]
+
+    @property
+    def _parameters(self) -> tuple[str, ...]:
+        return (self.parameter,) if isinstance(self.parameter, str) else self.parameter
 
     def malform(self, call: Call) -> None:
         """Replace the parameter's value in the call."""
-        others = [call[name] for name in self.given]
-        call.replace(self.parameter, self.change(call[self.parameter], *others))
+        changed = self.change(*(call[name] for name in (*self._parameters, *self.given)))
+        values = (changed,) if isinstance(self.parameter, str) else changed
+        for name, value in zip(self._parameters, values, strict=True):
+            call.replace(name, value)
 
 
 class Line(NamedTuple):
@@ -209,16 +232,16 @@ class CallKind(Protocol):
         """Return the output fields of a result."""
         ...
 
-    def bind(self, offered: Any, call: Call) -> Callable[[], Any]:
+    def bind(self, offered: Any, call: Call) -> Thunk:
         """Return the call as a function without arguments, for a clock."""
         ...
 
-    def script(self, call: Call) -> Script | None:
+    def script(self, case: Case) -> Script | None:
         """Return the program of a sequence, None for anything else."""
         ...
 
 
-def bound(offered: Any, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+def bound(offered: Any, *args: Any, **kwargs: Any) -> Thunk:
     """Return the call, ready to run; an adapter converts its arguments now, not when timed.
 
     A function of an adapter may have a method `bind(*args, **kwargs)`, which returns the
@@ -226,7 +249,7 @@ def bound(offered: Any, *args: Any, **kwargs: Any) -> Callable[[], Any]:
     """
     binder = getattr(offered, "bind", None)
     if binder is not None:
-        thunk: Callable[[], Any] = binder(*args, **kwargs)
+        thunk: Thunk = binder(*args, **kwargs)
         return thunk
     return partial(offered, *args, **kwargs)
 
@@ -260,11 +283,11 @@ class FunctionCall:
         """Call the function."""
         return offered(*call.args.values(), **call.kwargs)
 
-    def bind(self, offered: Any, call: Call) -> Callable[[], Any]:
+    def bind(self, offered: Any, call: Call) -> Thunk:
         """Return the call as a function without arguments."""
         return bound(offered, *call.args.values(), **call.kwargs)
 
-    def script(self, _call: Call) -> None:
+    def script(self, _case: Case) -> None:
         """Return None: no sequence."""
 
 
@@ -296,7 +319,7 @@ class ClassCall(FunctionCall):
         """Make the class and use it."""
         return self.use(offered, call)
 
-    def bind(self, offered: Any, call: Call) -> Callable[[], Any]:
+    def bind(self, offered: Any, call: Call) -> Thunk:
         """Return the call to time as a function without arguments."""
         if self.clocked is not None:
             return self.clocked(offered, call)

@@ -59,3 +59,8 @@ def child_outputs(outputs: Mapping[Any, Any], child: int) -> dict[str, Any]:
 def step_outputs(outputs: Mapping[Any, Any], step: int) -> dict[str, Any]:
     """Return the outputs of one step by field."""
     return {place.field: value for place, value in outputs.items() if place.step == step}
+
+
+def by_place(outputs: Mapping[Any, Any]) -> dict[Place, Any]:
+    """Return the outputs by place, whatever keys the operation gives them."""
+    return {place_of(name): value for name, value in outputs.items()}

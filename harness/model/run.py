@@ -73,6 +73,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """One output field as both sides gave it: nested lists and scalars."""
 
     field: str
+    step: int | None = None
+    """Index of the step of a sequence that the field belongs to."""
     expected: Any
     got: Any
     expected_type: str

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from attnproof.harness.model.place import Place
+
 CONSUMER = "consumer"
 """The oracle whose failures follow from any other mistake in the same case."""
 WITHOUT_REFERENCE = ("invariants", CONSUMER)
@@ -50,14 +52,23 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     oracle: str
     field: str
-    """The wrong field, "" when the failure has none; several children share `[].name`."""
+    """Root of the wrong place, "" without one: children and steps share `[].name`."""
     diagnosis: str
     message: str
     expected: str = ""
     got: str = ""
-    where: str = ""
-    """Index of the first wrong element, such as "[2]"."""
+    place: Place | None = None
+    """Place of the first wrong output, None without one."""
+    index: tuple[int, ...] | None = None
+    """Index of its first wrong element, None if no single element is wrong."""
     log: str = ""
+
+    @property
+    def where(self) -> str:
+        """Place and index in words, such as `[1].seq_lens[2]`; "" without a place."""
+        if self.place is None:
+            return ""
+        return f"{self.place}{'' if self.index is None else list(self.index)}"
 
     @property
     def root(self) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The oracles, one file each: a rule that judges a candidate on a case.
+"""The oracles, one module each: a rule that judges a candidate on a case.
 
 `judge` runs them in the order of `attnproof.harness.model.verdict.ORACLES`.
 """
@@ -18,9 +18,10 @@ from attnproof.harness.oracles import (
     red_zones,
     sequences,
 )
+from attnproof.harness.oracles.oracle import Oracle
 from attnproof.harness.oracles.trial import Trial, digest
 
-_FOR_RESULTS = (
+_FOR_RESULTS: tuple[Oracle, ...] = (
     determinism,
     equality,
     sequences,
@@ -31,11 +32,11 @@ _FOR_RESULTS = (
     red_zones,
     cost,
 )
+_FOR_ALL: tuple[Oracle, ...] = (errors, *_FOR_RESULTS)
 CONTRACTS = {"process": "no crash, no hang, no runaway memory, no output to stdout"} | {
-    module.NAME: (module.__doc__ or "").strip().splitlines()[0].split(": ", 1)[1].rstrip(".")
-    for module in (errors, *_FOR_RESULTS)
+    oracle.NAME: oracle.CONTRACT for oracle in _FOR_ALL
 }
-"""What each oracle demands, in a clause, in the order in which they judge."""
+"""Requirement of each oracle in a clause, in the order of judgement."""
 
 
 def judge(trial: Trial, *, digested: bool = False) -> Verdict:

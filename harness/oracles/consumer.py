@@ -13,27 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attnproof.harness.model.place import place_of
 from attnproof.harness.model.verdict import CONSUMER, Failure
 from attnproof.harness.oracles.invariants import stated
-from attnproof.harness.oracles.trial import Trial, field_root
+from attnproof.harness.oracles.trial import Trial
 
 NAME = CONSUMER
+CONTRACT = "a kernel that trusts the outputs sees what the batch says it must"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
     """One failure for each way in which a kernel would see, read or write something else."""
-    if trial.operation.consume is None:
+    if trial.operation.contract.consume is None:
         return
-    for breach in stated(trial, trial.operation.consume):
+    for violation in stated(trial, trial.operation.contract.consume):
+        place = place_of(violation.field)
         yield Failure(
             oracle=NAME,
-            field=field_root(breach.field),
-            diagnosis=breach.text,
-            message=breach.detail or f"{breach.field} {breach.text}",
-            where=breach.field,
+            field=place.root,
+            diagnosis=violation.text,
+            message=violation.detail or f"{violation.field} {violation.text}",
+            place=place,
         )
 
 
 def checks(trial: Trial) -> int:
     """One judgement of everything that the outputs make a kernel see, if they do."""
-    return int(trial.operation.consume is not None)
+    return int(trial.operation.contract.consume is not None)

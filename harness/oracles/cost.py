@@ -13,6 +13,7 @@ from attnproof.harness.oracles.device import waited
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "cost"
+CONTRACT = "on a GPU the host does not wait for the device where it need not (rule 0.2)"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
@@ -47,7 +48,8 @@ def judge(trial: Trial) -> Iterator[Failure]:
 def checks(trial: Trial) -> int:
     """One call on a GPU, unless the specification lets it wait; the reference is not meant fast."""
     operation = trial.operation
-    slow = trial.function is trial.reference and not operation.shared
-    looked_at = operation.sequence is not None
-    allowed = trial.device != "cuda" or slow or looked_at or operation.syncs(trial.case)
+    slow = trial.function is trial.reference and not operation.built_in.shared
+    # Between the steps of a sequence the harness itself reads device tensors.
+    observed = not operation.call.takes_arguments
+    allowed = trial.device != "cuda" or slow or observed or operation.contract.may_sync(trial.case)
     return int(not allowed)

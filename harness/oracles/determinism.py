@@ -14,6 +14,7 @@ from attnproof.harness.oracles.late_copies import LateCall
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "determinism"
+CONTRACT = "equal input, equal output, in this process and in a fresh one"
 READ_EARLY = "reads a copy to the host before it has arrived"
 FRESH_PROCESS = Failure(
     oracle=NAME,
@@ -43,7 +44,8 @@ def judge(trial: Trial) -> Iterator[Failure]:
             message=f"second call: {failure.message}",
             expected=failure.expected,
             got=failure.got,
-            where=failure.where,
+            place=failure.place,
+            index=failure.index,
         )
     yield from _read_early(trial)
 
@@ -62,9 +64,9 @@ def _read_early(trial: Trial) -> Iterator[Failure]:
         wrong = next(differences(trial, trial.first.outputs, late.outputs, NAME), None)
         if wrong is None:
             return
-        text, where = f"then {wrong.message}", wrong.where
+        text, place, index = f"then {wrong.message}", wrong.place, wrong.index
     else:
-        text, where = f"then it raises {late.error!r}"[:300], ""
+        text, place, index = f"then it raises {late.error!r}"[:300], None, None
     yield Failure(
         oracle=NAME,
         field="",
@@ -72,7 +74,8 @@ def _read_early(trial: Trial) -> Iterator[Failure]:
         message=f"a non-blocking copy is read at once, before anything waits for it; {text}",
         expected="a wait for the copy",
         got="none",
-        where=where,
+        place=place,
+        index=index,
     )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import MISSING
+from attnproof.harness.model.operation import MISSING, Facts
 from attnproof.harness.oracles.guards import FILLS
 
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")
@@ -24,14 +24,14 @@ class Context:
 
     operation: str
     case: Case
-    facts: dict[str, Any]
+    facts: Facts
 
     @property
     def block_size(self) -> int:
         """Tokens per block, 0 where the case has none."""
         if self.case.batch is not None:
             return self.case.batch.block_size
-        return int(self.facts.get("block_size", 0))
+        return self.facts.block_size
 
 
 def diagnose(context: Context, name: str, expected: Any, got: Any) -> str:
@@ -160,7 +160,7 @@ def _zero_length(context: Context, field: str, right: np.ndarray, wrong: np.ndar
     counts = field in ("num_decodes", "num_prefills")
     if counts and batch.padded_requests == abs(int(wrong[0] - right[0])):
         return "zero-length (padded) rows miscounted"
-    metadata = context.facts.get("metadata")
+    metadata = context.facts.metadata
     rows = np.flatnonzero((right != wrong).reshape(len(right), -1).any(axis=1))
     if field == "seq_lens" and metadata is not None and (right[rows] == 0).all():
         return "zero-length row taken for a real one"
@@ -185,7 +185,7 @@ def _rebased(context: Context, field: str, right: np.ndarray, wrong: np.ndarray)
     if field not in _OFFSETS and context.operation != "slice_query_start_locs":
         return ""
     starts = {int(wrong.flat[0] - right.flat[0])}
-    starts |= {span[2] for span in context.facts.get("spans", [])}
+    starts |= {span[2] for span in context.facts.spans}
     difference = (wrong - right)[right != wrong]
     return "not rebased" if set(difference.tolist()) <= starts - {0} else ""
 
@@ -219,7 +219,7 @@ def _block_ids(context: Context, right: np.ndarray, wrong: np.ndarray) -> str:
 def _slots(context: Context, tokens: np.ndarray, right: np.ndarray, wrong: np.ndarray) -> str:
     size = context.block_size
     if (right == -1).all():
-        if "columns" in context.case.params and (tokens < context.facts.get("tokens", 0)).all():
+        if "columns" in context.case.params and (tokens < context.facts.tokens).all():
             return "a slot for a position beyond its block-table row"
         return "a slot for an entry that must have none"
     if (wrong == -1).all():

@@ -13,75 +13,80 @@ import numpy as np
 import torch
 
 from attnproof.harness.cases.layers.tolerance import close, farthest
-from attnproof.harness.model.operation import MISSING, Operation, Outputs
+from attnproof.harness.model.operation import MISSING, Facts, Operation
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.diagnosis import Context, diagnose
-from attnproof.harness.oracles.trial import Trial, field_root
+from attnproof.harness.oracles.trial import Trial
 
 NAME = "equality"
+CONTRACT = "every output element is exactly the reference's (SPEC.md rule 0.7)"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
     """One failure for each field of the first call that is not the reference's."""
-    if trial.operation.sequence is not None:
-        return  # compared step by step: `sequences`
+    if trial.operation.call.compared_by != NAME:
+        return
     yield from differences(trial, trial.expected, trial.first.outputs, NAME)
 
 
 def checks(trial: Trial) -> int:
     """Fields compared."""
-    return 0 if trial.operation.sequence else len(trial.first.outputs)
+    return len(trial.first.outputs) if trial.operation.call.compared_by == NAME else 0
 
 
-def differences(trial: Trial, expected: Outputs, got: Outputs, oracle: str) -> Iterator[Failure]:
+def differences(
+    trial: Trial, expected: dict[Place, Any], got: dict[Place, Any], oracle: str
+) -> Iterator[Failure]:
     """Compare field by field, in the order of the operation's outputs.
 
     Of a sequence only the first step that differs: the later ones follow from it.
     """
     context: Context | None = None
-    wrong_step = ""
-    for name, right in expected.items():
-        value = got.get(name, MISSING)
-        if agrees(trial.operation, name, right, value):
+    wrong_step: int | None = None
+    for place, right in expected.items():
+        value = got.get(place, MISSING)
+        if agrees(trial.operation, place, right, value):
             continue
-        if trial.operation.sequence is not None:
-            step = name[: name.index("]")]
-            if wrong_step not in ("", step):
-                return
-            wrong_step = step
-        context = context or Context(trial.operation.name, trial.case, trial.first.call.facts)
-        index = where_they_differ(trial.operation, name, right, value)
+        if wrong_step not in (None, place.step):
+            return
+        wrong_step = place.step
+        context = context or Context(
+            trial.operation.name, trial.case, trial.first.call.facts or Facts()
+        )
+        index = where_they_differ(trial.operation, place, right, value)
         yield Failure(
             oracle=oracle,
-            field=field_root(name),
-            diagnosis=trial.operation.diagnose(trial.first.call, name, right, value)
-            or diagnose(context, name, right, value),
-            message=f"{name}{_bracket(index)} is {element(value, index)}, "
+            field=place.root,
+            diagnosis=trial.operation.contract.diagnose(trial.first.call, place, right, value)
+            or diagnose(context, place.field, right, value),
+            message=f"{place}{_bracket(index)} is {element(value, index)}, "
             f"expected {element(right, index)}",
             expected=brief(right),
             got=brief(value),
-            where=name + _bracket(index),
+            place=place,
+            index=index,
         )
 
 
-def agrees(operation: Operation, name: str, expected: Any, got: Any) -> bool:
+def agrees(operation: Operation, place: Place, expected: Any, got: Any) -> bool:
     """Whether the field is what it must be: near enough if tolerant and expected in float64."""
-    if _is_tolerant(operation, name, expected):
+    if _is_tolerant(operation, place, expected):
         return close(expected, got)
     return same(expected, got)
 
 
 def where_they_differ(
-    operation: Operation, name: str, expected: Any, got: Any
+    operation: Operation, place: Place, expected: Any, got: Any
 ) -> tuple[int, ...] | None:
     """Index of the first wrong element, or of the one that is farthest off."""
-    if _is_tolerant(operation, name, expected) and isinstance(got, torch.Tensor):
+    if _is_tolerant(operation, place, expected) and isinstance(got, torch.Tensor):
         return farthest(expected, got)
     return first_difference(expected, got)
 
 
-def _is_tolerant(operation: Operation, name: str, expected: Any) -> bool:
-    if field_root(name) not in operation.tolerant or not isinstance(expected, torch.Tensor):
+def _is_tolerant(operation: Operation, place: Place, expected: Any) -> bool:
+    if place.root not in operation.contract.tolerant or not isinstance(expected, torch.Tensor):
         return False
     return expected.dtype == torch.float64
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attnproof.harness.model.operation import Fault
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.purity import modified_inputs
 from attnproof.harness.oracles.trial import Attempt, Trial
 from attnproof.reference.interface import MetadataError
 
 NAME = "errors"
+CONTRACT = "malformed input gets the documented error and nothing is written (rule 0.6)"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
@@ -33,7 +35,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 def _judge_fault(trial: Trial, made: Attempt) -> Iterator[Failure]:
     """Spoilt input, with either garbage in stale places and in memory that is not filled."""
-    name, fault = trial.case.fault, trial.operation.faults[trial.case.fault]
+    name, fault = trial.case.fault, trial.operation.inputs.faults[trial.case.fault]
     yield from _documented(name, fault, made)
     yield from modified_inputs(made, NAME, after_error=made.error is not None)
     for intrusion in made.call.arena.intrusions() if made.call.arena else ():
@@ -64,14 +66,14 @@ def raised(made: Attempt) -> Failure:
 def _documented(name: str, fault: Fault, made: Attempt) -> Iterator[Failure]:
     # A candidate of its own need not know our class, but MetadataError is a ValueError.
     accepted = ValueError if fault.error is MetadataError else fault.error
-    error, wanted = made.error, f"{fault.error.__name__} on {fault.field}"
+    error, wanted = made.error, f"{fault.error.__name__} on {fault.named}"
     kind = type(error).__name__
     if error is None:
         yield _failure("accepts malformed input", name, fault, wanted, "no error")
     elif not isinstance(error, accepted):
         got = f"{kind}: {str(error)[:200]}"
         yield _failure("wrong error for malformed input", name, fault, wanted, got, made.log)
-    elif fault.field != _named(error, fault.field):
+    elif fault.named != _named(error, fault.named):
         got = f"{kind}: {str(error)[:200]}"
         yield _failure("error does not name the field", name, fault, wanted, got)
 
@@ -94,6 +96,6 @@ def _failure(
         message=f"{name}: {got}, expected {expected}",
         expected=expected,
         got=got,
-        where=fault.field,
+        place=Place(fault.named),
         log=log,
     )

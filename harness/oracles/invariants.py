@@ -9,24 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from attnproof.harness.model.operation import Call, Outputs, Violation
+from attnproof.harness.model.place import place_of
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.equality import agrees
-from attnproof.harness.oracles.trial import Trial, field_root
+from attnproof.harness.oracles.trial import Trial
 
 NAME = "invariants"
+CONTRACT = "what must hold whatever the reference says"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
     """One failure for each broken invariant of the operation."""
-    if trial.operation.invariants is None:
+    if trial.operation.contract.invariants is None:
         return
-    for breach in stated(trial, trial.operation.invariants):
+    for violation in stated(trial, trial.operation.contract.invariants):
+        place = place_of(violation.field)
         yield Failure(
             oracle=NAME,
-            field=field_root(breach.field),
-            diagnosis=breach.text,
-            message=f"{breach.field} {breach.text}",
-            where=breach.field,
+            field=place.root,
+            diagnosis=violation.text,
+            message=f"{violation.field} {violation.text}",
+            place=place,
         )
 
 
@@ -39,7 +42,7 @@ def stated(
     """
     made = trial.first
     try:
-        return list(statement(made.call, made.outputs))
+        return list(statement(made.call, made.returned))
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
         got = made.outputs
         if all(agrees(trial.operation, n, r, got.get(n)) for n, r in trial.expected.items()):
@@ -49,4 +52,4 @@ def stated(
 
 def checks(trial: Trial) -> int:
     """One judgement of all the operation's invariants, if it has any."""
-    return int(trial.operation.invariants is not None)
+    return int(trial.operation.contract.invariants is not None)

@@ -20,7 +20,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from attnproof.harness.cases.memory.arena import Arena
-from attnproof.harness.model.operation import Call, Operation, Outputs
+from attnproof.harness.model.operation import Call, Operation
+from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.oracles.device import DeviceLostError, is_lost
 
 _BUSY_CYCLES = 40_000_000
@@ -50,7 +51,7 @@ class LateCall(NamedTuple):
     """Copies from device to host that asked not to be waited for."""
     may_wait: bool
     """Whether the code has a wait that it does not come to on the CPU."""
-    outputs: Outputs
+    outputs: dict[Place, Any]
     error: BaseException | None
 
 
@@ -75,17 +76,19 @@ def call_with_late_copies(operation: Operation, function: Any, call: Call, devic
     mode = _LateCopies(call.arena)
     try:
         with mode, _watching(mode):
-            result = operation.run(function, call)
+            result = operation.call.run(function, call)
     except Exception as error:  # whatever garbage leads to
         return LateCall(mode.copies, mode.may_wait, {}, error)
-    return LateCall(mode.copies, mode.may_wait, operation.outputs(call, result), None)
+    return LateCall(
+        mode.copies, mode.may_wait, by_place(operation.call.outputs(call, result)), None
+    )
 
 
 def _on_busy_gpu(operation: Operation, function: Any, call: Call) -> LateCall:
     if hasattr(torch._C, "_cuda_sleep"):
         torch.cuda._sleep(_BUSY_CYCLES)  # type: ignore[no-untyped-call]
     try:
-        outputs = operation.outputs(call, operation.run(function, call))
+        outputs = by_place(operation.call.outputs(call, operation.call.run(function, call)))
         # What lies on the host is looked at now; it would arrive before it is compared.
         outputs = {
             name: value.clone() if isinstance(value, torch.Tensor) and value.is_cpu else value

@@ -13,6 +13,7 @@ from attnproof.harness.oracles.equality import differences
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "padding"
+CONTRACT = "no result depends on what is stale (SPEC.md rule 0.4)"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
@@ -45,7 +46,8 @@ def judge(trial: Trial) -> Iterator[Failure]:
             message=failure.message,
             expected=failure.expected,
             got=failure.got,
-            where=failure.where,
+            place=failure.place,
+            index=failure.index,
         )
 
 

@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 
+from attnproof.harness.model.place import Place, place_of
 from attnproof.harness.model.verdict import Failure
-from attnproof.harness.oracles.trial import Attempt, Trial, field_root
+from attnproof.harness.oracles.trial import Attempt, Trial
 
 NAME = "purity"
+CONTRACT = "no input is modified, no output shares memory that it must not (rule 0.3)"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
@@ -25,17 +27,17 @@ def judge(trial: Trial) -> Iterator[Failure]:
     if arena is None:
         return
     for name, value in outputs.items():
-        if isinstance(value, torch.Tensor) and field_root(name) not in trial.operation.shares:
+        if isinstance(value, torch.Tensor) and name.root not in trial.operation.contract.may_alias:
             owner = arena.owner(value)
             if owner is not None:
                 text = f"lies in the memory of {owner}"
                 yield _failure(name, "shares memory with an input", text)
-    yield from _shared_between_children(outputs, trial.operation.shares)
+    yield from _shared_between_children(outputs, trial.operation.contract.may_alias)
 
 
 def checks(trial: Trial) -> int:
     """Inputs and outputs looked at; a sequence has no inputs but its steps."""
-    return 0 if trial.operation.sequence else 1 + len(trial.first.outputs)
+    return 1 + len(trial.first.outputs) if trial.operation.call.takes_arguments else 0
 
 
 def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) -> Iterator[Failure]:
@@ -60,24 +62,26 @@ def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) ->
             yield _failure(name, "input modified", text[:300], oracle)
 
 
-def _shared_between_children(outputs: dict[str, Any], shares: frozenset[str]) -> Iterator[Failure]:
+def _shared_between_children(
+    outputs: dict[Place, Any], shares: frozenset[str]
+) -> Iterator[Failure]:
     ranges = []
     for name, value in outputs.items():
-        own = isinstance(value, torch.Tensor) and field_root(name) not in shares
-        if own and value.numel() and name.startswith("["):
+        own = isinstance(value, torch.Tensor) and name.root not in shares
+        if own and value.numel() and name.child is not None:
             start = value.data_ptr()
             ranges.append((start, start + value.nbytes, name))
     ranges.sort()
     for (_, stop, one), (start, _, other) in pairwise(ranges):
-        if start < stop and one[: one.index("]")] != other[: other.index("]")]:
+        if start < stop and one.child != other.child:
             yield _failure(one, "shares memory with a sibling", f"lies in the memory of {other}")
 
 
-def _failure(name: str, diagnosis: str, text: str, oracle: str = NAME) -> Failure:
+def _failure(name: str | Place, diagnosis: str, text: str, oracle: str = NAME) -> Failure:
     return Failure(
         oracle=oracle,
-        field=field_root(name),
+        field=place_of(name).root,
         diagnosis=diagnosis,
         message=f"{name} {text}",
-        where=name,
+        place=place_of(name),
     )

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 
 import torch
 
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "red zones"
+CONTRACT = "nothing is written beside an input, a buffer or an output"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
@@ -28,7 +30,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
                     diagnosis="stray write",
                     message=f"a word beside {intrusion.name} was overwritten "
                     f"({intrusion.word} words from its start)",
-                    where=intrusion.name,
+                    place=Place(intrusion.name),
                 )
         if made.stray_writes:
             yield Failure(

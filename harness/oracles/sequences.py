@@ -11,11 +11,14 @@ from collections.abc import Iterator
 
 import msgspec
 
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.equality import differences
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "sequences"
+CONTRACT = "after every step what a program sees is what the reference leaves"
+_RAISES = Place("raises", step=0).root
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
@@ -23,14 +26,15 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
     Where that is the error, the rest of the step follows from it.
     """
-    if trial.operation.sequence is None:
+    script = trial.operation.call.script(trial.case)
+    if script is None:
         return
-    script = trial.first.call.args[0]
     failures = list(differences(trial, trial.expected, trial.first.outputs, NAME))
-    if any(failure.field == "[].raises" for failure in failures):
-        failures = [failure for failure in failures if failure.field == "[].raises"]
+    if any(failure.field == _RAISES for failure in failures):
+        failures = [failure for failure in failures if failure.field == _RAISES]
     for failure in failures:
-        step = int(failure.where[1 : failure.where.index("]")])
+        step = failure.place.step if failure.place else None
+        assert step is not None  # every output of a sequence belongs to a step
         yield msgspec.structs.replace(
             failure,
             message=f"after step {step + 1} ({script.lines[step].label}): {failure.message}",
@@ -40,4 +44,5 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 def checks(trial: Trial) -> int:
     """Steps of the sequence."""
-    return len(trial.first.call.args[0].lines) if trial.operation.sequence else 0
+    script = trial.operation.call.script(trial.case)
+    return len(script.lines) if script else 0

@@ -17,6 +17,7 @@ import torch
 
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Call, Operation, Outputs
+from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.operations.shared.playing import Transcript
 from attnproof.harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
 from attnproof.harness.oracles.guards import FILLS, GuardedAllocations
@@ -31,7 +32,9 @@ class Attempt:
     plain_before: dict[str, Any]
     attributes_before: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     """The dataclasses among the arguments, and what their fields held."""
-    outputs: Outputs = field(default_factory=dict)
+    returned: Outputs = field(default_factory=dict)
+    """Outputs with the operation's own keys, which its contract reads."""
+    outputs: dict[Place, Any] = field(default_factory=dict)
     error: BaseException | None = None
     """What the function raised."""
     malformed: str = ""
@@ -62,7 +65,7 @@ def attempt(
     guards = GuardedAllocations(fill)
     try:
         with guards, nullcontext() if waiting else no_waiting():
-            result = operation.run(function, call)
+            result = operation.call.run(function, call)
         wait_for(device)
         made.stray_writes = guards.broken()
         made.unwaited_copies = guards.unwaited_copies
@@ -77,7 +80,8 @@ def attempt(
     if isinstance(result, Transcript):
         made.log = result.log
     try:
-        made.outputs = operation.outputs(call, result)
+        made.returned = operation.call.outputs(call, result)
+        made.outputs = by_place(made.returned)
     except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
         made.malformed = f"{type(result).__name__} ({error})"
     return made
@@ -86,7 +90,7 @@ def attempt(
 def _attributes(call: Call) -> list[tuple[Any, dict[str, Any]]]:
     """Every dataclass among the arguments, alone or in a list, with its fields."""
     items: list[Any] = []
-    for argument in call.args:
+    for argument in call.args.values():
         items += argument if isinstance(argument, list) else [argument]
     return [(item, dict(vars(item))) for item in items if is_dataclass(item)]
 
@@ -104,9 +108,9 @@ class Trial:
 
     def prepare(self, pattern: int) -> Call:
         """A fresh call, its stale places filled with `pattern`."""
-        call = self.operation.prepare(self.case, pattern, self.device)
+        call = self.operation.call.prepare(self.case, pattern, self.device)
         if self.case.fault:
-            self.operation.faults[self.case.fault].spoil(call)
+            self.operation.inputs.faults[self.case.fault].malform(call)
         return call
 
     @cached_property
@@ -115,7 +119,7 @@ class Trial:
         return self._attempt(0)
 
     @cached_property
-    def expected(self) -> Outputs:
+    def expected(self) -> dict[Place, Any]:
         """The reference's outputs for the same input."""
         return self._expect(0)
 
@@ -132,7 +136,7 @@ class Trial:
     @cached_property
     def late(self) -> LateCall | None:
         """The candidate's call where copies to the host are late, None if it makes none."""
-        if not self.first.unwaited_copies or self.operation.sequence is not None:
+        if not self.first.unwaited_copies or not self.operation.call.takes_arguments:
             return None
         return call_with_late_copies(self.operation, self.function, self.prepare(0), self.device)
 
@@ -142,7 +146,7 @@ class Trial:
         return self._attempt(1)
 
     @cached_property
-    def expected_poisoned(self) -> Outputs:
+    def expected_poisoned(self) -> dict[Place, Any]:
         """The reference's outputs for the other stale pattern."""
         return self._expect(1)
 
@@ -150,26 +154,21 @@ class Trial:
         call, fill = self.prepare(pattern), FILLS[pattern]
         return attempt(self.operation, self.function, call, fill, self.device, waiting=waiting)
 
-    def _expect(self, pattern: int) -> Outputs:
+    def _expect(self, pattern: int) -> dict[Place, Any]:
         call = self.prepare(pattern)
-        if self.operation.for_reference is not None:
-            self.operation.for_reference(call)
-        result = self.operation.run(self.reference, call)
+        if self.operation.contract.for_reference is not None:
+            self.operation.contract.for_reference(call)
+        result = self.operation.call.run(self.reference, call)
         if isinstance(result, Transcript) and result.error is not None:
             raise result.error
-        return self.operation.outputs(call, result)
-
-
-def field_root(name: str) -> str:
-    """The field without the index of its child: `[1].seq_lens` is `[].seq_lens`."""
-    return f"[]{name[name.index(']') + 1 :]}" if name.startswith("[") else name
+        return by_place(self.operation.call.outputs(call, result))
 
 
 def digest(outputs: Outputs) -> str:
     """Hash of all outputs: values, shapes and types."""
     state = hashlib.blake2b(digest_size=8)
     for name, value in outputs.items():
-        state.update(name.encode())
+        state.update(str(name).encode())
         if isinstance(value, torch.Tensor):
             state.update(f"{value.dtype}{tuple(value.shape)}".encode())
             plain = value.detach().cpu()  # numpy has no bfloat16 and the like

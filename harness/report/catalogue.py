@@ -39,18 +39,18 @@ class Entry(NamedTuple):
     @property
     def place(self) -> str:
         """Where `optimized` computes it."""
-        if self.operation.shared:
-            return f"shared by both packages: {self.operation.shared}"
-        return "host and device" if self.operation.kernels else "host"
+        if self.operation.built_in.shared:
+            return f"shared by both packages: {self.operation.built_in.shared}"
+        return "host and device" if self.operation.built_in.kernels else "host"
 
 
 def entry_of(operation: Operation) -> Entry:
     """The operation's entry; one case is judged to see which oracles apply."""
-    cases = list(operation.boundaries())
+    cases = list(operation.inputs.boundaries())
     offer = offered_by(reference, operation)
     checks = judge(Trial(operation, cases[0][1], offer, offer, "cpu")).checks
     used = {name for name, count in zip(ORACLES, checks, strict=True) if count} | {"process"}
-    names = operation.sequence.parts if operation.sequence else (operation.name,)
+    names = operation.call.names(operation.name)
     return Entry(
         operation,
         tuple(member for name in names for member in _members(name)),
@@ -120,8 +120,8 @@ def _section(entry: Entry) -> str:
         f"SPEC section {operation.section}: {operation.summary}. In `optimized`: {entry.place}.",
         "",
     ]
-    if operation.sequence:
-        used = ", ".join(f"`{name}`" for name in operation.sequence.parts)
+    if operation.inputs.machine is not None:
+        used = ", ".join(f"`{name}`" for name in operation.call.names(operation.name))
         lines += [f"A sequence of steps through {used}.", ""]
     else:
         for member in entry.members:
@@ -129,8 +129,8 @@ def _section(entry: Entry) -> str:
     lines.append(f"- Oracles: {', '.join(entry.oracles)}")
     lines.append(f"- Boundaries: {'; '.join(entry.boundaries)}")
     faults = [
-        f"{name} ({fault.error.__name__} on `{fault.field}`)"
-        for name, fault in operation.faults.items()
+        f"{name} ({fault.error.__name__} on `{fault.named}`)"
+        for name, fault in operation.inputs.faults.items()
     ]
     if faults:
         lines.append(f"- Faults: {'; '.join(faults)}")

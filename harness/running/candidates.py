@@ -19,7 +19,7 @@ import msgspec
 
 from attnproof import reference
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, Lane
-from attnproof.harness.model.operation import Operation, Parts
+from attnproof.harness.model.operation import Operation
 from attnproof.harness.running.errors import UsageError
 
 GROUP = "attnproof.candidates"
@@ -239,40 +239,18 @@ def _is_here(name: str, path: Path) -> bool:
 
 
 def offered_by(module: Any, operation: Operation) -> Any:
-    """The candidate's function or class for the operation, None if it does not offer one.
-
-    For a sequence all names that its steps use: the candidate's where it has them, the
-    reference's otherwise; None if it has none of them. A class needs its methods.
-    """
+    """Return the candidate's part in the operation's call, None if it does not offer it."""
     if withheld(module, operation.name):
         return None
-    if operation.sequence is None:
-        return _whole(module, operation)
-    own = {name: _callable_in(module, name) for name in operation.sequence.parts}
-    own = {name: part for name, part in own.items() if part is not None}
-    if not own:
-        return None
-    others = {name: getattr(reference, name) for name in operation.sequence.parts}
-    return Parts(others | own, tuple(own))
+    names = operation.call.names(operation.name)
+    found = {name: getattr(module, name, None) for name in names}
+    own = {name: part for name, part in found.items() if callable(part)}
+    ours = {name: getattr(reference, name) for name in names}
+    built_in = getattr(module, "__name__", "") in (REFERENCE, OPTIMIZED)
+    return operation.call.offered(own, ours, built_in=built_in)
 
 
 def withheld(module: Any, name: str) -> str:
     """Why the candidate lacks the operation, as its NOT_OFFERED says, "" if it says nothing."""
     reasons = getattr(module, "NOT_OFFERED", None)
     return str(reasons.get(name, "")) if isinstance(reasons, dict) else ""
-
-
-def _whole(module: Any, operation: Operation) -> Any:
-    """A function, or a class with the operation's methods that is not only imported from ours."""
-    found = _callable_in(module, operation.name)
-    if not operation.methods:
-        return found
-    ours = found is getattr(reference, operation.name)
-    if ours and getattr(module, "__name__", "") not in (REFERENCE, OPTIMIZED):
-        return None
-    return found if all(hasattr(found, name) for name in operation.methods) else None
-
-
-def _callable_in(module: Any, name: str) -> Any:
-    found = getattr(module, name, None)
-    return found if callable(found) else None

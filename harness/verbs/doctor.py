@@ -53,9 +53,9 @@ def _optional_packages() -> Iterator[tuple[str, str]]:
     """Packages that only some operations of `optimized` need."""
     from attnproof.harness.operations import ALL
 
-    for name in sorted({operation.package for operation in ALL.values()} - {""}):
+    for name in sorted({operation.built_in.package for operation in ALL.values()} - {""}):
         installed = package_version(name) if find_spec(name) else None
-        waiting = ", ".join(op.name for op in ALL.values() if op.package == name)
+        waiting = ", ".join(op.name for op in ALL.values() if op.built_in.package == name)
         missing = f"{name} is not installed: what needs it stays unverified ({waiting})"
         yield ("ok", f"{name} {installed}") if installed else ("note", missing)
 
@@ -75,7 +75,7 @@ def _round_trip(candidate_name: str, operation_name: str) -> str:
 
     warm_up()
     operation = ALL[operation_name]
-    _, case = next(iter(operation.boundaries()))
+    _, case = next(iter(operation.inputs.boundaries()))
     try:
         worker = Worker(
             resolve([candidate_name], "auto")[0],

@@ -63,8 +63,8 @@ def _offer(candidate: Candidate, operation: Operation, offered: bool) -> str:
     if not offered:
         return "not offered"
     if candidate.kernels_only:
-        return "kernels" if operation.kernels else "host only"
-    return "shared" if operation.shared and candidate.target == OPTIMIZED else "offered"
+        return "kernels" if operation.built_in.kernels else "host only"
+    return "shared" if operation.built_in.shared and candidate.target == OPTIMIZED else "offered"
 
 
 def _operations(entries: list[Entry], offers: dict[str, dict[str, str]]) -> Table:
@@ -79,7 +79,7 @@ def _operations(entries: list[Entry], offers: dict[str, dict[str, str]]) -> Tabl
             operation.summary,
             _letters(entry),
             str(len(entry.boundaries)),
-            str(len(operation.faults)),
+            str(len(operation.inputs.faults)),
             *(offered[operation.name].partition(":")[0] for offered in offers.values()),
         )
     table.caption = (
@@ -122,7 +122,9 @@ def _print_entry(console: Console, entry: Entry, offers: dict[str, dict[str, str
         table.add_row(name, offered[operation.name])
     table.add_row("oracles", ", ".join(entry.oracles))
     table.add_row("boundaries", "\n".join(entry.boundaries))
-    faults = [f"{name}: {f.error.__name__} on {f.field}" for name, f in operation.faults.items()]
+    faults = [
+        f"{name}: {f.error.__name__} on {f.named}" for name, f in operation.inputs.faults.items()
+    ]
     table.add_row("faults", "\n".join(faults) or "none")
     console.print(table)
     console.print()

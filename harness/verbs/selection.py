@@ -67,5 +67,5 @@ def check_case(case: Case, where: str) -> None:
     """UsageError for a case of an operation, or with a fault, that is not known."""
     if case.operation not in ALL:
         raise UsageError(f"{where}: no operation {case.operation!r}")
-    if case.fault and case.fault not in ALL[case.operation].faults:
+    if case.fault and case.fault not in ALL[case.operation].inputs.faults:
         raise UsageError(f"{where}: {case.operation} has no fault {case.fault!r}")

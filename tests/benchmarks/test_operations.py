@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from attnproof.harness.timing.plan.timetable import TimedCase
-from attnproof.harness.timing.process.binding import bind, is_spent
+from attnproof.harness.timing.process.binding import is_spent
 from attnproof.harness.timing.process.counters import count
 
 _ROUNDS_OF_SPENT_CALLS = 40
@@ -21,7 +21,7 @@ def test_speed(timed: TimedCase, name: str, entrants: Any, benchmark: Any) -> No
     operation, function = timed.operation, contestant.function(timed)
 
     def make() -> Any:
-        return bind(operation, function, operation.prepare(timed.case, 0, "cpu"))
+        return operation.call.bind(function, operation.call.prepare(timed.case, 0, "cpu"))
 
     benchmark.group = group = f"{operation.name}, {timed.workload.name}"
     benchmark.extra_info |= {
@@ -32,7 +32,7 @@ def test_speed(timed: TimedCase, name: str, entrants: Any, benchmark: Any) -> No
     }
     thunk = _ready(make, deviations)
     benchmark.extra_info["costs"] = msgspec.to_builtins(count(make, "cpu"))
-    if is_spent(operation, function, operation.prepare(timed.case, 0, "cpu")):
+    if is_spent(operation, function, operation.call.prepare(timed.case, 0, "cpu")):
         benchmark.pedantic(
             lambda call: call(),
             setup=lambda: ((make(),), {}),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles.late_copies import call_with_late_copies
 
@@ -31,12 +32,12 @@ def test_a_subclass_and_its_fields_survive(package, make_metadata):
 @pytest.mark.spec("E40: published code hands out such copies")
 def test_no_copy_is_handed_out_before_it_has_arrived(package):
     operation = ALL[NAME]
-    call = operation.prepare(dict(operation.boundaries())["SPEC example"], 0, "cpu")
+    call = operation.call.prepare(dict(operation.inputs.boundaries())["SPEC example"], 0, "cpu")
     made = call_with_late_copies(operation, getattr(package, NAME), call, "cpu")
     assert made.error is None
-    assert made.outputs["query_start_loc"].tolist() == [0, 1, 3, 4]
-    assert made.outputs["query_start_loc_cpu"].tolist() == [0, 1, 3, 4]
-    assert made.outputs["max_query_len"] == 2
+    assert made.outputs[Place("query_start_loc")].tolist() == [0, 1, 3, 4]
+    assert made.outputs[Place("query_start_loc_cpu")].tolist() == [0, 1, 3, 4]
+    assert made.outputs[Place("max_query_len")] == 2
 
 
 @pytest.mark.spec("E41: a batch without requests raises RuntimeError")

@@ -72,5 +72,5 @@ def test_every_worked_example_and_erratum_is_quoted_by_a_test(passage):
 def test_every_name_is_in_both_packages_and_verified(name):
     assert name in reference.__all__
     assert name in optimized.__all__
-    parts = {part for op in ALL.values() if op.sequence for part in op.sequence.parts}
+    parts = {part for op in ALL.values() for part in op.call.names(op.name)}
     assert name in ALL or name in parts or name in WITHOUT_BEHAVIOUR

@@ -66,8 +66,8 @@ class CacheWrite:
             far_memory.fill_near_blocks(self._far, torch.from_numpy(self.before))
 
     @property
-    def args(self) -> list[Any]:
-        """The arguments of `reshape_and_cache_flash`."""
+    def args(self) -> dict[str, Any]:
+        """Arguments of `reshape_and_cache_flash` by parameter name."""
         tensors = self.arena.tensors
         if self._far is None:
             caches = [cache.tensor(tensors[cache.name]) for cache in (self._cache, self._other)]
@@ -75,12 +75,15 @@ class CacheWrite:
             caches = [self._far, self._far]
         scales = tensors[SCALES].view(torch.float32)
         kv_cache_dtype = {"float8_e4m3fn": "fp8", "uint8": "fp8_e4m3"}.get(self._cache.dtype)
-        return [
-            *(tensors[name].view(self.dtype) for name in (KEY, VALUE)),
-            *(cache[half] for half, cache in enumerate(caches)),
-            *(tensors[SLOTS], kv_cache_dtype or "auto"),
-            *(scales[:1], scales[1:].reshape(())),
-        ]
+        return {
+            **{name: tensors[name].view(self.dtype) for name in (KEY, VALUE)},
+            "key_cache": caches[0][0],
+            "value_cache": caches[1][1],
+            SLOTS: tensors[SLOTS],
+            "kv_cache_dtype": kv_cache_dtype or "auto",
+            "k_scale": scales[:1],
+            "v_scale": scales[1:].reshape(()),
+        }
 
     def words(self) -> torch.Tensor:
         """(2, num_blocks, B, Hkv, D): what the cache holds now, as integers, NaN as one code."""
@@ -96,7 +99,7 @@ class CacheWrite:
     def element_offsets(self) -> np.ndarray:
         """Where each slot's first element lies in its half of the cache, in elements."""
         slots = np.arange(self._cache.num_blocks * self._cache.block_size)
-        strides = self.args[2].stride()
+        strides = self.args["key_cache"].stride()
         size = self._cache.block_size
         blocks = slots // size
         if self._far is not None:

@@ -1,4 +1,4 @@
-"""The operation of SPEC.md section 8 that writes new keys and values to the cache.
+"""Operation of SPEC.md section 8: new keys and values are written to the cache.
 
 Bug classes: slot -1 taken for the last slot (K16), offsets of 32 bits (K15), a kernel's
 tile that repeats the first one (K19), keys for values, strides of another layout.
@@ -7,6 +7,7 @@ tile that repeats the first one (K19), keys for values, strides of another layou
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ from attnproof.harness.model.operation import (
     BuiltIn,
     Call,
     Contract,
+    Facts,
     FunctionCall,
     Inputs,
     Operation,
@@ -67,7 +69,12 @@ _PLAIN: dict[str, Any] = {
 _SCALE = st.sampled_from((1.0, 0.5, 0.3, 2.0, 0.0123, 448.0, 1e-6))
 _TOKENS_OF_A_STEP = 96
 _TOKENS_TIMED = 300
-"""Each has a block of its own, at worst, of 64 KiB."""
+"""Most tokens of a timed batch. Each may need a block of its own, of 64 KiB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CacheWriteFacts(Facts):
+    write: CacheWrite
 
 
 def _case(batch: Batch, **params: Any) -> Case:
@@ -141,7 +148,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 def _last_slots() -> Iterator[tuple[str, Case]]:
     for size in (1, 3, 16, 256):
-        # With an odd highest block the last slot of the cache would be nobody's.
+        # An odd highest block would leave the last slot of the cache without a request.
         ends = make_batch([2, 1], [size - 1, 2 * size - 1], size)
         yield f"ends of blocks of {size}", _case(ends)
         yield f"ends of blocks of {size}, blocks first", _case(ends, layout=2, unwritten=[1])
@@ -188,7 +195,7 @@ def _elements(batch: Batch) -> Iterator[tuple[str, Case]]:
 
 
 def _far() -> Iterator[tuple[str, Case]]:
-    """Elements at both ends of a cache of more than 2**31."""
+    """Yield writes to both ends of a cache of more than 2**31 elements."""
     batch = make_batch([3, 5, 2], [2, 0, 9], 4, order="descending", padded_tokens=1)
     for cache in CACHES:
         name = f"element offsets beyond 2**31, {cache} (K15)"
@@ -209,7 +216,7 @@ def _large() -> Iterator[tuple[str, Case]]:
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:
-    """The step's first tokens; each request writes as an engine has it."""
+    """Yield the first tokens of an engine step."""
     left, queries = _TOKENS_OF_A_STEP, []
     for query_len in batch.query_lens:
         queries.append(min(left, query_len))
@@ -218,7 +225,7 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
 
 
 def _timed(batch: Batch) -> Iterator[Case]:
-    """Llama's keys and values, of batches whose blocks fit into a small cache."""
+    """Yield keys and values of Llama's shape if the batch's blocks fit into a small cache."""
     if batch.num_tokens <= _TOKENS_TIMED:
         yield _case(batch, **MODELS[0].cache, rows=1)
 
@@ -235,18 +242,18 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         made.args,
         arena=made.arena,
         written=frozenset({CACHE, OTHER}),
-        facts={"write": made, "block_size": batch_of(case).block_size},
+        facts=_CacheWriteFacts(write=made, block_size=batch_of(case).block_size),
     )
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
-    words = call.facts["write"].words()
+    words = call.facts.write.words()
     return {"result": result, KEY_CACHE: words[0], VALUE_CACHE: words[1]}
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Reads every token back by its slot, and looks at every slot that is no token's."""
-    made: CacheWrite = call.facts["write"]
+    """Read every token back by its slot, and check that all other slots are unchanged."""
+    made: CacheWrite = call.facts.write
     live = np.flatnonzero(made.slots >= 0)
     slots = made.slots[live]
     for half, name in enumerate(HALVES):
@@ -268,8 +275,8 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Every token that has a slot is read back through its request's block table."""
-    made: CacheWrite = call.facts["write"]
+    """Read every token that has a slot back through its request's block table."""
+    made: CacheWrite = call.facts.write
     expected = expected_tokens_uncached(made.batch)
     tokens = np.flatnonzero(made.slots[: len(expected.requests)] >= 0)
     for half, name in enumerate(HALVES):
@@ -281,12 +288,12 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
 _CODE = np.arange(0x7F)
 _EXPONENT = np.maximum(_CODE >> 3, 1)
 _MAGNITUDES = ((_CODE & 7) + 8 * (_CODE >= 8)) * 2.0 ** (_EXPONENT - 10.0)
-"""What the codes 0 to 0x7E stand for: three bits of mantissa, bias 7, subnormals below 8."""
+"""Values of the codes 0 to 0x7E: three bits of mantissa, bias 7, subnormals below 8."""
 _MIDDLES = (_MAGNITUDES[1:] + _MAGNITUDES[:-1]) / 2
 
 
 def _is_nearest(codes: np.ndarray, bits: np.ndarray, made: CacheWrite, half: int) -> np.ndarray:
-    """Whether each code is that of its number over the scale, found by search."""
+    """Return True for each code that is nearest to its number divided by the scale, by search."""
     numbers = torch.from_numpy(np.ascontiguousarray(bits)).view(made.dtype).float().numpy()
     with np.errstate(all="ignore"):
         scaled = numbers / np.float32(made.scales[half])
@@ -294,7 +301,7 @@ def _is_nearest(codes: np.ndarray, bits: np.ndarray, made: CacheWrite, half: int
     magnitude = np.where(nan, 0, np.abs(scaled)).astype(np.float64)
     below = np.searchsorted(_MIDDLES, magnitude, side="left")
     above = np.searchsorted(_MIDDLES, magnitude, side="right")
-    nearest = np.where(below % 2, above, below)  # a tie lies between the two; the even one
+    nearest = np.where(below % 2, above, below)  # a tie is between two codes: take the even one
     nearest = nearest + 0x80 * np.signbit(scaled)
     right: np.ndarray = np.where(nan, codes & 0x7F == 0x7F, codes == nearest)
     return right

@@ -1,4 +1,4 @@
-"""What became of the keys and values of a cache write, in words."""
+"""Diagnosis of a cache write: the likely mistake, in words."""
 
 from __future__ import annotations
 
@@ -11,49 +11,51 @@ from attnproof.harness.cases.layers.attention import as_words
 from attnproof.harness.cases.layers.cache_write import CacheWrite
 from attnproof.harness.cases.memory.far_memory import FAR
 from attnproof.harness.model.operation import Call
+from attnproof.harness.model.place import Place
 
 _HALVES = ("key_cache", "value_cache")
 
 
-def diagnose_cache_write(call: Call, field: str, expected: Any, got: Any) -> str:
-    """From which slots are wrong and whose content they have to the likely mistake."""
-    if field not in _HALVES or not isinstance(got, torch.Tensor) or got.shape != expected.shape:
+def diagnose_cache_write(call: Call, place: Place, expected: Any, got: Any) -> str:
+    """Infer the likely mistake from the wrong slots and their content."""
+    comparable = isinstance(got, torch.Tensor) and got.shape == expected.shape
+    if place.field not in _HALVES or not comparable:
         return ""
-    seen = _Seen(call, _HALVES.index(field), expected, got)
-    for look in (_wrapped, _stray, _not_written, _of_another, _encoded):
-        text = look(seen)
+    written = _Written(call, _HALVES.index(place.field), expected, got)
+    for rule in (_wrapped, _stray, _not_written, _of_another, _encoded):
+        text = rule(written)
         if text:
             return text
     return "wrong elements of a token"
 
 
-class _Seen:
+class _Written:
     """One half of the cache after the call, slot by slot."""
 
     def __init__(self, call: Call, half: int, expected: torch.Tensor, got: torch.Tensor) -> None:
-        self.made: CacheWrite = call.facts["write"]
+        self.made: CacheWrite = call.facts.write
         self.half = half
         rows = expected.shape[0] * expected.shape[1]
         self.right = expected.cpu().numpy().reshape(rows, -1)
         self.got = got.cpu().numpy().reshape(rows, -1)
         self.before = self.made.before[half].reshape(rows, -1)
         self.tokens = np.flatnonzero(self.made.slots >= 0)
-        """Tokens that are written; `slots` are theirs."""
+        """Tokens that have a slot; `slots` has their slots."""
         self.slots = self.made.slots[self.tokens]
         bad = (self.got != self.right).any(axis=1)
         self.stray = np.setdiff1d(np.flatnonzero(bad), self.slots)
-        """Slots of no token that changed."""
+        """Changed slots that no token has."""
         self.wrong = np.flatnonzero(bad[self.slots])
-        """Which of the tokens have the wrong content."""
+        """Indices into `tokens` of those with wrong content."""
 
     def unwritten(self) -> np.ndarray:
-        """For each wrong token, whether its slot is as it was."""
+        """Return True for each wrong token whose slot is unchanged."""
         slots = self.slots[self.wrong]
         unwritten: np.ndarray = np.all(self.got[slots] == self.before[slots], axis=1)
         return unwritten
 
     def stored(self, half: int, scales: tuple[float, float] | None = None) -> np.ndarray:
-        """Rows of all tokens' keys or values as the cache would hold them."""
+        """Return the rows of all tokens' keys or values as the cache must hold them."""
         given = self.made.given[half]
         if self.made.quantised:
             scale = (scales or self.made.scales)[half]
@@ -63,41 +65,41 @@ class _Seen:
         return np.reshape(given, (len(given), -1))
 
 
-def _wrapped(seen: _Seen) -> str:
-    """Only tokens whose elements lie beyond 2**31 are not where they belong."""
-    offsets = seen.made.element_offsets()
-    last = seen.got.shape[1] - 1
-    far = offsets[seen.slots] + last >= FAR
-    if not far.any() or not len(seen.wrong):
+def _wrapped(written: _Written) -> str:
+    """Detect that only tokens with elements beyond 2**31 are wrong."""
+    offsets = written.made.element_offsets()
+    last = written.got.shape[1] - 1
+    far = offsets[written.slots] + last >= FAR
+    if not far.any() or not len(written.wrong):
         return ""
-    return "32-bit overflow" if set(seen.wrong) <= set(np.flatnonzero(far)) else ""
+    return "32-bit overflow" if set(written.wrong) <= set(np.flatnonzero(far)) else ""
 
 
-def _stray(seen: _Seen) -> str:
-    if not len(seen.stray):
+def _stray(written: _Written) -> str:
+    if not len(written.stray):
         return ""
-    without = len(seen.made.slots) - len(seen.tokens)
-    if without and set(seen.stray) == {len(seen.got) - 1}:
+    without = len(written.made.slots) - len(written.tokens)
+    if without and set(written.stray) == {len(written.got) - 1}:
         return "slot -1 taken for the last slot of the cache"
-    if without and 0 in seen.stray and not len(seen.wrong):
+    if without and 0 in written.stray and not len(written.wrong):
         return "a token without a slot written all the same"
-    if len(seen.wrong) and seen.unwritten().any():
+    if len(written.wrong) and written.unwritten().any():
         return "written to another slot"
     return "a slot changed that no token has"
 
 
-def _not_written(seen: _Seen) -> str:
-    if not seen.unwritten().all():
+def _not_written(written: _Written) -> str:
+    if not written.unwritten().all():
         return ""
-    if len(seen.wrong) == len(seen.slots) > 1:
-        return f"{('keys', 'values')[seen.half]} not written"
+    if len(written.wrong) == len(written.slots) > 1:
+        return f"{('keys', 'values')[written.half]} not written"
     return "token not written"
 
 
-def _of_another(seen: _Seen) -> str:
-    """Rows that are another token's, or the other half's, or this token's in disorder."""
-    tokens, got = seen.tokens[seen.wrong], seen.got[seen.slots[seen.wrong]]
-    mine, other = seen.stored(seen.half), seen.stored(1 - seen.half)
+def _of_another(written: _Written) -> str:
+    """Detect rows of another token, of the other half, or of this token in another order."""
+    tokens, got = written.tokens[written.wrong], written.got[written.slots[written.wrong]]
+    mine, other = written.stored(written.half), written.stored(1 - written.half)
     if (got == other[tokens]).all():
         return "keys and values exchanged"
     if all((row == mine).all(axis=1).any() for row in got):
@@ -107,21 +109,21 @@ def _of_another(seen: _Seen) -> str:
     return ""
 
 
-def _encoded(seen: _Seen) -> str:
-    """What fp8 codes say about how they were made."""
-    made = seen.made
+def _encoded(written: _Written) -> str:
+    """Detect a wrong conversion to fp8 by its codes."""
+    made = written.made
     if not made.quantised:
         return ""
-    tokens, got = seen.tokens[seen.wrong], seen.got[seen.slots[seen.wrong]]
+    tokens, got = written.tokens[written.wrong], written.got[written.slots[written.wrong]]
     k_scale, v_scale = made.scales
     for scales, text in (
         ((1.0, 1.0), "not divided by the scale"),
         ((1 / k_scale, 1 / v_scale), "multiplied by the scale"),
         ((v_scale, k_scale), "the other half's scale"),
     ):
-        if (got == seen.stored(seen.half, scales)[tokens]).all():
+        if (got == written.stored(written.half, scales)[tokens]).all():
             return text
-    right = seen.right[seen.slots[seen.wrong]]
+    right = written.right[written.slots[written.wrong]]
     differ = got != right
     codes, wanted = got[differ].astype(int) & 0x7F, right[differ].astype(int) & 0x7F
     if (wanted == 0x7F).all():

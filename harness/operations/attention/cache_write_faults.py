@@ -1,54 +1,48 @@
-"""Malformed arguments of a cache write, each with the error that it must get."""
+"""Malformed arguments of a cache write, each with the error that it must raise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from attnproof.harness.cases.layers.cache_write import CACHES, SLOTS
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Call, Fault
+from attnproof.harness.model.operation import Fault
+from attnproof.harness.operations.attention.faults import (
+    KEY_CACHE,
+    VALUE_CACHE,
+    PairFault,
+    elsewhere,
+)
 from attnproof.harness.operations.shared.metadata import batch_of, wrong_type
 from attnproof.reference.interface import MetadataError
 
-KEY_CACHE, VALUE_CACHE = "key_cache", "value_cache"
 _OTHER = {torch.float16: torch.bfloat16, torch.bfloat16: torch.float16}
-_POSITIONS = ("key", "value", KEY_CACHE, VALUE_CACHE, SLOTS, "kv_cache_dtype", "k_scale", "v_scale")
 
 
-def _change(
-    field: str,
-    change: Callable[[Any], Any],
+def _pair(
+    parameter: str,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    second: str,
     applies: Callable[[Case], bool] = lambda _: True,
-    *,
-    error: type[Exception] = MetadataError,
-    also: str = "",
-    cpu_only: bool = False,
 ) -> Fault:
-    """The argument `field`, and `also` the same way, replaced by what `change` makes of it."""
-
-    def spoil(call: Call) -> None:
-        for name in filter(None, (field, also)):
-            position = _POSITIONS.index(name)
-            call.args[position] = change(call.args[position])
-
-    return Fault(field=field, spoil=spoil, error=error, applies=applies, cpu_only=cpu_only)
+    return PairFault(parameter, change, applies=applies, second=second)
 
 
-def _beyond(call: Call) -> None:
-    """The last token's slot is the first that the cache does not have."""
-    cache, slots = call.args[2], call.args[4].clone()
-    slots[-1] = cache.shape[0] * cache.shape[1]
-    call.args[4] = slots
+def _both_caches(
+    change: Callable[[torch.Tensor], torch.Tensor],
+    applies: Callable[[Case], bool] = lambda _: True,
+) -> Fault:
+    """Return a fault that changes both halves of the cache; the error names `key_cache`."""
+    return _pair(KEY_CACHE, change, VALUE_CACHE, applies)
 
 
-def _below(call: Call) -> None:
-    slots = call.args[4].clone()
-    slots[-1] = -2
-    call.args[4] = slots
+def _with_last_slot(slots: torch.Tensor, value: int) -> torch.Tensor:
+    slots = slots.clone()
+    slots[-1] = value
+    return slots
 
 
 def _has_slots(case: Case) -> bool:
@@ -74,89 +68,87 @@ def _has_wide_heads(case: Case) -> bool:
 
 
 def _heads_inside(cache: torch.Tensor) -> torch.Tensor:
-    """The cache with its heads next to each other, so that none is dense."""
+    """Return the cache with its heads next to each other, so that none is dense."""
     return cache.transpose(2, 3).contiguous().transpose(2, 3)
 
 
-def _elsewhere(tensor: torch.Tensor) -> torch.Tensor:
-    """On a device that no case runs on."""
-    return tensor.to("meta")
-
-
-def _spelt(
+def _format(
     kv_cache_dtype: Any,
+    field: str = "",
     error: type[Exception] = MetadataError,
     applies: Callable[[Case], bool] = lambda _: True,
 ) -> Fault:
-    return _change("kv_cache_dtype", lambda _: kv_cache_dtype, applies, error=error)
+    return Fault("kv_cache_dtype", lambda _: kv_cache_dtype, field, error, applies)
 
 
 FAULTS = {
     **{
-        f"{field} of another type": wrong_type(_POSITIONS.index(field), field)
-        for field in ("key", "value", KEY_CACHE, VALUE_CACHE, SLOTS)
+        f"{name} of another type": wrong_type(name)
+        for name in ("key", "value", KEY_CACHE, VALUE_CACHE, SLOTS)
     },
     **{
-        f"{field} of another type": wrong_type(_POSITIONS.index(field), field, _is_fp8)
-        for field in ("k_scale", "v_scale")
+        f"{name} of another type": wrong_type(name, applies=_is_fp8)
+        for name in ("k_scale", "v_scale")
     },
-    "flat keys": _change("key", lambda key: key.flatten(1)),
-    "float32 keys": _change("key", lambda key: key.float()),
-    "float32 values": _change("value", lambda value: value.float()),
-    "values of another dtype": _change(
-        "value",
-        lambda value: value.to(_OTHER[value.dtype]),
+    "flat keys": Fault("key", lambda key: key.flatten(1)),
+    "float32 keys": Fault("key", lambda key: key.float()),
+    "float32 values": Fault("value", lambda value: value.float()),
+    "values of another dtype": Fault("value", lambda value: value.to(_OTHER[value.dtype])),
+    "values of more heads": Fault("value", lambda value: torch.cat([value, value], dim=1)),
+    "values of larger heads": Fault("value", lambda value: torch.cat([value, value], dim=2)),
+    "one key less than slots": Fault(
+        "key", lambda key: key[:-1], applies=_has_slots_and_no_more_rows
     ),
-    "values of more heads": _change("value", lambda value: torch.cat([value, value], dim=1)),
-    "values of larger heads": _change("value", lambda value: torch.cat([value, value], dim=2)),
-    "one key less than slots": _change("key", lambda key: key[:-1], _has_slots_and_no_more_rows),
-    "one value less than slots": _change(
-        "value", lambda value: value[:-1], _has_slots_and_no_more_rows
+    "one value less than slots": Fault(
+        "value", lambda value: value[:-1], applies=_has_slots_and_no_more_rows
     ),
-    "one row of both less than slots": _change(
-        "key", lambda given: given[:-1], _has_slots_and_no_more_rows, also="value"
+    "one row of both less than slots": _pair(
+        "key", lambda given: given[:-1], "value", _has_slots_and_no_more_rows
     ),
-    "caches of the other 16-bit dtype": _change(
-        KEY_CACHE,
-        lambda cache: cache.view(_OTHER[cache.dtype]),
-        _is_auto,
-        also=VALUE_CACHE,
+    "caches of the other 16-bit dtype": _both_caches(
+        lambda cache: cache.view(_OTHER[cache.dtype]), _is_auto
     ),
-    "cache of keys and values": _change(KEY_CACHE, lambda cache: cache[None]),
-    "caches of other heads": _change(KEY_CACHE, lambda cache: cache[:, :, :0], also=VALUE_CACHE),
-    "caches of smaller heads": _change(KEY_CACHE, lambda cache: cache[..., :-1], also=VALUE_CACHE),
-    "value cache of other heads": _change(VALUE_CACHE, lambda cache: cache[..., :-1]),
-    "caches without slots": _change(KEY_CACHE, lambda cache: cache[:, :0], also=VALUE_CACHE),
-    "fewer blocks of values": _change(VALUE_CACHE, lambda cache: cache[:-1]),
-    "values in smaller blocks": _change(
-        VALUE_CACHE, lambda cache: cache[:, :-1], lambda case: batch_of(case).block_size > 1
+    "cache of keys and values": Fault(KEY_CACHE, lambda cache: cache[None]),
+    "caches of other heads": _both_caches(lambda cache: cache[:, :, :0]),
+    "caches of smaller heads": _both_caches(lambda cache: cache[..., :-1]),
+    "value cache of other heads": Fault(VALUE_CACHE, lambda cache: cache[..., :-1]),
+    "caches without slots": _both_caches(lambda cache: cache[:, :0]),
+    "fewer blocks of values": Fault(VALUE_CACHE, lambda cache: cache[:-1]),
+    "values in smaller blocks": Fault(
+        VALUE_CACHE, lambda cache: cache[:, :-1], applies=lambda case: batch_of(case).block_size > 1
     ),
-    "key cache strided in its heads": _change(KEY_CACHE, _heads_inside, _has_wide_heads),
-    "value cache strided in its heads": _change(VALUE_CACHE, _heads_inside, _has_wide_heads),
-    "value cache of another dtype": _change(
+    "key cache strided in its heads": Fault(KEY_CACHE, _heads_inside, applies=_has_wide_heads),
+    "value cache strided in its heads": Fault(VALUE_CACHE, _heads_inside, applies=_has_wide_heads),
+    "value cache of another dtype": Fault(
         VALUE_CACHE,
         lambda cache: cache.view(torch.int16 if cache.element_size() == 2 else torch.int8),
     ),
-    "float32 caches": _change(KEY_CACHE, lambda cache: cache[:1].float(), also=VALUE_CACHE),
-    "fp8 written as it is": replace(_spelt("auto", applies=_is_fp8), field=KEY_CACHE),
-    "keys written as fp8": replace(_spelt("fp8", applies=_is_auto), field=KEY_CACHE),
-    "a format that is not specified": _spelt("fp8_e5m2"),
-    "no format": _spelt(None, TypeError),
-    "an empty format": _spelt(""),
-    "2-D slots": _change(SLOTS, lambda slots: slots[None]),
-    "float slots": _change(SLOTS, lambda slots: slots.double()),
+    "float32 caches": _both_caches(lambda cache: cache[:1].float()),
+    "fp8 written as it is": _format("auto", KEY_CACHE, applies=_is_fp8),
+    "keys written as fp8": _format("fp8", KEY_CACHE, applies=_is_auto),
+    "a format that is not specified": _format("fp8_e5m2"),
+    "no format": _format(None, error=TypeError),
+    "an empty format": _format(""),
+    "2-D slots": Fault(SLOTS, lambda slots: slots[None]),
+    "float slots": Fault(SLOTS, lambda slots: slots.double()),
     "slot beyond the cache": Fault(
-        field=SLOTS, spoil=_beyond, error=MetadataError, applies=_has_slots, cpu_only=True
+        SLOTS,
+        lambda slots, cache: _with_last_slot(slots, cache.shape[0] * cache.shape[1]),
+        applies=_has_slots,
+        cpu_only=True,
+        given=(KEY_CACHE,),
     ),
     "slot below -1": Fault(
-        field=SLOTS, spoil=_below, error=MetadataError, applies=_has_slots, cpu_only=True
+        SLOTS, lambda slots: _with_last_slot(slots, -2), applies=_has_slots, cpu_only=True
     ),
-    "no scale of the keys": _change("k_scale", lambda _: None, _is_fp8, error=TypeError),
-    "scale for each head": _change("k_scale", lambda scale: scale.reshape(1).repeat(2), _is_fp8),
-    "no element in a scale": _change("v_scale", lambda scale: scale.reshape(1)[:0], _is_fp8),
-    "float64 scale": _change("v_scale", lambda scale: scale.double(), _is_fp8),
-    **{f"{field} on another device": _change(field, _elsewhere) for field in ("value", SLOTS)},
-    "key cache on another device": _change(KEY_CACHE, _elsewhere),
-    "value cache on another device": _change(VALUE_CACHE, _elsewhere),
-    "scale on another device": _change("k_scale", _elsewhere, _is_fp8),
+    "no scale of the keys": Fault("k_scale", lambda _: None, error=TypeError, applies=_is_fp8),
+    "scale for each head": Fault(
+        "k_scale", lambda scale: scale.reshape(1).repeat(2), applies=_is_fp8
+    ),
+    "no element in a scale": Fault("v_scale", lambda scale: scale.reshape(1)[:0], applies=_is_fp8),
+    "float64 scale": Fault("v_scale", lambda scale: scale.double(), applies=_is_fp8),
+    **{f"{name} on another device": Fault(name, elsewhere) for name in ("value", SLOTS)},
+    "key cache on another device": Fault(KEY_CACHE, elsewhere),
+    "value cache on another device": Fault(VALUE_CACHE, elsewhere),
+    "scale on another device": Fault("k_scale", elsewhere, applies=_is_fp8),
 }

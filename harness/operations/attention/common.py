@@ -1,8 +1,9 @@
-"""What the two operations of attention over pages share: cases, calls, outputs, invariants."""
+"""Cases, calls, outputs and invariants of the two operations of attention over pages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -31,7 +32,7 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
 from attnproof.harness.consumer.attention import attention_violations
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Outputs, Violation
+from attnproof.harness.model.operation import Call, Facts, Outputs, Violation
 
 LAYER: dict[str, Any] = PLAIN | {
     "k_scale": 1.0,
@@ -46,13 +47,13 @@ LAYER: dict[str, Any] = PLAIN | {
 }
 """Parameters of a call of the simplest layer: no window, no cap, scale 1 / sqrt(head size).
 
-`missing[r]` is how many tokens request r's sequence is shorter than the batch says, down to
-none at all, so that queries lie before its first key.
+`missing[r]` is the number of tokens by which the sequence of request r is shorter than in
+the batch. A sequence may lose all of them: its queries then have positions below 0.
 """
 HEAD_SIZES = (32, 64, 40, 72, 128, 16, 120, 7, 96, 80, 256)
 _MANY_KEYS, _MANY_ELEMENTS = 4, 64
 _HULL_TOKENS = 64
-"""Tokens that the convex hull is looked at for: the first ones and the last ones."""
+"""Number of first tokens, and of last tokens, whose convex hull is checked."""
 
 _WINDOW = st.sampled_from((0, 0, 0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 500))
 _SOFT_CAP = st.sampled_from((0, 0, 0, 1, 30))
@@ -63,7 +64,8 @@ _SCALES = st.sampled_from(((1.0, 1.0), (0.5, 2.0), (0.3, 0.07), (7.0, 1.3)))
 
 @st.composite
 def layers(draw: st.DrawFn) -> dict[str, Any]:
-    """Parameters of a call: mostly one kv head and small heads, which the interpreter can pay."""
+    """Draw the parameters of a call."""
+    # Mostly one kv head and small heads: Triton's interpreter is slow.
     k_scale, v_scale = draw(_SCALES)
     return LAYER | {
         "num_kv_heads": draw(st.sampled_from((1, 1, 1, 1, 2))),
@@ -86,14 +88,14 @@ def layers(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def capped(batch: Batch, queries: int, computed: int, requests: int = 4) -> Batch:
-    """The batch with its first requests and short ones, so that a case stays cheap."""
+    """Return the batch with its first requests, shortened, so that a case stays cheap."""
     query_lens = [min(q, queries) for q in batch.query_lens[:requests]]
     computed_lens = [min(c, computed) for c in batch.computed_lens[:requests]]
     return _with_lengths(batch, query_lens, computed_lens, batch.padded_requests)
 
 
 def shared_batch(query_lens: list[int], computed_lens: list[int], block_size: int) -> Batch:
-    """A batch of long sequences whose requests have most blocks in common, in other orders."""
+    """Return long sequences whose requests have most blocks in common, in different orders."""
     lengths = [q + c for q, c in zip(query_lens, computed_lens, strict=True)]
     counts = [-(-length // block_size) for length in lengths]
     pool = 2 * max(counts)
@@ -108,7 +110,7 @@ def shared_batch(query_lens: list[int], computed_lens: list[int], block_size: in
 def _with_lengths(
     batch: Batch, query_lens: list[int], computed_lens: list[int], padded_requests: int
 ) -> Batch:
-    """The batch with these lengths, its rows' blocks cut to what they need."""
+    """Return the batch with these lengths and as many blocks a row as they need."""
     counts = [
         -(-(q + c) // batch.block_size) for q, c in zip(query_lens, computed_lens, strict=True)
     ]
@@ -128,7 +130,7 @@ def _with_lengths(
 
 
 class Laid:
-    """A case laid out: its batch as it really is, tensors in guarded memory, and what was there.
+    """The batch, the tensors in guarded memory and the initial output of a case.
 
     With `one_each` every row of the batch, padded ones too, is a request with one query.
     """
@@ -168,22 +170,22 @@ class Laid:
 
     @property
     def sliding_window(self) -> int | None:
-        """As an argument."""
+        """Argument `sliding_window`."""
         return self.params["window"] or None
 
     @property
     def soft_cap(self) -> float | None:
-        """As an argument."""
+        """Argument `logits_soft_cap`."""
         return float(self.params["soft_cap"]) or None
 
     @property
     def scale(self) -> float:
-        """As an argument."""
+        """Argument `scale`."""
         return float(self.params["scale"] or self.shape.head_size**-0.5)
 
     @cached_property
     def scales(self) -> dict[str, torch.Tensor | None]:
-        """The scales of an fp8 cache; other caches have none."""
+        """Arguments `k_scale` and `v_scale`, None unless the cache is fp8."""
         if self.shape.cache == "auto":
             return {"k_scale": None, "v_scale": None}
         values = {"k_scale": self.shape.k_scale, "v_scale": self.shape.v_scale}
@@ -192,18 +194,31 @@ class Laid:
             for name, value in values.items()
         }
 
-    def arguments(self) -> dict[str, Any]:
-        """The keyword arguments that both operations have."""
-        return {
-            "max_seq_len": self.max_seq_len,
-            "sliding_window": self.sliding_window,
-            "logits_soft_cap": self.soft_cap,
-            **self.scales,
-            OUT: self.out,
-        }
+    def call(self, rows: tuple[str, ...], **keywords: Any) -> Call:
+        """Return a call with the tensors of `rows` and keywords that one operation alone has."""
+        return Call(
+            {
+                "query": self.query,
+                "key_cache": self.cache[0],
+                "value_cache": self.cache[1],
+                **{name: self.arena.tensors[name] for name in rows},
+                "scale": self.scale,
+            },
+            {
+                **keywords,
+                "max_seq_len": self.max_seq_len,
+                "sliding_window": self.sliding_window,
+                "logits_soft_cap": self.soft_cap,
+                **self.scales,
+                OUT: self.out,
+            },
+            arena=self.arena,
+            written=frozenset({OUT}),
+            facts=AttentionFacts(laid=self),
+        )
 
     def _block_ids(self, pattern: int) -> list[list[int]]:
-        """Blocks as the table names them; of a far cache the upper half lies far above."""
+        """Return the ids in the block table; those of a far cache's upper half are far higher."""
         rows = [[block ^ 1 if pattern else block for block in row] for row in self.batch.blocks]
         if not self.params["far"]:
             return rows
@@ -218,10 +233,19 @@ class Laid:
         return far
 
     def _paged(self) -> PagedCache:
-        """A far cache's shape; its layout is its own, so elements come in the plain order."""
+        """Return the shape of a far cache; its elements are given in the plain order."""
         dtype = str(self.shape.cache_dtype).removeprefix("torch.")
         sizes = (self.batch.block_size, self.shape.num_kv_heads, self.shape.head_size)
         return PagedCache(CACHE, num_blocks(self.batch), *sizes, dtype, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionFacts(Facts):
+    """Facts of a call of attention."""
+
+    laid: Laid
+    exact: bool = False
+    """True if `out` is float64, for the reference."""
 
 
 class _Rows:
@@ -238,7 +262,7 @@ class _Rows:
         self._width = max(1, max(map(len, batch.blocks), default=0) + batch.spare_columns)
 
     def table(self, rows: list[list[int]], stale: int) -> np.ndarray:
-        """(R, W) int32 block ids, `stale` behind them."""
+        """Return (R, W) int32 block ids, with `stale` behind the ids of each row."""
         table = np.full((len(self.seq_lens), self._width), stale, np.int32)
         for row, blocks in enumerate(rows):
             table[row, : len(blocks)] = blocks
@@ -246,7 +270,7 @@ class _Rows:
 
 
 def _actual(case: Case, *, one_each: bool) -> Batch:
-    """The case's batch as attention sees it: dense, its sequences shorter by what is missing."""
+    """Return the batch with dense block ids and sequences shortened by `missing`."""
     assert case.batch is not None
     batch = case.batch
     padding = batch.padded_requests if one_each else 0
@@ -265,30 +289,30 @@ def _actual(case: Case, *, one_each: bool) -> Batch:
 
 
 def for_reference(call: Call) -> None:
-    """A result in float64, in memory of its own."""
-    out = call.kwargs[OUT]
-    call.kwargs[OUT] = torch.full(out.shape, torch.nan, dtype=torch.float64, device=out.device)
-    call.facts["exact"] = True
+    """Give the call an `out` in float64, in memory of its own."""
+    out = call[OUT]
+    call.replace(OUT, torch.full(out.shape, torch.nan, dtype=torch.float64, device=out.device))
+    call.facts = replace(call.facts, exact=True)
 
 
 def outputs(call: Call, result: Any) -> Outputs:
-    """The rows of the requests' tokens, and whether all others are as they were."""
-    laid: Laid = call.facts["laid"]
-    out = call.kwargs[OUT]
+    """Return the rows of the requests' tokens, and True if all other rows are unchanged."""
+    laid: Laid = call.facts.laid
+    out = call[OUT]
     live, others = out[: laid.tokens], out[laid.tokens :]
-    if call.facts.get("exact"):
+    if call.facts.exact:
         untouched = bool(others.isnan().all())
     else:
         words = laid.before.dtype
         untouched = torch.equal(others.view(words), laid.before[laid.tokens :])
-        # A wider result is held to what the queries' dtype is allowed.
+        # A wider result must meet the tolerance of the queries' dtype.
         live = live.to(laid.shape.dtype) if live.dtype != laid.shape.dtype else live
     return {"result": result, OUT: live, "untouched": untouched}
 
 
 def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Finite; between the least and the greatest value that a token sees; nothing beside it."""
-    out, laid = outputs[OUT], call.facts["laid"]
+    """Check that outputs are finite, within the values that a token sees, and in live rows only."""
+    out, laid = outputs[OUT], call.facts.laid
     if outputs["result"] is not None:
         yield Violation("result", "returns something")
     if not outputs["untouched"]:
@@ -296,7 +320,7 @@ def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if not bool(torch.isfinite(out.double()).all()):
         yield Violation(OUT, "is not finite")
         return
-    if is_rounded(laid.batch, laid.shape, laid.params["window"], call.kwargs[OUT]):
+    if is_rounded(laid.batch, laid.shape, laid.params["window"], call[OUT]):
         yield Violation(OUT, f"in {laid.dtype} is rounded to {laid.shape.dtype}")
     tolerance = 8 * TOLERANCES[laid.shape.dtype]
     for token, values in _seen_values(call):
@@ -315,10 +339,10 @@ def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def is_rounded(batch: Batch, shape: Shape, window: int, out: torch.Tensor) -> bool:
-    """Whether a result wider than the queries' dtype holds nothing that this could not.
+    """True if a result wider than the queries' dtype was rounded to that dtype.
 
-    `out` has a row for each token, and perhaps more. By chance only where few elements
-    are sums of some keys' values.
+    `out` has a row for each token, and perhaps more. False where few elements are sums of
+    several keys' values: those could be representable by chance.
     """
     if out.dtype == shape.dtype or shape.magnitude != "normal" or 0 < window < _MANY_KEYS:
         return False
@@ -333,8 +357,8 @@ def is_rounded(batch: Batch, shape: Shape, window: int, out: torch.Tensor) -> bo
 
 
 def consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Attention over what the batch says in numbers, by another way than the reference's."""
-    laid: Laid = call.facts["laid"]
+    """Compare with attention computed from the batch's numbers, without the reference."""
+    laid: Laid = call.facts.laid
     yield from attention_violations(
         Attention(laid.batch, laid.shape, "all"),
         laid.query,
@@ -347,8 +371,8 @@ def consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _seen_values(call: Call) -> Iterator[tuple[int, torch.Tensor]]:
-    """(n, Hkv, D) float64 values that a token sees, for some tokens."""
-    laid: Laid = call.facts["laid"]
+    """Yield tokens, each with the (n, Hkv, D) float64 values that it sees."""
+    laid: Laid = call.facts.laid
     size, window = laid.batch.block_size, laid.sliding_window or 2**62
     cache = laid.cache[1]
     if cache.itemsize == 1:

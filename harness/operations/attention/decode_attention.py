@@ -1,8 +1,8 @@
-"""The operation of SPEC.md section 8 that attends for one query a request.
+"""Operation of SPEC.md section 8: attention for one query a request.
 
 Bug classes: a window or soft cap ignored where a library computes decodes (K24, erratum
-E14), an fp8 cache handed to it as it is (E25), requests without a key, a split along the
-keys that leaves some out.
+E14), an fp8 cache passed to that library unconverted (E25), requests without a key, a
+division of the keys into parts that omits some.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from attnproof.harness.model.operation import (
     BuiltIn,
     Call,
     Contract,
-    Fault,
     FunctionCall,
     Inputs,
     Operation,
@@ -44,15 +43,14 @@ from attnproof.harness.operations.attention.common import (
     shared_batch,
 )
 from attnproof.harness.operations.attention.diagnosis import diagnose
-from attnproof.harness.operations.attention.faults import faults
-from attnproof.reference.interface import MetadataError
+from attnproof.harness.operations.attention.faults import DECODE_FAULTS
 
 NAME = "decode_attention"
 _MASKED = LAYER | {"mask": True, "layout": 0}
 
 
 def _case(batch: Batch, **params: Any) -> Case:
-    """Every request decodes, whatever its query length in the batch; padded rows have no key."""
+    """Return a case in which every request has one query; padded rows have no key."""
     return Case(NAME, batch, _MASKED | params)
 
 
@@ -61,7 +59,7 @@ def _cases(draw: st.DrawFn) -> Case:
     batch = capped(draw(batches(max_requests=2)), queries=12, computed=70)
     layer = draw(layers())
     if draw(st.booleans()):
-        # What xformers computes: half of the cases would hardly ever be that by chance.
+        # Draw the layers that xformers supports half of the time: by chance they would be rare.
         kept = {"head_size": 32 * draw(st.sampled_from((1, 2))), "dtype": "float16", "gap": 0}
         layer |= kept | {"cache": "auto", "window": 0, "soft_cap": 0, "layout": 0, "out": ""}
     return Case(NAME, batch, layer | {"mask": draw(st.booleans())})
@@ -118,7 +116,7 @@ def _layers(batch: Batch) -> Iterator[tuple[str, Case]]:
 
 
 def _long() -> Iterator[tuple[str, Case]]:
-    """Keys that are split, evenly and not, down to none for some part."""
+    """Yield keys that are divided into parts, of which some have no key."""
     for lengths in ([700, 5], [511]):
         long = make_batch([1] * len(lengths), lengths, 32, order="shuffled")
         yield f"long sequences behind {lengths}", _case(long, group=2, mask=False)
@@ -152,7 +150,7 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
 
 
 def _timed_models() -> Iterator[tuple[str, Case]]:
-    """Four decodes."""
+    """Yield four decodes for each model."""
     batch = make_batch([1] * 4, [60, 100, 150, 255], 16, order="shuffled")
     for model in MODELS:
         yield (
@@ -163,26 +161,13 @@ def _timed_models() -> Iterator[tuple[str, Case]]:
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     laid = Laid(case, pattern, device, one_each=True)
-    tensors = laid.arena.tensors
     mask = _mask(laid) if case.params["mask"] else None
-    return Call(
-        [
-            laid.query,
-            laid.cache[0],
-            laid.cache[1],
-            *(tensors[name] for name in ("seq_lens", "block_table")),
-            laid.scale,
-        ],
-        {"attn_bias": mask, **laid.arguments()},
-        arena=laid.arena,
-        written=frozenset({OUT}),
-        facts={"laid": laid, "batch": laid.batch},
-    )
+    return laid.call(("seq_lens", "block_table"), attn_bias=mask)
 
 
 @cache
 def _mask_class() -> Any:
-    """xformers' mask, None where it is not installed: there is no mask then."""
+    """Return xformers' class of masks, None if xformers is not installed."""
     if find_spec("xformers") is None:
         return None
     from xformers.ops.fmha.attn_bias import PagedBlockDiagonalCausalWithOffsetPaddedKeysMask
@@ -205,16 +190,6 @@ def _mask(laid: Laid) -> Any:
     )
 
 
-def _one_more(call: Call) -> None:
-    for place, old in ((call.args, 0), (call.kwargs, OUT)):
-        rows = place[old]  # type: ignore[index]  # a list and a dict
-        place[old] = torch.cat([rows, rows[:1]])  # type: ignore[index]
-
-
-def _has_requests(case: Case) -> bool:
-    return case.batch is not None and case.batch.num_requests > 0
-
-
 decode_attention = Operation(
     name=NAME,
     section="8",
@@ -224,12 +199,7 @@ decode_attention = Operation(
         boundaries=_boundaries,
         large=_large,
         from_batch=_from_batch,
-        faults={
-            **faults(lengths=3, table=4, scale=5),
-            "more queries than requests": Fault(
-                field="query", spoil=_one_more, error=MetadataError, applies=_has_requests
-            ),
-        },
+        faults=DECODE_FAULTS,
     ),
     call=FunctionCall(prepare=_prepare, outputs=outputs),
     contract=Contract(

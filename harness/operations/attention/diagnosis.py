@@ -1,7 +1,7 @@
-"""What became of attention, in words: another computation that gives what was got.
+"""Diagnosis of attention: a mistaken computation that gives the result that was got.
 
-Each alternative is a mistake that a kernel can make; it is named if its result for the
-tokens that are wrong is as close to what was got as the right one would have to be.
+Each alternative is a mistake that a kernel can make. It is the diagnosis if its result for
+the wrong tokens is within the tolerance of the result that was got.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import torch
 from attnproof.harness.cases.layers.attention import OUT
 from attnproof.harness.cases.layers.tolerance import close
 from attnproof.harness.model.operation import Call
+from attnproof.harness.model.place import Place
 
 if TYPE_CHECKING:
     from attnproof.harness.operations.attention.common import Laid
 
 _MOST_SCORES = 1 << 22
-"""Larger cases are not explained: they shrink first."""
+"""Most scores of a case that is diagnosed. Larger cases are shrunk first."""
 
 
-def diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
-    """The mistake in words, "" if the result cannot be laid beside what was expected."""
-    laid: Laid = call.facts["laid"]
-    if name == "untouched":
+def diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
+    """Return the mistake in words, "" if the result and the expected one are not comparable."""
+    laid: Laid = call.facts.laid
+    if place.field == "untouched":
         return "a row of no query is written"
     comparable = isinstance(got, torch.Tensor) and got.shape == expected.shape
-    if name != OUT or not comparable or got.dtype != laid.shape.dtype:
+    if place.field != OUT or not comparable or got.dtype != laid.shape.dtype:
         return ""
     wrong = _wrong_rows(expected, got)
     if _is_unwritten(call, wrong):
@@ -51,14 +52,14 @@ def diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
 
 
 def _wrong_rows(expected: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
-    """(T,) bool: tokens that are not close, all of them where none is so alone."""
+    """Return (T,) bool: tokens that are not close, all tokens if each is close by itself."""
     rows = [not close(e[None], g[None]) for e, g in zip(expected, got, strict=True)]
     return torch.tensor(rows if any(rows) else [True] * len(rows), device=got.device)
 
 
 def _is_unwritten(call: Call, wrong: torch.Tensor) -> bool:
-    laid: Laid = call.facts["laid"]
-    out = call.kwargs[OUT]
+    laid: Laid = call.facts.laid
+    out = call[OUT]
     words = out.view(laid.before.dtype)[: laid.tokens]
     same = words == laid.before[: laid.tokens]
     return bool(wrong.any()) and bool(same[wrong].all())
@@ -66,33 +67,33 @@ def _is_unwritten(call: Call, wrong: torch.Tensor) -> bool:
 
 @dataclass(frozen=True)
 class _View:
-    """Attention over gathered keys, with the mistakes that can be made."""
+    """Attention over gathered keys, with parameters for the mistakes that can be made."""
 
     laid: Laid
     window: int | None = None
     soft_cap: float | None = None
     scale: float = 1.0
     scale_last: bool = False
-    """Whether scores are scaled after they are capped."""
+    """True to scale scores after the soft cap."""
     k_scale: float = 1.0
     v_scale: float = 1.0
     keys_beyond: int = 0
-    """Keys that each query sees behind its own position."""
+    """Number of keys behind its own position that each query sees."""
     all_keys: bool = False
     first_key: int = 0
     whole_pages: bool = False
-    """Whether the last page counts only when it is full."""
+    """True to ignore a last page that is not full."""
     from_top: bool = False
-    """Whether query i has position i."""
+    """True to give query i position i."""
     row_shift: int = 0
-    """Rows of the block table between a request's own and the one that is read."""
+    """Difference between the row of the block table that is read and the request's own."""
     column_shift: int = 0
     kv_head: Callable[[torch.Tensor, int, int], torch.Tensor] = lambda head, group, _kv_heads: (
         head // group
     )
 
     def attended(self) -> torch.Tensor:
-        """(T, Hq, D) float64; NaN of unwritten slots counts as 0."""
+        """Return (T, Hq, D) float64; NaN of unwritten slots counts as 0."""
         batch = self.laid.batch
         rows = []
         for row, (queries, computed) in enumerate(
@@ -125,7 +126,7 @@ class _View:
         return torch.einsum("qhj,jhd->qhd", weights, values[:, picked])
 
     def _held(self, row: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(n, Hkv, D) float64 keys and values, as many as the blocks that are read hold."""
+        """Return (n, Hkv, D) float64 keys and values of the blocks that are read."""
         batch, table = self.laid.batch, self.laid.arena.tensors["block_table"].cpu()
         size = batch.block_size
         if self.whole_pages:

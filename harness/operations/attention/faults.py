@@ -1,8 +1,9 @@
-"""Ways to spoil a call of attention over pages, and the error that each must get."""
+"""Malformed calls of attention over pages, each with the error that it must raise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,66 +11,35 @@ import torch
 from attnproof.harness.cases.layers.attention import OUT
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Call, Fault
-from attnproof.reference.interface import MetadataError
 
-QUERY, KEY_CACHE, VALUE_CACHE = 0, 1, 2
-
-
-def argument(
-    position: int,
-    field: str,
-    change: Callable[[Any], Any],
-    error: type[Exception] = MetadataError,
-    applies: Callable[[Case], bool] = lambda _: True,
-    *,
-    cpu_only: bool = False,
-) -> Fault:
-    """Positional argument `position` changed."""
-
-    def spoil(call: Call) -> None:
-        call.args[position] = change(call.args[position])
-
-    return Fault(field=field, spoil=spoil, error=error, applies=applies, cpu_only=cpu_only)
+QUERY, KEY_CACHE, VALUE_CACHE = "query", "key_cache", "value_cache"
 
 
-def keyword(
-    field: str,
-    make: Callable[[Call], Any],
-    error: type[Exception] = MetadataError,
-    applies: Callable[[Case], bool] = lambda _: True,
-    *,
-    cpu_only: bool = False,
-) -> Fault:
-    """Keyword argument `field` replaced."""
+@dataclass(frozen=True)
+class PairFault(Fault):
+    """A fault of two parameters that are changed in the same way, such as keys and values."""
 
-    def spoil(call: Call) -> None:
-        call.kwargs[field] = make(call)
+    second: str = ""
+    """Parameter that the change is applied to as well."""
 
-    return Fault(field=field, spoil=spoil, error=error, applies=applies, cpu_only=cpu_only)
+    def malform(self, call: Call) -> None:
+        """Replace both parameters' values in the call."""
+        super().malform(call)
+        call.replace(self.second, self.change(call[self.second]))
 
 
-def both_caches(
-    field: str, change: Callable[[Any], Any], applies: Callable[[Case], bool] = lambda _: True
-) -> Fault:
-    """Both halves of the cache changed alike."""
-
-    def spoil(call: Call) -> None:
-        for position in (KEY_CACHE, VALUE_CACHE):
-            call.args[position] = change(call.args[position])
-
-    def near(case: Case) -> bool:
-        return not case.params["far"] and applies(case)  # a far cache is too large for a copy
-
-    return Fault(field=field, spoil=spoil, error=MetadataError, applies=near)
+def elsewhere(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor on a device that no case runs on."""
+    return tensor.to("meta")
 
 
 def has_keys(case: Case) -> bool:
-    """Whether some request has a key, whatever is missing."""
+    """True if some request has a key, whatever number of tokens is missing."""
     return case.batch is not None and any(case.batch.blocks) and not any(case.params["missing"])
 
 
 def has_tokens(case: Case) -> bool:
-    """Whether there is a query."""
+    """True if there is a query."""
     return case.batch is not None and case.num_tokens > 0 and not any(case.params["missing"])
 
 
@@ -81,100 +51,12 @@ def _is_plain(case: Case) -> bool:
     return not _is_quantised(case)
 
 
+def _is_near(case: Case) -> bool:
+    return not case.params["far"]
+
+
 def _has_kv_heads(case: Case) -> bool:
     return bool(case.params["num_kv_heads"] > 1)
-
-
-def _out(call: Call) -> torch.Tensor:
-    out: torch.Tensor = call.kwargs[OUT]
-    return out
-
-
-def _over(position: int) -> Callable[[Call], torch.Tensor]:
-    """An `out` in memory that argument `position` gets too."""
-
-    def make(call: Call) -> torch.Tensor:
-        given = call.args[position]
-        out = torch.zeros_like(call.args[QUERY], memory_format=torch.contiguous_format)
-        memory = out.new_zeros(given.numel() + out.numel())
-        call.args[position] = memory[: given.numel()].view(given.shape)
-        return memory[given.numel() - 1 :][: out.numel()].view(out.shape)
-
-    return make
-
-
-def faults(lengths: int, table: int, scale: int) -> dict[str, Fault]:
-    """Faults of both operations; the positions of their arguments differ."""
-    return {
-        "query of another type": argument(QUERY, "query", lambda q: q.tolist(), TypeError),
-        "2-D query": argument(QUERY, "query", lambda q: q.flatten(1)),
-        "float32 query": argument(QUERY, "query", lambda q: q.float()),
-        "heads that do not divide": argument(
-            QUERY, "query", lambda q: torch.cat([q, q[:, :1]], 1), applies=_has_kv_heads
-        ),
-        "cache of another type": argument(KEY_CACHE, "key_cache", lambda _: "seven", TypeError),
-        "cache without blocks of slots": both_caches("key_cache", lambda c: c.flatten(0, 1)),
-        "cache of other heads": both_caches("key_cache", lambda c: torch.cat([c, c], 3)),
-        "cache strided in its elements": both_caches(
-            "key_cache", lambda c: torch.stack([c, c], -1)[..., 0], applies=_has_elements
-        ),
-        "values of fewer blocks": argument(VALUE_CACHE, "value_cache", lambda c: c[:-1]),
-        "cache of another dtype": both_caches("key_cache", lambda c: c.float(), applies=_is_plain),
-        "fp8 cache without k_scale": keyword("k_scale", lambda _: None, applies=_is_quantised),
-        "fp8 cache without v_scale": keyword("v_scale", lambda _: None, applies=_is_quantised),
-        "scale in float64": keyword(
-            "k_scale", lambda call: call.kwargs["k_scale"].double(), applies=_is_quantised
-        ),
-        "a scale for each head": keyword(
-            "v_scale", lambda call: call.kwargs["v_scale"].repeat(2), applies=_is_quantised
-        ),
-        "scale that is a number": keyword(
-            "v_scale", lambda _: 1.0, TypeError, applies=_is_quantised
-        ),
-        "lengths of another batch": argument(
-            lengths, "block_table", lambda s: torch.cat([s, s[:1]]), applies=_has_rows
-        ),
-        "float lengths": argument(lengths, "seq_lens", lambda s: s.float()),
-        "2-D lengths": argument(lengths, "seq_lens", lambda s: s[None]),
-        "lengths on another device": argument(lengths, "seq_lens", lambda s: s.to("meta")),
-        "negative length": argument(
-            lengths, "seq_lens", lambda s: -1 - s, applies=_has_rows, cpu_only=True
-        ),
-        "flat block table": argument(table, "block_table", lambda t: t.flatten()),
-        "block table on another device": argument(table, "block_table", lambda t: t.to("meta")),
-        "block table that is too narrow": argument(
-            table, "block_table", lambda t: t[:, :0], applies=has_keys, cpu_only=True
-        ),
-        "block that the cache does not have": argument(
-            table, "block_table", lambda t: t + 2**30, applies=has_keys, cpu_only=True
-        ),
-        "negative block": argument(
-            table, "block_table", lambda t: -1 - t, applies=has_keys, cpu_only=True
-        ),
-        "score scale of another type": argument(scale, "scale", str, TypeError),
-        "score scale that is no number": argument(scale, "scale", lambda _: float("nan")),
-        "bound of another type": keyword("max_seq_len", lambda _: 7.5, TypeError),
-        "negative bound": keyword("max_seq_len", lambda _: -1),
-        "bound below the longest sequence": keyword(
-            "max_seq_len", lambda _: 0, applies=has_keys, cpu_only=True
-        ),
-        "window of 0": keyword("sliding_window", lambda _: 0),
-        "window of another type": keyword("sliding_window", lambda _: 2.0, TypeError),
-        "negative soft cap": keyword("logits_soft_cap", lambda _: -1.0),
-        "soft cap of another type": keyword("logits_soft_cap", lambda _: "none", TypeError),
-        "infinite soft cap": keyword("logits_soft_cap", lambda _: float("inf")),
-        "no out": keyword(OUT, lambda _: None, TypeError),
-        "out of another shape": keyword(OUT, lambda call: _out(call)[:, :, :-1]),
-        "out of integers": keyword(OUT, lambda call: _out(call).to(torch.int32)),
-        "out on another device": keyword(OUT, lambda call: _out(call).to("meta")),
-        "out that is the query": keyword(OUT, _over(QUERY), applies=_has_rows_of_queries),
-        "out in the memory of the keys": keyword(OUT, _over(KEY_CACHE), applies=_can_overlap),
-        "out in the memory of the values": keyword(OUT, _over(VALUE_CACHE), applies=_can_overlap),
-    }
-
-
-def _can_overlap(case: Case) -> bool:
-    return _is_plain(case) and has_tokens(case) and not case.params["far"]
 
 
 def _has_rows(case: Case) -> bool:
@@ -187,3 +69,131 @@ def _has_elements(case: Case) -> bool:
 
 def _has_rows_of_queries(case: Case) -> bool:
     return case.batch is not None and case.num_tokens > 0
+
+
+def _can_overlap(case: Case) -> bool:
+    return _is_plain(case) and has_tokens(case) and _is_near(case)
+
+
+def both_caches(
+    change: Callable[[torch.Tensor], Any], applies: Callable[[Case], bool] = lambda _: True
+) -> Fault:
+    """Return a fault that changes both halves of the cache; the error names `key_cache`."""
+
+    def near(case: Case) -> bool:
+        return _is_near(case) and applies(case)  # a far cache is too large for a copy
+
+    return PairFault(KEY_CACHE, change, applies=near, second=VALUE_CACHE)
+
+
+def out_over(parameter: str, applies: Callable[[Case], bool]) -> Fault:
+    """Return the fault of an `out` that starts at the last element of another argument."""
+
+    def change(_: torch.Tensor, given: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros_like(query, memory_format=torch.contiguous_format)
+        memory = out.new_zeros(given.numel() + out.numel())
+        moved = memory[: given.numel()].view(given.shape)
+        given.set_(moved.untyped_storage(), 0, moved.shape, moved.stride())
+        return memory[given.numel() - 1 :][: out.numel()].view(out.shape)
+
+    return Fault(OUT, change, applies=applies, given=(parameter, QUERY))
+
+
+def _on_cpu(
+    parameter: str,
+    change: Callable[[Any], Any],
+    field: str = "",
+    applies: Callable[[Case], bool] = has_keys,
+) -> Fault:
+    """Return a fault that shows in the values of a tensor only."""
+    return Fault(parameter, change, field, applies=applies, cpu_only=True)
+
+
+def _type_error(
+    parameter: str, change: Callable[[Any], Any], applies: Callable[[Case], bool] = lambda _: True
+) -> Fault:
+    return Fault(parameter, change, error=TypeError, applies=applies)
+
+
+FAULTS = {
+    "query of another type": _type_error(QUERY, lambda q: q.tolist()),
+    "2-D query": Fault(QUERY, lambda q: q.flatten(1)),
+    "float32 query": Fault(QUERY, lambda q: q.float()),
+    "heads that do not divide": Fault(
+        QUERY, lambda q: torch.cat([q, q[:, :1]], 1), applies=_has_kv_heads
+    ),
+    "cache of another type": _type_error(KEY_CACHE, lambda _: "seven"),
+    "cache without blocks of slots": both_caches(lambda c: c.flatten(0, 1)),
+    "cache of other heads": both_caches(lambda c: torch.cat([c, c], 3)),
+    "cache strided in its elements": both_caches(
+        lambda c: torch.stack([c, c], -1)[..., 0], _has_elements
+    ),
+    "values of fewer blocks": Fault(VALUE_CACHE, lambda c: c[:-1]),
+    "cache of another dtype": both_caches(lambda c: c.float(), _is_plain),
+    "fp8 cache without k_scale": Fault("k_scale", lambda _: None, applies=_is_quantised),
+    "fp8 cache without v_scale": Fault("v_scale", lambda _: None, applies=_is_quantised),
+    "scale in float64": Fault("k_scale", lambda s: s.double(), applies=_is_quantised),
+    "a scale for each head": Fault("v_scale", lambda s: s.repeat(2), applies=_is_quantised),
+    "scale that is a number": _type_error("v_scale", lambda _: 1.0, _is_quantised),
+    "lengths of another batch": Fault(
+        "seq_lens", lambda s: torch.cat([s, s[:1]]), "block_table", applies=_has_rows
+    ),
+    "float lengths": Fault("seq_lens", lambda s: s.float()),
+    "2-D lengths": Fault("seq_lens", lambda s: s[None]),
+    "lengths on another device": Fault("seq_lens", elsewhere),
+    "negative length": _on_cpu("seq_lens", lambda s: -1 - s, applies=_has_rows),
+    "flat block table": Fault("block_table", lambda t: t.flatten()),
+    "block table on another device": Fault("block_table", elsewhere),
+    "block table that is too narrow": _on_cpu("block_table", lambda t: t[:, :0]),
+    "block that the cache does not have": _on_cpu("block_table", lambda t: t + 2**30),
+    "negative block": _on_cpu("block_table", lambda t: -1 - t),
+    "score scale of another type": _type_error("scale", str),
+    "score scale that is no number": Fault("scale", lambda _: float("nan")),
+    "bound of another type": _type_error("max_seq_len", lambda _: 7.5),
+    "negative bound": Fault("max_seq_len", lambda _: -1),
+    "bound below the longest sequence": _on_cpu("max_seq_len", lambda _: 0),
+    "window of 0": Fault("sliding_window", lambda _: 0),
+    "window of another type": _type_error("sliding_window", lambda _: 2.0),
+    "negative soft cap": Fault("logits_soft_cap", lambda _: -1.0),
+    "soft cap of another type": _type_error("logits_soft_cap", lambda _: "none"),
+    "infinite soft cap": Fault("logits_soft_cap", lambda _: float("inf")),
+    "no out": _type_error(OUT, lambda _: None),
+    "out of another shape": Fault(OUT, lambda out: out[:, :, :-1]),
+    "out of integers": Fault(OUT, lambda out: out.to(torch.int32)),
+    "out on another device": Fault(OUT, elsewhere),
+    "out that is the query": out_over(QUERY, _has_rows_of_queries),
+    "out in the memory of the keys": out_over(KEY_CACHE, _can_overlap),
+    "out in the memory of the values": out_over(VALUE_CACHE, _can_overlap),
+}
+"""Faults that both operations have."""
+
+PAGED_FAULTS = FAULTS | {
+    "offsets of another type": _type_error("query_start_loc", lambda o: o.tolist()),
+    "float offsets": Fault("query_start_loc", lambda o: o.float()),
+    "offsets of another batch": Fault("query_start_loc", lambda o: o[:0]),
+    "offsets on another device": Fault("query_start_loc", elsewhere),
+    "offsets that do not start at 0": _on_cpu(
+        "query_start_loc", lambda o: o + 1, applies=lambda _: True
+    ),
+    "offsets that fall": _on_cpu(
+        "query_start_loc",
+        lambda o: o - o[-1] * (o == o[-1]) - (o == o[-1]).to(o.dtype),
+        applies=has_tokens,
+    ),
+    "fewer queries than the offsets say": _on_cpu(
+        "query_start_loc", lambda o: o + 10**6 * (o == o[-1]), QUERY, has_tokens
+    ),
+    "query bound below the longest query": _on_cpu(
+        "max_query_len", lambda _: 0, applies=has_tokens
+    ),
+    "negative query bound": Fault("max_query_len", lambda _: -1),
+    "query bound of another type": _type_error("max_query_len", lambda _: 2.0),
+}
+"""Faults of `paged_attention`."""
+
+DECODE_FAULTS = FAULTS | {
+    "more queries than requests": PairFault(
+        QUERY, lambda rows: torch.cat([rows, rows[:1]]), applies=_has_rows, second=OUT
+    ),
+}
+"""Faults of `decode_attention`."""

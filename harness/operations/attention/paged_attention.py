@@ -1,4 +1,4 @@
-"""The operation of SPEC.md section 8 that attends over pages: prefills, mixed batches, decodes.
+"""Operation of SPEC.md section 8: attention over pages for prefills, mixed batches and decodes.
 
 Bug classes: the edges of the causal triangle and the window off by one, a window or soft
 cap ignored (K24), a page read by another request's table or behind the sequence, heads
@@ -39,10 +39,9 @@ from attnproof.harness.operations.attention.common import (
     shared_batch,
 )
 from attnproof.harness.operations.attention.diagnosis import diagnose
-from attnproof.harness.operations.attention.faults import argument, faults, has_tokens, keyword
+from attnproof.harness.operations.attention.faults import PAGED_FAULTS
 
 NAME = "paged_attention"
-_STARTS = 3
 
 
 def _case(batch: Batch, **params: Any) -> Case:
@@ -78,7 +77,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _edges() -> Iterator[tuple[str, Case]]:
-    """Windows, pages and tiles that end together or one apart."""
+    """Yield windows, pages and tiles that end at the same token or one token apart."""
     chunk = make_batch([8], [62], 16, order="shuffled")
     for window in (1, 2, 16, 31, 32, 33, 69, 70, 1000):
         yield f"window of {window} (K24)", _case(chunk, window=window, group=3)
@@ -135,7 +134,7 @@ def _layers() -> Iterator[tuple[str, Case]]:
 
 
 def _long() -> Iterator[tuple[str, Case]]:
-    """Decodes whose keys are split, evenly and not, down to none for some part."""
+    """Yield decodes whose keys are divided into parts, of which some have no key."""
     for lengths in ([600, 5], [511], [512, 0, 129]):
         long = make_batch([1] * len(lengths), lengths, 16, order="shuffled")
         yield f"long decodes behind {lengths}", _case(long, group=2)
@@ -151,7 +150,8 @@ def _long() -> Iterator[tuple[str, Case]]:
 
 
 def _large() -> Iterator[tuple[str, Case]]:
-    """Real sizes; blocks are shared between requests, or numbers alone would fill minutes."""
+    """Yield cases of real size."""
+    # Requests share blocks: to generate the numbers of separate ones would take minutes.
     llama = MODELS[0].layer | {"dtype": "bfloat16"}
     for length in (2048, 16384):
         yield f"prefill of {length}", _case(shared_batch([length], [0], 16), **llama)
@@ -175,13 +175,13 @@ def _large() -> Iterator[tuple[str, Case]]:
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:
-    """The first request of an engine's step, shortened."""
+    """Yield the first request of an engine step, shortened."""
     small = capped(batch, queries=8, computed=60, requests=1)
     yield _case(small, group=2, window=(0, 33)[batch.num_tokens % 2])
 
 
 def _timed_models() -> Iterator[tuple[str, Case]]:
-    """Two decodes and the end of a prompt."""
+    """Yield two decodes and the end of a prompt for each model."""
     batch = make_batch([1, 1, 8], [100, 200, 56], 16, order="shuffled")
     for model in MODELS:
         yield model.name, _case(batch, **model.layer, window=model.window, soft_cap=model.soft_cap)
@@ -189,19 +189,8 @@ def _timed_models() -> Iterator[tuple[str, Case]]:
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     laid = Laid(case, pattern, device, one_each=False)
-    tensors = laid.arena.tensors
-    return Call(
-        [
-            laid.query,
-            laid.cache[0],
-            laid.cache[1],
-            *(tensors[name] for name in ("query_start_loc", "seq_lens", "block_table")),
-            laid.scale,
-        ],
-        {"max_query_len": laid.max_query_len, **laid.arguments()},
-        arena=laid.arena,
-        written=frozenset({OUT}),
-        facts={"laid": laid, "batch": laid.batch},
+    return laid.call(
+        ("query_start_loc", "seq_lens", "block_table"), max_query_len=laid.max_query_len
     )
 
 
@@ -214,39 +203,7 @@ paged_attention = Operation(
         boundaries=_boundaries,
         large=_large,
         from_batch=_from_batch,
-        faults={
-            **faults(lengths=4, table=5, scale=6),
-            "offsets of another type": argument(
-                _STARTS, "query_start_loc", lambda o: o.tolist(), TypeError
-            ),
-            "float offsets": argument(_STARTS, "query_start_loc", lambda o: o.float()),
-            "offsets of another batch": argument(_STARTS, "query_start_loc", lambda o: o[:0]),
-            "offsets on another device": argument(
-                _STARTS, "query_start_loc", lambda o: o.to("meta")
-            ),
-            "offsets that do not start at 0": argument(
-                _STARTS, "query_start_loc", lambda o: o + 1, cpu_only=True
-            ),
-            "offsets that fall": argument(
-                _STARTS,
-                "query_start_loc",
-                lambda o: o - o[-1] * (o == o[-1]) - (o == o[-1]).to(o.dtype),
-                applies=has_tokens,
-                cpu_only=True,
-            ),
-            "fewer queries than the offsets say": argument(
-                _STARTS,
-                "query",
-                lambda o: o + 10**6 * (o == o[-1]),
-                applies=has_tokens,
-                cpu_only=True,
-            ),
-            "query bound below the longest query": keyword(
-                "max_query_len", lambda _: 0, applies=has_tokens, cpu_only=True
-            ),
-            "negative query bound": keyword("max_query_len", lambda _: -1),
-            "query bound of another type": keyword("max_query_len", lambda _: 2.0, TypeError),
-        },
+        faults=PAGED_FAULTS,
     ),
     call=FunctionCall(prepare=_prepare, outputs=outputs),
     contract=Contract(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from attnproof.harness.model.operation import (
     Bench,
     Call,
     Contract,
+    Facts,
     Fault,
     FunctionCall,
     Inputs,
@@ -23,13 +25,13 @@ from attnproof.harness.model.operation import (
     Outputs,
     Violation,
 )
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.shared.metadata import (
     metadata_faults,
-    prepare_with_metadata,
+    prepare_metadata,
     wrong_type,
     wrong_value,
 )
-from attnproof.reference.interface import MetadataError
 
 SPLIT = "split_decodes_and_prefills"
 REORDER = "reorder_batch_to_split_decodes_and_prefills"
@@ -87,7 +89,7 @@ def _split_steps(batch: Batch) -> Iterator[Case]:
 
 
 def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    metadata = call.facts["metadata"]
+    metadata = call.facts.metadata
     counts = [outputs[name] for name in _COUNTS]
     if not all(type(count) is int for count in counts):
         return
@@ -97,7 +99,7 @@ def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("num_prefill_tokens", "tokens do not add up to num_actual_tokens")
     if min(counts) < 0:
         yield Violation(_COUNTS[counts.index(min(counts))], "is negative")
-    elif _ends_early(metadata.query_start_loc_cpu.diff().tolist(), counts[0], *call.args[1:3]):
+    elif _ends_early(metadata.query_start_loc_cpu.diff().tolist(), counts[0], *_options(call)):
         yield Violation("num_decodes", "takes a leading decode for a prefill")
 
 
@@ -115,28 +117,31 @@ def _ends_early(query_lens: list[int], num_decodes: int, threshold: int, uniform
 
 def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     counts = tuple(outputs[name] for name in _COUNTS)
-    threshold, uniform = call.args[1:3]
+    threshold, uniform = _options(call)
     yield from count_violations(
-        expected_tokens(call.facts["batch"]), counts, threshold, uniform=uniform
+        expected_tokens(call.facts.batch), counts, threshold, uniform=uniform
     )
 
 
-def _diagnose_split(call: Call, field: str, expected: Any, got: Any) -> str:
+def _options(call: Call) -> tuple[int, bool]:
+    return call["decode_threshold"], call["require_uniform"]
+
+
+def _diagnose_split(call: Call, place: Place, expected: Any, got: Any) -> str:
     """Rows or tokens of graph padding that were left out, or counted where they do not belong."""
     if type(got) is not int:
         return ""
-    if field in _COUNTS[2:]:
-        padded = call.facts["batch"].padded_tokens
+    if place.field in _COUNTS[2:]:
+        padded = call.facts.batch.padded_tokens
         return "padded tokens miscounted" if padded == abs(expected - got) > 0 else ""
-    query_lens = call.facts["metadata"].query_start_loc_cpu.diff().tolist()
+    query_lens = call.facts.metadata.query_start_loc_cpu.diff().tolist()
     empty = next((r for r, q in enumerate(reversed(query_lens)) if q), len(query_lens))
     return "zero-length (padded) rows miscounted" if empty == abs(expected - got) else ""
 
 
 def _prepare_split(case: Case, pattern: int, device: str) -> Call:
-    params = case.params
-    others = [params["decode_threshold"], params["require_uniform"]]
-    return prepare_with_metadata(0)(case, pattern, device, others)
+    arguments = {"common_attn_metadata": ..., **case.params}
+    return prepare_metadata(case, pattern, device, arguments)
 
 
 def _split_outputs(_call: Call, result: Any) -> Outputs:
@@ -154,11 +159,11 @@ split_decodes_and_prefills = Operation(
         boundaries=_split_boundaries,
         from_batch=_split_steps,
         faults={
-            **metadata_faults(0),
+            **metadata_faults("common_attn_metadata"),
             "threshold of 0": wrong_value("decode_threshold", 0),
             "threshold of another type": wrong_type("decode_threshold"),
             "uniform of another type": wrong_type("require_uniform"),
-            "metadata of another type": wrong_type("metadata"),
+            "metadata of another type": wrong_type("common_attn_metadata", "metadata"),
         },
     ),
     call=FunctionCall(prepare=_prepare_split, outputs=_split_outputs),
@@ -229,22 +234,31 @@ def _reorder_timed(batch: Batch) -> Iterator[Case]:
     yield _reorder_case([*front, *rest], 1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _EngineFacts(Facts):
+    engine: Engine
+
+
 def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
     engine = Engine(case.params["query_lens"])
     return Call(
-        [engine, engine, case.params["decode_threshold"]],
+        {
+            "input_batch": engine,
+            "scheduler_output": engine,
+            "decode_threshold": case.params["decode_threshold"],
+        },
         plain={"num_scheduled_tokens": engine.state},
-        facts={"engine": engine},
+        facts=_EngineFacts(engine=engine),
     )
 
 
 def _reorder_outputs(call: Call, result: Any) -> Outputs:
-    engine = call.facts["engine"]
+    engine = call.facts.engine
     return {"moved": result, "req_ids": list(engine.rows), "num_swaps": len(engine.swaps)}
 
 
 def _reorder_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    engine, threshold = call.facts["engine"], call.args[2]
+    engine, threshold = call.facts.engine, call["decode_threshold"]
     decode = [engine.state[req_id] <= threshold for req_id in outputs["req_ids"]]
     if decode != sorted(decode, reverse=True):
         yield Violation("req_ids", "a decode stands behind a prefill")
@@ -252,11 +266,6 @@ def _reorder_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("req_ids", "was read after the first swap")
     if sorted(outputs["req_ids"]) != sorted(engine.state):
         yield Violation("req_ids", "a request was lost or doubled")
-
-
-def _unschedule(call: Call) -> None:
-    call.args[1] = SimpleNamespace(num_scheduled_tokens={})
-    call.plain = {}
 
 
 reorder_batch_to_split_decodes_and_prefills = Operation(
@@ -271,9 +280,9 @@ reorder_batch_to_split_decodes_and_prefills = Operation(
             "threshold of 0": wrong_value("decode_threshold", 0),
             "threshold of another type": wrong_type("decode_threshold"),
             "request that is not scheduled": Fault(
-                field="num_scheduled_tokens",
-                spoil=_unschedule,
-                error=MetadataError,
+                "scheduler_output",
+                lambda _: SimpleNamespace(num_scheduled_tokens={}),
+                "num_scheduled_tokens",
                 applies=lambda case: bool(case.params["query_lens"]),
             ),
         },

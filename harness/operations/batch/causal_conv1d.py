@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from attnproof.harness.model.operation import (
     BuiltIn,
     Call,
     Contract,
+    Facts,
     Fault,
     FunctionCall,
     Inputs,
@@ -23,8 +25,8 @@ from attnproof.harness.model.operation import (
     Outputs,
     Violation,
 )
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.shared.metadata import wrong_type
-from attnproof.reference.interface import MetadataError
 
 NAME = "compute_causal_conv1d_metadata"
 KEYS = ("nums", "tot", "mlist", "mlist_len", "offsetlist", "batch_ptr", "token_chunk_offset_ptr")
@@ -70,6 +72,12 @@ def _steps(batch: Batch) -> Iterator[Case]:
     yield _case(list(batch.query_lens), batch.dtype == "int64", batch.strided)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _OffsetFacts(Facts):
+    offsets: np.ndarray
+    """(R+1,) query_start_loc_p on the CPU."""
+
+
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     params = case.params
     query_lens = np.array(params["query_lens"], dtype=np.int64)
@@ -78,7 +86,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     piece = Piece("query_start_loc_p", offsets, False, (2 if params["strided"] else 1,))
     arena = Arena([piece], STALE_PATTERNS[pattern], device)
     given = arena.tensors["query_start_loc_p"]
-    return Call([given], arena=arena, facts={"offsets": offsets.tolist()})
+    return Call({"query_start_loc_p": given}, arena=arena, facts=_OffsetFacts(offsets=offsets))
 
 
 def _outputs(_call: Call, result: Any) -> Outputs:
@@ -93,7 +101,7 @@ def _outputs(_call: Call, result: Any) -> Outputs:
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Every token lies in exactly one program's 8, and the pointers say what the lists say."""
-    offsets = np.array(call.facts["offsets"])
+    offsets = call.facts.offsets
     owners, numbers = outputs["mlist"].numpy(), outputs["offsetlist"].numpy()
     total = len(owners)
     if not total == outputs["mlist_len"] == outputs["tot"] == int(outputs["nums"].sum()):
@@ -117,7 +125,8 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
             yield Violation(key, "is not the list of programs with -1 behind it")
 
 
-def _diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
+def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
+    name = place.field
     if name.endswith(" in nums_dict"):
         return "a pointer in nums_dict that is not the one returned"
     if type(expected) is not type(got) or not isinstance(expected, torch.Tensor):
@@ -127,7 +136,7 @@ def _diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
     if expected.shape != got.shape:
         pointer = "pointers not sized for the programs" if name in _POINTERS else ""
         return pointer or "programs lost" if len(got) < len(expected) else pointer
-    wrong, lengths = (expected != got).cpu().numpy(), np.diff(call.facts["offsets"])
+    wrong, lengths = (expected != got).cpu().numpy(), np.diff(call.facts.offsets)
     programs = int((-(-lengths // _BLOCK)).sum())
     if name in _POINTERS and not wrong[:programs].any():
         return "pointer not -1 behind the programs"
@@ -136,13 +145,6 @@ def _diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
     if name == "nums" and (got >= expected).all():
         return "a program without a token"
     return ""
-
-
-def _replaced(change: Any) -> Fault:
-    def spoil(call: Call) -> None:
-        call.args[0] = change(call.args[0])
-
-    return Fault(field="query_start_loc_p", spoil=spoil, error=MetadataError)
 
 
 compute_causal_conv1d_metadata = Operation(
@@ -155,11 +157,15 @@ compute_causal_conv1d_metadata = Operation(
         from_batch=_steps,
         faults={
             "offsets of another type": wrong_type("query_start_loc_p"),
-            "float offsets": _replaced(lambda offsets: offsets.float()),
-            "2-D offsets": _replaced(lambda offsets: offsets[None]),
-            "no offsets": _replaced(lambda offsets: offsets[:0]),
-            "offsets that do not start at 0": _replaced(lambda offsets: offsets + 1),
-            "offsets that fall": _replaced(lambda offsets: torch.cat([offsets, offsets[:1] - 1])),
+            "float offsets": Fault("query_start_loc_p", lambda offsets: offsets.float()),
+            "2-D offsets": Fault("query_start_loc_p", lambda offsets: offsets[None]),
+            "no offsets": Fault("query_start_loc_p", lambda offsets: offsets[:0]),
+            "offsets that do not start at 0": Fault(
+                "query_start_loc_p", lambda offsets: offsets + 1
+            ),
+            "offsets that fall": Fault(
+                "query_start_loc_p", lambda offsets: torch.cat([offsets, offsets[:1] - 1])
+            ),
         },
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,7 +20,6 @@ from attnproof.harness.model.operation import (
     BuiltIn,
     Call,
     Contract,
-    Fault,
     FunctionCall,
     Inputs,
     Operation,
@@ -30,15 +29,15 @@ from attnproof.harness.model.operation import (
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
     diagnose_metadata,
+    metadata_fault,
     metadata_faults,
     metadata_outputs,
-    mirror_breaches,
-    prepare_with_metadata,
+    mirror_violations,
+    prepare_metadata,
     token_positions,
     wrong_type,
     wrong_value,
 )
-from attnproof.reference.interface import MetadataError
 
 _BLOCKS_A_CHUNK = st.sampled_from((1, 2, 3, 4, 8))
 _TIMED_CHUNK = 8192
@@ -102,19 +101,21 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    chunk = case.params["attn_chunk_size"]
-    call = prepare_with_metadata(1)(case, pattern, device, [chunk, batch_of(case).block_size])
-    call.facts["chunk"] = chunk
-    return call
+    arguments = {
+        "attn_chunk_size": case.params["attn_chunk_size"],
+        "common_attn_metadata": ...,
+        "block_size": batch_of(case).block_size,
+    }
+    return prepare_metadata(case, pattern, device, arguments)
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    breaches = list(mirror_breaches(outputs))
-    yield from breaches
+    found = list(mirror_violations(outputs))
+    yield from found
     offsets, seq_lens = outputs["query_start_loc_cpu"], outputs["seq_lens_cpu"]
-    if breaches or not isinstance(offsets, torch.Tensor) or not isinstance(seq_lens, torch.Tensor):
+    if found or not isinstance(offsets, torch.Tensor) or not isinstance(seq_lens, torch.Tensor):
         return
-    parent, chunk = numbers(call.facts["batch"]), call.facts["chunk"]
+    parent, chunk = numbers(call.facts.batch), call["attn_chunk_size"]
     if int(offsets[-1]) != int(parent.query_start_loc[-1]):
         yield Violation("query_start_loc", "does not keep the number of query tokens")
         return
@@ -128,21 +129,15 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Each token sees the keys of its chunk up to itself, in pages of its own request."""
-    expected = expected_tokens(call.facts["batch"])
-    yield from metadata_violations(expected, outputs, chunk=call.facts["chunk"])
+    expected = expected_tokens(call.facts.batch)
+    yield from metadata_violations(expected, outputs, chunk=call["attn_chunk_size"])
     slots = outputs["slot_mapping"][: outputs["num_actual_tokens"]]
     yield from slot_violations(expected, slots, "slot_mapping")
 
 
-def _narrow(call: Call) -> None:
-    metadata = call.args[1]
-    call.args[1] = replace(metadata, block_table_tensor=metadata.block_table_tensor[:, :0])
-
-
-def _share(call: Call) -> None:
-    metadata = call.args[1]
-    shares = torch.zeros(metadata.num_reqs, dtype=torch.int32, device=metadata.seq_lens.device)
-    call.args[1] = replace(metadata, dcp_local_seq_lens=shares)
+def _shares(md: Any) -> dict[str, Any]:
+    zeros = torch.zeros(md.num_reqs, dtype=torch.int32, device=md.seq_lens.device)
+    return {"dcp_local_seq_lens": zeros}
 
 
 def _has_requests(case: Case) -> bool:
@@ -158,28 +153,29 @@ make_local_attention_virtual_batches = Operation(
         boundaries=_boundaries,
         from_batch=_steps,
         faults={
-            **metadata_faults(1, sequences=True, logits=True),
+            **metadata_faults("common_attn_metadata", sequences=True, logits=True),
             "block size left at its default of 0": wrong_value("block_size", 0),
             "chunk of 0": wrong_value("attn_chunk_size", 0),
             "negative chunk": wrong_value("attn_chunk_size", -8),
-            "chunk that blocks do not divide": wrong_value("attn_chunk_size", 257 * 3, lambda case: batch_of(case).block_size not in (1, 3)
+            "chunk that blocks do not divide": wrong_value(
+                "attn_chunk_size", 257 * 3, lambda case: batch_of(case).block_size not in (1, 3)
             ),
             "chunk of another type": wrong_type("attn_chunk_size"),
-            "metadata of another type": wrong_type("metadata"),
-            "block table without columns": Fault(
-                field="block_table_tensor",
-                spoil=_narrow,
-                error=MetadataError,
-                applies=_has_requests,
+            "metadata of another type": wrong_type("common_attn_metadata", "metadata"),
+            "block table without columns": metadata_fault(
+                "common_attn_metadata",
+                "block_table_tensor",
+                lambda md: {"block_table_tensor": md.block_table_tensor[:, :0]},
+                _has_requests,
             ),
-            "share of a rank": Fault(
-                field="dcp_local_seq_lens", spoil=_share, error=MetadataError, applies=_has_requests
+            "share of a rank": metadata_fault(
+                "common_attn_metadata", "dcp_local_seq_lens", _shares, _has_requests
             ),
         },
     ),
     call=FunctionCall(
         prepare=_prepare,
-        outputs=lambda call, result: metadata_outputs(result, given=call.facts["metadata"]),
+        outputs=lambda call, result: metadata_outputs(result, given=call.facts.metadata),
     ),
     contract=Contract(
         invariants=_invariants,

@@ -31,16 +31,17 @@ from attnproof.harness.model.operation import (
     Outputs,
     Violation,
 )
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.shared.metadata import (
     CLASS,
     batch_of,
     metadata_faults,
     metadata_outputs,
-    mirror_breaches,
-    prepare_with_metadata,
+    mirror_violations,
+    prepare_metadata,
     wrong_type,
+    wrong_value,
 )
-from attnproof.reference.interface import MetadataError
 from attnproof.reference.shared import CommonAttentionMetadata
 
 NAME = "CommonAttentionMetadata"
@@ -52,6 +53,7 @@ _OPTIONAL_ROWS = ("encoder_seq_lens", "dcp_local_seq_lens", *REQUEST_FIELDS, *RE
 _TOKENS = ("slot_mapping", *TOKEN_FIELDS)
 _ALIGNED = (*_OFFSETS, *_ROWS, *_OPTIONAL_ROWS, *_TOKENS)
 _SIZES = ("num_reqs", "num_actual_tokens")
+_GROWN, _ACTUAL = ("num_tokens", "num_reqs"), ("num_actual_tokens", "num_actual_reqs")
 _VIEWS = frozenset(
     f"{prefix}{name}"
     for prefix in (PADDED, UNPADDED)
@@ -114,12 +116,14 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    call = prepare_with_metadata(0)(case, pattern, device, [])
-    metadata, params = call.facts["metadata"], case.params
-    sizes = (metadata.num_actual_tokens, metadata.num_reqs)
-    grown = (sizes[0] + params["more_tokens"], sizes[1] + params["more_rows"])
-    call.args += [*grown, *sizes]
-    call.facts["grown"] = grown
+    call = prepare_metadata(case, pattern, device, {"metadata": ...})
+    metadata, params = call.facts.metadata, case.params
+    call.args |= {
+        "num_tokens": metadata.num_actual_tokens + params["more_tokens"],
+        "num_reqs": metadata.num_reqs + params["more_rows"],
+        "num_actual_tokens": metadata.num_actual_tokens,
+        "num_actual_reqs": metadata.num_reqs,
+    }
     return call
 
 
@@ -128,7 +132,7 @@ def _run(offered: Any, call: Call) -> tuple[Any, Any]:
 
     `padded` is a name of ours: for a class without it the batch is padded by ours.
     """
-    metadata, num_tokens, num_reqs, actual_tokens, actual_reqs = call.args
+    metadata, num_tokens, num_reqs, actual_tokens, actual_reqs = call.args.values()
     plain = type(metadata) is CommonAttentionMetadata
     metadata_class = offered if plain else subclass_of(offered)
     made = _in_class(metadata_class, metadata)
@@ -146,7 +150,7 @@ def _in_class(metadata_class: Any, metadata: Any) -> Any:
 
 def _outputs(call: Call, result: Any) -> Outputs:
     padded, unpadded = result
-    given = call.facts["metadata"]
+    given = call.facts.metadata
     seen = metadata_outputs(padded, PADDED, given) | metadata_outputs(unpadded, UNPADDED, given)
     return seen | {_COPIED: _copied(padded, unpadded)}
 
@@ -164,12 +168,13 @@ def _copied(padded: Any, unpadded: Any) -> list[str]:
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """By the names of the fields, not by their declarations: those are what is judged."""
-    given = call.facts["metadata"]
+    given = call.facts.metadata
     if outputs[_COPIED]:
         yield Violation(_COPIED, "holds fields that are no views")
-    for prefix, sizes in ((PADDED, call.facts["grown"]), (UNPADDED, call.args[3:])):
-        yield from mirror_breaches(outputs, prefix)
-        if (outputs[f"{prefix}num_actual_tokens"], outputs[f"{prefix}num_reqs"]) != tuple(sizes):
+    for prefix, names in ((PADDED, _GROWN), (UNPADDED, _ACTUAL)):
+        sizes = tuple(call[name] for name in names)
+        yield from mirror_violations(outputs, prefix)
+        if (outputs[f"{prefix}num_actual_tokens"], outputs[f"{prefix}num_reqs"]) != sizes:
             yield Violation(f"{prefix}num_reqs", "is not the size that was asked for")
         if outputs.get(f"{prefix}{CLASS}", type(given).__name__) != type(given).__name__:
             yield Violation(f"{prefix}{CLASS}", "is not the class that was given")
@@ -177,14 +182,14 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
             if field.name not in _SIZES:
                 value = outputs[f"{prefix}{field.name}"]
                 live, length = _entries(field.name, call, *sizes)
-                text = _breach(field.name, getattr(given, field.name), value, live, length)
+                text = _violation(field.name, getattr(given, field.name), value, live, length)
                 if text:
                     yield Violation(f"{prefix}{field.name}", text)
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """With padding and without it each token sees and writes what it did before."""
-    expected = expected_tokens(call.facts["batch"])
+    expected = expected_tokens(call.facts.batch)
     for prefix in (PADDED, UNPADDED):
         yield from metadata_violations(expected, outputs, prefix)
         field = f"{prefix}slot_mapping"
@@ -194,14 +199,14 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _entries(name: str, call: Call, num_tokens: int, num_reqs: int) -> tuple[int, int]:
     """How many entries of a field are not padding, and how many there are to be."""
-    actual_tokens, actual_reqs = call.args[3:]
+    actual_tokens, actual_reqs = (call[name] for name in _ACTUAL)
     if name in _TOKENS:
         return actual_tokens, num_tokens
     more = name in _OFFSETS
     return actual_reqs + more, num_reqs + more
 
 
-def _breach(name: str, before: Any, after: Any, live: int, length: int) -> str:
+def _violation(name: str, before: Any, after: Any, live: int, length: int) -> str:
     """What is wrong with a field after padding or its removal, "" if nothing is."""
     if before is None or not (name in _ALIGNED or isinstance(before, torch.Tensor | np.ndarray)):
         kept = type(after) is type(before) and after == before
@@ -224,7 +229,8 @@ def _values(value: Any) -> np.ndarray:
     return value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
-def _diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
+def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
+    name = place.field
     if name == _COPIED:
         return "a copy where a view is enough"
     prefix, field = name.split(".")
@@ -239,13 +245,6 @@ def _diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
     return (
         "padding that holds a request's state" if field not in _TOKENS else "padding with a token"
     )
-
-
-def _set(position: int, field: str, change: Any, applies: Any) -> Fault:
-    def spoil(call: Call) -> None:
-        call.args[position] = change(call)
-
-    return Fault(field=field, spoil=spoil, error=MetadataError, applies=applies)
 
 
 def _has_rows(case: Case) -> bool:
@@ -264,8 +263,9 @@ def _adds_no_token(case: Case) -> bool:
     return bool(case.params["more_tokens"] == 0)
 
 
-def _float_tokens(call: Call) -> None:
-    call.args[1] = float(call.args[1])
+def _last_request(_: int, metadata: Any) -> int:
+    """Return the index of the last row that has a sequence."""
+    return int(metadata.seq_lens_cpu.nonzero()[-1])
 
 
 def _has_tokens(case: Case) -> bool:
@@ -273,33 +273,33 @@ def _has_tokens(case: Case) -> bool:
 
 
 _FAULTS = {
-    **metadata_faults(0, sequences=True, logits=True),
-    "fewer tokens than there are": _set(
-        1, "num_tokens", lambda call: call.args[3] - 1, _has_tokens
+    **metadata_faults("metadata", sequences=True, logits=True),
+    "fewer tokens than there are": Fault(
+        "num_tokens", lambda _, there: there - 1, applies=_has_tokens, given=("num_actual_tokens",)
     ),
-    "fewer rows than there are": _set(2, "num_reqs", lambda call: call.args[4] - 1, _has_rows),
-    "cuts a live token": _set(
-        3,
+    "fewer rows than there are": Fault(
+        "num_reqs", lambda _, there: there - 1, applies=_has_rows, given=("num_actual_reqs",)
+    ),
+    "cuts a live token": Fault(
         "num_actual_tokens",
-        lambda call: int(call.facts["metadata"].query_start_loc_cpu[-1]) - 1,
-        _has_tokens,
+        lambda _, metadata: int(metadata.query_start_loc_cpu[-1]) - 1,
+        applies=_has_tokens,
+        given=("metadata",),
     ),
-    "cuts a live row": _set(
-        4, "num_actual_reqs", lambda call: call.facts["batch"].num_requests - 1, _has_rows
+    "cuts a live row": Fault(
+        "num_actual_reqs", _last_request, applies=_has_rows, given=("metadata",)
     ),
-    "cuts an idle row with a history": _set(
-        4, "num_actual_reqs", lambda call: call.facts["batch"].num_requests - 1, _has_history
+    "cuts an idle row with a history": Fault(
+        "num_actual_reqs", _last_request, applies=_has_history, given=("metadata",)
     ),
-    "keeps more tokens than there are": _set(
-        3, "num_actual_tokens", lambda call: call.args[1] + 1, lambda _: True
+    "keeps more tokens than there are": Fault(
+        "num_actual_tokens", lambda _, there: there + 1, given=("num_tokens",)
     ),
-    "keeps more rows than there are": _set(
-        4, "num_actual_reqs", lambda call: call.args[2] + 1, lambda _: True
+    "keeps more rows than there are": Fault(
+        "num_actual_reqs", lambda _, there: there + 1, given=("num_reqs",)
     ),
-    "keeps a negative number of rows": _set(4, "num_actual_reqs", lambda _: -1, lambda _: True),
-    "tokens as a float": Fault(
-        field="num_tokens", spoil=_float_tokens, error=TypeError, applies=_adds_no_token
-    ),
+    "keeps a negative number of rows": wrong_value("num_actual_reqs", -1),
+    "tokens as a float": Fault("num_tokens", float, error=TypeError, applies=_adds_no_token),
     "rows of another type": wrong_type("num_reqs"),
     "tokens to keep of another type": wrong_type("num_actual_tokens"),
     "rows to keep of another type": wrong_type("num_actual_reqs"),

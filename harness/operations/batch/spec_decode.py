@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,8 +22,8 @@ from attnproof.harness.model.operation import (
     Outputs,
     Violation,
 )
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
-from attnproof.reference.interface import MetadataError
 
 QUERY, OUTPUT = "reshape_query_for_spec_decode", "reshape_attn_output_for_spec_decode"
 SHARED = "a view costs nothing: there is nothing to make faster"
@@ -91,16 +91,16 @@ def _tensor(case: Case, ndim: int, pattern: int, device: str) -> tuple[torch.Ten
 
 def _prepare_query(case: Case, pattern: int, device: str) -> Call:
     query, arena = _tensor(case, 3, pattern, device)
-    return Call([query, max(1, case.params["batch"])], arena=arena, facts={"tensor": query})
+    return Call({"query": query, "batch_size": max(1, case.params["batch"])}, arena=arena)
 
 
 def _prepare_output(case: Case, pattern: int, device: str) -> Call:
     output, arena = _tensor(case, 3 if case.params["flat"] else 4, pattern, device)
-    return Call([output], arena=arena, facts={"tensor": output})
+    return Call({"attn_output": output}, arena=arena)
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
-    given = call.facts["tensor"]
+    given = next(iter(call.args.values()))
     storage = result.untyped_storage().data_ptr()
     return {
         "result": result,
@@ -111,7 +111,7 @@ def _outputs(call: Call, result: Any) -> Outputs:
 
 
 def _query_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    query, batch = call.args
+    query, batch = call.args.values()
     result = outputs["result"]
     tokens = query.shape[0] // batch
     if tuple(result.shape) != (batch, tokens, *query.shape[1:]) or result.dtype != query.dtype:
@@ -120,11 +120,11 @@ def _query_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     for row in range(min(batch, 3)):
         if not torch.equal(result[row], query[row * tokens : (row + 1) * tokens]):
             yield Violation("result", "gives a request another's tokens")
-    yield from _view_breaches(outputs)
+    yield from _view_violations(outputs)
 
 
 def _output_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    given, result = call.args[0], outputs["result"]
+    given, result = call["attn_output"], outputs["result"]
     if given.ndim == 3:
         if not outputs["is the argument"]:
             yield Violation("is the argument", "is not the 3-D output as it was given")
@@ -136,31 +136,21 @@ def _output_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     for row in range(min(given.shape[0], 3)):
         if not torch.equal(result[row * tokens : (row + 1) * tokens], given[row]):
             yield Violation("result", "gives a request another's tokens")
-    yield from _view_breaches(outputs)
+    yield from _view_violations(outputs)
 
 
-def _view_breaches(outputs: Outputs) -> Iterator[Violation]:
+def _view_violations(outputs: Outputs) -> Iterator[Violation]:
     if not outputs["is a view"]:
         yield Violation("is a view", "is a copy")
 
 
-def _diagnose(_call: Call, name: str, expected: Any, _got: Any) -> str:
+def _diagnose(_call: Call, place: Place, expected: Any, _got: Any) -> str:
+    name = place.field
     if name == "is a view" and expected:
         return "a copy where a view was expected"
     if name == "is the argument" and expected:
         return "a new tensor where the argument was expected"
     return ""
-
-
-def _spoilt(
-    change: Callable[[torch.Tensor], torch.Tensor],
-    field: str,
-    applies: Callable[[Case], bool] = lambda _: True,
-) -> Fault:
-    def spoil(call: Call) -> None:
-        call.args[0] = change(call.args[0])
-
-    return Fault(field=field, spoil=spoil, error=MetadataError, applies=applies)
 
 
 def _several(case: Case) -> bool:
@@ -206,13 +196,13 @@ reshape_query_for_spec_decode = Operation(
         from_batch=_query_steps,
         faults={
             "query of another type": wrong_type("query"),
-            "2-D query": _spoilt(lambda query: query[:, 0], "query"),
-            "4-D query": _spoilt(lambda query: query[None], "query"),
+            "2-D query": Fault("query", lambda query: query[:, 0]),
+            "4-D query": Fault("query", lambda query: query[None]),
             "batch size of another type": wrong_type("batch_size"),
             "batch size of 0": wrong_value("batch_size", 0),
             "negative batch size": wrong_value("batch_size", -1),
-            "tokens that requests do not share evenly": _spoilt(
-                lambda query: query[1:], "batch_size", _indivisible
+            "tokens that requests do not share evenly": Fault(
+                "query", lambda query: query[1:], "batch_size", applies=_indivisible
             ),
         },
     ),
@@ -236,15 +226,13 @@ reshape_attn_output_for_spec_decode = Operation(
         from_batch=_output_steps,
         faults={
             "output of another type": wrong_type("attn_output"),
-            "2-D output": _spoilt(
-                lambda output: output.flatten(0, 1)[:, 0] if output.ndim == 4 else output[:, 0],
+            "2-D output": Fault(
                 "attn_output",
+                lambda output: output.flatten(0, 1)[:, 0] if output.ndim == 4 else output[:, 0],
             ),
-            "5-D output": _spoilt(
-                lambda output: output[(None,) * (5 - output.ndim)], "attn_output"
-            ),
-            "requests that lie apart": _spoilt(
-                lambda output: output[:, :-1], "attn_output", _several
+            "5-D output": Fault("attn_output", lambda output: output[(None,) * (5 - output.ndim)]),
+            "requests that lie apart": Fault(
+                "attn_output", lambda output: output[:, :-1], applies=_several
             ),
         },
     ),

@@ -1,8 +1,12 @@
-"""The operation of SPEC.md section 6 that makes a backend for fast prefill: it is driven."""
+"""Operation of SPEC.md section 6 that makes a backend for fast prefill.
+
+The backend is used as an engine uses it: its builder is made and builds two steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,18 +29,24 @@ from attnproof.harness.model.operation import (
     Violation,
     bound,
 )
+from attnproof.harness.model.place import Place, place_of
 from attnproof.harness.operations.fast_prefill.fast_prefill import (
     ITSELF,
     KEPT,
     last_tokens,
     lay_out_sampled,
     makes_new_batch,
-    reduced_breaches,
     reduced_consumed,
     reduced_outputs,
+    reduced_violations,
     sampled_batches,
 )
-from attnproof.harness.operations.shared.metadata import METADATA_FIELDS, wrong_type
+from attnproof.harness.operations.shared.metadata import (
+    METADATA_FIELDS,
+    BatchFacts,
+    batch_of,
+    wrong_type,
+)
 from attnproof.reference.interface import (
     KV_SHARING_FAST_PREFILL_METADATA_FIELDS,
     KVSharingFastPrefillMetadata,
@@ -45,9 +55,21 @@ from attnproof.reference.interface import (
 NAME = "create_fast_prefill_custom_backend"
 _LOGITS = tuple(name for name, *_ in KV_SHARING_FAST_PREFILL_METADATA_FIELDS)
 _GIVEN = "given."
-"""Prefix of the output fields that tell which batch the underlying builder was given."""
+"""Prefix of the output fields of the batch that the underlying builder was given."""
 _FORMS = st.integers(engine.DATACLASS, engine.PLAIN_SLOTS)
 _KINDS = st.lists(st.integers(engine.REQUIRED, engine.ATTACHED), max_size=5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BackendFacts(BatchFacts):
+    backend: type[Any]
+    """The underlying backend."""
+    device: str
+    kinds: list[int]
+    """Kinds of the fields of its metadata class."""
+    prefix_len: int
+    """Common prefix, in tokens."""
+    fast_build: bool
 
 
 def _case(
@@ -73,33 +95,43 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     metadata, arena = lay_out_sampled(case, pattern, device)
-    backend = engine.make_backend(case.params["form"], case.params["kinds"])
-    facts = {"metadata": metadata, "batch": case.batch, "backend": backend, "device": device}
-    return Call(["FastPrefill_", backend], arena=arena, facts=facts | case.params)
+    params = case.params
+    backend = engine.make_backend(params["form"], params["kinds"])
+    facts = _BackendFacts(
+        batch=batch_of(case),
+        metadata=metadata,
+        backend=backend,
+        device=device,
+        kinds=params["kinds"],
+        prefix_len=params["prefix_len"],
+        fast_build=params["fast_build"],
+    )
+    args = {"prefix": "FastPrefill_", "underlying_attn_backend": backend}
+    return Call(args, arena=arena, facts=facts)
 
 
-def _drive(offered: Any, call: Call) -> Any:
-    """The backend, its builder, and what that builds of the batch in two steps."""
-    backend, facts = offered(*call.args), call.facts
-    builder = engine.make_builder(backend, facts["device"])
+def _use(offered: Any, call: Call) -> Any:
+    """Return the backend, its builder, and the metadata that it builds in two steps."""
+    backend, facts = offered(*call.args.values()), call.facts
+    builder = engine.make_builder(backend, facts.device)
     given = {
-        "common_prefix_len": facts["prefix_len"],
-        "common_attn_metadata": facts["metadata"],
-        "fast_build": facts["fast_build"],
+        "common_prefix_len": facts.prefix_len,
+        "common_attn_metadata": facts.metadata,
+        "fast_build": facts.fast_build,
     }
     return backend, builder, builder.build(**given), builder.build(**given)
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
-    """A step: the batch is reduced, the underlying builder called."""
-    builder = engine.make_builder(offered(*call.args), call.facts["device"])
-    return bound(builder.build, 0, call.facts["metadata"], False)
+    """Return the build of one step: the batch is reduced, the underlying builder is called."""
+    builder = engine.make_builder(offered(*call.args.values()), call.facts.device)
+    return bound(builder.build, 0, call.facts.metadata, False)
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
     made, builder, built, later = result
     facts = call.facts
-    backend = facts["backend"]
+    backend = facts.backend
     prefix_len, reduced, fast_build = builder.given[0]
     outputs: Outputs = {
         "name": made.__name__,
@@ -112,24 +144,24 @@ def _outputs(call: Call, result: Any) -> Outputs:
         "later metadata is a subclass": isinstance(later, backend.later_metadata_cls),
         "metadata has the protocol": isinstance(built, KVSharingFastPrefillMetadata),
     }
-    outputs |= reduced_outputs(facts["metadata"], reduced, _GIVEN)
+    outputs |= reduced_outputs(facts.metadata, reduced, _GIVEN)
     for name in (*engine.BATCH_FIELDS, *_LOGITS):
         outputs[name] = getattr(built, name, MISSING)
-    for number, name in enumerate(engine.field_names(facts["kinds"])):
-        outputs[f"[{number}].detail"] = getattr(built, name, MISSING)
+    for number, name in enumerate(engine.field_names(facts.kinds)):
+        outputs[Place("detail", child=number)] = getattr(built, name, MISSING)
     return outputs
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    facts = call.facts
-    given = facts["metadata"]
-    yield from reduced_breaches(given, outputs, _GIVEN)
+    given = call.facts.metadata
+    yield from reduced_violations(given, outputs, _GIVEN)
     for name, value in outputs.items():
-        if name.endswith(("a subclass", "the protocol")) and not value:
+        if place_of(name).field.endswith(("a subclass", "the protocol")) and not value:
             yield Violation(name, "does not hold")
-    for number, value in enumerate(engine.expected_values(facts["kinds"]).values()):
-        if outputs[f"[{number}].detail"] != value:
-            yield Violation(f"[{number}].detail", "is not what the underlying builder gave it")
+    for number, value in enumerate(engine.expected_values(call.facts.kinds).values()):
+        place = Place("detail", child=number)
+        if outputs[place] != value:
+            yield Violation(place, "is not what the underlying builder gave it")
     for name in _LOGITS:
         if not _equal(outputs[name], getattr(given, name)):
             yield Violation(name, "is not that of the batch")
@@ -145,7 +177,8 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one is other or one == other)
 
 
-def _diagnose(_call: Call, name: str, _expected: Any, got: Any) -> str:
+def _diagnose(_call: Call, place: Place, _expected: Any, got: Any) -> str:
+    name = place.field
     handed_on = {
         _GIVEN + ITSELF: "the underlying builder got another batch",
         "common_prefix_len": "prefix length not handed on",
@@ -159,20 +192,15 @@ def _diagnose(_call: Call, name: str, _expected: Any, got: Any) -> str:
     return "field of the underlying metadata lost" if not name.startswith(_GIVEN) else ""
 
 
-def _no_backend(call: Call) -> None:
-    call.args[1] = torch.Tensor
-
-
-def _builds_a_tuple(call: Call) -> None:
-    """The underlying builder makes something that no class can extend with fields."""
-    backend = call.args[1]
+def _builds_a_tuple(backend: Any) -> type[Any]:
+    """Return a backend whose builder makes an object that no class can extend with fields."""
 
     class Builder(backend.get_builder_cls()):  # type: ignore[misc]
         def build(self, *_args: Any, **_kwargs: Any) -> tuple[int, ...]:
             return (7,)
 
     members = {"get_builder_cls": staticmethod(lambda: Builder)}
-    call.args[1] = type(backend.__name__, (backend,), members)
+    return type(backend.__name__, (backend,), members)
 
 
 create_fast_prefill_custom_backend = Operation(
@@ -186,23 +214,21 @@ create_fast_prefill_custom_backend = Operation(
         boundaries=_boundaries,
         from_batch=lambda batch: [_case(last_tokens(batch), batch.num_requests % 5, [0, 2, 5])],
         faults={
-            "prefix of another type": Fault(
-                field="prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
-            ),
+            "prefix of another type": Fault("prefix", lambda _: 7, error=TypeError),
             "backend of another type": wrong_type("underlying_attn_backend"),
             "metadata that cannot be extended": Fault(
-                field="underlying builder", spoil=_builds_a_tuple, error=TypeError
+                "underlying_attn_backend", _builds_a_tuple, "underlying builder", TypeError
             ),
             "class that is no backend": Fault(
-                field="underlying_attn_backend", spoil=_no_backend, error=TypeError
+                "underlying_attn_backend", lambda _: torch.Tensor, error=TypeError
             ),
         },
     ),
-    call=ClassCall(clocked=_clocked, prepare=_prepare, use=_drive, outputs=_outputs),
+    call=ClassCall(clocked=_clocked, prepare=_prepare, use=_use, outputs=_outputs),
     contract=Contract(
         invariants=_invariants,
         consume=lambda call, outputs: reduced_consumed(
-            call.facts["metadata"], call.facts["batch"], outputs, _GIVEN
+            call.facts.metadata, call.facts.batch, outputs, _GIVEN
         ),
         may_alias=frozenset(
             {

@@ -1,9 +1,9 @@
-"""Operations of SPEC.md section 6 that make classes: what they make is used as an engine would."""
+"""Operations of SPEC.md section 6 that make classes, which are used as an engine uses them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import Field, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from hypothesis import strategies as st
@@ -17,6 +17,7 @@ from attnproof.harness.model.operation import (
     Call,
     ClassCall,
     Contract,
+    Facts,
     Fault,
     FunctionCall,
     Inputs,
@@ -24,6 +25,7 @@ from attnproof.harness.model.operation import (
     Outputs,
     Violation,
 )
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.shared.metadata import wrong_type
 from attnproof.reference.interface import MetadataError
 
@@ -34,14 +36,35 @@ _DATACLASSES = st.sampled_from((engine.DATACLASS, engine.FROZEN, engine.SLOTS))
 _FORMS = st.integers(engine.DATACLASS, engine.PLAIN_SLOTS)
 _KINDS = st.lists(st.integers(engine.REQUIRED, engine.ATTACHED), max_size=5)
 _KEPT = ("frozen", "eq", "order", "unsafe_hash", "repr")
-"""What of a dataclass goes on to its extension."""
+"""Options of a dataclass that its extension keeps."""
 _INT, _LIST, _TENSOR = range(3)
-"""Kinds of added fields: an int, a list of its own for each instance, an optional tensor."""
+"""Kinds of added fields: an int, a list that each instance has for itself, an optional tensor."""
 _ADDED = st.lists(st.integers(_INT, _TENSOR), max_size=4)
+_NOT_A_STRING = Fault("name_prefix", lambda _: 7, error=TypeError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MetadataFacts(Facts):
+    cls: type[Any]
+    """The class that is extended."""
+    kinds: list[int]
+    """Kinds of its fields."""
+    added: list[str]
+    """Names of the added fields."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BackendFacts(Facts):
+    backend: type[Any]
+    """The underlying backend."""
+    builder: type[Any]
+    """The builder that the new backend gets."""
+    before: type[Any]
+    """The underlying backend's own builder."""
 
 
 def _declared(case: Case) -> list[int]:
-    """Kinds of fields; those that are only attached to instances are no part of a class."""
+    """Return the kinds of declared fields; fields attached to instances belong to no class."""
     return [kind for kind in case.params["kinds"] if kind != engine.ATTACHED]
 
 
@@ -72,14 +95,15 @@ def _prepare_metadata(case: Case, _pattern: int, _device: str) -> Call:
     params, kinds = case.params, _declared(case)
     cls = engine.metadata_class(params["form"] % (engine.SLOTS + 1), kinds)
     added = _added_fields(params["added"])
-    facts = {"cls": cls, "kinds": kinds, "added": [name for name, *_ in added]}
-    return Call([params["prefix"], cls, added], facts=facts)
+    facts = _MetadataFacts(cls=cls, kinds=kinds, added=[name for name, *_ in added])
+    args = {"name_prefix": params["prefix"], "metadata_cls": cls, "fields": added}
+    return Call(args, facts=facts)
 
 
-def _drive_metadata(offered: Any, call: Call) -> Any:
-    """The class, an instance with every default and one with values of its own."""
-    made = offered(*call.args)
-    kinds = call.facts["kinds"]
+def _use_metadata(offered: Any, call: Call) -> Any:
+    """Return the class, an instance with defaults, one with given values, one with defaults."""
+    made = offered(*call.args.values())
+    kinds = call.facts.kinds
     details = engine.expected_values(kinds)
     taken = {
         name: details[name]
@@ -87,26 +111,26 @@ def _drive_metadata(offered: Any, call: Call) -> Any:
         if kind in (engine.REQUIRED, engine.KEYWORD)
     }
     values = taken | dict.fromkeys(engine.BATCH_FIELDS, 3)
-    own = {name: 40 + number for number, name in enumerate(call.facts["added"])}
+    own = {name: 40 + number for number, name in enumerate(call.facts.added)}
     return made, made(**values), made(**values, **own), made(**values)
 
 
 def _metadata_outputs(call: Call, result: Any) -> Outputs:
     made, plain, filled, second = result
-    details, added = engine.field_names(call.facts["kinds"]), call.facts["added"]
+    details, added = engine.field_names(call.facts.kinds), call.facts.added
     outputs: Outputs = {
         "name": made.__name__,
-        "is a subclass": issubclass(made, call.facts["cls"]),
+        "is a subclass": issubclass(made, call.facts.cls),
         "fields": [f.name for f in fields(made)] if is_dataclass(made) else MISSING,
         "module": made.__module__,
         "compared by identity": made.__eq__ is object.__eq__,
     }
     outputs |= {name: getattr(made.__dataclass_params__, name) for name in _KEPT}
     for number, name in enumerate((*engine.BATCH_FIELDS, *details)):
-        outputs[f"[{number}].inherited"] = getattr(plain, name, MISSING)
+        outputs[Place("inherited", child=number)] = getattr(plain, name, MISSING)
     for number, name in enumerate(added):
-        outputs[f"[{number}].default"] = getattr(plain, name, MISSING)
-        outputs[f"[{number}].given"] = getattr(filled, name, MISSING)
+        outputs[Place("default", child=number)] = getattr(plain, name, MISSING)
+        outputs[Place("given", child=number)] = getattr(filled, name, MISSING)
     outputs["lists are shared"] = any(
         isinstance(getattr(plain, name, None), list)
         and getattr(plain, name) is getattr(second, name)
@@ -116,22 +140,25 @@ def _metadata_outputs(call: Call, result: Any) -> Outputs:
 
 
 def _metadata_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    prefix, cls, added = call.args
+    prefix, cls, added = call.args.values()
     if outputs["name"] != prefix + "EngineMetadata" or not outputs["is a subclass"]:
         yield Violation("name", "is not the prefix and the name of the class that is extended")
     wanted = [f.name for f in fields(cls)] + [name for name, *_ in added]
     if sorted(outputs["fields"]) != sorted(wanted):
         yield Violation("fields", "are not those of the class and the added ones")
     inherited = [3] * len(engine.BATCH_FIELDS)
-    inherited += engine.expected_values(call.facts["kinds"]).values()
+    inherited += engine.expected_values(call.facts.kinds).values()
     for number, value in enumerate(inherited):
-        if outputs[f"[{number}].inherited"] != value:
-            yield Violation(f"[{number}].inherited", "is not what the class itself gives it")
+        place = Place("inherited", child=number)
+        if outputs[place] != value:
+            yield Violation(place, "is not what the class itself gives it")
     for number, (_, _, default) in enumerate(added):
-        if outputs[f"[{number}].default"] != ([] if isinstance(default, Field) else default):
-            yield Violation(f"[{number}].default", "is not the default of the added field")
-        if outputs[f"[{number}].given"] != 40 + number:
-            yield Violation(f"[{number}].given", "is not what the instance was given")
+        place = Place("default", child=number)
+        if outputs[place] != ([] if isinstance(default, Field) else default):
+            yield Violation(place, "is not the default of the added field")
+        place = Place("given", child=number)
+        if outputs[place] != 40 + number:
+            yield Violation(place, "is not what the instance was given")
     for name in _KEPT:
         if outputs[name] is not getattr(cls.__dataclass_params__, name):
             yield Violation(name, "is not as in the class that is extended")
@@ -141,8 +168,8 @@ def _metadata_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("lists are shared", "between instances")
 
 
-def _diagnose_metadata(_call: Call, name: str, _expected: Any, got: Any) -> str:
-    if got is MISSING and name.startswith("["):
+def _diagnose_metadata(_call: Call, place: Place, _expected: Any, got: Any) -> str:
+    if got is MISSING and place.child is not None:
         return "field of the metadata class lost"
     return {
         "frozen": "frozen unlike the class that is extended",
@@ -152,7 +179,7 @@ def _diagnose_metadata(_call: Call, name: str, _expected: Any, got: Any) -> str:
         "unsafe_hash": "hashed unlike the class that is extended",
         "repr": "represented unlike the class that is extended",
         "module": "another module than that of the class that is extended",
-    }.get(name, "")
+    }.get(place.field, "")
 
 
 def _metadata_steps(batch: Batch) -> Iterator[Case]:
@@ -160,15 +187,8 @@ def _metadata_steps(batch: Batch) -> Iterator[Case]:
     yield _metadata_case("Sliced", batch.num_requests % 3, [batch.num_tokens % 5], added)
 
 
-def _plain_class(call: Call) -> None:
-    call.args[1] = engine.metadata_class(engine.PLAIN, [])
-
-
-def _fields_fault(change: Any, error: type[Exception]) -> Fault:
-    def spoil(call: Call) -> None:
-        call.args[2] = change(call.args[2])
-
-    return Fault(field="fields", spoil=spoil, error=error)
+def _added_fault(*more: tuple[Any, ...], error: type[Exception] = MetadataError) -> Fault:
+    return Fault("fields", lambda added: [*added, *more], error=error)
 
 
 subclass_attention_metadata = Operation(
@@ -180,30 +200,22 @@ subclass_attention_metadata = Operation(
         boundaries=_metadata_boundaries,
         from_batch=_metadata_steps,
         faults={
-            "prefix of another type": Fault(
-                field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
-            ),
+            "prefix of another type": _NOT_A_STRING,
             "class of another type": wrong_type("metadata_cls"),
             "class that is no dataclass": Fault(
-                field="metadata_cls", spoil=_plain_class, error=TypeError
+                "metadata_cls", lambda _: engine.metadata_class(engine.PLAIN, []), error=TypeError
             ),
             "fields of another type": wrong_type("fields"),
-            "field without a default": _fields_fault(lambda a: [*a, ("more", int)], TypeError),
-            "field without a name": _fields_fault(lambda a: [*a, (3, int, 0)], TypeError),
-            "field that the class has": _fields_fault(
-                lambda a: [*a, ("seq_lens", int, 0)], MetadataError
-            ),
-            "field added twice": _fields_fault(
-                lambda a: [*a, *[("more", int, 0)] * 2], MetadataError
-            ),
-            "name that is none": _fields_fault(lambda a: [*a, ("a b", int, 0)], MetadataError),
-            "keyword as a name": _fields_fault(lambda a: [*a, ("class", int, 0)], MetadataError),
-            "one list for all instances": _fields_fault(
-                lambda a: [*a, ("more", list, [])], MetadataError
-            ),
+            "field without a default": _added_fault(("more", int), error=TypeError),
+            "field without a name": _added_fault((3, int, 0), error=TypeError),
+            "field that the class has": _added_fault(("seq_lens", int, 0)),
+            "field added twice": _added_fault(("more", int, 0), ("more", int, 0)),
+            "name that is none": _added_fault(("a b", int, 0)),
+            "keyword as a name": _added_fault(("class", int, 0)),
+            "one list for all instances": _added_fault(("more", list, [])),
         },
     ),
-    call=ClassCall(prepare=_prepare_metadata, use=_drive_metadata, outputs=_metadata_outputs),
+    call=ClassCall(prepare=_prepare_metadata, use=_use_metadata, outputs=_metadata_outputs),
     contract=Contract(invariants=_metadata_invariants, diagnose=_diagnose_metadata),
     bench=Bench(never=SHARED),
     built_in=BuiltIn(shared=SHARED),
@@ -223,52 +235,58 @@ def _prepare_backend(case: Case, _pattern: int, _device: str) -> Call:
     params = case.params
     backend = engine.make_backend(params["form"], params["kinds"])
     other = engine.make_backend(engine.DATACLASS, [engine.COMPUTED]).get_builder_cls()
-    facts = {"backend": backend, "builder": other, "before": backend.get_builder_cls()}
-    return Call([params["prefix"], backend, other], facts=facts)
+    facts = _BackendFacts(backend=backend, builder=other, before=backend.get_builder_cls())
+    args = {
+        "name_prefix": params["prefix"],
+        "attention_backend_cls": backend,
+        "builder_cls": other,
+    }
+    return Call(args, facts=facts)
 
 
 def _builder_of(backend: Any) -> Any:
     try:
         return backend.get_builder_cls()
-    except TypeError:  # it takes no instance
+    except TypeError:  # the method cannot be called on an instance
         return None
 
 
 def _backend_outputs(call: Call, result: Any) -> Outputs:
-    backend = call.facts["backend"]
+    backend = call.facts.backend
     return {
         "name": result.__name__,
         "is a subclass": issubclass(result, backend) and result is not backend,
-        "builder": result.get_builder_cls() is call.facts["builder"],
-        "builder of an instance": _builder_of(result()) is call.facts["builder"],
+        "builder": result.get_builder_cls() is call.facts.builder,
+        "builder of an instance": _builder_of(result()) is call.facts.builder,
         "registered name": result.get_name(),
         "metadata class": result.get_metadata_cls() is backend.get_metadata_cls(),
         "accept_output_buffer": result.accept_output_buffer,
         "cache shape": list(result.get_kv_cache_shape(3, 16, 2, 8)),
         "class name": result.full_cls_name()[1],
         "module": result.__module__ == backend.__module__,
-        "underlying builder": backend.get_builder_cls() is call.facts["before"],
+        "underlying builder": backend.get_builder_cls() is call.facts.before,
     }
 
 
 def _backend_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
+    name = call["name_prefix"] + "EngineBackend"
     wanted = {
-        "name": call.args[0] + "EngineBackend",
-        "class name": call.args[0] + "EngineBackend",
+        "name": name,
+        "class name": name,
         "registered name": "ENGINE",
         "cache shape": [2, 3, 16, 2, 8],
     }
-    for name, value in outputs.items():
-        if value != wanted.get(name, True):
-            yield Violation(name, "is not as the backend and the builder that were given say")
+    for field_name, value in outputs.items():
+        if value != wanted.get(field_name, True):
+            yield Violation(field_name, "is not as the backend and the builder that were given say")
 
 
-def _diagnose_backend(_call: Call, name: str, _expected: Any, _got: Any) -> str:
+def _diagnose_backend(_call: Call, place: Place, _expected: Any, _got: Any) -> str:
     return {
         "builder": "another builder than the given one",
         "builder of an instance": "get_builder_cls cannot be called on an instance",
         "underlying builder": "the underlying backend was changed",
-    }.get(name, "")
+    }.get(place.field, "")
 
 
 subclass_attention_backend = Operation(
@@ -280,9 +298,7 @@ subclass_attention_backend = Operation(
         boundaries=_backend_boundaries,
         from_batch=lambda batch: [_backend_case("Sliced", batch.num_requests % 5, [])],
         faults={
-            "prefix of another type": Fault(
-                field="name_prefix", spoil=lambda call: call.args.__setitem__(0, 7), error=TypeError
-            ),
+            "prefix of another type": _NOT_A_STRING,
             "backend of another type": wrong_type("attention_backend_cls"),
             "builder of another type": wrong_type("builder_cls"),
         },

@@ -1,4 +1,4 @@
-"""The operation of SPEC.md section 6 that reduces a batch to its sampled tokens."""
+"""Operation of SPEC.md section 6 that reduces a batch to its sampled tokens."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ from attnproof.harness.model.operation import (
     Outputs,
     Violation,
 )
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.shared.metadata import (
+    BatchFacts,
     batch_of,
     has_logits,
+    metadata_fault,
     metadata_faults,
     metadata_outputs,
     wrong_type,
 )
-from attnproof.reference.interface import MetadataError
 from attnproof.reference.shared import CommonAttentionMetadata
 
 NAME = "make_kv_sharing_fast_prefill_common_attn_metadata"
 ITSELF = "itself"
-"""Output field: whether the result is the very batch that was given."""
+"""Output field that is True if the result is the given batch itself."""
+_GIVEN = "common_attn_metadata"
 KEPT = frozenset(
     {
         *("seq_lens", "seq_lens_cpu", "num_computed_tokens_cpu", "block_table_tensor"),
@@ -53,28 +56,29 @@ _ORDER = st.sampled_from((_ASCENDING, _ASCENDING, _DESCENDING, _TWICE))
 
 
 def _case(batch: Batch, order: int = _ASCENDING, wide: bool = False) -> Case:
-    """`order` says how the batch's sampled tokens are listed; a number, so that it shrinks.
+    """Return the case of a batch.
 
-    `wide`: they are int64 whatever the offsets are.
+    `order`: order in which its sampled tokens are listed; a number, so that it shrinks.
+    `wide`: True if the indices are int64 for offsets of any dtype.
     """
     return Case(NAME, batch, {"order": order, "wide": wide})
 
 
 def last_tokens(batch: Batch) -> Batch:
-    """The batch with the last token of each request sampled, as engines do."""
+    """Return the batch with the last token of each request sampled, as engines do."""
     ends = np.cumsum(np.array(batch.query_lens, dtype=np.int64))
     sampled = tuple(int(e) - 1 for e, q in zip(ends, batch.query_lens, strict=True) if q)
     return sampling(batch, sampled)
 
 
 def sampling(batch: Batch, indices: tuple[int, ...] | None) -> Batch:
-    """Return the batch with these logits indices, two stale ones behind them."""
+    """Return the batch with these logits indices and two stale ones behind them."""
     return msgspec.structs.replace(batch, logits_indices=indices, logits_padding=2, num_logits=None)
 
 
 @st.composite
 def sampled_batches(draw: st.DrawFn) -> Batch:
-    """Batches with optional fields, most of them with sampled tokens, some in graph padding."""
+    """Draw a batch with optional fields, most often with sampled tokens, some of them padding."""
     batch = draw(batches(max_requests=5, extras=True))
     which = draw(_SAMPLED)
     tokens = batch.num_tokens + batch.padded_tokens
@@ -152,13 +156,13 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 
 def makes_new_batch(case: Case) -> bool:
-    """Whether the result is another batch, for whose lengths a wait is allowed."""
+    """True if the result is a new batch, whose lengths may be waited for."""
     batch = batch_of(case)
     return has_logits(case) and max(batch.query_lens, default=0) + batch.query_slack != 1
 
 
 def lay_out_sampled(case: Case, pattern: int, device: str) -> tuple[CommonAttentionMetadata, Any]:
-    """The case's batch as metadata, its sampled tokens listed in the case's order."""
+    """Return the case's batch as metadata, sampled tokens in the case's order, and its arena."""
     batch, order = batch_of(case), case.params.get("order", _ASCENDING)
     sampled = batch.logits_indices
     if sampled and order == _DESCENDING:
@@ -174,21 +178,22 @@ def lay_out_sampled(case: Case, pattern: int, device: str) -> tuple[CommonAttent
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     metadata, arena = lay_out_sampled(case, pattern, device)
-    return Call([metadata], arena=arena, facts={"metadata": metadata, "batch": batch_of(case)})
+    facts = BatchFacts(batch=batch_of(case), metadata=metadata)
+    return Call({_GIVEN: metadata}, arena=arena, facts=facts)
 
 
 def reduced_outputs(given: CommonAttentionMetadata, result: Any, prefix: str = "") -> Outputs:
-    """Whether the result is the given batch; if not, every field of it."""
+    """Return every field of the result, or only `ITSELF` if it is the given batch."""
     outputs: Outputs = {f"{prefix}{ITSELF}": result is given}
     if result is not given:
         outputs |= metadata_outputs(result, prefix, given)
     return outputs
 
 
-def reduced_breaches(
+def reduced_violations(
     given: CommonAttentionMetadata, outputs: Outputs, prefix: str = ""
 ) -> Iterator[Violation]:
-    """Twins equal, maxima and totals exact, every sampled token with its request, keys kept."""
+    """Check mirrors, maxima, totals, the request of each sampled token, and the kept keys."""
     indices = given.logits_indices_padded
     returned = indices is None or given.max_query_len == 1
     if outputs[f"{prefix}{ITSELF}"] is not returned:
@@ -216,9 +221,10 @@ def reduced_breaches(
 def reduced_consumed(
     given: CommonAttentionMetadata, batch: Batch, outputs: Outputs, prefix: str = ""
 ) -> Iterator[Violation]:
-    """The queries of a request became its last ones, as a causal kernel takes them.
+    """Check the visible keys of the reduced batch.
 
-    They see all that those see: keys are not reduced. The layer writes none.
+    A causal kernel takes the queries of a request as its last tokens. These see all keys
+    that the last tokens see, because keys are not reduced. The layer writes no keys.
     """
     indices = given.logits_indices_padded
     if outputs[f"{prefix}{ITSELF}"] or indices is None:
@@ -230,7 +236,7 @@ def reduced_consumed(
     seq_lens = [q + c for q, c in zip(batch.query_lens, batch.computed_lens, strict=True)]
     computed = [length - count for length, count in zip(seq_lens, counts, strict=True)]
     if min(computed, default=0) < 0:
-        return  # tokens listed twice: more queries than positions
+        return  # tokens that are listed twice give more queries than positions
     reduced = msgspec.structs.replace(
         batch, query_lens=tuple(counts), computed_lens=tuple(computed), causal=True
     )
@@ -239,8 +245,8 @@ def reduced_consumed(
     )
 
 
-def _diagnose(call: Call, name: str, expected: Any, got: Any) -> str:
-    given = call.facts["metadata"]
+def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
+    given, name = call.facts.metadata, place.field
     if name == ITSELF:
         return "a copy of the batch" if expected else "the whole batch where a part was expected"
     if not isinstance(got, torch.Tensor) or not isinstance(expected, torch.Tensor):
@@ -277,11 +283,11 @@ def _diagnose_offsets(
     return "sampled tokens lost" if lost else ""
 
 
-def _logits(change: Callable[[CommonAttentionMetadata], dict[str, Any]], field: str) -> Fault:
-    def spoil(call: Call) -> None:
-        call.args[0] = replace(call.args[0], **change(call.args[0]))
-
-    return Fault(field=field, spoil=spoil, error=MetadataError, applies=_is_reduced)
+def _logits_fault(
+    change: Callable[[CommonAttentionMetadata], dict[str, Any]],
+    field: str = "logits_indices_padded",
+) -> Fault:
+    return metadata_fault(_GIVEN, field, change, _is_reduced)
 
 
 def _is_reduced(case: Case) -> bool:
@@ -290,8 +296,8 @@ def _is_reduced(case: Case) -> bool:
     return bool(batch.logits_indices) and longest != 1
 
 
-def _one_more(value: int) -> Callable[[CommonAttentionMetadata], dict[str, Any]]:
-    """The last counted index replaced by `value` beyond the tokens, or by a negative one."""
+def _last_index(value: int) -> Callable[[CommonAttentionMetadata], dict[str, Any]]:
+    """Return a change of the last counted index: `value` behind the tokens, or negative."""
 
     def change(md: CommonAttentionMetadata) -> dict[str, Any]:
         assert md.logits_indices_padded is not None
@@ -304,8 +310,8 @@ def _one_more(value: int) -> Callable[[CommonAttentionMetadata], dict[str, Any]]
     return change
 
 
-def _far(md: CommonAttentionMetadata) -> dict[str, Any]:
-    """The last counted index is token 0 for whoever cuts it to 32 bits."""
+def _wide_index(md: CommonAttentionMetadata) -> dict[str, Any]:
+    """Return int64 indices; the last counted one becomes token 0 if it is cut to 32 bits."""
     assert md.logits_indices_padded is not None
     assert md.num_logits_indices is not None
     indices = md.logits_indices_padded.to(torch.int64, copy=True)
@@ -322,26 +328,25 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
         boundaries=_boundaries,
         from_batch=_steps,
         faults={
-            **metadata_faults(0, logits=True),
-            "more logits indices than there are": _logits(
-                lambda _: {"num_logits_indices": 10**6},
-                "num_logits_indices",
+            **metadata_faults(_GIVEN, logits=True),
+            "more logits indices than there are": _logits_fault(
+                lambda _: {"num_logits_indices": 10**6}, "num_logits_indices"
             ),
-            "float logits indices": _logits(
-                lambda md: {"logits_indices_padded": _floats(md)}, "logits_indices_padded"
+            "float logits indices": _logits_fault(
+                lambda md: {"logits_indices_padded": _floats(md)}
             ),
-            "logits index behind the last token": _logits(_one_more(0), "logits_indices_padded"),
-            "logits index beyond 32 bits": _logits(_far, "logits_indices_padded"),
-            "negative logits index": _logits(_one_more(-1), "logits_indices_padded"),
-            "metadata of another type": wrong_type("metadata"),
+            "logits index behind the last token": _logits_fault(_last_index(0)),
+            "logits index beyond 32 bits": _logits_fault(_wide_index),
+            "negative logits index": _logits_fault(_last_index(-1)),
+            "metadata of another type": wrong_type(_GIVEN, "metadata"),
         },
     ),
     call=FunctionCall(
-        prepare=_prepare, outputs=lambda call, result: reduced_outputs(call.args[0], result)
+        prepare=_prepare, outputs=lambda call, result: reduced_outputs(call[_GIVEN], result)
     ),
     contract=Contract(
-        invariants=lambda call, outputs: reduced_breaches(call.args[0], outputs),
-        consume=lambda call, outputs: reduced_consumed(call.args[0], call.facts["batch"], outputs),
+        invariants=lambda call, outputs: reduced_violations(call[_GIVEN], outputs),
+        consume=lambda call, outputs: reduced_consumed(call[_GIVEN], call.facts.batch, outputs),
         may_alias=KEPT,
         may_sync=makes_new_batch,
         diagnose=_diagnose,

@@ -1,6 +1,6 @@
-"""The operation of SPEC.md section 7 that copies blocks within the cache of every layer.
+"""Operation of SPEC.md section 7: blocks are copied within the cache of every layer.
 
-Bug classes: those of `swap_blocks`, and a layer that is left out or takes another's shape.
+Bug classes: those of `swap_blocks`, and a layer that is omitted or gets the shape of another one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from attnproof.harness.model.operation import (
     Inputs,
     Operation,
 )
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.kv_cache.block_pairs import (
     GAP,
     LAYOUT,
     PAIR,
     PAIRS,
     SMALL,
-    cache_breaches,
+    BlockFacts,
+    FarCache,
     cache_outputs,
+    cache_violations,
     diagnose_blocks,
     elements,
     lay_out_far,
@@ -44,6 +47,7 @@ from attnproof.harness.operations.kv_cache.block_pairs import (
 from attnproof.reference.interface import MetadataError
 
 NAME = "copy_blocks"
+_PAIRS = "src_to_dists"
 
 
 def _case(
@@ -56,10 +60,10 @@ def _case(
     strided_pairs: bool = False,
     far: bool = False,
 ) -> Case:
-    """A layer is [blocks, block size, heads, head size, layout, gap].
+    """Return a case; a layer is [blocks, block size, heads, head size, layout, gap].
 
-    `repeated`: the first layer's cache is also the last one's, as layers can share.
-    `far`: half of the blocks of an only layer lie more than 2**31 elements behind the others.
+    `repeated`: the first and the last layer share a cache.
+    `far`: half of the blocks of the only layer are more than 2**31 elements behind the others.
     """
     params = {"pairs": pairs, "layers": layers, "dtype": dtype, "repeated": repeated}
     if far:
@@ -110,22 +114,26 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     for dtype in ("float16", "float8_e4m3fn"):
         name = f"blocks 2**31 elements apart, {dtype} (K15)"
         yield name, _case([[0, 3], [2, 1]], [[4, 2, 2, 8, 0, 0]], dtype, far=True)
-        odd = [4, 3, 1, 5, 0, 0]  # counted in single elements, whoever copies in words
+        odd = [4, 3, 1, 5, 0, 0]  # offsets beyond 2**31 in elements, even if words are copied
         yield f"{name}, blocks of odd size", _case([[0, 3], [2, 1]], [odd], dtype, far=True)
     yield "many pairs", _case([[i, 20 + i] for i in range(20)], [[40, 2, 2, 4, 0, 0]])
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:
-    """Requests fork: blocks that are written are copied first."""
+    """Yield a copy of blocks, as for requests that fork."""
     pairs = moved_blocks(batch)
     yield _case(pairs, [[2 * len(pairs), batch.block_size, 1, 8, 0, 0]])
 
 
 def _timed(batch: Batch) -> Iterator[Case]:
-    """Each of eight requests forks: a block of Llama-3.1-8B, in two layers."""
+    """Yield a copy of eight blocks of Llama-3.1-8B in two layers."""
     if batch.num_requests == 8:
         pairs = moved_blocks(batch)
         yield _case(pairs, [[2 * len(pairs), batch.block_size, 8, 128, 0, 0]] * 2)
+
+
+def _place(layer: int) -> Place:
+    return Place("kv_cache", child=layer)
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
@@ -134,7 +142,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     for index, numbers in enumerate(p["layers"]):
         blocks, block_size, heads, head_size, layout, gap = [*numbers, *[0] * 6][:6]
         shape = (max(1, block_size), max(1, heads), max(1, head_size))
-        name = f"[{index}].kv_cache"
+        name = str(_place(index))
         caches.append(PagedCache(name, blocks, *shape, p["dtype"], layout % len(LAYOUTS), gap))
     blocks = min((cache.num_blocks for cache in caches), default=12)
     pairs = pairs_of(case, blocks, blocks, same_cache=True)
@@ -144,18 +152,19 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     on_cpu = p["pairs_on_cpu"] or not caches  # without a layer there is no other device
     pieces.append(pairs_piece(pairs, on_cpu=on_cpu, strided=p["strided_pairs"]))
     arena = Arena(pieces, STALE_PATTERNS[pattern] & 0x7F, device)
+    places = {cache.name: _place(index) for index, cache in enumerate(caches)}
     tensors = [cache.tensor(arena.tensors[cache.name]) for cache in caches]
     if p["repeated"]:
         tensors += tensors[:1]
     return Call(
-        [tensors, arena.tensors[PAIRS]],
+        {"kv_caches": tensors, _PAIRS: arena.tensors[PAIRS]},
         arena=arena,
         written=frozenset(cache.name for cache in caches),
-        facts={
-            "pairs": pairs,
-            "before": elements(caches, arena),
-            "words": {cache.name: cache.words(arena.tensors[cache.name]) for cache in caches},
-        },
+        facts=BlockFacts(
+            pairs=pairs,
+            before={places[name]: held for name, held in elements(caches, arena).items()},
+            words={places[c.name]: c.words(arena.tensors[c.name]) for c in caches},
+        ),
     )
 
 
@@ -168,14 +177,14 @@ def _prepare_far(
     piece = pairs_piece(ids, on_cpu=p["pairs_on_cpu"], strided=p["strided_pairs"])
     arena = Arena([piece], STALE_PATTERNS[pattern] & 0x7F, device)
     return Call(
-        [[memory] * (1 + p["repeated"]), arena.tensors[PAIRS]],
+        {"kv_caches": [memory] * (1 + p["repeated"]), _PAIRS: arena.tensors[PAIRS]},
         arena=arena,
-        facts={
-            "pairs": pairs,
-            "before": {cache.name: words.numpy()},
-            "words": {cache.name: words},
-            "far": {cache.name: (memory, cache.num_blocks)},
-        },
+        facts=BlockFacts(
+            pairs=pairs,
+            before={_place(0): words.numpy()},
+            words={_place(0): words},
+            far={_place(0): FarCache(memory, cache.num_blocks)},
+        ),
     )
 
 
@@ -187,7 +196,7 @@ def _is_far(case: Case) -> bool:
 
 def _has_pairs(case: Case) -> bool:
     call = _prepare(case, 0, "cpu")
-    return bool(call.facts["words"] and call.facts["pairs"]) and not _is_far(case)
+    return bool(call.facts.words and call.facts.pairs) and not _is_far(case)
 
 
 def _has_caches(case: Case) -> bool:
@@ -199,20 +208,29 @@ def _first_layer(
     error: type[Exception],
     applies: Callable[[Case], bool] = _has_caches,
 ) -> Fault:
-    def spoil(call: Call) -> None:
-        call.args[0] = [change(call.args[0][0]), *call.args[0][1:]]
+    """Return a fault of the first layer's cache."""
+    return Fault(
+        "kv_caches",
+        lambda caches: [change(caches[0]), *caches[1:]],
+        error=error,
+        applies=applies,
+    )
 
-    return Fault(field="kv_caches", spoil=spoil, error=error, applies=applies)
+
+def _limits(kv_caches: list[torch.Tensor]) -> tuple[int, int]:
+    """Return the number of blocks of the smallest layer, for sources and destinations."""
+    blocks = min(int(cache.shape[1]) for cache in kv_caches)
+    return blocks, blocks
 
 
 def _layers_differ(case: Case) -> bool:
-    """Whether some layer has more blocks than another."""
+    """True if some layer has more blocks than another."""
     return len({(numbers or [0])[0] for numbers in case.params["layers"]}) > 1
 
 
 def _has_heads(case: Case) -> bool:
-    """Whether something is copied and the first layer has several heads."""
-    return _has_pairs(case) and len(_prepare(case, 0, "cpu").args[0][0][0, 0, 0]) > 1
+    """True if something is copied and the first layer has several heads."""
+    return _has_pairs(case) and len(_prepare(case, 0, "cpu")["kv_caches"][0][0, 0, 0]) > 1
 
 
 copy_blocks = Operation(
@@ -225,10 +243,7 @@ copy_blocks = Operation(
         from_batch=_from_batch,
         faults={
             "one cache for the list": Fault(
-                field="kv_caches",
-                spoil=lambda call: call.args.__setitem__(0, call.args[0][0]),
-                error=TypeError,
-                applies=_has_caches,
+                "kv_caches", lambda caches: caches[0], error=TypeError, applies=_has_caches
             ),
             "layer of another type": _first_layer(lambda cache: cache.tolist(), TypeError),
             "layer without keys and values": _first_layer(lambda cache: cache[0], MetadataError),
@@ -236,7 +251,9 @@ copy_blocks = Operation(
                 lambda cache: cache[:, :, :, :1].expand(cache.shape), MetadataError, _has_heads
             ),
             **pair_faults(
-                "src_to_dists",
+                _PAIRS,
+                ("kv_caches",),
+                _limits,
                 _has_caches,
                 _has_pairs,
                 one_cache=lambda _: True,
@@ -247,7 +264,7 @@ copy_blocks = Operation(
     ),
     call=FunctionCall(prepare=_prepare, outputs=cache_outputs),
     contract=Contract(
-        invariants=cache_breaches, diagnose=diagnose_blocks, may_alias=frozenset({"[].kv_cache"})
+        invariants=cache_violations, diagnose=diagnose_blocks, may_alias=frozenset({"[].kv_cache"})
     ),
     bench=Bench(cases=_timed),
     built_in=BuiltIn(kernels=True),

@@ -1,6 +1,6 @@
 """Operations of SPEC.md section 7: the layout of KV caches, one call at a time.
 
-`layout_sequence` has many calls in a row. Whatever is set here is taken back.
+`layout_sequence` has many calls in a row. Each call here restores what it sets.
 """
 
 from __future__ import annotations
@@ -8,17 +8,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
+    MISSING,
     Bench,
     BuiltIn,
     Call,
     ClassCall,
     Contract,
+    Facts,
     Fault,
     FunctionCall,
     Inputs,
@@ -26,8 +30,8 @@ from attnproof.harness.model.operation import (
     Outputs,
     Violation,
 )
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.shared.metadata import returned, wrong_value
-from attnproof.reference.interface import MetadataError
 
 GET, SET, VALID = "get_kv_cache_layout", "set_kv_cache_layout", "is_valid_kv_cache_layout"
 _VARIABLE = "VLLM_KV_CACHE_LAYOUT"
@@ -36,17 +40,30 @@ _NOT_LAYOUTS = ("nhd", "NHD ", "HN", "NHDN", "DHN", "", "None")
 _WHY_SHARED = "one value for the whole process: nothing to make faster, and two would disagree"
 
 
-def _read(offered: Any, call: Call) -> Any:
-    """Read the layout with the case's environment, which is put back."""
+@dataclass(frozen=True, kw_only=True)
+class _LayoutFacts(Facts):
+    read: Any = MISSING
+    """Layout that the candidate's own reader returned after the set, MISSING without one."""
+
+
+@contextmanager
+def _environment(layout: str | None) -> Iterator[None]:
+    """Set the variable to the layout, None for unset; restore it at the end."""
     before = os.environ.pop(_VARIABLE, None)
-    if call.facts["environment"] is not None:
-        os.environ[_VARIABLE] = call.facts["environment"]
+    if layout is not None:
+        os.environ[_VARIABLE] = layout
     try:
-        return offered(*call.args, **call.kwargs)
+        yield
     finally:
         os.environ.pop(_VARIABLE, None)
         if before is not None:
             os.environ[_VARIABLE] = before
+
+
+def _read(offered: Any, call: Call) -> Any:
+    """Read the layout with the case's environment."""
+    with _environment(call["environment"]):
+        return offered()
 
 
 def _get_case(environment: str | None) -> Case:
@@ -60,21 +77,13 @@ def _get_boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _get_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    if outputs["result"] != (call.facts["environment"] or "NHD"):
+    if outputs["result"] != (call["environment"] or "NHD"):
         yield Violation("result", "is neither the environment's layout nor the default")
 
 
-def _earlier_answer(_call: Call, _field: str, _expected: Any, got: Any) -> str:
-    """One call reads one environment: another valid layout can only be an older answer."""
+def _earlier_answer(_call: Call, _place: Place, _expected: Any, got: Any) -> str:
+    # One call reads one environment: another valid layout can only come from an earlier call.
     return "an earlier answer was kept" if got in _LAYOUTS else ""
-
-
-def _bad_environment(call: Call) -> None:
-    call.facts["environment"] = "nhd"
-
-
-def _empty_environment(call: Call) -> None:
-    call.facts["environment"] = ""
 
 
 get_kv_cache_layout = Operation(
@@ -86,16 +95,12 @@ get_kv_cache_layout = Operation(
         boundaries=_get_boundaries,
         from_batch=lambda batch: [_get_case(_LAYOUTS[batch.num_requests % 2])],
         faults={
-            "environment with another word": Fault(
-                field=_VARIABLE, spoil=_bad_environment, error=MetadataError
-            ),
-            "empty environment": Fault(
-                field=_VARIABLE, spoil=_empty_environment, error=MetadataError
-            ),
+            "environment with another word": Fault("environment", lambda _: "nhd", _VARIABLE),
+            "empty environment": Fault("environment", lambda _: "", _VARIABLE),
         },
     ),
     call=ClassCall(
-        prepare=lambda case, _pattern, _device: Call([], facts=dict(case.params)),
+        prepare=lambda case, _pattern, _device: Call(dict(case.params)),
         use=_read,
         outputs=returned,
     ),
@@ -106,21 +111,16 @@ get_kv_cache_layout = Operation(
 
 
 def _set_and_read(offered: Any, call: Call) -> Any:
-    """Set the layout, read it with the candidate's own reader if it has one, take it back."""
+    """Set the layout, read it with the candidate's own reader if it has one, and unset it."""
     reader = getattr(sys.modules.get(getattr(offered, "__module__", "")), GET, None)
-    before = os.environ.pop(_VARIABLE, None)
-    if call.facts["environment"] is not None:
-        os.environ[_VARIABLE] = call.facts["environment"]
-    try:
-        result = offered(*call.args, **call.kwargs)
-        if reader is not None:
-            call.facts["read"] = reader()
-        return result
-    finally:
-        offered(None)
-        os.environ.pop(_VARIABLE, None)
-        if before is not None:
-            os.environ[_VARIABLE] = before
+    with _environment(call["environment"]):
+        try:
+            result = offered(call["cache_layout"])
+            if reader is not None:
+                call.facts = replace(call.facts, read=reader())
+            return result
+        finally:
+            offered(None)
 
 
 def _set_case(cache_layout: str | None, environment: str | None = None) -> Case:
@@ -141,19 +141,19 @@ def _set_boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _set_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    layout = call.args[0] or call.facts["environment"] or "NHD"
-    if call.facts.get("read", layout) != layout:
+    layout = call["cache_layout"] or call["environment"] or "NHD"
+    if call.facts.read is not MISSING and call.facts.read != layout:
         yield Violation("result", "what was set is not what is read")
     if outputs["result"] is not None:
         yield Violation("result", "returns something")
 
 
 def _prepare_set(case: Case, _pattern: int, _device: str) -> Call:
-    """Where nothing is set the environment counts: then it says no other word."""
+    """Return the call; an unknown word in the environment is dropped if it would be read."""
     layout, environment = case.params["cache_layout"], case.params["environment"]
     if layout is None and environment not in _LAYOUTS:
         environment = None
-    return Call([layout], facts={"environment": environment})
+    return Call({"cache_layout": layout, "environment": environment}, facts=_LayoutFacts())
 
 
 set_kv_cache_layout = Operation(
@@ -169,11 +169,7 @@ set_kv_cache_layout = Operation(
         faults={
             "another word": wrong_value("cache_layout", "nhd"),
             "empty word": wrong_value("cache_layout", ""),
-            "number": Fault(
-                field="cache_layout",
-                spoil=lambda call: call.args.__setitem__(0, 7),
-                error=TypeError,
-            ),
+            "number": Fault("cache_layout", lambda _: 7, error=TypeError),
         },
     ),
     call=ClassCall(prepare=_prepare_set, use=_set_and_read, outputs=returned),
@@ -202,7 +198,7 @@ def _valid_steps(batch: Batch) -> Iterable[Case]:
 
 
 def _valid_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    if outputs["result"] is not (call.args[0] in ("HND", "NHD")):
+    if outputs["result"] is not (call["value"] in ("HND", "NHD")):
         yield Violation("result", "is not whether the value is NHD or HND")
 
 
@@ -216,9 +212,7 @@ is_valid_kv_cache_layout = Operation(
         from_batch=_valid_steps,
     ),
     call=FunctionCall(
-        prepare=lambda case, _pattern, _device: Call(
-            [case.params["value"]], plain=dict(case.params)
-        ),
+        prepare=lambda case, _pattern, _device: Call(dict(case.params), plain=dict(case.params)),
         outputs=returned,
     ),
     contract=Contract(invariants=_valid_invariants),

@@ -1,6 +1,6 @@
-"""Oracle 7 over SPEC.md section 7: the cache layout, set, read and overridden many times.
+"""Sequence over SPEC.md section 7: the cache layout, set, read and overridden many times.
 
-Bug class: the first answer is kept for ever, so a later set is ignored (K27).
+Bug class: the first layout that was read is kept, so that a later set is ignored (K27).
 """
 
 from __future__ import annotations
@@ -13,8 +13,22 @@ from hypothesis.stateful import rule
 
 from attnproof.harness.cases.machine import Machine
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Line, Outputs, Script, Sequence
-from attnproof.harness.operations.shared.playing import sequence_operation
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    Line,
+    Operation,
+    Outputs,
+    Script,
+)
+from attnproof.harness.model.place import Place
+from attnproof.harness.operations.shared.playing import (
+    SEQUENCE_NOT_TIMED,
+    SequenceCall,
+    sequence_inputs,
+)
 
 NAME = "layout_sequence"
 _VARIABLE = "VLLM_KV_CACHE_LAYOUT"
@@ -26,37 +40,37 @@ class _Machine(Machine):
 
     @rule(layout=_LAYOUT)
     def set(self, layout: str) -> None:
-        """The engine asks for a layout."""
+        """Set a layout, as an engine does."""
         self.step("set", layout=layout)
 
     @rule()
     def unset(self) -> None:
-        """The engine takes that back."""
+        """Remove the layout that was set."""
         self.step("unset")
 
     @rule(layout=_LAYOUT)
     def export(self, layout: str) -> None:
-        """The user asks for a layout by the environment."""
+        """Set a layout in the environment, as a user does."""
         self.step("export", layout=layout)
 
     @rule(word=st.sampled_from(("NCHW", "nhd", "")))
     def export_invalid(self, word: str) -> None:
-        """The environment asks for a layout that does not exist."""
+        """Set a layout that does not exist in the environment."""
         self.step("export", layout=word)
 
     @rule()
     def unexport(self) -> None:
-        """The environment says nothing any more."""
+        """Remove the variable from the environment."""
         self.step("unexport")
 
     @rule()
     def get(self) -> None:
-        """A backend reads the layout."""
+        """Read the layout, as a backend does."""
         self.step("get")
 
     @rule(layout=st.sampled_from(("NCHW", "nhd", "")))
     def set_invalid(self, layout: str) -> None:
-        """A layout that does not exist is refused and changes nothing."""
+        """Set a layout that does not exist, which is refused and changes nothing."""
         self.step("set invalid", layout=layout)
 
 
@@ -77,37 +91,38 @@ def _line(step: dict[str, Any]) -> Line:
 
 
 def _script(case: Case, _pattern: int) -> Script:
-    """Starts with nothing exported, whatever the environment of the run says."""
+    """Return the program, which starts without the variable in the environment."""
     setup = f"import os\n\nos.environ.pop({_VARIABLE!r}, None)\nlayout = None"
     steps = case.params["steps"]
-    # What reading an unknown layout raises is for `get_kv_cache_layout`: here it is not read.
+    # The error for an unknown layout is tested in `get_kv_cache_layout`.
     kept = [s for n, s in enumerate(steps) if s["do"] != "get" or _readable(steps[:n])]
     return Script(setup, tuple(map(_line, kept)))
 
 
 def _readable(steps: list[dict[str, Any]]) -> bool:
-    """Whether a layout is set after these steps, or the environment names none that is unknown."""
+    """True if a layout is set after these steps, or the environment names no unknown one."""
     choices = [step for step in steps if step["do"] in ("set", "unset")]
-    said = [step for step in steps if step["do"] in ("export", "unexport")]
+    exported = [step for step in steps if step["do"] in ("export", "unexport")]
     chosen = bool(choices) and choices[-1]["do"] == "set"
-    unknown = bool(said) and said[-1].get("layout", "NHD") not in ("NHD", "HND")
+    unknown = bool(exported) and exported[-1].get("layout", "NHD") not in ("NHD", "HND")
     return chosen or not unknown
 
 
 def _observe(names: dict[str, Any]) -> Outputs:
-    """What was read last: reading here would itself be a step."""
+    """Return the layout that was read last."""
+    # To read it here would itself be a step.
     return {"layout": names["layout"]}
 
 
-def _diagnose(call: Call, _field: str, expected: Any, got: Any) -> str:
+def _diagnose(call: Call, _place: Place, expected: Any, got: Any) -> str:
     if isinstance(got, str) and got != expected and got in {"NHD", "HND"}:
         return "an earlier answer was kept" if _was_read(call) else "the layout of another source"
     return ""
 
 
 def _was_read(call: Call) -> bool:
-    """Whether the layout was read before the step that went wrong, the last of a shrunk case."""
-    steps = call.facts["case"].params["steps"]
+    """True if the layout was read before the wrong step, the last one of a shrunk case."""
+    steps = call.facts.case.params["steps"]
     return [step["do"] for step in steps].count("get") > 1
 
 
@@ -130,25 +145,24 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:
-    """No batch says anything about layouts: one of the two by the number of requests."""
+    """Yield a case with one of the two layouts, by the number of requests."""
     yield _case({"do": "set", "layout": ("NHD", "HND")[batch.num_requests % 2]}, {"do": "get"})
 
 
-layout_sequence = sequence_operation(
+layout_sequence = Operation(
     name=NAME,
     section="7",
     summary="the cache layout set, exported and read in any order",
-    shared="one global value: there is nothing to make faster",
-    boundaries=_boundaries,
-    from_batch=_from_batch,
-    diagnose=_diagnose,
-    sequence=Sequence(
+    inputs=sequence_inputs(machine=_Machine, boundaries=_boundaries, from_batch=_from_batch),
+    call=SequenceCall(
         parts=("get_kv_cache_layout", "set_kv_cache_layout"),
-        machine=_Machine,
-        script=_script,
+        write=_script,
         observe=_observe,
         isolated=True,
     ),
+    contract=Contract(diagnose=_diagnose),
+    bench=Bench(never=SEQUENCE_NOT_TIMED),
+    built_in=BuiltIn(shared="one global value: there is nothing to make faster"),
 )
 
 OPERATIONS = (layout_sequence,)

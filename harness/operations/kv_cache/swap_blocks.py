@@ -1,12 +1,12 @@
-"""The operation of SPEC.md section 7 that moves blocks of one layer to another cache.
+"""Operation of SPEC.md section 7: blocks of one layer are copied to another cache.
 
 Bug classes: keys moved without values, part of a block, a stride assumed, source and
-destination exchanged, ids taken for slots. 32-bit products (K15): see `tests/optimized`.
+destination exchanged, ids taken for slots. `tests/optimized` tests 32-bit products (K15).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -34,8 +34,10 @@ from attnproof.harness.operations.kv_cache.block_pairs import (
     PAIRS,
     SMALL,
     SRC,
-    cache_breaches,
+    BlockFacts,
+    FarCache,
     cache_outputs,
+    cache_violations,
     diagnose_blocks,
     elements,
     lay_out_far,
@@ -45,9 +47,9 @@ from attnproof.harness.operations.kv_cache.block_pairs import (
     pairs_piece,
 )
 from attnproof.harness.operations.shared.metadata import wrong_type
-from attnproof.reference.interface import MetadataError
 
 NAME = "swap_blocks"
+_PAIRS = "src_to_dst"
 _SHAPES = ("block_size", "num_kv_heads", "head_size")
 
 
@@ -70,7 +72,7 @@ def _case(**params: Any) -> Case:
         "same_cache": False,
         "pairs": [[0, 1]],
     }
-    # "far": half of the destination's blocks lie more than 2**31 elements behind the others.
+    # "far": half of the destination's blocks are more than 2**31 elements behind the others.
     return Case(NAME, None, defaults | params)
 
 
@@ -135,7 +137,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:
-    """Requests are preempted: their blocks go to the host."""
+    """Yield a copy of blocks to the host, as for preempted requests."""
     pairs = moved_blocks(batch)
     blocks = 2 * len(pairs)
     shape = {"block_size": batch.block_size, "num_kv_heads": 1, "head_size": 8}
@@ -143,7 +145,7 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
 
 
 def _timed(batch: Batch) -> Iterator[Case]:
-    """Eight blocks of Llama-3.1-8B go to the host."""
+    """Yield a copy of eight blocks of Llama-3.1-8B to the host."""
     if batch.num_requests == 8:
         pairs = moved_blocks(batch)
         shape = {"block_size": batch.block_size, "num_kv_heads": 8, "head_size": 128}
@@ -183,15 +185,15 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     else:
         words = dst.words(arena.tensors[DST])
     return Call(
-        [tensors[caches[0].name], tensors[DST], arena.tensors[PAIRS]],
+        {SRC: tensors[caches[0].name], DST: tensors[DST], _PAIRS: arena.tensors[PAIRS]},
         arena=arena,
         written=frozenset({DST}),
-        facts={
-            "pairs": pairs,
-            "before": {SRC: before[caches[0].name], DST: before[DST]},
-            "words": {DST: words},
-            "far": {DST: (tensors[DST], dst.num_blocks)} if _is_far(case) else {},
-        },
+        facts=BlockFacts(
+            pairs=pairs,
+            before={SRC: before[caches[0].name], DST: before[DST]},
+            words={DST: words},
+            far={DST: FarCache(tensors[DST], dst.num_blocks)} if _is_far(case) else {},
+        ),
     )
 
 
@@ -201,32 +203,20 @@ def _is_far(case: Case) -> bool:
 
 
 def _far_ids(pairs: list[list[int]], dst: PagedCache, *, sources: bool) -> list[list[int]]:
-    """The pairs with the ids of far blocks; `sources`: whether those are the same cache's."""
+    """Return the pairs with far ids of destinations; with `sources`, of sources as well."""
     return [[far_block(s, dst) if sources else s, far_block(t, dst)] for s, t in pairs]
 
 
 def _has_pairs(case: Case) -> bool:
-    return bool(_prepare(case, 0, "cpu").facts["pairs"]) and not _is_far(case)
+    return bool(_prepare(case, 0, "cpu").facts.pairs) and not _is_far(case)
 
 
 def _is_near(case: Case) -> bool:
     return not _is_far(case)
 
 
-def _cache_fault(
-    position: int,
-    field: str,
-    change: Callable[[torch.Tensor], Any],
-    applies: Callable[[Case], bool] = _is_near,
-) -> Fault:
-    def spoil(call: Call) -> None:
-        call.args[position] = change(call.args[position])
-
-    return Fault(field=field, spoil=spoil, error=MetadataError, applies=applies)
-
-
 def _smaller(case: Case, side: str, other: str) -> bool:
-    """Whether that side's cache has fewer blocks than the other's, and some."""
+    """True if the side's cache has fewer blocks than the other cache, but not none."""
     p = case.params
     if _is_far(case):
         return False
@@ -253,23 +243,27 @@ swap_blocks = Operation(
         faults={
             "source of another type": wrong_type(SRC),
             "destination of another type": wrong_type(DST),
-            "source without keys and values": _cache_fault(0, SRC, lambda cache: cache[0]),
-            "source of three halves": _cache_fault(
-                0, SRC, lambda cache: torch.cat([cache, cache[:1]])
+            "source without keys and values": Fault(SRC, lambda cache: cache[0], applies=_is_near),
+            "source of three halves": Fault(
+                SRC, lambda cache: torch.cat([cache, cache[:1]]), applies=_is_near
             ),
-            "destination with other blocks": _cache_fault(1, DST, lambda cache: cache[..., :-1]),
-            "destination with blocks of another shape": _cache_fault(
-                1, DST, lambda cache: cache.transpose(2, 4), _is_uneven
+            "destination with other blocks": Fault(
+                DST, lambda cache: cache[..., :-1], applies=_is_near
             ),
-            "destination of another dtype": _cache_fault(
-                1, DST, lambda cache: cache.to(torch.int64)
+            "destination with blocks of another shape": Fault(
+                DST, lambda cache: cache.transpose(2, 4), applies=_is_uneven
             ),
-            "expanded destination": _cache_fault(
-                1, DST, lambda cache: cache[:1].expand(2, *cache.shape[1:]), _has_pairs
+            "destination of another dtype": Fault(
+                DST, lambda cache: cache.to(torch.int64), applies=_is_near
             ),
-            "destination of another dtype of this size": _cache_fault(1, DST, _other_dtype),
+            "expanded destination": Fault(
+                DST, lambda cache: cache[:1].expand(2, *cache.shape[1:]), applies=_has_pairs
+            ),
+            "destination of another dtype of this size": Fault(DST, _other_dtype, applies=_is_near),
             **pair_faults(
-                "src_to_dst",
+                _PAIRS,
+                (SRC, DST),
+                lambda src, dst: (src.shape[1], dst.shape[1]),
                 _is_near,
                 _has_pairs,
                 one_cache=lambda case: bool(case.params["same_cache"]) and _is_near(case),
@@ -280,7 +274,7 @@ swap_blocks = Operation(
     ),
     call=FunctionCall(prepare=_prepare, outputs=cache_outputs),
     contract=Contract(
-        invariants=cache_breaches,
+        invariants=cache_violations,
         diagnose=diagnose_blocks,
         may_alias=frozenset({DST}),
         may_sync=lambda case: bool(case.params["dst_on_cpu"]),

@@ -19,6 +19,7 @@ from attnproof.harness.model.operation import (
     Call,
     ClassCall,
     Contract,
+    Facts,
     Inputs,
     Operation,
     Outputs,
@@ -65,22 +66,34 @@ def _builder_boundaries() -> Iterator[tuple[str, Case]]:
     yield "later draft step", _builder_case(batch, draft_index=2)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _BuilderFacts(Facts):
+    spec: int | None
+    """Draft tokens of the speculative config, -1 for no number, None without a config."""
+
+
 def _prepare_builder(case: Case, pattern: int, device: str) -> Call:
     metadata, arena = lay_out(batch_of(case), pattern, device)
     spec, params = case.params["spec"], case.params
     config = SimpleNamespace(num_speculative_tokens=None if spec == -1 else spec)
     vllm_config = SimpleNamespace(speculative_config=None if spec is None else config)
-    threshold = [params["threshold"], params["as_decode"]]
     return Call(
-        [vllm_config, torch.device(device), *threshold, metadata, params["draft_index"]],
+        {
+            "vllm_config": vllm_config,
+            "device": torch.device(device),
+            "threshold": params["threshold"],
+            "as_decode": params["as_decode"],
+            "metadata": metadata,
+            "draft_index": params["draft_index"],
+        },
         arena=arena,
-        facts={"params": params},
+        facts=_BuilderFacts(spec=spec),
     )
 
 
 def _drive_builder(offered: Any, call: Call) -> Outputs:
     """A subclass that keeps what `build` was called with."""
-    vllm_config, device, threshold, as_decode, metadata, draft_index = call.args
+    vllm_config, device, threshold, as_decode, metadata, draft_index = call.args.values()
 
     class Builder(offered):  # type: ignore[misc]
         def __init__(self, *args: Any) -> None:
@@ -111,10 +124,10 @@ def _drive_builder(offered: Any, call: Call) -> Outputs:
     }
 
 
-def _builder_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    params = call.facts["params"]
-    raised = params["as_decode"] and (params["spec"] or -1) >= 0
-    threshold = max(params["threshold"], 1 + params["spec"] if raised else 0)
+def _builder_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
+    spec = call.facts.spec
+    raised = call["as_decode"] and (spec or -1) >= 0
+    threshold = max(call["threshold"], 1 + spec if raised else 0)
     expected = {
         "cudagraph_support": 0,
         "class's reorder_batch_threshold": None,
@@ -148,7 +161,7 @@ attention_metadata_builder = Operation(
         from_batch=lambda batch: iter([_builder_case(batch)]),
     ),
     call=ClassCall(prepare=_prepare_builder, outputs=_same, use=_drive_builder),
-    contract=Contract(invariants=_builder_breaches),
+    contract=Contract(invariants=_builder_violations),
     bench=Bench(never=_SHARED),
     built_in=BuiltIn(shared=_SHARED),
 )
@@ -177,7 +190,7 @@ def _backend_case(first: int, second: int | None) -> Case:
 
 def _drive_backend(offered: Any, call: Call) -> Outputs:
     """A backend that says nothing but its metadata class."""
-    first, second = call.args
+    first, second = call.args.values()
     methods: dict[str, Any] = {name: staticmethod(lambda *_: None) for name in _BACKEND_METHODS}
     methods["get_metadata_cls"] = staticmethod(lambda *_: _Made)
     names = {"__module__": "some.module", "__qualname__": "Outer.Backend"}
@@ -197,8 +210,8 @@ def _drive_backend(offered: Any, call: Call) -> Outputs:
     }
 
 
-def _backend_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    first, second = call.args
+def _backend_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
+    first, second = call.args.values()
     expected = {
         "made": [True, first, 7 if second is None else second],
         "full_cls_name": ("some.module", "Outer.Backend"),
@@ -222,11 +235,13 @@ attention_backend = Operation(
         from_batch=lambda batch: iter([_backend_case(batch.num_requests, None)]),
     ),
     call=ClassCall(
-        prepare=lambda case, _pattern, _device: Call([case.params["first"], case.params["second"]]),
+        prepare=lambda case, _pattern, _device: Call(
+            {name: case.params[name] for name in ("first", "second")}
+        ),
         outputs=_same,
         use=_drive_backend,
     ),
-    contract=Contract(invariants=_backend_breaches),
+    contract=Contract(invariants=_backend_violations),
     bench=Bench(never=_SHARED),
     built_in=BuiltIn(shared=_SHARED),
 )
@@ -247,7 +262,7 @@ def _metadata_case(skip: list[str] | None) -> Case:
 
 def _drive_metadata(offered: Any, call: Call) -> Outputs:
     """A subclass with one field more, as a dictionary."""
-    skip = call.args[0]
+    skip = call["skip_fields"]
 
     @dataclass
     class Metadata(offered):  # type: ignore[misc]
@@ -265,9 +280,9 @@ def _drive_metadata(offered: Any, call: Call) -> Outputs:
     }
 
 
-def _metadata_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
+def _metadata_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
     names = [*_INHERITED, "block_tables"]
-    left = [name for name in names if name not in (call.args[0] or ())]
+    left = [name for name in names if name not in (call["skip_fields"] or ())]
     expected = {"fields": list(_INHERITED), "names": left, "not copied": True}
     yield from _unexpected(outputs, expected)
 
@@ -275,7 +290,7 @@ def _metadata_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
 def _prepare_metadata(case: Case, _pattern: int, _device: str) -> Call:
     skip = case.params["skip"]
     given = None if skip is None else set(skip)
-    return Call([given], plain={"skip_fields": given})
+    return Call({"skip_fields": given}, plain={"skip_fields": given})
 
 
 _NAMES = st.sampled_from((*_INHERITED, "block_tables", "unknown"))
@@ -297,7 +312,7 @@ attention_metadata = Operation(
         from_batch=lambda _batch: iter([_metadata_case(None)]),
     ),
     call=ClassCall(prepare=_prepare_metadata, outputs=_same, use=_drive_metadata),
-    contract=Contract(invariants=_metadata_breaches),
+    contract=Contract(invariants=_metadata_violations),
     bench=Bench(never=_SHARED),
     built_in=BuiltIn(shared=_SHARED),
 )

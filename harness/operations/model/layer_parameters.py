@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from attnproof.harness.model.operation import (
     BuiltIn,
     Call,
     Contract,
+    Facts,
     Fault,
     FunctionCall,
     Inputs,
@@ -34,6 +36,7 @@ from attnproof.harness.model.operation import (
     Outputs,
     Violation,
 )
+from attnproof.harness.model.place import Place, of_children
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
 from attnproof.reference.interface import MetadataError, PerLayerParameters
 
@@ -63,8 +66,8 @@ def _soft_cap(number: int) -> float | None:
     return float(max(0, number)) if number else None
 
 
-def _fields(parameters: Any, prefix: str = "") -> Outputs:
-    return {f"{prefix}{name}": getattr(parameters, name, MISSING) for name in _FIELDS}
+def _fields(parameters: Any) -> Outputs:
+    return {name: getattr(parameters, name, MISSING) for name in _FIELDS}
 
 
 # get_per_layer_parameters: a layer is [impl, window, soft cap, scale, sinks], 0 for none.
@@ -127,6 +130,12 @@ def _made_layer(numbers: list[int]) -> Layer:
     return Layer(impl)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _LayerFacts(Facts):
+    rows: dict[str, list[int]]
+    """Numbers of each layer that is asked for, by name."""
+
+
 def _prepare_layers(case: Case, _pattern: int, _device: str) -> Call:
     params = case.params
     made = {
@@ -140,32 +149,26 @@ def _prepare_layers(case: Case, _pattern: int, _device: str) -> Call:
     names = [name for name in names if isinstance(layers[name].impl, cls)]
     config = EngineConfig(CompilationConfig(layers), SpeculativeConfig(2))
     return Call(
-        [config, names, cls],
+        {"vllm_config": config, "layer_names": names, "cls_": cls},
         plain={
             "layer_names": names,
             "impl": [vars(layer.impl) for layer, _ in made.values()],
         },
-        facts={
-            "rows": {name: made[name][1] for name in names},
-            "names": list(dict.fromkeys(names)),
-        },
+        facts=_LayerFacts(rows={name: made[name][1] for name in names}),
     )
 
 
 def _layers_outputs(call: Call, result: Any) -> Outputs:
-    """By layer as asked for, so that a wrong order is one finding and not five."""
-    outputs: Outputs = {"layers": list(result)}
-    for index, name in enumerate(call.facts["names"]):
-        outputs |= _fields(result[name], f"[{index}].")
-    return outputs
+    """Return the parameters in the order asked for, so that a wrong order is one finding."""
+    layers = of_children(_fields(result[name]) for name in call.facts.rows)
+    return {Place("layers"): list(result)} | layers
 
 
 def _layers_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    if outputs["layers"] != call.facts["names"]:
+    if outputs[Place("layers")] != list(call.facts.rows):
         yield Violation("layers", "are not those asked for, in that order")
         return
-    for index, name in enumerate(call.facts["names"]):
-        kind, window, soft_cap, scale, sinks = call.facts["rows"][name]
+    for index, (kind, window, soft_cap, scale, sinks) in enumerate(call.facts.rows.values()):
         cls = IMPLS[kind % len(IMPLS)]
         wanted = {
             "window_left": -1 if cls is LatentImpl else (window or 0) - 1,
@@ -174,51 +177,43 @@ def _layers_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
             "has_sinks": bool(sinks) and cls in (CausalImpl, MaskImpl),
         }
         for field, value in wanted.items():
-            if outputs[f"[{index}].{field}"] != value:
-                yield Violation(f"[{index}].{field}", "is not what the layer was made with")
+            place = Place(field, child=index)
+            if outputs[place] != value:
+                yield Violation(place, "is not what the layer was made with")
 
 
-def _window_diagnosis(_call: Call, field: str, expected: Any, got: Any) -> str:
-    if field.endswith("window_left") and type(got) is int and got == expected + 1:
+def _window_diagnosis(_call: Call, place: Place, expected: Any, got: Any) -> str:
+    if place.field == "window_left" and type(got) is int and got == expected + 1:
         return "window counted without the query's own key"
     return ""
 
 
 def _asks(case: Case) -> bool:
-    return bool(_prepare_layers(case, 0, "cpu").args[1])
+    return bool(_prepare_layers(case, 0, "cpu")["layer_names"])
 
 
-def _of_first(change: Callable[[Layer], None]) -> Callable[[Call], None]:
-    """Spoils the first layer that is asked for."""
+def _change_first(attribute: str, value: Any) -> Callable[[Any, list[str]], Any]:
+    """Return a change of the first layer asked for; the value MISSING deletes the attribute."""
 
-    def spoil(call: Call) -> None:
-        context = call.args[0].compilation_config.static_forward_context
-        change(context[call.args[1][0]])
-        call.plain = {}
-
-    return spoil
-
-
-def _set_window(value: Any) -> Callable[[Layer], None]:
-    def change(layer: Layer) -> None:
-        layer.impl.sliding_window = value  # type: ignore[attr-defined]
+    def change(config: Any, names: list[str]) -> Any:
+        impl = config.compilation_config.static_forward_context[names[0]].impl
+        if value is MISSING:
+            delattr(impl, attribute)
+        else:
+            setattr(impl, attribute, value)
+        return config
 
     return change
 
 
-def _ask_also(name: str) -> Callable[[Call], None]:
-    def spoil(call: Call) -> None:
-        call.args[1] = [*call.args[1], name]
-
-    return spoil
-
-
-def _another_class(call: Call) -> None:
-    call.args[2] = StateSpaceLayer
-
-
-def _no_scale(layer: Layer) -> None:
-    del layer.impl.scale
+def _first_layer_fault(
+    attribute: str,
+    value: Any,
+    field: str = "static_forward_context",
+    error: type[Exception] = MetadataError,
+) -> Fault:
+    change = _change_first(attribute, value)
+    return Fault("vllm_config", change, field, error, applies=_asks, given=("layer_names",))
 
 
 get_per_layer_parameters = Operation(
@@ -230,37 +225,19 @@ get_per_layer_parameters = Operation(
         boundaries=_layers_boundaries,
         from_batch=_layers_steps,
         faults={
-            "name without a layer": Fault(
-                field="layer_names", spoil=_ask_also("model.layers.99"), error=MetadataError
-            ),
+            "name without a layer": Fault("layer_names", lambda names: [*names, "model.layers.99"]),
             "layer that is no attention": Fault(
-                field="static_forward_context", spoil=_ask_also(_STATE_SPACE), error=MetadataError
+                "layer_names", lambda names: [*names, _STATE_SPACE], "static_forward_context"
             ),
             "implementation of another class": Fault(
-                field="static_forward_context",
-                spoil=_another_class,
-                error=MetadataError,
-                applies=_asks,
+                "cls_", lambda _: StateSpaceLayer, "static_forward_context", applies=_asks
             ),
             "one name where a list belongs": wrong_type("layer_names"),
-            "window of no tokens": Fault(
-                field="static_forward_context",
-                spoil=_of_first(_set_window(0)),
-                error=MetadataError,
-                applies=_asks,
-            ),
-            "no scale": Fault(
-                field="static_forward_context",
-                spoil=_of_first(_no_scale),
-                error=MetadataError,
-                applies=_asks,
-            ),
+            "window of no tokens": _first_layer_fault("sliding_window", 0),
+            "no scale": _first_layer_fault("scale", MISSING),
             "class of another type": wrong_type("cls_"),
-            "window of another type": Fault(
-                field="sliding_window",
-                spoil=_of_first(_set_window(("128", 0))),
-                error=TypeError,
-                applies=_asks,
+            "window of another type": _first_layer_fault(
+                "sliding_window", ("128", 0), "sliding_window", TypeError
             ),
         },
     ),
@@ -310,6 +287,12 @@ def _global_steps(batch: Batch) -> Iterator[Case]:
     yield _global_case([[row % 2 * batch.block_size, 0, 0, 0, 0] for row in batch.query_lens[:6]])
 
 
+@dataclass(frozen=True, kw_only=True)
+class _GlobalFacts(Facts):
+    rows: list[list[int]]
+    """Numbers of each layer."""
+
+
 def _prepare_global(case: Case, _pattern: int, _device: str) -> Call:
     """Shrinking may leave no layer at all: then there is one without anything special."""
     rows = [_row(numbers, 5) for numbers in case.params["layers"]] or [[0] * 5]
@@ -326,16 +309,20 @@ def _prepare_global(case: Case, _pattern: int, _device: str) -> Call:
     }
     # Equality of parameters leaves the flags out: what must not change are the fields.
     plain = {name: vars(parameters) for name, parameters in layers.items()}
-    return Call([layers], plain={"per_layer_params": layers} | plain, facts={"rows": rows})
+    return Call(
+        {"per_layer_params": layers},
+        plain={"per_layer_params": layers} | plain,
+        facts=_GlobalFacts(rows=rows),
+    )
 
 
 def _global_outputs(call: Call, result: Any) -> Outputs:
-    layers = call.args[0].values()
+    layers = call["per_layer_params"].values()
     return _fields(result) | {"is_own_object": any(result is layer for layer in layers)}
 
 
 def _global_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    rows = call.facts["rows"]
+    rows = call.facts.rows
     if outputs["is_own_object"]:
         yield Violation("is_own_object", _OWN)
     if outputs["has_same_window_lefts"] is not (len({row[0] for row in rows}) == 1):
@@ -347,8 +334,8 @@ def _global_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("window_left", "is not the first layer's")
 
 
-def _not_parameters(call: Call) -> None:
-    call.args[0] = {name: vars(layer) for name, layer in call.args[0].items()}
+def _as_dicts(layers: dict[str, PerLayerParameters]) -> dict[str, Any]:
+    return {name: vars(layer) for name, layer in layers.items()}
 
 
 infer_global_hyperparameters = Operation(
@@ -362,15 +349,15 @@ infer_global_hyperparameters = Operation(
         faults={
             "no layers": wrong_value("per_layer_params", {}),
             "no dict": wrong_type("per_layer_params"),
-            "dicts for parameters": Fault(
-                field="per_layer_params", spoil=_not_parameters, error=TypeError
-            ),
+            "dicts for parameters": Fault("per_layer_params", _as_dicts, error=TypeError),
         },
     ),
     call=FunctionCall(prepare=_prepare_global, outputs=_global_outputs),
     contract=Contract(
         invariants=_global_invariants,
-        diagnose=lambda _call, field, _expected, _got: _OWN if field == "is_own_object" else "",
+        diagnose=lambda _call, place, _expected, _got: (
+            _OWN if place.field == "is_own_object" else ""
+        ),
     ),
     bench=Bench(never=_WHY_SHARED),
     built_in=BuiltIn(shared=_WHY_SHARED),

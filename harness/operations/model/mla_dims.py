@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from attnproof.harness.model.operation import (
     BuiltIn,
     Call,
     Contract,
+    Facts,
     Fault,
     FunctionCall,
     Inputs,
@@ -22,6 +24,7 @@ from attnproof.harness.model.operation import (
     Outputs,
     Violation,
 )
+from attnproof.harness.model.place import Place
 from attnproof.reference.interface import MetadataError, MLADims
 
 MLA = "get_mla_dims"
@@ -53,6 +56,12 @@ def _mla_steps(batch: Batch) -> Iterator[Case]:
     yield _mla_case((batch.num_requests, 512, 128, 64, batch.block_size))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _DimFacts(Facts):
+    dims: dict[str, int | None]
+    """Dimensions of the config by name, None for one without a value."""
+
+
 def _prepare_mla(case: Case, _pattern: int, _device: str) -> Call:
     params = case.params
     dims: dict[str, int | None] = {name: max(1, params[name]) for name in MLADims._fields}
@@ -60,7 +69,11 @@ def _prepare_mla(case: Case, _pattern: int, _device: str) -> Call:
         dims["q_lora_rank"] = None
     said = {k: v for k, v in dims.items() if v is not None or params["says_none"]}
     config = TextConfig(**said, hidden_size=7168, head_dim=192, qk_head_dim=192)
-    return Call([ModelConfig(config)], plain={"hf_text_config": vars(config)}, facts={"dims": dims})
+    return Call(
+        {"model_config": ModelConfig(config)},
+        plain={"hf_text_config": vars(config)},
+        facts=_DimFacts(dims=dims),
+    )
 
 
 def _mla_outputs(_call: Call, result: Any) -> Outputs:
@@ -68,24 +81,29 @@ def _mla_outputs(_call: Call, result: Any) -> Outputs:
 
 
 def _mla_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    for name, value in call.facts["dims"].items():
+    for name, value in call.facts.dims.items():
         if outputs[name] != value:
             yield Violation(name, "is not what the model's config says")
 
 
-def _mla_diagnosis(call: Call, field: str, expected: Any, got: Any) -> str:
-    dims = {name: value for name, value in call.facts["dims"].items() if value is not None}
-    taken = [name for name, value in dims.items() if value == got and name != field]
-    return f"{taken[0]} where {field} belongs" if taken and got != expected else ""
+def _mla_diagnosis(call: Call, place: Place, expected: Any, got: Any) -> str:
+    dims = {name: value for name, value in call.facts.dims.items() if value is not None}
+    taken = [name for name, value in dims.items() if value == got and name != place.field]
+    return f"{taken[0]} where {place.field} belongs" if taken and got != expected else ""
 
 
-def _change_config(field: str, **change: Any) -> Callable[[Call], None]:
-    def spoil(call: Call) -> None:
-        fields = {k: v for k, v in vars(call.args[0].hf_text_config).items() if k != field}
-        call.args[0] = ModelConfig(TextConfig(**fields, **change))
-        call.plain = {}
+def _config_fault(
+    field: str, value: Any = MISSING, error: type[Exception] = MetadataError
+) -> Fault:
+    """Return the fault of a config whose field has this value, or is missing."""
 
-    return spoil
+    def change(config: Any) -> Any:
+        fields = {k: v for k, v in vars(config.hf_text_config).items() if k != field}
+        if value is not MISSING:
+            fields[field] = value
+        return ModelConfig(TextConfig(**fields))
+
+    return Fault("model_config", change, field, error)
 
 
 get_mla_dims = Operation(
@@ -97,29 +115,11 @@ get_mla_dims = Operation(
         boundaries=_mla_boundaries,
         from_batch=_mla_steps,
         faults={
-            "model without latent attention": Fault(
-                field="kv_lora_rank", spoil=_change_config("kv_lora_rank"), error=MetadataError
-            ),
-            "no rotary part": Fault(
-                field="qk_rope_head_dim",
-                spoil=_change_config("qk_rope_head_dim"),
-                error=MetadataError,
-            ),
-            "head of no size": Fault(
-                field="v_head_dim",
-                spoil=_change_config("v_head_dim", v_head_dim=0),
-                error=MetadataError,
-            ),
-            "queries of rank 0": Fault(
-                field="q_lora_rank",
-                spoil=_change_config("q_lora_rank", q_lora_rank=0),
-                error=MetadataError,
-            ),
-            "dimension of another type": Fault(
-                field="qk_nope_head_dim",
-                spoil=_change_config("qk_nope_head_dim", qk_nope_head_dim=128.0),
-                error=TypeError,
-            ),
+            "model without latent attention": _config_fault("kv_lora_rank"),
+            "no rotary part": _config_fault("qk_rope_head_dim"),
+            "head of no size": _config_fault("v_head_dim", 0),
+            "queries of rank 0": _config_fault("q_lora_rank", 0),
+            "dimension of another type": _config_fault("qk_nope_head_dim", 128.0, TypeError),
         },
     ),
     call=FunctionCall(prepare=_prepare_mla, outputs=_mla_outputs),

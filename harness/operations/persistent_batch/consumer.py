@@ -1,4 +1,4 @@
-"""What each step of a persistent batch makes a kernel see, against what the scheduler knows."""
+"""Keys and slots that each step of a persistent batch gives a kernel, against the scheduler's."""
 
 from __future__ import annotations
 
@@ -15,72 +15,69 @@ from attnproof.harness.consumer.batch import (
 from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.operation import Call, Outputs, Violation
+from attnproof.harness.model.place import place_of, step_outputs
 from attnproof.harness.operations.persistent_batch.steps import Engine
 from attnproof.harness.operations.ubatch.slices import spans_at
 
 
 def steps_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """The first step after which something else would be seen, read or written."""
-    params, index = call.facts["case"].params, 0
+    """Yield the violations of the first step with wrong visible keys or slots."""
+    params, index = call.facts.case.params, 0
     engine = Engine(params, 0)
     for step in params["steps"]:
         line = engine.line(step)
         if line is None:
             continue
-        prefix = f"[{index}]."
+        if not line.raises:
+            seen = step_outputs(outputs, index)
+            if seen.get("raises", "never") is not None:
+                return  # the sequence ended here
+            found = list(_step_violations(engine, step, seen))
+            for violation in found:
+                yield violation._replace(field=place_of(violation.field)._replace(step=index))
+            if found:
+                return
         index += 1
-        if outputs.get(f"{prefix}raises", "never") is not None:
-            if line.raises:
-                continue
-            return  # the sequence ended here
-        found = list(_step_breaches(engine, step, outputs, prefix))
-        yield from found
-        if found:
-            return
 
 
-def _step_breaches(
-    engine: Engine, step: dict[str, Any], outputs: Outputs, prefix: str
-) -> Iterator[Violation]:
+def _step_violations(engine: Engine, step: dict[str, Any], seen: Outputs) -> Iterator[Violation]:
     kind = step["do"]
     if engine.built is None or kind not in ("build", "dummy", "slots", "cut", "local", "split"):
         return
     expected = expected_tokens_uncached(engine.built)
     if kind == "split":
-        counts, threshold = outputs[f"{prefix}counts"], 1 + step["threshold"]
-        for breach in count_violations(expected, counts, threshold):
-            yield breach._replace(field=f"{prefix}counts")
+        for violation in count_violations(expected, seen["counts"], 1 + step["threshold"]):
+            yield violation._replace(field="counts")
     elif kind == "slots":
-        yield from slot_violations(expected, outputs[f"{prefix}slots"], f"{prefix}slots")
+        yield from slot_violations(expected, seen["slots"], "slots")
     elif kind == "cut":
-        yield from _cut_breaches(engine, expected, step, outputs, prefix)
+        yield from _cut_violations(engine, expected, step, seen)
     elif kind == "local":
         chunk = engine.block_size * (1 + step["blocks"] % engine.columns)
-        yield from metadata_violations(expected, outputs, f"{prefix}virtual: ", chunk=chunk)
+        yield from metadata_violations(expected, seen, "virtual: ", chunk=chunk)
     else:
-        yield from metadata_violations(expected, outputs, prefix)
+        yield from metadata_violations(expected, seen)
         for name in ("slot_mapping", "slot_buffer"):
-            field = f"{prefix}{name}"
             yield from slot_violations(
-                expected, outputs[field], field, unwritten=_none(engine, expected)
+                expected, seen[name], name, unwritten=_unwritten(engine, expected)
             )
 
 
-def _cut_breaches(
-    engine: Engine, expected: ExpectedTokens, step: dict[str, Any], outputs: Outputs, prefix: str
+def _cut_violations(
+    engine: Engine, expected: ExpectedTokens, step: dict[str, Any], seen: Outputs
 ) -> Iterator[Violation]:
-    total, unwritten = len(expected.requests), _none(engine, expected)
+    total, unwritten = len(expected.requests), _unwritten(engine, expected)
     batch = expected.batch
     cut = step["at"] % (batch.num_tokens + batch.padded_tokens)
     for number, (_, _, begin, end) in enumerate(spans_at(batch, [cut])):
         tokens = np.arange(begin, min(end, total))
-        child = f"{prefix}micro-batch {number}: "
-        yield from metadata_violations(expected, outputs, child, tokens=tokens)
+        child = f"micro-batch {number}: "
+        yield from metadata_violations(expected, seen, child, tokens=tokens)
         field = f"{child}slot_mapping"
         mine = unwritten[tokens]
-        yield from slot_violations(expected, outputs[field], field, tokens=tokens, unwritten=mine)
+        yield from slot_violations(expected, seen[field], field, tokens=tokens, unwritten=mine)
 
 
-def _none(engine: Engine, expected: ExpectedTokens) -> np.ndarray:
-    """Which tokens have no slot: none of a step, all of a dummy run."""
+def _unwritten(engine: Engine, expected: ExpectedTokens) -> np.ndarray:
+    """Return the mask of tokens without a slot: all of a dummy run, none of another step."""
     return np.full(len(expected.requests), not engine.has_slots)

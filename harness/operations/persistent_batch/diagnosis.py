@@ -1,4 +1,4 @@
-"""What went wrong in a persistent batch, in words: whose state a row has, whose block a token."""
+"""Diagnoses of a persistent batch: another row's state, another request's block."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from attnproof.harness.model.operation import Call
-from attnproof.harness.operations.persistent_batch.steps import engine_after
+from attnproof.harness.model.place import Place
+from attnproof.harness.operations.persistent_batch.steps import Engine, engine_after
 
 
-def diagnose_batch(call: Call, field: str, expected: Any, got: Any) -> str:
-    """The most specific description of a wrong field, "" if it has none."""
-    name = field[field.index("].") + 2 :]
+def diagnose_batch(call: Call, place: Place, expected: Any, got: Any) -> str:
+    """Return the most specific diagnosis of a wrong field, "" without one."""
+    name = place.field
     if name == "requests":
         return "requests miscounted"
     if name == "moved buffers":
@@ -25,24 +26,26 @@ def diagnose_batch(call: Call, field: str, expected: Any, got: Any) -> str:
         return ""
     where = expected != got
     if name.endswith(("slot_mapping", "slot_buffer", "slots")):
-        return _about_slots(call, field, expected[where].tolist(), got[where].tolist())
+        return _about_slots(_engine(call, place), expected[where].tolist(), got[where].tolist())
     if name.endswith("block_table_tensor"):
-        dummy = "dummy" in call.args[0].lines[_step(field)].code
+        assert place.step is not None
+        dummy = "dummy" in call["script"].lines[place.step].code
         if dummy or expected[where.any(1)].any():
-            return _about_blocks(call, field, got[where].tolist())
+            return _about_blocks(_engine(call, place), got[where].tolist())
         return "padded row keeps an earlier request's state"
     if name.endswith(("seq_lens", "seq_lens_cpu")) and not expected[where].any():
         return "padded row keeps an earlier request's state"
     return ""
 
 
-def _step(field: str) -> int:
-    """Of `[3].blocks` the number of the step, 3."""
-    return int(field[1 : field.index("]")])
+def _engine(call: Call, place: Place) -> Engine:
+    """Return the scheduler's state after the step of the place."""
+    assert place.step is not None
+    return engine_after(call.facts.case, place.step)
 
 
 def _about_rows(name: str, expected: list[Any], got: list[Any]) -> str:
-    """Row state: of which other row or request it is."""
+    """Name the origin of wrong row state: another row or an earlier request."""
     if name not in ("req_ids", "blocks", "num_computed_tokens") or len(expected) != len(got):
         return ""
     wrong = [
@@ -64,24 +67,23 @@ def _about_rows(name: str, expected: list[Any], got: list[Any]) -> str:
 
 
 def _is_of_another(row: int, expected: list[Any], got: list[Any]) -> bool:
-    """Whether the row has what another one has, and rightly."""
+    """True if the row has the same value as another row, which has it rightly."""
     same = (other for other, value in enumerate(got) if other != row and value == got[row])
     return any(expected[other] == got[other] for other in same)
 
 
-def _about_slots(call: Call, field: str, expected: list[int], got: list[int]) -> str:
+def _about_slots(engine: Engine, expected: list[int], got: list[int]) -> str:
     if set(expected) == {-1}:
         return "a valid slot where none is due"
     if set(got) == {-1}:
         return "token without its slot"
-    size = engine_after(call.facts["case"], _step(field)).block_size
+    size = engine.block_size
     if any(right % size != value % size for right, value in zip(expected, got, strict=True)):
         return "wrong slot"
-    return _about_blocks(call, field, [slot // size for slot in got])
+    return _about_blocks(engine, [slot // size for slot in got])
 
 
-def _about_blocks(call: Call, field: str, got: list[int]) -> str:
-    """Wrong blocks by who has them now."""
-    engine = engine_after(call.facts["case"], _step(field))
+def _about_blocks(engine: Engine, got: list[int]) -> str:
+    """Name the owner that wrong blocks have now."""
     owners = {engine.owner(block) for block in got}
     return "stale block of an earlier request" if None in owners else "another request's block"

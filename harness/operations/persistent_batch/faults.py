@@ -1,73 +1,68 @@
-"""Ways to misuse a `PersistentBatch` that already holds requests (SPEC.md section 7)."""
+"""Faults of `PersistentBatch`: wrong sizes, and misuse of a batch with requests (section 7)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Call, Fault
-from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.model.operation import Fault
+from attnproof.harness.operations.shared.metadata import batch_of, wrong_value
 from attnproof.reference.interface import MetadataError
 
-
-def _size(position: int, field: str, value: Any, error: type[Exception] = MetadataError) -> Fault:
-    def spoil(call: Call) -> None:
-        call.args[position] = value
-
-    return Fault(field=field, spoil=spoil, error=error)
+Action = Callable[[Any, dict[str, Any]], Any]
+"""Call on a batch, given the batch and the tokens of each request in the step."""
 
 
-_Deed = Callable[[Any, dict[str, Any]], Any]
-"""What is done to a batch, by the facts of its call."""
+class Misuse(NamedTuple):
+    """A call that a batch with requests must refuse."""
+
+    prepare: Action
+    """Brings the batch into a state in which the call is wrong; changes the schedule in place."""
+    call: Action
 
 
-def _bad(
+def _misuse(
     field: str,
-    do: _Deed,
+    call: Action,
     error: type[Exception] = MetadataError,
     applies: Callable[[Case], bool] = lambda case: case.num_requests > 0,
-    first: _Deed = lambda _batch, _facts: None,
+    prepare: Action = lambda _batch, _scheduled: None,
 ) -> Fault:
-    """`do` must raise, after `first` has made the batch one of which it asks too much."""
-
-    def spoil(call: Call) -> None:
-        call.facts["first"], call.facts["bad"] = first, do
-
-    return Fault(field=field, spoil=spoil, error=error, applies=applies)
+    return Fault("misuse", lambda _: Misuse(prepare, call), field, error, applies)
 
 
 def _always(_case: Case) -> bool:
     return True
 
 
-def _build(change: dict[str, Any], *padding: Any) -> _Deed:
-    """Build with a changed schedule."""
-    return lambda batch, facts: batch.build(facts["scheduled"] | change, *padding)
+def _build(change: dict[str, Any], *padding: Any) -> Action:
+    """Return the build of a changed schedule."""
+    return lambda batch, scheduled: batch.build(scheduled | change, *padding)
 
 
-def _fill_rows(batch: Any, _facts: dict[str, Any]) -> None:
+def _fill_rows(batch: Any, _scheduled: dict[str, Any]) -> None:
     for row in range(len(batch.req_ids), batch.max_num_reqs):
         batch.add_request(("one more", row), [])
 
 
-def _make_hole(batch: Any, facts: dict[str, Any]) -> None:
+def _make_hole(batch: Any, scheduled: dict[str, Any]) -> None:
     batch.remove_request("request-0")
-    del facts["scheduled"]["request-0"]
+    del scheduled["request-0"]
 
 
-def _fill_columns(batch: Any, _facts: dict[str, Any]) -> None:
-    """All columns of one request live, which then has room for more than the slot buffer."""
+def _fill_columns(batch: Any, _scheduled: dict[str, Any]) -> None:
+    """Give one request a block in each column, which is room for more than the slot buffer."""
     batch.remove_request("request-0")
     batch.add_request("request-0", [7] * batch.max_num_blocks)
 
 
-def _overfill(batch: Any, facts: dict[str, Any]) -> None:
-    batch.build(facts["scheduled"] | {"request-0": batch.max_num_tokens + 1})
+def _overfill(batch: Any, scheduled: dict[str, Any]) -> None:
+    batch.build(scheduled | {"request-0": batch.max_num_tokens + 1})
 
 
 def _holds_more_than_the_buffer(case: Case) -> bool:
-    """Whether one row has room for more tokens than the slot buffer."""
+    """True if one row has room for more tokens than the slot buffer."""
     if not case.num_requests:
         return False
     batch = batch_of(case)
@@ -81,71 +76,75 @@ def _has_tokens(case: Case) -> bool:
 
 
 FAULTS = {
-    "no rows": _size(0, "max_num_reqs", 0),
-    "no tokens": _size(1, "max_num_tokens", 0),
-    "no columns": _size(2, "max_num_blocks", 0),
-    "block size of 0": _size(3, "block_size", 0),
-    "block size of another type": _size(3, "block_size", 4.0, TypeError),
-    "sequences beyond int32": _size(2, "max_num_blocks", 2**31),
-    "unknown device": _size(4, "device", "drum"),
-    "request added twice": _bad("req_id", lambda b, _: b.add_request("request-0", [])),
-    "no id": _bad("req_id", lambda b, _: b.add_request(None, []), applies=_always),
-    "no row left": _bad(
-        "num_reqs", lambda b, _: b.add_request("one", []), applies=_always, first=_fill_rows
+    "no rows": wrong_value("max_num_reqs", 0),
+    "no tokens": wrong_value("max_num_tokens", 0),
+    "no columns": wrong_value("max_num_blocks", 0),
+    "block size of 0": wrong_value("block_size", 0),
+    "block size of another type": Fault("block_size", lambda _: 4.0, error=TypeError),
+    "sequences beyond int32": wrong_value("max_num_blocks", 2**31),
+    "unknown device": wrong_value("device", "drum"),
+    "request added twice": _misuse("req_id", lambda b, _: b.add_request("request-0", [])),
+    "no id": _misuse("req_id", lambda b, _: b.add_request(None, []), applies=_always),
+    "no row left": _misuse(
+        "num_reqs", lambda b, _: b.add_request("one", []), applies=_always, prepare=_fill_rows
     ),
-    "more blocks than columns": _bad(
+    "more blocks than columns": _misuse(
         "block_ids",
         lambda b, _: b.append_blocks("request-0", [1] * (b.max_num_blocks + 1)),
     ),
-    "negative block": _bad("block_ids", lambda b, _: b.append_blocks("request-0", [-1])),
-    "block beyond int32": _bad("block_ids", lambda b, _: b.append_blocks("request-0", [2**31])),
-    "blocks of another type": _bad(
+    "negative block": _misuse("block_ids", lambda b, _: b.append_blocks("request-0", [-1])),
+    "block beyond int32": _misuse("block_ids", lambda b, _: b.append_blocks("request-0", [2**31])),
+    "blocks of another type": _misuse(
         "block_ids", lambda b, _: b.append_blocks("request-0", [1.0]), TypeError
     ),
-    "blocks for an unknown request": _bad(
-        "req_id", lambda b, _: b.append_blocks("nobody", [1]), applies=_always
+    "blocks for an unknown request": _misuse(
+        "req_id", lambda b, _: b.append_blocks("unknown", [1]), applies=_always
     ),
-    "removal of an unknown request": _bad(
-        "req_id", lambda b, _: b.remove_request("nobody"), applies=_always
+    "removal of an unknown request": _misuse(
+        "req_id", lambda b, _: b.remove_request("unknown"), applies=_always
     ),
-    "swap out of range": _bad("j", lambda b, _: b.swap_states(0, len(b.req_ids))),
-    "swap from the end": _bad("i", lambda b, _: b.swap_states(-1, 0)),
-    "swap of another type": _bad("j", lambda b, _: b.swap_states(0, "b"), TypeError),
-    "step with a hole": _bad("req_ids", _build({}), first=_make_hole),
-    "request without an entry": _bad("num_scheduled_tokens", lambda b, _: b.build({})),
-    "entry without a request": _bad("num_scheduled_tokens", _build({"nobody": 1}), applies=_always),
-    "negative tokens": _bad("num_scheduled_tokens", _build({"request-0": -1})),
-    "tokens of another type": _bad("num_scheduled_tokens", _build({"request-0": "1"}), TypeError),
-    "schedule of another type": _bad(
+    "swap out of range": _misuse("j", lambda b, _: b.swap_states(0, len(b.req_ids))),
+    "swap from the end": _misuse("i", lambda b, _: b.swap_states(-1, 0)),
+    "swap of another type": _misuse("j", lambda b, _: b.swap_states(0, "b"), TypeError),
+    "step with a hole": _misuse("req_ids", _build({}), prepare=_make_hole),
+    "request without an entry": _misuse("num_scheduled_tokens", lambda b, _: b.build({})),
+    "entry without a request": _misuse(
+        "num_scheduled_tokens", _build({"unknown": 1}), applies=_always
+    ),
+    "negative tokens": _misuse("num_scheduled_tokens", _build({"request-0": -1})),
+    "tokens of another type": _misuse(
+        "num_scheduled_tokens", _build({"request-0": "1"}), TypeError
+    ),
+    "schedule of another type": _misuse(
         "num_scheduled_tokens", lambda b, _: b.build([1]), TypeError, _always
     ),
-    "tokens beyond the blocks (K14)": _bad("num_blocks", _build({"request-0": 2**20})),
-    "more tokens than the buffers": _bad(
+    "tokens beyond the blocks (K14)": _misuse("num_blocks", _build({"request-0": 2**20})),
+    "more tokens than the buffers": _misuse(
         "num_scheduled_tokens",
         _overfill,
         applies=_holds_more_than_the_buffer,
-        first=_fill_columns,
+        prepare=_fill_columns,
     ),
-    "fewer padded rows than requests": _bad("num_padded_reqs", _build({}, 0)),
-    "more padded rows than the buffers": _bad(
+    "fewer padded rows than requests": _misuse("num_padded_reqs", _build({}, 0)),
+    "more padded rows than the buffers": _misuse(
         "num_padded_reqs", _build({}, 2**20), applies=_always
     ),
-    "fewer padded tokens than tokens": _bad(
+    "fewer padded tokens than tokens": _misuse(
         "num_padded_tokens", _build({}, None, 0), applies=_has_tokens
     ),
-    "more padded tokens than the buffers": _bad(
+    "more padded tokens than the buffers": _misuse(
         "num_padded_tokens", _build({}, None, 2**30), applies=_always
     ),
-    "advance beyond the blocks": _bad(
-        "num_blocks", lambda b, f: b.advance(f["scheduled"] | {"request-0": 2**20})
+    "advance beyond the blocks": _misuse(
+        "num_blocks", lambda b, scheduled: b.advance(scheduled | {"request-0": 2**20})
     ),
-    "dummy of more rows than the buffers": _bad(
+    "dummy of more rows than the buffers": _misuse(
         "num_reqs", lambda b, _: b.build_dummy(b.max_num_reqs + 1, 1), applies=_always
     ),
-    "dummy of more tokens than the buffers": _bad(
+    "dummy of more tokens than the buffers": _misuse(
         "num_tokens", lambda b, _: b.build_dummy(1, b.max_num_tokens + 1), applies=_always
     ),
-    "dummy tokens without a request": _bad(
+    "dummy tokens without a request": _misuse(
         "num_tokens", lambda b, _: b.build_dummy(0, 1), applies=_always
     ),
 }

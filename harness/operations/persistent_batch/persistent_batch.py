@@ -1,12 +1,13 @@
-"""The class of SPEC.md section 7 that keeps requests between steps: `PersistentBatch`.
+"""Class of SPEC.md section 7 that keeps requests between steps: `PersistentBatch`.
 
-One case is one batch: earlier requests fill all rows and buffers and go, the batch's
-requests come, one step is built. `batch_sequence` plays many steps.
+One case is one batch. Earlier requests fill all rows and buffers and are removed; then the
+batch's requests are added and one step is built. `batch_sequence` runs many steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -31,13 +32,20 @@ from attnproof.harness.model.operation import (
     Violation,
     bound,
 )
-from attnproof.harness.operations.persistent_batch.faults import FAULTS
+from attnproof.harness.model.place import Place
+from attnproof.harness.operations.persistent_batch.faults import FAULTS, Misuse
 from attnproof.harness.operations.persistent_batch.row_state import left_behind
-from attnproof.harness.operations.shared.metadata import batch_of, metadata_outputs, mirror_breaches
+from attnproof.harness.operations.shared.metadata import (
+    BatchFacts,
+    batch_of,
+    metadata_outputs,
+    mirror_violations,
+)
 
 NAME = "PersistentBatch"
 _DUMMY = "dummy."
 _STATE = ("num_blocks", "num_computed_tokens")
+_SIZES = ("max_num_reqs", "max_num_tokens", "max_num_blocks", "block_size")
 _UNUSED = {
     "dtype": "int32",
     "strided": False,
@@ -50,11 +58,34 @@ _UNUSED = {
     "dcp_local_seq_lens": None,
     "subclassed": False,
 }
-"""Of a batch that says how its tensors are laid out, what a batch of ours decides itself."""
+"""Fields of a case's batch that a `PersistentBatch` decides itself: layout and optional fields."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StepFacts(BatchFacts):
+    made: Numbers
+    requests: list[tuple[str, list[int], int]]
+    """Id, blocks and computed tokens of each request."""
+    scheduled: dict[str, int]
+    """Query tokens of each request in the step."""
+    padding: tuple[int, int]
+    """Rows and tokens of the padded step."""
+    stale: int
+    """Block id in all columns of earlier requests."""
+    dummy: int
+    """Requests of the dummy batch, 0 for none."""
+    look: bool
+    """True if every array with one entry a row is checked."""
+    left_behind: list[tuple[str, str]] = field(default_factory=list)
+    """Arrays that a method does not move with their rows: found when the call is run."""
 
 
 def _case(batch: Batch, *, spare_rows: int = 0, dummy: int = 0, look: bool = False) -> Case:
-    """`dummy`: requests of a dummy batch behind the step; `look`: at every per-row array."""
+    """Return the case of a batch.
+
+    `dummy`: requests of a dummy batch after the step, 0 for none. `look`: True if every
+    array with one entry a row is checked.
+    """
     params = {"spare_rows": spare_rows, "dummy": dummy, "look": look}
     return Case(NAME, msgspec.structs.replace(batch, **_UNUSED), params)
 
@@ -96,66 +127,68 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     made = numbers(batch, pattern)
     rows = max(1, made.num_reqs + params["spare_rows"])
     tokens = max(1, made.num_actual_tokens + batch.spare_slots)
-    sizes = [rows, tokens, max(1, made.block_table.shape[1]), batch.block_size]
+    sizes = (rows, tokens, max(1, made.block_table.shape[1]), batch.block_size)
     requests = [
         (f"request-{row}", made.block_table[row, : len(blocks)].tolist(), batch.computed_lens[row])
         for row, blocks in enumerate(batch.blocks)
     ]
     return Call(
-        [*sizes, device],
+        dict(zip(_SIZES, sizes, strict=True)) | {"device": device, "misuse": None},
         plain_written={"row state": []},
-        facts={
-            "batch": batch,
-            "made": made,
-            "requests": requests,
-            "scheduled": {
+        facts=_StepFacts(
+            batch=batch,
+            made=made,
+            requests=requests,
+            scheduled={
                 req_id: q for (req_id, *_), q in zip(requests, batch.query_lens, strict=True)
             },
-            "padding": (made.num_reqs, made.num_actual_tokens),
-            "stale": STALE_PATTERNS[pattern],
-            "dummy": min(rows, params["dummy"]),
-            "look": params["look"],
-            "bad": None,
-            "left_behind": [],
-        },
+            padding=(made.num_reqs, made.num_actual_tokens),
+            stale=STALE_PATTERNS[pattern],
+            dummy=min(rows, params["dummy"]),
+            look=params["look"],
+        ),
     )
 
 
-def _run(offered: Any, call: Call) -> Outputs:
-    """Build the step of the case, or do what a fault says to a batch with its requests."""
+def _make(offered: Any, call: Call) -> Any:
+    return offered(*(call[name] for name in (*_SIZES, "device")))
+
+
+def _use(offered: Any, call: Call) -> Outputs:
+    """Build the step of the case; before it, misuse the batch if the call has a misuse."""
     facts = call.facts
-    batch = offered(*call.args)
-    _fill_and_empty(batch, call.args, facts["stale"])
-    rows = [batch.add_request(*request) for request in facts["requests"]]
-    if facts["bad"] is not None:
-        facts["first"](batch, facts)
-        _refused(batch, call)
-    metadata = batch.build(facts["scheduled"], *facts["padding"])
-    seen: Outputs = {"rows": rows, **_seen(metadata, facts["batch"].block_size, "")}
+    batch = _make(offered, call)
+    _fill_and_empty(batch, call)
+    rows = [batch.add_request(*request) for request in facts.requests]
+    if call["misuse"] is not None:
+        _misuse(batch, call)
+    metadata = batch.build(facts.scheduled, *facts.padding)
+    seen: Outputs = {"rows": rows, **_seen(metadata, facts.batch.block_size, "")}
     seen |= {"slot_buffer": batch.slot_mapping.clone(), "req_ids": list(batch.req_ids)}
     seen |= {"num_reqs of the batch": batch.num_reqs}
-    if facts["dummy"]:
-        dummy = batch.build_dummy(facts["dummy"], _dummy_tokens(call))
-        seen |= _seen(dummy, facts["batch"].block_size, _DUMMY)
+    if facts.dummy:
+        dummy = batch.build_dummy(facts.dummy, _dummy_tokens(call))
+        seen |= _seen(dummy, facts.batch.block_size, _DUMMY)
         seen[f"{_DUMMY}slot_buffer"] = batch.slot_mapping.clone()
     seen |= _rows_of(batch)
-    if facts["look"]:
-        facts["left_behind"] = left_behind(offered)
+    if facts.look:
+        facts.left_behind[:] = left_behind(offered)
     return seen
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
-    """`build` of a batch that has its requests."""
+    """Return `build` of a batch that has its requests."""
     facts = call.facts
-    batch = offered(*call.args)
-    for request in facts["requests"]:
+    batch = _make(offered, call)
+    for request in facts.requests:
         batch.add_request(*request)
-    return bound(batch.build, facts["scheduled"], *facts["padding"])
+    return bound(batch.build, facts.scheduled, *facts.padding)
 
 
-def _fill_and_empty(batch: Any, sizes: list[Any], stale: int) -> None:
-    """Requests in all rows, columns and tokens, which leave again: what they leave is stale."""
-    rows, tokens, columns, block_size = sizes[:4]
+def _fill_and_empty(batch: Any, call: Call) -> None:
+    """Fill all rows, columns and tokens with requests and remove them: they leave stale data."""
+    rows, tokens, columns, block_size = (call[name] for name in _SIZES)
+    stale = call.facts.stale
     scheduled = {}
     for row in range(rows):
         batch.add_request(("earlier", row), [stale] * columns)
@@ -168,11 +201,13 @@ def _fill_and_empty(batch: Any, sizes: list[Any], stale: int) -> None:
     batch.condense()
 
 
-def _refused(batch: Any, call: Call) -> None:
-    """Do what must raise; if that changes a row, say so in the call."""
+def _misuse(batch: Any, call: Call) -> None:
+    """Make the call that must raise; record the row state that it changes all the same."""
+    misuse: Misuse = call["misuse"]
+    misuse.prepare(batch, call.facts.scheduled)
     before = _rows_of(batch) | {"slot_mapping": batch.slot_mapping.tolist()}
     try:
-        call.facts["bad"](batch, call.facts)
+        misuse.call(batch, call.facts.scheduled)
     finally:
         after = _rows_of(batch) | {"slot_mapping": batch.slot_mapping.tolist()}
         call.plain_written["row state"] += [
@@ -181,13 +216,13 @@ def _refused(batch: Any, call: Call) -> None:
 
 
 def _dummy_tokens(call: Call) -> int:
-    """As many as the dummy's requests hold, or one less than the buffer does."""
-    _, tokens, columns, block_size = call.args[:4]
-    return int(min(max(1, tokens - 1), call.facts["dummy"] * columns * block_size))
+    """Return the most tokens that the dummy's requests hold, less than the buffer does."""
+    _, tokens, columns, block_size = (call[name] for name in _SIZES)
+    return int(min(max(1, tokens - 1), call.facts.dummy * columns * block_size))
 
 
 def _seen(metadata: Any, block_size: int, prefix: str) -> Outputs:
-    """The metadata as it is now, without the block-table columns that rule 0.4 calls stale."""
+    """Return copies of the metadata's fields, without stale block-table columns (rule 0.4)."""
     seen = metadata_outputs(metadata, prefix)
     table = f"{prefix}block_table_tensor"
     seen[table] = live_blocks(metadata, block_size)
@@ -203,7 +238,7 @@ def _seen(metadata: Any, block_size: int, prefix: str) -> Outputs:
 
 
 def live_blocks(metadata: Any, block_size: int) -> Any:
-    """The metadata's block table with 0 behind each sequence's last block."""
+    """Return the metadata's block table with 0 behind each sequence's last block."""
     table = metadata.block_table_tensor
     counts = -(-metadata.seq_lens_cpu.numpy() // block_size)
     stale = np.arange(table.shape[1]) >= counts[:, None]
@@ -211,7 +246,7 @@ def live_blocks(metadata: Any, block_size: int) -> Any:
 
 
 def _rows_of(batch: Any) -> Outputs:
-    """Row state: what each request has."""
+    """Return the row state of all requests."""
     count = len(batch.req_ids)
     seen: Outputs = {name: getattr(batch, name)[:count].clone() for name in _STATE}
     blocks = [batch.block_table[row, :held].tolist() for row, held in enumerate(seen["num_blocks"])]
@@ -219,11 +254,11 @@ def _rows_of(batch: Any) -> Outputs:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    for name, method in call.facts["left_behind"]:
+    for name, method in call.facts.left_behind:
         yield Violation(name, f"does not move with its row ({method})")
-    yield from mirror_breaches(outputs)
-    made: Numbers = call.facts["made"]
-    if outputs["rows"] != list(range(len(call.facts["requests"]))):
+    yield from mirror_violations(outputs)
+    made: Numbers = call.facts.made
+    if outputs["rows"] != list(range(len(call.facts.requests))):
         yield Violation("rows", "are not the lowest free ones")
     buffer, tokens = outputs["slot_buffer"].cpu().numpy(), made.num_actual_tokens
     if (buffer[int(made.query_start_loc[-1]) :] != -1).any():
@@ -237,22 +272,22 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     blocks = outputs["block_table_tensor"].cpu().numpy()
     if made.num_reqs and not np.array_equal(blocks, made.block_table_with(0)):
         yield Violation("block_table_tensor", "does not hold the requests' blocks")
-    if call.facts["dummy"]:
-        yield from _dummy_breaches(call, outputs)
+    if call.facts.dummy:
+        yield from _dummy_violations(call, outputs)
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """A step's rows and slots against the requests that were added; the whole slot buffer."""
-    expected = expected_tokens(call.facts["batch"])
+    """Check a step's rows, its slots and the whole slot buffer against the added requests."""
+    expected = expected_tokens(call.facts.batch)
     yield from metadata_violations(expected, outputs)
     for name in ("slot_mapping", "slot_buffer"):
         yield from slot_violations(expected, outputs[name], name)
 
 
-def _dummy_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    yield from mirror_breaches(outputs, _DUMMY)
+def _dummy_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
+    yield from mirror_violations(outputs, _DUMMY)
     query_lens = outputs[f"{_DUMMY}query_start_loc_cpu"].diff().tolist()
-    if sum(query_lens) != _dummy_tokens(call) or len(query_lens) != call.facts["dummy"]:
+    if sum(query_lens) != _dummy_tokens(call) or len(query_lens) != call.facts.dummy:
         yield Violation(f"{_DUMMY}query_start_loc", "does not hold the dummy's requests and tokens")
     if query_lens != sorted(query_lens, reverse=True) or query_lens[0] - query_lens[-1] > 1:
         yield Violation(f"{_DUMMY}query_start_loc", "does not spread the tokens evenly")
@@ -266,19 +301,20 @@ def _dummy_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("req_ids", "was changed by a dummy run")
 
 
-def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
-    if field.endswith("mirrors of their own"):
+def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
+    name = place.field
+    if name.endswith("mirrors of their own"):
         return "a mirror shares the memory of its twin"
     if not (isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)):
         return ""
     if expected.shape != got.shape or expected.dtype != got.dtype:
         return ""
     right = expected[expected != got]
-    if field.endswith(("slot_buffer", "slot_mapping")) and (right == -1).all():
+    if name.endswith(("slot_buffer", "slot_mapping")) and (right == -1).all():
         return "a valid slot where none is due"
-    if field.endswith(("seq_lens", "seq_lens_cpu")) and not right.any():
+    if name.endswith(("seq_lens", "seq_lens_cpu")) and not right.any():
         return "padded row keeps an earlier request's state"
-    if field in _STATE and (expected <= got).all():
+    if name in _STATE and (expected <= got).all():
         return "a row keeps an earlier request's state"
     return ""
 
@@ -296,12 +332,15 @@ persistent_batch = Operation(
     call=ClassCall(
         clocked=_clocked,
         prepare=_prepare,
-        use=_run,
+        use=_use,
         outputs=lambda _call, seen: seen,
         methods=("add_request", "remove_request", "condense", "build"),
     ),
     contract=Contract(
-        invariants=_invariants, consume=_consumed, diagnose=_diagnose, may_sync=lambda _: True
+        invariants=_invariants,
+        consume=_consumed,
+        diagnose=_diagnose,
+        may_sync=lambda _: True,  # `use` reads results back between the steps
     ),
     bench=Bench(cases=lambda batch: [_case(batch)]),
     built_in=BuiltIn(kernels=True),

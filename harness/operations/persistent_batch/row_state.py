@@ -1,7 +1,7 @@
-"""Whether every array with one entry a row moves with its row, whatever arrays there are.
+"""Check that every array with one entry a row moves with its row.
 
-Bug class: rows that trade places and leave some of their state behind (K12, K13). A list
-of arrays to look at would be as incomplete as the swap that forgot one.
+Bug class: rows that change places and leave some of their state behind (K12, K13). The
+arrays are found by their length: a list of names could be as incomplete as the faulty swap.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import torch
 _ROWS, _COLUMNS, _BLOCK_SIZE = 7, 9, 4
 _IDS = ("a", "b", "c", "d", "e")
 _ONE, _OTHER = 1, 4
-"""Rows that trade places: an odd and an even one, so that stamps of booleans differ."""
+"""Rows that change places: an odd and an even one, so that boolean stamps differ."""
 _QUERY_LEN = 2 * _BLOCK_SIZE
 
 
 def left_behind(offered: Any) -> list[tuple[str, str]]:
-    """Attributes whose entries do not move with their rows, and the method that forgets them.
+    """Return attributes whose entries do not move with their rows, each with the method at fault.
 
-    Each attribute is stamped on a batch of its own, with another value in each row; after
-    the method each request must still have its stamp. An attribute that `build` writes
-    for all rows is a step buffer and no state. Of a wider entry the first element counts:
-    what lies behind a row's live blocks need not move.
+    Each attribute is checked on a new batch. A stamp with another value in each row is
+    written to it; after the method each request must still have its stamp. An attribute
+    that `build` writes in all rows is a step buffer, not state. Only the first element of
+    a wider entry is compared, because stale columns need not move.
     """
     return [
         (name, method)
@@ -37,7 +37,7 @@ def left_behind(offered: Any) -> list[tuple[str, str]]:
 
 
 def _filled(offered: Any) -> Any:
-    """Five requests of two blocks each in a batch of seven rows."""
+    """Return a batch of seven rows with five requests of two blocks each."""
     batch = offered(_ROWS, 64, _COLUMNS, _BLOCK_SIZE)
     for row, req_id in enumerate(_IDS):
         batch.add_request(req_id, [30 + 2 * row, 31 + 2 * row])
@@ -57,7 +57,7 @@ _MOVES: dict[str, Callable[[Any], None]] = {"swap_states": _swap, "condense": _c
 
 
 def _per_row(batch: Any) -> dict[str, Any]:
-    """Arrays, tensors and lists with an entry a row; `req_ids` says which request a row is."""
+    """Return arrays, tensors and lists with one entry a row, except `req_ids`."""
     return {
         name: value
         for name, value in _attributes(batch).items()
@@ -66,7 +66,7 @@ def _per_row(batch: Any) -> dict[str, Any]:
 
 
 def _attributes(batch: Any) -> dict[str, Any]:
-    """By name, those of an attribute's value too."""
+    """Return attributes by name, with the attributes of their values."""
     found = {}
     for name, value in _parts(batch):
         found[name] = value
@@ -90,7 +90,7 @@ def _length(value: Any) -> int:
 
 
 def _stamp(values: Any) -> None:
-    """Another value in each row, small enough for every dtype and for a number of blocks."""
+    """Write another value to each row, small enough for any dtype and for a number of blocks."""
     for row in range(len(values)):
         if isinstance(values, list):
             values[row] = [row + 1] if isinstance(values[row], list) else row + 1
@@ -99,7 +99,7 @@ def _stamp(values: Any) -> None:
 
 
 def _entry(values: Any, row: int) -> Any:
-    """The first element of a row's entry, as Python has it."""
+    """Return the first element of a row's entry as a Python object."""
     value = values[row]
     if isinstance(value, torch.Tensor | np.ndarray):
         first = value.reshape(-1)[:1].tolist()
@@ -114,7 +114,7 @@ def _is_step_buffer(offered: Any, name: str) -> bool:
     before = [_entry(values, row) for row in range(len(_IDS))]
     try:
         batch.build(dict.fromkeys(_IDS, _QUERY_LEN))
-    except Exception:  # what stops a build is read by it
+    except Exception:  # the build reads the attribute: a stamp made it fail
         return False
     values = _attributes(batch)[name]
     return all(_entry(values, row) != stamp for row, stamp in enumerate(before))

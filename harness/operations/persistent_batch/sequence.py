@@ -1,4 +1,4 @@
-"""Oracle 7 over SPEC.md section 7: a persistent batch through the steps of an engine.
+"""Sequences of SPEC.md section 7 (oracle 7): a persistent batch through an engine's steps.
 
 Bug classes: rows that are views of each other when they are swapped (K12), padded rows
 that hold earlier requests' state (K13), a slot buffer that starts at a valid slot (K17),
@@ -15,13 +15,17 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from attnproof.harness.cases.machine import Machine
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Outputs, Sequence
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation, Outputs
 from attnproof.harness.operations.persistent_batch.consumer import steps_consumed
 from attnproof.harness.operations.persistent_batch.diagnosis import diagnose_batch
 from attnproof.harness.operations.persistent_batch.persistent_batch import live_blocks
 from attnproof.harness.operations.persistent_batch.steps import Step, script
 from attnproof.harness.operations.shared.metadata import metadata_outputs
-from attnproof.harness.operations.shared.playing import sequence_operation
+from attnproof.harness.operations.shared.playing import (
+    SEQUENCE_NOT_TIMED,
+    SequenceCall,
+    sequence_inputs,
+)
 
 NAME = "batch_sequence"
 _SIZES = {"max_num_reqs": 4, "max_num_tokens": 24, "max_num_blocks": 3, "block_size": 4}
@@ -49,45 +53,45 @@ class _Machine(Machine):
     def start(
         self, reqs: int, tokens: int, blocks: int, block_size: int, waiting: list[tuple[int, int]]
     ) -> None:
-        """How large the buffers are, and who is there already."""
+        """Choose the sizes of the buffers, and add requests."""
         self.params = dict(zip(_SIZES, (reqs, tokens, blocks, block_size), strict=True))
         for held, cached in waiting:
             self._add(held, cached)
 
     @rule(blocks=_SMALL, tokens=_CACHED)
     def add(self, blocks: int, tokens: int) -> None:
-        """A request arrives, some of its tokens cached."""
+        """Add a request, some of its tokens cached."""
         self._add(blocks, tokens)
 
     @precondition(lambda self: self.requests)
     @rule(which=_SMALL, blocks=_SMALL)
     def append(self, which: int, blocks: int) -> None:
-        """A request gets more blocks."""
+        """Append blocks to a request."""
         self.step("append", which=which, blocks=blocks)
 
     @precondition(lambda self: self.requests)
     @rule(which=st.lists(_SMALL, min_size=1, max_size=4))
     def remove(self, which: list[int]) -> None:
-        """Requests leave holes, and their blocks."""
+        """Remove requests: their rows become holes, their blocks free."""
         for one in which[: self.requests]:
             self._remove(one)
 
     @precondition(lambda self: self.holes)
     @rule()
     def condense(self) -> None:
-        """The last requests close the holes."""
+        """Close the holes with the last requests."""
         self.holes = 0
         self.step("condense")
 
     @precondition(lambda self: self.requests > 1)
     @rule(i=_SMALL, j=_SMALL)
     def swap(self, i: int, j: int) -> None:
-        """Two rows change places."""
+        """Swap two rows."""
         self.step("swap", i=i, j=j)
 
     @rule(lens=_LENS, pad_reqs=st.just(0) | _SMALL, pad_tokens=_SMALL)
     def build(self, lens: list[int], pad_reqs: int, pad_tokens: int) -> None:
-        """A step of all requests, with graph padding or without."""
+        """Build a step of all requests, with or without graph padding."""
         self._close_holes()
         self.built = True
         self.step("build", lens=lens, pad_reqs=pad_reqs, pad_tokens=pad_reqs and pad_tokens)
@@ -95,7 +99,7 @@ class _Machine(Machine):
     @precondition(lambda self: self.requests > 1)
     @rule(lens=_LENS, threshold=_SMALL)
     def reorder(self, lens: list[int], threshold: int) -> None:
-        """Decodes to the front, then the step, then the counts."""
+        """Move decodes to the front, build the step, count decodes and prefills."""
         self._close_holes()
         self.built = True
         self.step("reorder", lens=lens, threshold=threshold)
@@ -105,7 +109,7 @@ class _Machine(Machine):
     @precondition(lambda self: self.requests)
     @rule(lens=_LENS, leaves=st.none() | _SMALL)
     def serve(self, lens: list[int], leaves: int | None) -> None:
-        """A step and the counts behind it; a request may leave while it is under way."""
+        """Build a step and advance; a request may be removed in between."""
         self._close_holes()
         self.built = True
         self.step("build", lens=lens, pad_reqs=0, pad_tokens=0)
@@ -116,36 +120,36 @@ class _Machine(Machine):
     @precondition(lambda self: self.built)
     @rule()
     def advance(self) -> None:
-        """The tokens of the last step are cached now."""
+        """Advance: the tokens of the last step are cached."""
         self.step("advance")
 
     @rule(reqs=_SMALL, tokens=st.integers(0, 12))
     def dummy(self, reqs: int, tokens: int) -> None:
-        """An idle rank takes part with nobody's tokens."""
+        """Build the dummy batch of an idle rank."""
         self.built = True
         self.step("dummy", reqs=reqs, tokens=tokens)
 
     @precondition(lambda self: self.built)
     @rule()
     def slots(self) -> None:
-        """The slots once more, into a buffer that is kept."""
+        """Compute the slots again, into a buffer that is kept."""
         self.step("slots")
 
     @precondition(lambda self: self.built)
     @rule(at=st.integers(0, 12))
     def cut(self, at: int) -> None:
-        """Two micro-batches."""
+        """Cut the batch into two micro-batches."""
         self.step("cut", at=at)
 
     @precondition(lambda self: self.built)
     @rule(blocks=_SMALL)
     def local(self, blocks: int) -> None:
-        """Virtual batches for chunked local attention."""
+        """Make virtual batches for chunked local attention."""
         self.step("local", blocks=blocks)
 
     @rule(kind=st.integers(0, 13))
     def bad(self, kind: int) -> None:
-        """Bad input."""
+        """Pass malformed input."""
         self.step("bad", kind=kind)
 
     def _add(self, blocks: int, tokens: int) -> None:
@@ -164,9 +168,9 @@ class _Machine(Machine):
 
 
 def _observe(names: dict[str, Any]) -> Outputs:
-    """The rows, the batch that was built last, all of the slot buffers, what a step returned.
+    """Return the rows, the last batch, all of the slot buffers, and the results of the step.
 
-    Micro-batches and virtual batches are looked at once: their tensors may be views of
+    Micro-batches and virtual batches are observed once: their tensors may be views of
     step buffers, which the next build writes.
     """
     batch, metadata = names["batch"], names["metadata"]
@@ -206,7 +210,7 @@ def _metadata(metadata: Any, block_size: int, prefix: str) -> Outputs:
 
 
 def _moved(metadata: Any, addresses: dict[str, int]) -> list[str]:
-    """Tensors that do not lie where they lay in the first batch that was built."""
+    """Return the tensors with another address than in the first batch that was built."""
     tensors = {name: getattr(metadata, name) for name in _BUFFERS}
     at = {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor.numel()}
     return [name for name, address in at.items() if addresses.setdefault(name, address) != address]
@@ -280,7 +284,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:
-    """Up to six of the batch's requests, each with the blocks that a short row holds."""
+    """Yield a sequence of up to six of the batch's requests, with at most three blocks each."""
     rows = list(zip(batch.blocks, batch.computed_lens, strict=True))[:6]
     requests = [_add(len(blocks) % 4, computed) for blocks, computed in rows]
     lens = [min(query_len, 9) for query_len in batch.query_lens[:6]]
@@ -291,16 +295,12 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
     yield _case(*steps, {"do": "split", "threshold": 0}, {"do": "slots"}, **sizes)
 
 
-batch_sequence = sequence_operation(
+batch_sequence = Operation(
     name=NAME,
     section="7",
     summary="a persistent batch through the steps of an engine",
-    boundaries=_boundaries,
-    from_batch=_from_batch,
-    diagnose=diagnose_batch,
-    consume=steps_consumed,
-    kernels=True,
-    sequence=Sequence(
+    inputs=sequence_inputs(machine=_Machine, boundaries=_boundaries, from_batch=_from_batch),
+    call=SequenceCall(
         parts=(
             "PersistentBatch",
             "build_slot_mapping",
@@ -309,10 +309,12 @@ batch_sequence = sequence_operation(
             "split_attn_metadata",
             "split_decodes_and_prefills",
         ),
-        machine=_Machine,
-        script=script,
+        write=script,
         observe=_observe,
     ),
+    contract=Contract(diagnose=diagnose_batch, consume=steps_consumed),
+    bench=Bench(never=SEQUENCE_NOT_TIMED),
+    built_in=BuiltIn(kernels=True),
 )
 
 OPERATIONS = (batch_sequence,)

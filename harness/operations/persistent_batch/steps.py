@@ -1,8 +1,8 @@
-"""Steps of an engine in numbers, and the source that plays them on a `PersistentBatch`.
+"""Steps of an engine as numbers, and the source that runs them on a `PersistentBatch`.
 
-The engine here knows what a scheduler knows: who has which row, which blocks, how many
-cached tokens. Every number of a step is taken modulo what there is, so that any steps,
-in any order, make sense; one that does not apply is left out.
+The engine holds the state of a scheduler: row, blocks and cached tokens of each request.
+Every number of a step is taken modulo the possible values, so that any steps are valid in
+any order; a step that does not apply is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ row = metadata = moved = counts = children = virtual = None"""
 
 
 class Engine:
-    """Requests, rows and free blocks; `line` makes the source of one step and goes on by it."""
+    """Requests, rows and free blocks; `line` makes the source of one step and applies it."""
 
     def __init__(self, params: dict[str, Any], pattern: int) -> None:
         sizes = ("max_num_reqs", "max_num_tokens", "max_num_blocks", "block_size")
@@ -42,24 +42,24 @@ class Engine:
         self._free = list(range(self.max_reqs * self.columns, 0, -1))
         self._scheduled: dict[str, int] = {}
         self.built: Batch | None = None
-        """The batch of the last step, its dummy run too."""
+        """Batch of the last build, which may be a dummy run; None before the first."""
         self.has_slots = True
-        """Whether the tokens of the last step are written: those of a dummy run are not."""
+        """True if the tokens of the last build are written: not those of a dummy run."""
         self._added = 0
         self._pattern = pattern
 
     @property
     def live(self) -> list[str]:
-        """Requests in row order."""
+        """Return the requests in row order."""
         return [req_id for req_id in self.rows if req_id is not None]
 
     def line(self, step: Step) -> Line | None:
-        """The step as source, None if it does not apply."""
+        """Return the step as source, None if it does not apply."""
         return _MAKERS[step["do"]](self, step)
 
     def owner(self, block: int) -> str | None:
-        """The request that has the block now."""
-        block = _shown(block, int(block > HIGHEST_BLOCK // 2))
+        """Return the request that has the block now, None without one."""
+        block = _block_id(block, int(block > HIGHEST_BLOCK // 2))
         return next((req_id for req_id in self.live if block in self.blocks[req_id]), None)
 
     def _add(self, step: Step) -> Line | None:
@@ -105,7 +105,7 @@ class Engine:
         return Line(f"remove request {req_id}", f"row = batch.remove_request({req_id!r})")
 
     def _condense(self, _step: Step) -> Line | None:
-        """The last request fills the first hole."""
+        """Fill the first hole with the last request."""
         if None not in self.rows:
             return None
         while None in self.rows:
@@ -143,11 +143,11 @@ class Engine:
         options = f", {rows}, {tokens}" if padded else ""
         words = f", padded to {rows} rows and {tokens} tokens" if padded else ""
         return Line(
-            f"build {_told(scheduled)}{words}", f"metadata = batch.build({scheduled}{options})"
+            f"build {_described(scheduled)}{words}", f"metadata = batch.build({scheduled}{options})"
         )
 
     def _reorder(self, step: Step) -> Line | None:
-        """Section 2: the first prefills change places with the last decodes."""
+        """Swap the first prefills with the last decodes (section 2)."""
         if None in self.rows or not self.rows:
             return None
         threshold, scheduled = 1 + step["threshold"], self._schedule(step["lens"])
@@ -160,7 +160,7 @@ class Engine:
             rows[prefill], rows[decode] = rows[decode], rows[prefill]
         self.rows = list(rows)
         return Line(
-            f"reorder for {_told(scheduled)}, threshold {threshold}",
+            f"reorder for {_described(scheduled)}, threshold {threshold}",
             f"scheduled = SimpleNamespace(num_scheduled_tokens={scheduled})\n"
             "moved = reorder_batch_to_split_decodes_and_prefills"
             f"(batch, scheduled, {threshold})",
@@ -183,7 +183,7 @@ class Engine:
         for req_id, query_len in scheduled.items():
             self.computed[req_id] += query_len
         self._scheduled = {}
-        return Line(f"advance {_told(scheduled)}", f"batch.advance({scheduled})")
+        return Line(f"advance {_described(scheduled)}", f"batch.advance({scheduled})")
 
     def _dummy(self, step: Step) -> Line:
         count = 1 + step["reqs"] % self.max_reqs
@@ -197,7 +197,7 @@ class Engine:
         )
 
     def _null_blocks(self, query_lens: list[int]) -> Batch:
-        """Requests that just began, every block of them the null block."""
+        """Return requests without computed tokens that have only the null block."""
         blocks = tuple((0,) * -(-query_len // self.block_size) for query_len in query_lens)
         return Batch(self.block_size, tuple(query_lens), (0,) * len(query_lens), blocks)
 
@@ -235,12 +235,13 @@ class Engine:
         )
 
     def _bad(self, step: Step) -> Line | None:
-        """Bad input, which must get its error and change nothing."""
-        live, all_covered = self.live, self._schedule([1])  # 0 tokens would not show a half step
-        bad = {"remove an unknown request": "batch.remove_request('nobody')"}
+        """Return malformed input, which must raise and change nothing."""
+        # A schedule without tokens would not show a build that stops half way.
+        live, all_covered = self.live, self._schedule([1])
+        bad = {"remove an unknown request": "batch.remove_request('unknown')"}
         bad["swap a row that is not there"] = f"batch.swap_states(0, {len(self.rows)})"
         bad["dummy of too many rows"] = f"batch.build_dummy({self.max_reqs + 1}, 1)"
-        bad["advance an unknown request"] = f"batch.advance({all_covered | {'nobody': 1}})"
+        bad["advance an unknown request"] = f"batch.advance({all_covered | {'unknown': 1}})"
         if len(live) == self.max_reqs:
             bad["add to a full batch"] = "batch.add_request('one more', [])"
         else:
@@ -268,10 +269,10 @@ class Engine:
         return live[which % len(live)] if live else None
 
     def _ids(self, blocks: list[int]) -> list[int]:
-        return [_shown(block, self._pattern) for block in blocks]
+        return [_block_id(block, self._pattern) for block in blocks]
 
     def _schedule(self, lens: list[int]) -> dict[str, int]:
-        """Query tokens of each request: as many as its blocks and the buffers hold."""
+        """Return the query tokens of each request: at most what its blocks and the buffers hold."""
         scheduled, left = {}, self.max_tokens
         for number, req_id in enumerate(self.blocks):  # in order of arrival
             wanted = lens[number % len(lens)] if lens else 0
@@ -300,7 +301,7 @@ _MAKERS: dict[str, Callable[[Engine, Step], Line | None]] = {
 
 
 def script(case: Case, pattern: int) -> Script:
-    """The steps of the case as a program; pattern 1 gives the blocks other ids."""
+    """Return the steps of the case as a program; pattern 1 gives the blocks other ids."""
     engine = Engine(case.params, pattern)
     lines = [line for step in case.params["steps"] if (line := engine.line(step)) is not None]
     sizes = ", ".join(map(str, engine.sizes))
@@ -308,7 +309,7 @@ def script(case: Case, pattern: int) -> Script:
 
 
 def engine_after(case: Case, line: int) -> Engine:
-    """What the scheduler knows after that line of the program."""
+    """Return the scheduler's state after that line of the program."""
     engine, made = Engine(case.params, 0), 0
     for step in case.params["steps"]:
         made += engine.line(step) is not None
@@ -317,10 +318,10 @@ def engine_after(case: Case, line: int) -> Engine:
     return engine
 
 
-def _shown(block: int, pattern: int) -> int:
-    """The id that the block has in the program; its own inverse."""
+def _block_id(block: int, pattern: int) -> int:
+    """Return the id that the block has in the program; the function is its own inverse."""
     return HIGHEST_BLOCK - block if pattern else block
 
 
-def _told(scheduled: dict[str, int]) -> str:
+def _described(scheduled: dict[str, int]) -> str:
     return ", ".join(f"{req_id}: {tokens}" for req_id, tokens in scheduled.items()) or "nothing"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import pairwise
@@ -70,11 +70,11 @@ class BatchFacts(Facts):
     batch: Batch
 
 
-def prepare_metadata(case: Case, pattern: int, device: str, parameter: str, **others: Any) -> Call:
-    """Return a call with the case's batch as metadata behind the other arguments."""
+def prepare_metadata(case: Case, pattern: int, device: str, arguments: Mapping[str, Any]) -> Call:
+    """Return a call with the case's batch as metadata in place of the argument `...`."""
     metadata, arena = lay_out(batch_of(case), pattern, device)
-    facts = BatchFacts(batch=batch_of(case), metadata=metadata)
-    return Call({**others, parameter: metadata}, arena=arena, facts=facts)
+    args = {name: metadata if value is ... else value for name, value in arguments.items()}
+    return Call(args, arena=arena, facts=BatchFacts(batch=batch_of(case), metadata=metadata))
 
 
 def token_positions(offsets: np.ndarray, computed: np.ndarray) -> np.ndarray:
@@ -84,7 +84,7 @@ def token_positions(offsets: np.ndarray, computed: np.ndarray) -> np.ndarray:
     return positions
 
 
-def mirror_breaches(outputs: Outputs, prefix: str = "") -> Iterator[Violation]:
+def mirror_violations(outputs: Outputs, prefix: str = "") -> Iterator[Violation]:
     """Mirrors equal, offsets that rise from 0, `c == s - q`, maxima that bound (section 1)."""
     try:
         offsets = outputs[f"{prefix}query_start_loc_cpu"].tolist()

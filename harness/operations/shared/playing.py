@@ -100,10 +100,9 @@ class SequenceCall:
         """Return the run of the whole script."""
         return partial(self.run, offered, call)
 
-    def script(self, call: Call) -> Script:
-        """Return the script of the call."""
-        script: Script = call["script"]
-        return script
+    def script(self, case: Case) -> Script:
+        """Return the program of the case."""
+        return self.write(case, 0)
 
 
 def play(sequence: SequenceCall, parts: Parts, script: Script) -> Transcript:

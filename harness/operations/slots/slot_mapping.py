@@ -216,13 +216,15 @@ def _buffer(_: Any, offsets: torch.Tensor) -> torch.Tensor:
     return offsets.new_zeros(int(offsets[-1]) + 3, dtype=torch.int64)
 
 
-def _over_lengths(_: Any, offsets: torch.Tensor, computed: torch.Tensor) -> torch.Tensor:
-    """Return an `out` whose last entries are stored where the computed lengths are."""
+def _over_lengths(
+    computed: torch.Tensor, _: Any, offsets: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return computed lengths and an `out` whose last entry shares memory with the first."""
     room = int(offsets[-1]) + 3
     memory = computed.new_zeros(room + len(computed), dtype=torch.int64)
-    lengths = memory[room - 1 : -1].copy_(computed)
-    computed.set_(lengths)  # type: ignore[no-untyped-call]
-    return memory[:room]
+    lengths = memory[room - 1 : -1]
+    lengths.copy_(computed)
+    return lengths, memory[:room]
 
 
 def _needs_tokens(case: Case) -> bool:
@@ -273,10 +275,11 @@ build_slot_mapping = Operation(
                 given=_OFFSETS,
             ),
             "buffer that is an input": Fault(
-                "out",
+                ("num_computed_tokens", "out"),
                 _over_lengths,
+                "out",
                 applies=_needs_tokens,
-                given=("query_start_loc", "num_computed_tokens"),
+                given=_OFFSETS,
             ),
             "window of another batch": Fault(
                 "start_idx", lambda _, offsets: offsets, given=_OFFSETS

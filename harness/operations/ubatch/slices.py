@@ -1,4 +1,4 @@
-"""Slices of a batch in the operations of SPEC.md section 3: made from cuts, and spoilt."""
+"""Slices of a batch for the operations of SPEC.md section 3, and their faults."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Fault
+from attnproof.harness.model.operation import Fault
 from attnproof.harness.operations.shared.metadata import batch_of, metadata_faults, wrong_type
-from attnproof.reference.interface import MetadataError, UBatchSlice
+from attnproof.reference.interface import UBatchSlice
 
-Span = list[int]
-"""[r0, r1, t0, t1]: requests [r0, r1) and tokens [t0, t1)."""
+Span = tuple[int, int, int, int]
+"""(r0, r1, t0, t1): requests [r0, r1) and tokens [t0, t1)."""
 
 
 def spans_at(batch: Batch, cuts: list[int]) -> list[Span]:
-    """The slices that cutting the tokens at `cuts` gives; those of no token are left out.
+    """Return the slices between the tokens `cuts`, empty ones left out.
 
     The last slice takes the padded rows and tokens behind the last request.
     """
@@ -34,17 +34,17 @@ def spans_at(batch: Batch, cuts: list[int]) -> list[Span]:
     for t0, t1 in pairwise(bounds):
         r0 = bisect_right(offsets, t0, hi=batch.num_requests) - 1
         r1 = rows if t1 == tokens else bisect_right(offsets, t1 - 1, hi=batch.num_requests)
-        spans.append([max(0, r0), r1, t0, t1])
+        spans.append((max(0, r0), r1, t0, t1))
     return spans
 
 
 def ubatch_of(span: Span) -> UBatchSlice:
-    """The span as the operations take it."""
+    """Return the span as an argument of the operations."""
     return UBatchSlice(slice(span[0], span[1]), slice(span[2], span[3]))
 
 
 def sliceable(batch: Batch, cut: bool) -> Batch:
-    """The batch with at least one token, without the share of a rank if a request may be cut."""
+    """Return the batch with at least one token, and without shares of a rank if `cut`."""
     changes: dict[str, Any] = {}
     if not batch.num_tokens + batch.padded_tokens:
         changes["padded_tokens"] = 1
@@ -54,7 +54,7 @@ def sliceable(batch: Batch, cut: bool) -> Batch:
 
 
 def shapes() -> Iterator[tuple[str, Batch, list[int]]]:
-    """Batches and cuts that both ubatch operations must get right."""
+    """Yield boundaries of both ubatch operations: name, batch and cuts."""
     spec = make_batch([8, 8, 8], [24, 12, 0], 4)
     yield "cut at both ends (K3)", spec, [4, 12]
     yield "starts inside a request (K1)", spec, [12]
@@ -106,64 +106,67 @@ def shapes() -> Iterator[tuple[str, Batch, list[int]]]:
     yield "more requests than a kernel tile", make_batch([1] * 1500, [2] * 1500, 4), [700, 1100]
 
 
-def _put_slice(call: Call, spoilt: UBatchSlice) -> None:
-    """Give the operation this slice, in a list if it takes a list."""
-    call.args[0] = [spoilt] if isinstance(call.args[0], list) else spoilt
-
-
-def _respan(field: str, **change: slice) -> Fault:
-    """The first slice with its requests or tokens replaced."""
-
-    def spoil(call: Call) -> None:
-        _put_slice(call, replace(ubatch_of(call.facts["spans"][0]), **change))
-
-    return Fault(field=field, spoil=spoil, error=MetadataError, applies=_has_slice)
-
-
 def _has_slice(case: Case) -> bool:
     return case.num_tokens > 0 and case.params["cuts"] is not None and "picked" not in case.params
 
 
-def _shift_tokens(call: Call) -> None:
-    """Tokens of the batch's first request under the name of its last."""
-    rows = call.facts["metadata"].num_reqs
-    _put_slice(call, UBatchSlice(slice(rows - 1, rows), slice(0, 1)))
+def _first_tokens_under_last_row(rows: int) -> UBatchSlice:
+    """Return a slice of the last of `rows` requests with the first token of the batch."""
+    return UBatchSlice(slice(rows - 1, rows), slice(0, 1))
 
 
-def _share_of_cut_request(call: Call) -> None:
-    metadata = call.args[1]
-    shares = torch.ones(metadata.num_reqs, dtype=torch.int32, device=metadata.seq_lens.device)
-    call.args[1] = replace(metadata, dcp_local_seq_lens=shares)
-    _put_slice(call, UBatchSlice(slice(0, 1), slice(0, 1)))
+def _cut_request_with_share(md: Any) -> UBatchSlice:
+    """Return a slice that cuts the first request, after giving every request a share."""
+    md.dcp_local_seq_lens = torch.ones(md.num_reqs, dtype=torch.int32, device=md.seq_lens.device)
+    return UBatchSlice(slice(0, 1), slice(0, 1))
 
 
-def _wrong_slice(call: Call) -> None:
-    call.args[0] = ["seven"] if isinstance(call.args[0], list) else "seven"
+def slice_faults(slices: str, metadata: str) -> dict[str, Fault]:
+    """Return the faults of an operation whose parameters have these names.
 
+    `slices` takes one slice or a list of slices.
+    """
 
-SLICE_FAULTS: dict[str, Fault] = {
-    **metadata_faults(1, sequences=True, logits=True),
-    "no requests (K4)": _respan("request_slice", request_slice=slice(0, 0)),
-    "no tokens (K4)": _respan("token_slice", token_slice=slice(0, 0)),
-    "requests out of range": _respan("request_slice", request_slice=slice(0, 10_000)),
-    "tokens out of range": _respan("token_slice", token_slice=slice(0, 10**6)),
-    "negative start": _respan("token_slice", token_slice=slice(-2, -1)),
-    "tokens of another request": Fault(
-        field="token_slice",
-        spoil=_shift_tokens,
-        error=MetadataError,
-        applies=lambda case: (
-            _has_slice(case) and case.num_requests > 1 and batch_of(case).query_lens[0] > 0
+    def put(given: Any, malformed: Any) -> Any:
+        return [malformed] if isinstance(given, list) else malformed
+
+    def respan(field: str, **change: slice) -> Fault:
+        """Return the fault of the first slice with other requests or tokens."""
+
+        def put_changed(given: Any) -> Any:
+            return put(given, replace(given[0] if isinstance(given, list) else given, **change))
+
+        return Fault(slices, put_changed, field, applies=_has_slice)
+
+    return {
+        **metadata_faults(metadata, sequences=True, logits=True),
+        "no requests (K4)": respan("request_slice", request_slice=slice(0, 0)),
+        "no tokens (K4)": respan("token_slice", token_slice=slice(0, 0)),
+        "requests out of range": respan("request_slice", request_slice=slice(0, 10_000)),
+        "tokens out of range": respan("token_slice", token_slice=slice(0, 10**6)),
+        "negative start": respan("token_slice", token_slice=slice(-2, -1)),
+        "tokens of another request": Fault(
+            slices,
+            lambda given, md: put(given, _first_tokens_under_last_row(md.num_reqs)),
+            "token_slice",
+            applies=lambda case: (
+                _has_slice(case) and case.num_requests > 1 and batch_of(case).query_lens[0] > 0
+            ),
+            given=(metadata,),
         ),
-    ),
-    "share of a request that loses its tail": Fault(
-        field="dcp_local_seq_lens",
-        spoil=_share_of_cut_request,
-        error=MetadataError,
-        applies=lambda case: _has_slice(case) and batch_of(case).query_lens[0] > 1,
-    ),
-    "metadata of another type": wrong_type("metadata"),
-    "slice of another type": Fault(
-        field="ubatch_slice", spoil=_wrong_slice, error=TypeError, applies=_has_slice
-    ),
-}
+        "share of a request that loses its tail": Fault(
+            slices,
+            lambda given, md: put(given, _cut_request_with_share(md)),
+            "dcp_local_seq_lens",
+            applies=lambda case: _has_slice(case) and batch_of(case).query_lens[0] > 1,
+            given=(metadata,),
+        ),
+        "metadata of another type": wrong_type(metadata, "metadata"),
+        "slice of another type": Fault(
+            slices,
+            lambda given: put(given, "seven"),
+            "ubatch_slice",
+            TypeError,
+            applies=_has_slice,
+        ),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import Any
@@ -30,23 +31,26 @@ from attnproof.harness.model.operation import (
     Operation,
     Outputs,
     Violation,
+    in_child,
 )
+from attnproof.harness.model.place import Place, child_outputs, of_children
 from attnproof.harness.operations.shared.metadata import (
+    BatchFacts,
     batch_of,
     diagnose_metadata,
     has_logits,
     metadata_outputs,
-    mirror_breaches,
-    prepare_with_metadata,
+    mirror_violations,
+    prepare_metadata,
     returned,
     token_positions,
     wrong_type,
     wrong_value,
 )
 from attnproof.harness.operations.ubatch.slices import (
-    SLICE_FAULTS,
     Span,
     shapes,
+    slice_faults,
     sliceable,
     spans_at,
     ubatch_of,
@@ -108,7 +112,11 @@ def _prepare_locs(case: Case, pattern: int, device: str) -> Call:
     arena = Arena([Piece("query_start_loc", offsets, False, step)], STALE_PATTERNS[pattern], device)
     stop = min(case.params["stop"], batch.num_requests)
     request_slice = slice(min(case.params["start"], stop - 1), stop)
-    return Call([arena.tensors["query_start_loc"], request_slice], arena=arena)
+    arguments = {
+        "query_start_loc": arena.tensors["query_start_loc"],
+        "request_slice": request_slice,
+    }
+    return Call(arguments, arena=arena)
 
 
 def _locs_invariants(_call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -128,7 +136,8 @@ slice_query_start_locs = Operation(
         faults={
             "empty slice": wrong_value("request_slice", slice(0, 0)),
             "slice beyond the requests": wrong_value("request_slice", slice(0, 10_000)),
-            "slice with a step": wrong_value("request_slice", slice(0, 2, 2), lambda case: case.num_requests > 1
+            "slice with a step": wrong_value(
+                "request_slice", slice(0, 2, 2), lambda case: case.num_requests > 1
             ),
             "slice of another type": wrong_type("request_slice"),
             "offsets of another type": wrong_type("query_start_loc"),
@@ -215,76 +224,89 @@ def _split_timed(batch: Batch) -> Iterator[Case]:
         yield _split_case(batch, [batch.num_tokens // 2])
 
 
-def _prepare_make(case: Case, pattern: int, device: str) -> Call:
-    spans = spans_of(case)
-    call = prepare_with_metadata(1)(case, pattern, device, [ubatch_of(spans[0])])
-    call.facts["spans"] = spans
+@dataclass(frozen=True, kw_only=True)
+class _SliceFacts(BatchFacts):
+    picked: list[int] | None = None
+    """Indices of the slices that are given, None for all in order."""
+
+
+def _prepare(case: Case, pattern: int, device: str, arguments: dict[str, Any]) -> Call:
+    """Return a call of slices and the batch as metadata."""
+    call = prepare_metadata(case, pattern, device, arguments)
+    call.facts = _SliceFacts(
+        batch=call.facts.batch,
+        metadata=call.facts.metadata,
+        spans=tuple(spans_of(case)),
+        picked=case.params.get("picked"),
+    )
     return call
+
+
+def _prepare_make(case: Case, pattern: int, device: str) -> Call:
+    ubatch = ubatch_of(spans_of(case)[0])
+    arguments = {"ubatch_slice": ubatch, "attn_metadata": ...}
+    return _prepare(case, pattern, device, arguments)
 
 
 def _prepare_split(case: Case, pattern: int, device: str) -> Call:
-    spans = spans_of(case)
-    call = prepare_with_metadata(1)(case, pattern, device, [[ubatch_of(span) for span in spans]])
-    call.facts |= {"spans": spans, "picked": case.params.get("picked")}
-    call.plain["ubatch_slices"] = call.args[0]
+    ubatches = [ubatch_of(span) for span in spans_of(case)]
+    arguments = {"ubatch_slices": ubatches, "common_attn_metadata": ...}
+    call = _prepare(case, pattern, device, arguments)
+    call.plain["ubatch_slices"] = ubatches
     return call
 
 
-def _child_breaches(call: Call, outputs: Outputs, prefix: str, span: Span) -> Iterator[Violation]:
-    breaches = list(mirror_breaches(outputs, prefix))
-    yield from breaches
-    if breaches or outputs.get(f"{prefix}query_start_loc_cpu", MISSING) is MISSING:
+def _child_violations(call: Call, outputs: Outputs, span: Span) -> Iterator[Violation]:
+    found = list(mirror_violations(outputs))
+    yield from found
+    if found or outputs.get("query_start_loc_cpu", MISSING) is MISSING:
         return
-    parent = numbers(call.facts["batch"])  # block ids do not matter here
+    parent = numbers(call.facts.batch)  # positions depend on lengths only, not on block ids
     t0 = span[2]
     try:
-        offsets = outputs[f"{prefix}query_start_loc_cpu"].numpy()
-        computed = outputs[f"{prefix}num_computed_tokens_cpu"].numpy()
+        offsets = outputs["query_start_loc_cpu"].numpy()
+        computed = outputs["num_computed_tokens_cpu"].numpy()
         positions = token_positions(offsets, computed)
     except (AttributeError, ValueError):
         return
     whole = token_positions(parent.query_start_loc, parent.num_computed_tokens)
     if not np.array_equal(positions, whole[t0 : t0 + len(positions)]):
-        yield Violation(f"{prefix}num_computed_tokens_cpu", "moves tokens to other positions")
+        yield Violation("num_computed_tokens_cpu", "moves tokens to other positions")
 
 
-def _child_consumed(
-    expected: ExpectedTokens, outputs: Outputs, prefix: str, span: Span
-) -> Iterator[Violation]:
-    """The child's queries are the tokens of its slice; they see what they saw in the batch."""
+def _child_consumed(expected: ExpectedTokens, outputs: Outputs, span: Span) -> Iterator[Violation]:
+    """Compare what the child's queries see with what they see in the batch."""
     tokens = np.arange(span[2], min(span[3], len(expected.requests)))
-    yield from metadata_violations(expected, outputs, prefix, tokens=tokens)
-    slots = f"{prefix}slot_mapping"
-    yield from slot_violations(expected, outputs[slots], slots, tokens=tokens)
+    yield from metadata_violations(expected, outputs, tokens=tokens)
+    yield from slot_violations(expected, outputs["slot_mapping"], "slot_mapping", tokens=tokens)
 
 
 def _make_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    expected = expected_tokens(call.facts["batch"])
-    yield from _child_consumed(expected, outputs, "", call.facts["spans"][0])
+    yield from _child_consumed(expected_tokens(call.facts.batch), outputs, call.facts.spans[0])
 
 
 def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Each child by its own slice, so that those of all slices cover each token once."""
-    expected, spans = expected_tokens(call.facts["batch"]), call.facts["spans"]
-    if outputs["num_children"] != len(spans):
+    """Compare each child by its own slice: the slices together cover each token once."""
+    expected, spans = expected_tokens(call.facts.batch), call.facts.spans
+    if outputs[Place("num_children")] != len(spans):
         yield Violation("num_children", "is not the number of slices")
         return
     for index, span in enumerate(spans):
-        yield from _child_consumed(expected, outputs, f"[{index}].", span)
+        yield from in_child(_child_consumed(expected, child_outputs(outputs, index), span), index)
 
 
 def _make_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    yield from _child_breaches(call, outputs, "", call.facts["spans"][0])
+    yield from _child_violations(call, outputs, call.facts.spans[0])
 
 
 def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    spans = call.facts["spans"]
+    spans = call.facts.spans
     for index, span in enumerate(spans):
-        yield from _child_breaches(call, outputs, f"[{index}].", span)
-    slots = [outputs[f"[{index}].slot_mapping"] for index in range(len(spans))]
-    whole_batch = call.facts["picked"] is None and bool(slots)
+        yield from in_child(_child_violations(call, child_outputs(outputs, index), span), index)
+    slots = [outputs[Place("slot_mapping", child=index)] for index in range(len(spans))]
+    whole_batch = call.facts.picked is None and bool(slots)
     if whole_batch and all(isinstance(piece, torch.Tensor) for piece in slots):
-        metadata = call.facts["metadata"]
+        metadata = call.facts.metadata
         whole = metadata.slot_mapping[: metadata.num_actual_tokens]
         if not torch.equal(torch.cat(slots), whole):
             yield Violation("[].slot_mapping", "of all slices is not that of the batch")
@@ -293,11 +315,10 @@ def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 def _split_outputs(call: Call, result: Any) -> Outputs:
     if not isinstance(result, list):
         raise TypeError("expected a list of metadata")
-    outputs: Outputs = {"num_children": len(result)}
-    for index in range(len(call.facts["spans"])):
-        child = result[index] if index < len(result) else None
-        outputs |= metadata_outputs(child, f"[{index}].", call.facts["metadata"])
-    return outputs
+    wanted = len(call.facts.spans)
+    children = [*result[:wanted], *[None] * (wanted - len(result))]
+    outputs = of_children(metadata_outputs(c, given=call.facts.metadata) for c in children)
+    return {Place("num_children"): len(result)} | outputs
 
 
 _make_metadata_with_slice = Operation(
@@ -308,11 +329,11 @@ _make_metadata_with_slice = Operation(
         cases=_make_cases,
         boundaries=_make_boundaries,
         from_batch=_make_steps,
-        faults=SLICE_FAULTS,
+        faults=slice_faults("ubatch_slice", "attn_metadata"),
     ),
     call=FunctionCall(
         prepare=_prepare_make,
-        outputs=lambda call, result: metadata_outputs(result, given=call.facts["metadata"]),
+        outputs=lambda call, result: metadata_outputs(result, given=call.facts.metadata),
     ),
     contract=Contract(
         invariants=_make_invariants,
@@ -333,7 +354,7 @@ split_attn_metadata = Operation(
         cases=_split_cases,
         boundaries=_split_boundaries,
         from_batch=_split_steps,
-        faults=SLICE_FAULTS,
+        faults=slice_faults("ubatch_slices", "common_attn_metadata"),
     ),
     call=FunctionCall(prepare=_prepare_split, outputs=_split_outputs),
     contract=Contract(

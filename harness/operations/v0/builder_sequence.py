@@ -1,4 +1,4 @@
-"""Oracle 7 over SPEC.md section 7: one V0 builder used for many batches.
+"""Sequences of SPEC.md section 7 (oracle 7): one V0 builder used for many batches.
 
 Bug classes: a list that `prepare` does not clear, metadata that changes when a later
 batch reuses its buffer, a builder that an error leaves half filled.
@@ -16,8 +16,21 @@ from hypothesis.stateful import rule
 from attnproof.harness.cases.engines.script_v0 import BLOCK_SIZE, BLOCKS, ROWS
 from attnproof.harness.cases.machine import Machine
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Line, Outputs, Script, Sequence
-from attnproof.harness.operations.shared.playing import sequence_operation
+from attnproof.harness.model.operation import (
+    Bench,
+    Call,
+    Contract,
+    Line,
+    Operation,
+    Outputs,
+    Script,
+)
+from attnproof.harness.model.place import Place
+from attnproof.harness.operations.shared.playing import (
+    SEQUENCE_NOT_TIMED,
+    SequenceCall,
+    sequence_inputs,
+)
 from attnproof.harness.operations.v0.metadata_builder import metadata_v0_outputs
 
 NAME = "builder_sequence"
@@ -32,10 +45,10 @@ class Builder(CommonMetadataBuilder):
 engine = input_builder()
 builder = Builder(engine)
 made = []"""
-_LOOKED_AT = 3
-"""Metadata that is looked at after each step, the latest."""
+_OBSERVED = 3
+"""Number of batches, the latest, whose metadata is observed after each step."""
 _Row = tuple[int, int]
-"""Query and context tokens."""
+"""Query and context tokens of a sequence."""
 _ROW = st.tuples(st.sampled_from((1, 1, 1, 2, 5)), st.sampled_from((0, 1, 3, 6))).map(list)
 
 
@@ -44,12 +57,12 @@ class _Machine(Machine):
 
     @rule()
     def prepare(self) -> None:
-        """The next batch begins."""
+        """Begin the next batch."""
         self.step("prepare")
 
     @rule(row=_ROW, image=st.booleans())
     def add(self, row: list[int], image: bool) -> None:
-        """A backend adds a sequence group itself."""
+        """Add a sequence group directly, as some backends do."""
         self.step("add", rows=[row], image=image)
 
     @rule(
@@ -58,29 +71,29 @@ class _Machine(Machine):
         image=st.booleans(),
     )
     def build(self, rows: list[list[int]], pad: int, image: bool) -> None:
-        """The engine has metadata built of a batch; refused where no graph holds it."""
+        """Build metadata of a batch, which is refused if no graph holds it."""
         self.step("build", rows=rows, pad=pad, image=image)
 
     @rule(rows=st.lists(_ROW, min_size=1, max_size=2), image=st.booleans())
     def run(self, rows: list[list[int]], image: bool) -> None:
-        """What an engine does for each step: prepare, then build."""
+        """Prepare and build, as an engine does in each engine step."""
         self.step("prepare")
         self.step("build", rows=rows, pad=-1, image=image)
 
     @rule(contexts=st.lists(st.integers(1, 8), min_size=1, max_size=3), pad=st.integers(0, 1))
     def run_graph(self, contexts: list[int], pad: int) -> None:
-        """The same for a step of decodes that a graph holds."""
+        """Prepare and build decodes that a graph holds."""
         self.step("prepare")
         self.step("build", rows=[[1, context] for context in contexts], pad=pad)
 
     @rule(rows=st.lists(_ROW, min_size=1, max_size=2), image=st.booleans())
     def build_other_lengths(self, rows: list[list[int]], image: bool) -> None:
-        """The lengths of another batch are refused, and nothing is added."""
+        """Pass lengths of another batch, which must be refused and add nothing."""
         self.step("build", rows=rows, pad=-1, wrong=True, image=image)
 
     @rule()
     def add_nonsense(self) -> None:
-        """A decode of two tokens is refused, and nothing is added."""
+        """Add a decode of two tokens, which must be refused and add nothing."""
         self.step("add nonsense")
 
 
@@ -103,7 +116,7 @@ def _lines(steps: list[dict[str, Any]]) -> Iterator[Line]:
         elif step["do"] == "add":
             added += rows
             yield Line(
-                f"add {_told(rows)}",
+                f"add {_described(rows)}",
                 "\n".join(_add(group) for group in groups),
             )
         elif step["do"] == "add nonsense":
@@ -124,17 +137,17 @@ def _request(number: int, row: _Row, image: bool) -> str:
 
 
 def _add(group: str) -> str:
-    """The engine's own tables go on to change: here they are gone after the call."""
+    """Return the source that adds a group, then clears the engine's own tables."""
     lines = (f"group = {group}", "builder._add_seq_group(group, True)")
     return "\n".join((*lines, "[table.clear() for table in group.block_tables.values()]"))
 
 
-def _told(rows: list[_Row]) -> str:
+def _described(rows: list[_Row]) -> str:
     return ", ".join(f"{query_len} of {query_len + context}" for query_len, context in rows)
 
 
 def _is_refused(step: dict[str, Any], rows: list[_Row]) -> bool:
-    """Lengths of another batch; in a graph a prompt, and more than it holds."""
+    """True for lengths of another batch and, in a graph, for prompts and too much data."""
     if step.get("wrong"):
         return True
     if step["pad"] == -1:
@@ -151,23 +164,23 @@ def _build(
     query_lens = [query_len for query_len, _ in rows]
     if step.get("wrong"):
         query_lens.append(1)
-    code = (  # the engine uses its lists again: they are empty after the call
+    code = (  # an engine reuses its lists, so they are cleared after the call
         f"engine.inter_data_list = [{', '.join(groups)}]\n"
         f"lens = {seq_lens}, {query_lens}\n"
         f"made.append(builder.build(*lens, {pad}, {len(seq_lens)}))\n"
         "[used.clear() for used in lens]"
     )
     kind = "" if pad == -1 else f" for a graph with {pad} padded rows"
-    label = f"build {_told(new)}{kind}"
+    label = f"build {_described(new)}{kind}"
     return Line(f"{label}, which is refused" if refused else label, code, raises=refused)
 
 
 def _observe(names: dict[str, Any]) -> Outputs:
-    """The latest metadata by field, and each field of those before it: they may not move."""
+    """Return the latest metadata by field, and earlier metadata, which may not change."""
     seen: Outputs = {"builds": len(names["made"])}
     for metadata in names["made"][-1:]:
         seen |= metadata_v0_outputs(metadata)
-    earlier = [metadata_v0_outputs(metadata) for metadata in names["made"][-_LOOKED_AT:-1]]
+    earlier = [metadata_v0_outputs(metadata) for metadata in names["made"][-_OBSERVED:-1]]
     for name in earlier[0] if earlier else ():
         seen[f"earlier.{name}"] = [_plain(outputs[name]) for outputs in earlier]
     return seen
@@ -177,15 +190,15 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-def _diagnose(call: Call, field: str, _expected: Any, _got: Any) -> str:
-    step, _, name = field[1:].partition("].")
-    if name.startswith("earlier."):
+def _diagnose(call: Call, place: Place, _expected: Any, _got: Any) -> str:
+    if place.field.startswith("earlier."):
         return "metadata of an earlier batch changed"
-    lines = call.args[0].lines[: int(step) + 1]
+    assert place.step is not None
+    lines = call["script"].lines[: place.step + 1]
     if any(line.raises for line in lines[:-1]):
         return "a refused batch left behind"
     labels = [line.label for line in lines]
-    known = name not in ("raises", "builds") and "prepare" in labels[1:]
+    known = place.field not in ("raises", "builds") and "prepare" in labels[1:]
     return "an earlier batch left behind" if known else ""
 
 
@@ -222,7 +235,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:
-    """The batch's requests, a few at a time."""
+    """Yield a sequence that builds the batch's requests, three at a time."""
     lens = zip(batch.query_lens, batch.computed_lens, strict=True)
     rows = [[min(query_len, 40), min(computed, 90)] for query_len, computed in lens if query_len]
     steps: list[dict[str, Any]] = []
@@ -232,19 +245,14 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
     yield _case(*(steps or [{"do": "prepare"}]))
 
 
-builder_sequence = sequence_operation(
+builder_sequence = Operation(
     name=NAME,
     section="7",
     summary="one V0 builder for many batches, with graphs and without",
-    boundaries=_boundaries,
-    from_batch=_from_batch,
-    diagnose=_diagnose,
-    sequence=Sequence(
-        parts=("CommonMetadataBuilder",),
-        machine=_Machine,
-        script=_script,
-        observe=_observe,
-    ),
+    inputs=sequence_inputs(machine=_Machine, boundaries=_boundaries, from_batch=_from_batch),
+    call=SequenceCall(parts=("CommonMetadataBuilder",), write=_script, observe=_observe),
+    contract=Contract(diagnose=_diagnose),
+    bench=Bench(never=SEQUENCE_NOT_TIMED),
 )
 
 OPERATIONS = (builder_sequence,)

@@ -6,7 +6,7 @@ Bug class: lengths or tables of the other side, which a kernel's mask can hide (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,27 @@ from attnproof.harness.cases.batches.tensors import Numbers, numbers, table_piec
 from attnproof.harness.cases.engines.config import DecoderMetadata, EncoderDecoderMetadata
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Fault, Operation, Outputs, Violation
-from attnproof.harness.operations.shared.metadata import batch_of, returned, wrong_type
-from attnproof.reference.interface import AttentionType, MetadataError
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    Facts,
+    Fault,
+    FunctionCall,
+    Inputs,
+    Operation,
+    Outputs,
+    Violation,
+)
+from attnproof.harness.model.place import Place
+from attnproof.harness.operations.shared.metadata import (
+    batch_of,
+    returned,
+    wrong_type,
+    wrong_value,
+)
+from attnproof.reference.interface import AttentionType
 
 COUNTS, ARGS = "get_num_prefill_decode_query_kv_tokens", "get_seq_len_block_table_args"
 ENCODER_SET, CROSS_SET = "is_all_encoder_attn_metadata_set", "is_all_cross_attn_metadata_set"
@@ -30,10 +48,18 @@ _LENGTHS = ("encoder_seq_lens", "encoder_seq_lens_tensor", "max_encoder_seq_len"
 _CROSS_FIELDS = ("cross_slot_mapping", "cross_block_tables")
 _ABSENT = (*_LENGTHS, "num_encoder_tokens", *_CROSS_FIELDS, "seq_lens_tensor", "block_tables")
 _WHY_SHARED = "picks fields and computes nothing"
+_NO_METADATA = {"no metadata": wrong_type("attn_metadata")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SideFacts(Facts):
+    fields: dict[str, Any]
+    """Fields of the metadata."""
+    attn_type: str
 
 
 def _needed(case: Case) -> tuple[str, ...]:
-    """Fields that the operation needs for the case's kind of attention."""
+    """Return the fields that the operation needs for the case's kind of attention."""
     kind = case.params["attn_type"]
     if case.operation == COUNTS:
         return ("num_encoder_tokens",) if kind in (_ENCODER, _CROSS) else ()
@@ -60,9 +86,10 @@ def _case(
     absent: list[str] | None = None,
     decoder_only: bool = False,
 ) -> Case:
-    """`encoder`: lengths of the requests; `absent`: fields that are None unless needed.
+    """Return the case of a batch.
 
-    `decoder_only`: the metadata's class has no field of an encoder.
+    `encoder`: encoder tokens of each request. `absent`: fields that are None unless needed.
+    `decoder_only`: True if the metadata's class has no field of an encoder.
     """
     params = {"attn_type": attn_type, "is_prompt": is_prompt, "decoder_only": decoder_only}
     lists = {"encoder": encoder or [], "absent": absent or []}
@@ -92,7 +119,7 @@ def _cases(operation: str) -> Callable[[], st.SearchStrategy[Case]]:
 def _boundaries(operation: str) -> Callable[[], Iterator[tuple[str, Case]]]:
     def boundaries() -> Iterator[tuple[str, Case]]:
         mixed = make_batch([5, 3, 1, 1], [2, 0, 7, 11], 4)
-        # One decode that is longer than every prefill, and encoders unlike either.
+        # One decode is longer than every prefill; encoder lengths differ from both.
         for kind in _kinds(operation):
             for is_prompt in (True, False):
                 name = f"{kind}, {'prompts' if is_prompt else 'decodes'} (K25)"
@@ -113,7 +140,7 @@ def _boundaries(operation: str) -> Callable[[], Iterator[tuple[str, Case]]]:
 
 
 def _steps(operation: str) -> Callable[[Batch], Iterator[Case]]:
-    """The engine's requests, each with an encoder as long as its computed tokens."""
+    """Return the cases of a batch; each request has an encoder as long as its computed tokens."""
     return lambda batch: iter(
         [
             _case(
@@ -144,7 +171,7 @@ def _pieces(
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    """V0 metadata of the batch: queries of one token are decodes."""
+    """Return a call on V0 metadata of the batch, in which queries of one token are decodes."""
     batch, params = batch_of(case), case.params
     made, stale = numbers(batch, pattern), STALE_PATTERNS[pattern]
     encoder = np.array([*params["encoder"], *[0] * made.num_reqs][: made.num_reqs], dtype=np.int32)
@@ -175,36 +202,45 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     fields |= {
         name: None for name in params["absent"] if name in fields and name not in _needed(case)
     }
-    args: list[Any] = [cls(**fields)]
+    args: dict[str, Any] = {"attn_metadata": cls(**fields)}
     if case.operation == ARGS:
-        args.append(params["is_prompt"])
+        args["is_prompt"] = params["is_prompt"]
     if case.operation in (ARGS, COUNTS):
-        args.append(params["attn_type"])
-    return Call(args, arena=arena, facts={"fields": dict(fields), "params": params})
+        args["attn_type"] = params["attn_type"]
+    return Call(args, arena=arena, facts=_SideFacts(fields=fields, attn_type=params["attn_type"]))
 
 
 def _field_fault(field: str) -> Fault:
-    """A field that is None though it counts."""
-
-    def spoil(call: Call) -> None:
-        setattr(call.args[0], field, None)
-
+    """Return the fault of a needed field that is None."""
     return Fault(
-        field=field, spoil=spoil, error=MetadataError, applies=lambda case: field in _needed(case)
+        "attn_metadata",
+        lambda metadata: replace(metadata, **{field: None}),
+        field,
+        applies=lambda case: field in _needed(case),
     )
 
 
-def _operation(name: str, **fields: Any) -> Operation:
+def _operation(
+    name: str,
+    summary: str,
+    outputs: Callable[[Call, Any], Outputs],
+    contract: Contract,
+    faults: dict[str, Fault],
+) -> Operation:
     return Operation(
         name=name,
         section="7",
-        cases=_cases(name),
-        boundaries=_boundaries(name),
-        from_batch=_steps(name),
-        timed=lambda batch: _steps(name)(batch) if batch.num_requests == 8 else (),
-        prepare=_prepare,
-        shared=_WHY_SHARED,
-        **fields,
+        summary=summary,
+        inputs=Inputs(
+            cases=_cases(name),
+            boundaries=_boundaries(name),
+            from_batch=_steps(name),
+            faults=faults,
+        ),
+        call=FunctionCall(prepare=_prepare, outputs=outputs),
+        contract=contract,
+        bench=Bench(cases=lambda batch: _steps(name)(batch) if batch.num_requests == 8 else ()),
+        built_in=BuiltIn(shared=_WHY_SHARED),
     )
 
 
@@ -221,7 +257,7 @@ def _count_outputs(_call: Call, result: Any) -> Outputs:
 
 
 def _count_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    fields, kind = call.facts["fields"], call.facts["params"]["attn_type"]
+    fields, kind = call.facts.fields, call.facts.attn_type
     tokens = fields["num_prefill_tokens"], fields["num_decode_tokens"]
     encoder = sum(fields.get("encoder_seq_lens") or [])
     known = fields.get("encoder_seq_lens") is not None
@@ -238,13 +274,13 @@ def _count_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("prefill_kv_tokens", "queries and keys are the same tokens here")
 
 
-def _other_field(call: Call, field: str, expected: Any, got: Any) -> str:
-    """Which other field of the metadata was taken: a tensor, a maximum or a count."""
-    fields, what = call.facts["fields"], "max" if field.startswith("max") else "num"
+def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
+    """Name the other field of the metadata that was taken: a tensor, a maximum or a count."""
+    fields, prefix = call.facts.fields, "max" if place.field.startswith("max") else "num"
     if isinstance(got, torch.Tensor):
         names = [name for name, value in fields.items() if value is got]
     elif type(got) is int and got != expected:
-        names = [n for n, value in fields.items() if n.startswith(what) and value == got]
+        names = [n for n, value in fields.items() if n.startswith(prefix) and value == got]
     else:
         names = []
     return f"{names[0]} taken" if names else ""
@@ -252,21 +288,14 @@ def _other_field(call: Call, field: str, expected: Any, got: Any) -> str:
 
 get_num_prefill_decode_query_kv_tokens = _operation(
     COUNTS,
-    summary="query and key tokens of an encoder-decoder batch",
-    outputs=_count_outputs,
-    invariants=_count_invariants,
-    diagnose=_other_field,
-    faults={
+    "query and key tokens of an encoder-decoder batch",
+    _count_outputs,
+    Contract(invariants=_count_invariants, diagnose=_diagnose),
+    {
         "encoder tokens not counted": _field_fault("num_encoder_tokens"),
-        "another kind of attention": Fault(
-            field="attn_type",
-            spoil=lambda call: call.args.__setitem__(1, "decoder_only"),
-            error=MetadataError,
-        ),
-        "kind of another type": Fault(
-            field="attn_type", spoil=lambda call: call.args.__setitem__(1, 3), error=TypeError
-        ),
-        "no metadata": wrong_type("attn_metadata"),
+        "another kind of attention": wrong_value("attn_type", "decoder_only"),
+        "kind of another type": Fault("attn_type", lambda _: 3, error=TypeError),
+        **_NO_METADATA,
     },
 )
 
@@ -279,10 +308,10 @@ def _args_outputs(_call: Call, result: Any) -> Outputs:
 
 
 def _args_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """The very tensors of the metadata, those of the side that is attended to."""
-    fields, params = call.facts["fields"], call.facts["params"]
-    side = "" if params["attn_type"] == _DECODER else "encoder_"
-    tables = {_DECODER: "block_tables", _CROSS: "cross_block_tables"}.get(params["attn_type"])
+    """Check that the tensors are the metadata's own, of the attended side."""
+    fields, kind = call.facts.fields, call.facts.attn_type
+    side = "" if kind == _DECODER else "encoder_"
+    tables = {_DECODER: "block_tables", _CROSS: "cross_block_tables"}.get(kind)
     if outputs["seq_lens"].data_ptr() != fields[f"{side}seq_lens_tensor"].data_ptr():
         yield Violation("seq_lens", f"is not the metadata's {side}seq_lens_tensor")
     if tables is None or fields[tables] is None:
@@ -304,31 +333,27 @@ def _longest_fault(field: str, *, is_prompt: bool) -> Fault:
 
 
 def _attention_fault(kind: Any) -> Fault:
-    return Fault(
-        field="attn_type",
-        spoil=lambda call: call.args.__setitem__(2, kind),
-        error=AttributeError,
-    )
+    return Fault("attn_type", lambda _: kind, error=AttributeError)
 
 
 get_seq_len_block_table_args = _operation(
     ARGS,
-    summary="lengths and block tables of the keys that are attended to",
-    outputs=_args_outputs,
-    invariants=_args_invariants,
-    diagnose=_other_field,
-    shares=frozenset({"seq_lens", "block_tables"}),
-    faults={
+    "lengths and block tables of the keys that are attended to",
+    _args_outputs,
+    Contract(
+        invariants=_args_invariants,
+        diagnose=_diagnose,
+        may_alias=frozenset({"seq_lens", "block_tables"}),
+    ),
+    {
         **{f"{name} not set": _field_fault(name) for name in ("seq_lens_tensor", *_LENGTHS[1:])},
         "cross_block_tables not set": _field_fault("cross_block_tables"),
         "longest prefill not set": _longest_fault("max_prefill_seq_len", is_prompt=True),
         "longest decode not set": _longest_fault("max_decode_seq_len", is_prompt=False),
         "encoder only": _attention_fault(_ENCODER_ONLY),
         "another kind of attention": _attention_fault("cross"),
-        "no metadata": wrong_type("attn_metadata"),
-        "number for a flag": Fault(
-            field="is_prompt", spoil=lambda call: call.args.__setitem__(1, 1), error=TypeError
-        ),
+        **_NO_METADATA,
+        "number for a flag": Fault("is_prompt", lambda _: 1, error=TypeError),
     },
 )
 
@@ -337,7 +362,7 @@ get_seq_len_block_table_args = _operation(
 
 def _set_invariants(names: tuple[str, ...]) -> Callable[[Call, Outputs], Iterator[Violation]]:
     def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-        missing = [name for name in names if call.facts["fields"].get(name) is None]
+        missing = [name for name in names if call.facts.fields.get(name) is None]
         if outputs["result"] is not (not missing):
             yield Violation("result", f"is not whether all of {', '.join(names)} are set")
 
@@ -350,10 +375,10 @@ OPERATIONS = (
     *(
         _operation(
             name,
-            summary=f"whether metadata has what {what} needs",
-            outputs=returned,
-            invariants=_set_invariants(fields),
-            faults={"no metadata": wrong_type("attn_metadata")},
+            f"whether metadata has what {what} needs",
+            returned,
+            Contract(invariants=_set_invariants(fields)),
+            _NO_METADATA,
         )
         for name, what, fields in (
             (ENCODER_SET, "an encoder", _LENGTHS),

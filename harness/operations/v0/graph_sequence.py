@@ -1,7 +1,7 @@
-"""Oracle 7 over SPEC.md section 7: graphs captured, prepared and replayed in any order.
+"""Sequences of SPEC.md section 7 (oracle 7): graphs captured, prepared, replayed in any order.
 
 Bug classes: a state that an exception leaves half changed (K28), rows of an earlier
-step in a graph's buffers (K13).
+engine step in a graph's buffers (K13).
 """
 
 from __future__ import annotations
@@ -16,8 +16,22 @@ from hypothesis.stateful import initialize, precondition, rule
 from attnproof.harness.cases.engines.script_v0 import BLOCKS, ROWS
 from attnproof.harness.cases.machine import Machine
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Line, Outputs, Script, Sequence
-from attnproof.harness.operations.shared.playing import sequence_operation
+from attnproof.harness.model.operation import (
+    Bench,
+    BuiltIn,
+    Call,
+    Contract,
+    Line,
+    Operation,
+    Outputs,
+    Script,
+)
+from attnproof.harness.model.place import Place
+from attnproof.harness.operations.shared.playing import (
+    SEQUENCE_NOT_TIMED,
+    SequenceCall,
+    sequence_inputs,
+)
 from attnproof.harness.operations.v0.graph_state import captures
 
 NAME = "graph_sequence"
@@ -27,7 +41,7 @@ runner = runner({backend!r})
 state = CommonAttentionState(runner)
 graphs = {{}}"""
 _LOWEST = 20
-"""All that steps write is at least so much; what a capture writes is less."""
+"""Lowest value that engine steps write; a capture writes lower ones."""
 _SIZE = st.integers(1, ROWS)
 _VALUE = st.integers(2, 9).map(lambda tens: 10 * tens)
 
@@ -42,25 +56,25 @@ class _Machine(Machine):
 
     @initialize(encoder_decoder=st.booleans())
     def model(self, encoder_decoder: bool) -> None:
-        """The kind of model is the same for all graphs."""
+        """Choose the kind of model, which is the same for all graphs."""
         self.params["encoder_decoder"] = encoder_decoder
 
     @rule(rows=st.integers(1, ROWS + 1))
     def begin(self, rows: int) -> None:
-        """A capture begins; inside another, and for too many rows, it is refused."""
+        """Begin a capture, which is refused inside another and for too many rows."""
         self.step("begin", rows=rows)
         self.capturing = self.capturing or rows <= ROWS
 
     @precondition(lambda self: self.capturing)
     @rule(do=st.sampled_from(("end", "fail")))
     def end(self, do: str) -> None:
-        """The capture ends, or something in it goes wrong."""
+        """End the capture, or raise an exception inside it."""
         self.step(do)
         self.capturing = False
 
     @rule(rows=_SIZE)
     def graph(self, rows: int) -> None:
-        """A graph is captured: metadata, a clone and its buffers; refused outside a capture."""
+        """Capture metadata, a clone and its buffers, which is refused outside a capture."""
         self.step("graph", rows=rows)
         if self.capturing:
             self.sizes.append(rows)
@@ -73,14 +87,14 @@ class _Machine(Machine):
         value=_VALUE,
     )
     def prepare(self, graph: int, rows: int, width: int, value: int) -> None:
-        """A step is copied to a graph's buffers; one that is too large is refused."""
+        """Copy an engine step to a graph's buffers; one that is too large is refused."""
         size = self.sizes[graph % len(self.sizes)]
         self.step("prepare", graph=size, rows=rows, width=width, value=value)
 
     @precondition(lambda self: self.sizes)
     @rule(graph=st.integers(0, 9), rows=_SIZE, width=st.integers(1, BLOCKS), value=_VALUE)
     def prepare_less(self, graph: int, rows: int, width: int, value: int) -> None:
-        """A step that fills a graph, then a smaller one or a narrower one."""
+        """Copy an engine step that fills a graph, then a smaller or narrower one."""
         size = self.sizes[graph % len(self.sizes)]
         self.step("prepare", graph=size, rows=size, width=BLOCKS, value=20)
         self.step("prepare", graph=size, rows=min(rows, size), width=width, value=value)
@@ -93,7 +107,7 @@ def _script(case: Case, _pattern: int) -> Script:
 
 
 def _lines(steps: list[dict[str, Any]], encoder_decoder: bool) -> Iterator[Line]:
-    most, sizes = 0, set[int]()  # rows of the capture, 0 outside one; graphs
+    most, sizes = 0, set[int]()  # rows of the capture (0 outside one) and of each graph
     for step in steps:
         do, rows = step["do"], max(1, step.get("rows", 1))
         if do == "begin":
@@ -146,7 +160,7 @@ def _prepare(step: dict[str, Any], encoder_decoder: bool) -> Line:
 
 
 def _observe(names: dict[str, Any]) -> Outputs:
-    """What the graphs would read if they were replayed now, one after the other by size."""
+    """Return the buffers that a replay would read, of all graphs by size, and the graphs."""
     graphs = [buffers for _, (_, buffers) in sorted(names["graphs"].items())]
     seen: Outputs = {
         name: torch.cat([buffers[name] for buffers in graphs])
@@ -159,12 +173,12 @@ def _observe(names: dict[str, Any]) -> Outputs:
     }
 
 
-def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
-    if field.endswith("].raises") and expected == "ValueError" and got is None:
+def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
+    if place.field == "raises" and expected == "ValueError" and got is None:
         return "state stays in capturing mode"
-    if field.endswith("].raises") and expected is None:
+    if place.field == "raises" and expected is None:
         return "state stays in capturing mode" if got == "ValueError" else ""
-    if field.endswith("].clones capture"):
+    if place.field == "clones capture":
         return "state stays in capturing mode"
     if not isinstance(expected, torch.Tensor) or getattr(got, "shape", None) != expected.shape:
         return ""
@@ -216,27 +230,22 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:
-    """As many rows as the batch has, as far as the graphs go."""
+    """Yield a sequence with a row for each request, at most ROWS."""
     rows = min(ROWS, max(1, batch.num_requests))
     begin, graph = {"do": "begin", "rows": rows}, {"do": "graph", "rows": rows}
     step = {"do": "prepare", "graph": rows, "rows": rows, "width": 2, "value": 20}
     yield _case(begin, graph, {"do": "end"}, step)
 
 
-graph_sequence = sequence_operation(
+graph_sequence = Operation(
     name=NAME,
     section="7",
     summary="V0 graphs captured, prepared and replayed in any order",
-    shared="copies into buffers: there is nothing to make faster",
-    boundaries=_boundaries,
-    from_batch=_from_batch,
-    diagnose=_diagnose,
-    sequence=Sequence(
-        parts=("CommonAttentionState",),
-        machine=_Machine,
-        script=_script,
-        observe=_observe,
-    ),
+    inputs=sequence_inputs(machine=_Machine, boundaries=_boundaries, from_batch=_from_batch),
+    call=SequenceCall(parts=("CommonAttentionState",), write=_script, observe=_observe),
+    contract=Contract(diagnose=_diagnose),
+    bench=Bench(never=SEQUENCE_NOT_TIMED),
+    built_in=BuiltIn(shared="copies into buffers: there is nothing to make faster"),
 )
 
 OPERATIONS = (graph_sequence,)

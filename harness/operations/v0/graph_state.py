@@ -1,9 +1,9 @@
-"""Operations of SPEC.md section 7: the first-generation (V0) state of captured graphs."""
+"""Operation of SPEC.md section 7: the first-generation (V0) state of captured graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,13 @@ from attnproof.harness.model.operation import (
     Violation,
     bound,
 )
-from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
-from attnproof.reference.interface import MetadataError
+from attnproof.harness.model.place import Place
+from attnproof.harness.operations.shared.metadata import (
+    BatchFacts,
+    batch_of,
+    wrong_type,
+    wrong_value,
+)
 
 NAME = "CommonAttentionState"
 DECODER = ("slot_mapping", "seq_lens_tensor", "block_tables")
@@ -46,15 +51,26 @@ _TRUE = (
     "clone's class",
     "graph's own",
 )
+"""Output fields that must be True."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _GraphFacts(BatchFacts):
+    arrays: dict[str, np.ndarray]
+    """Arrays of the engine step's metadata."""
+    tables: np.ndarray
+    """The runner's block tables."""
+    width: int
+    """Columns of the graph's block tables."""
 
 
 def _case(batch: Batch, **params: Any) -> Case:
-    """The decodes of the batch in a graph.
+    """Return the case of the batch's decodes in a graph.
 
-    `pad` rows in the step's metadata, -1 for metadata built without a graph; `spare`
-    rows of the graph behind them, `more` rows of the capture behind those; `backend`
-    for an encoder-decoder model, "" for a decoder; whether the buffers hold an
-    `earlier` step; whether an exception `interrupted` an earlier capture.
+    `pad`: padded rows of the engine step's metadata, -1 for metadata built without a graph.
+    `spare`: further rows of the graph. `more`: further rows of the capture. `backend`: name
+    for an encoder-decoder model, "" for a decoder. `earlier`: True if the buffers hold an
+    earlier engine step. `interrupted`: True if an exception ended an earlier capture.
     """
     plain = {"pad": 0, "spare": 0, "more": 0, "backend": ""}
     return Case(NAME, batch, plain | {"earlier": False, "interrupted": False} | params)
@@ -97,7 +113,7 @@ def _of_an_engine(batch: Batch) -> Iterator[Case]:
 
 
 def _timed(batch: Batch) -> Iterator[Case]:
-    """Graphs hold decodes, a few hundred at most."""
+    """Yield the case of a batch that graphs hold: a few hundred decodes at most."""
     if batch.num_tokens == batch.num_requests <= 256:
         yield _case(batch)
 
@@ -121,11 +137,18 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         attn_backend=Backend(params["backend"] or "FLASHINFER"),
     )
     earlier = metadata(_filled(size, width, device)) if params["earlier"] else None
-    sizes = [most, size, bool(params["backend"]), params["interrupted"]]
     return Call(
-        [runner, *sizes, earlier, metadata(step)],
+        {
+            "runner": runner,
+            "max_batch_size": most,
+            "batch_size": size,
+            "is_encoder_decoder_model": bool(params["backend"]),
+            "interrupted": params["interrupted"],
+            "earlier": earlier,
+            "attn_metadata": metadata(step),
+        },
         arena=arena,
-        facts={"arrays": arrays, "tables": tables, "size": size, "width": width, "batch": batch},
+        facts=_GraphFacts(batch=batch, arrays=arrays, tables=tables, width=width),
     )
 
 
@@ -134,7 +157,7 @@ def _strides(values: np.ndarray) -> tuple[int, ...]:
 
 
 def step_arrays(batch: Batch, pad: int, pattern: int) -> tuple[dict[str, np.ndarray], int]:
-    """What the metadata of the batch's decodes holds, and how wide a graph's tables are."""
+    """Return the arrays of the decodes' metadata, and the columns of a graph's block tables."""
     found = sequences(batch, Step(pad_size=0))
     rows = len(found) + max(0, pad)
     longest = max(len(one.blocks) for one in found)
@@ -154,7 +177,7 @@ def step_arrays(batch: Batch, pad: int, pattern: int) -> tuple[dict[str, np.ndar
 
 
 def _filled(rows: int, width: int, device: str) -> dict[str, torch.Tensor]:
-    """A step that fills every place of a graph's buffers."""
+    """Return an engine step that fills every element of a graph's buffers."""
     lens = torch.full((rows,), 77, dtype=torch.int32, device=device)
     tables = torch.full((rows, width), 66, dtype=torch.int32, device=device)
     slots = torch.full((rows,), 5, dtype=torch.int64, device=device)
@@ -163,7 +186,7 @@ def _filled(rows: int, width: int, device: str) -> dict[str, torch.Tensor]:
 
 
 def metadata(tensors: dict[str, torch.Tensor]) -> MetadataV0:
-    """Metadata of decodes with these tensors."""
+    """Return metadata of decodes with these tensors."""
     return MetadataV0(
         num_prefills=0,
         num_prefill_tokens=0,
@@ -183,12 +206,12 @@ def metadata(tensors: dict[str, torch.Tensor]) -> MetadataV0:
 
 
 class _InterruptedError(Exception):
-    """What goes wrong inside a capture."""
+    """An exception inside a capture."""
 
 
-def _run(offered: Any, call: Call) -> Outputs:
-    """Capture, clone, then what a runner does in each step."""
-    runner, most, size, encoder_decoder, interrupted, earlier, step = call.args
+def _use(offered: Any, call: Call) -> Outputs:
+    """Capture a graph, clone the state, and copy the engine steps as a runner does."""
+    runner, most, size, encoder_decoder, interrupted, earlier, step = call.args.values()
     state = type("BackendState", (offered,), {})(runner)
     if interrupted:
         try:
@@ -217,8 +240,8 @@ def _run(offered: Any, call: Call) -> Outputs:
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
-    """What a runner does before each replay: the step's lengths and tables to the buffers."""
-    runner, most, size, encoder_decoder, _, _, step = call.args
+    """Return the copy before a replay: an engine step's lengths and tables to the buffers."""
+    runner, most, size, encoder_decoder, _, _, step = call.args.values()
     state = type("BackendState", (offered,), {})(runner)
     with state.graph_capture(most):
         made = state.graph_capture_get_metadata_for_batch(size, encoder_decoder)
@@ -228,7 +251,7 @@ def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
 
 
 def _copy_slots(buffers: dict[str, torch.Tensor], step: Any) -> None:
-    """A published runner copies the slots of a step of the graph's size itself."""
+    """Copy the slots of an engine step of the graph's size, as published runners do."""
     slots = step.slot_mapping
     if isinstance(slots, torch.Tensor) and slots.shape == buffers["slot_mapping"].shape:
         buffers["slot_mapping"].copy_(slots)
@@ -239,10 +262,10 @@ def _now(value: Any) -> Any:
 
 
 def captures(state: Any) -> bool:
-    """Whether the state is in a capture, as far as it can be told from outside."""
+    """True if the state is in a capture: then it can be cloned."""
     try:
         state.graph_clone(1)
-    except Exception:  # its class is another test's subject
+    except Exception:  # the faults check its class
         return False
     return True
 
@@ -252,14 +275,16 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """The judge of the shared class: every buffer element by element, from the step alone."""
-    size, width, step = call.facts["size"], call.facts["width"], call.facts["arrays"]
+    """Check every element of the buffers against the engine step alone."""
+    # Both packages share one implementation, so comparing them detects nothing.
+    size, width, step = call["batch_size"], call.facts.width, call.facts.arrays
+    encoder_decoder = call["is_encoder_decoder_model"]
     expected = {
         "captured.slot_mapping": np.full(size, -1),
         "captured.seq_lens_tensor": np.ones(size),
-        "captured.block_tables": call.facts["tables"][:size],
+        "captured.block_tables": call.facts.tables[:size],
     }
-    names = DECODER + (ENCODER if call.args[3] else ())
+    names = DECODER + (ENCODER if encoder_decoder else ())
     for name, neutral in zip(names, _NEUTRAL, strict=False):
         if name == "cross_slot_mapping":
             expected[f"buffers.{name}"] = np.zeros(0)
@@ -267,7 +292,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         buffer = np.full((size, width) if step[name].ndim == 2 else size, neutral)
         buffer[tuple(slice(0, n) for n in step[name].shape)] = step[name]
         expected[f"buffers.{name}"] = buffer
-    if call.args[3]:
+    if encoder_decoder:
         expected["captured.cross_block_tables"] = np.ones((size, width))
         expected |= {f"captured.encoder_seq_lens{end}": np.ones(size) for end in ("", "_tensor")}
         if outputs["captured.max_encoder_seq_len"] != _LONGEST:
@@ -287,7 +312,8 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
             yield Violation(name, "does not hold")
 
 
-def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
+def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
+    field = place.field
     if field.startswith(("refused", "clone refused")) and got is False:
         return "state stays in capturing mode"
     if not field.startswith("buffers.") or not isinstance(got, torch.Tensor):
@@ -299,35 +325,30 @@ def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
 
 
 def _step_fault(field: str, **values: Any) -> Fault:
-    """The step's metadata with other fields; functions are applied to the field's value."""
+    """Return the fault of other fields of the engine step; functions get the field's value."""
 
-    def spoil(call: Call) -> None:
-        step = call.args[-1]
+    def malformed(step: MetadataV0) -> MetadataV0:
         new = {
             name: value(getattr(step, name)) if callable(value) else value
             for name, value in values.items()
         }
-        call.args[-1] = replace(step, **new)
+        return replace(step, **new)
 
-    return Fault(field=field, spoil=spoil, error=MetadataError)
+    return Fault("attn_metadata", malformed, field)
 
 
 def _one_more(tensor: torch.Tensor) -> torch.Tensor:
     return torch.cat([tensor, tensor[:1]])
 
 
-def _larger(call: Call) -> None:
-    spare = call.args[2]
-    step = {name: getattr(call.args[-1], name) for name in DECODER + ENCODER}
-    call.args[-1] = metadata({name: torch.cat([t] * (spare + 1)) for name, t in step.items()})
+def _larger(step: MetadataV0, rows: int) -> MetadataV0:
+    """Return an engine step with more decodes than a graph of `rows` rows."""
+    tensors = {name: getattr(step, name) for name in DECODER + ENCODER}
+    return metadata({name: torch.cat([t] * (rows + 1)) for name, t in tensors.items()})
 
 
 def _wider(tables: torch.Tensor) -> torch.Tensor:
     return torch.cat([tables, tables, tables[:, :1]], dim=1) if tables.shape[1] else tables
-
-
-def _other_backend(call: Call) -> None:
-    call.args[0].attn_backend = Backend("TORCH_SDPA")
 
 
 def _is_encoder_decoder(case: Case) -> bool:
@@ -354,9 +375,9 @@ common_attention_state = Operation(
             "graph larger than the capture": wrong_value("batch_size", 100_000),
             "graph of another type": wrong_type("batch_size"),
             "backend without encoder-decoder models": Fault(
-                field="attn_backend",
-                spoil=_other_backend,
-                error=MetadataError,
+                "runner",
+                lambda runner: replace(runner, attn_backend=Backend("TORCH_SDPA")),
+                "attn_backend",
                 applies=_is_encoder_decoder,
             ),
             "step with prompts": _step_fault("num_prefills", num_prefills=1),
@@ -364,7 +385,7 @@ common_attention_state = Operation(
             "step without block tables": _step_fault("block_tables", block_tables=None),
             "step without slots for a row": _step_fault("slot_mapping", slot_mapping=_one_more),
             "step larger than the graph": Fault(
-                field="seq_lens_tensor", spoil=_larger, error=MetadataError
+                "attn_metadata", _larger, "seq_lens_tensor", given=("batch_size",)
             ),
             "tables wider than the graph's": _step_fault("block_tables", block_tables=_wider),
             "float lengths": _step_fault("seq_lens_tensor", seq_lens_tensor=lambda t: t.float()),
@@ -374,11 +395,11 @@ common_attention_state = Operation(
             ),
         },
     ),
-    call=ClassCall(clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_run),
+    call=ClassCall(clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_use),
     contract=Contract(
         invariants=_invariants,
-        consume=lambda call, outputs: graph_violations(call.facts["batch"], outputs),
-        may_sync=lambda _: True,
+        consume=lambda call, outputs: graph_violations(call.facts.batch, outputs),
+        may_sync=lambda _: True,  # a capture copies the runner's block tables
         diagnose=_diagnose,
     ),
     bench=Bench(cases=_timed),

@@ -1,9 +1,9 @@
-"""Operations of SPEC.md section 7: the first-generation (V0) metadata builder."""
+"""Operation of SPEC.md section 7: the first-generation (V0) metadata builder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any
 
@@ -17,6 +17,7 @@ from attnproof.harness.cases.engines.v0 import (
     InputBuilder,
     MetadataV0,
     Runner,
+    Step,
     lengths,
     seq_groups,
     step_of,
@@ -35,7 +36,8 @@ from attnproof.harness.model.operation import (
     Outputs,
     Violation,
 )
-from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.model.place import Place
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.v0.metadata_builder_faults import FAULTS
 
 NAME = "CommonMetadataBuilder"
@@ -45,10 +47,16 @@ _STEPS = st.sampled_from(_KINDS)
 _ROWS = st.lists(st.integers(0, 5), max_size=3, unique=True)
 _SPARE_ROWS, _SPARE_COLUMNS = 2, 1
 _MAPS = "multi_modal_placeholder_index_maps"
+_PARAMETERS = ("input_builder", "seq_lens", "query_lens", "cuda_graph_pad_size", "batch_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StepFacts(BatchFacts):
+    step: Step
 
 
 def _case(batch: Batch, **step: Any) -> Case:
-    """`step` as in `attnproof.harness.cases.engines.v0.Step`."""
+    """Return the case of a batch; `step` has fields of `harness.cases.engines.v0.Step`."""
     return Case(NAME, batch, step)
 
 
@@ -115,9 +123,9 @@ def _of_an_engine(batch: Batch) -> Iterator[Case]:
 
 
 def input_of(case: Case, pattern: int, device: str) -> tuple[InputBuilder, list[Any], Arena]:
-    """The input builder, the other arguments of `build`, and where the runner's tables lie.
+    """Return the input builder, the other arguments of `build`, and the runner tables' arena.
 
-    With pattern 1 the live blocks have other ids and the runner's tables other garbage.
+    Pattern 1 gives the live blocks other ids and the runner's tables another poison.
     """
     batch, step = batch_of(case), step_of(case.params)
     if pattern:
@@ -140,35 +148,36 @@ def input_of(case: Case, pattern: int, device: str) -> tuple[InputBuilder, list[
 
 
 def _other_ids(blocks: tuple[int, ...]) -> tuple[int, ...]:
-    """Other ids, but 0 stays: it cannot be told from the filling with either pattern."""
+    """Return other ids; 0 stays 0, because both patterns fill tables with 0."""
     return tuple(block ^ 1 if block > 1 else block for block in blocks)
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     builder, others, arena = input_of(case, pattern, device)
     return Call(
-        [builder, *others],
+        dict(zip(_PARAMETERS, (builder, *others), strict=True)),
         arena=arena,
         plain={"inter_data_list": builder.inter_data_list, "lengths": others[:2]},
-        facts={"step": step_of(case.params), "batch": case.batch, "pattern": pattern},
+        facts=_StepFacts(batch=batch_of(case), step=step_of(case.params)),
     )
 
 
 def builder_class(offered: Any) -> Any:
-    """The candidate's class as a backend subclasses it."""
+    """Return the candidate's class as a backend subclasses it."""
     return type("Builder", (offered,), {"_metadata_cls": MetadataV0})
 
 
-def _run(offered: Any, call: Call) -> Any:
-    builder = builder_class(offered)(call.args[0])
+def _use(offered: Any, call: Call) -> Any:
+    input_builder, *arguments = call.args.values()
+    builder = builder_class(offered)(input_builder)
     builder.prepare()
-    return builder.build(*call.args[1:])
+    return builder.build(*arguments)
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
-    """A step of a builder that lives as long as the engine."""
-    builder = builder_class(offered)(call.args[0])
-    arguments = call.args[1:]
+    """Return an engine step of a builder that the engine keeps."""
+    input_builder, *arguments = call.args.values()
+    builder = builder_class(offered)(input_builder)
 
     def step() -> Any:
         builder.prepare()
@@ -178,7 +187,7 @@ def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
 
 
 def metadata_v0_outputs(metadata: Any) -> Outputs:
-    """Every field of V0 metadata by name; index maps as plain lists, whatever their class."""
+    """Return every field of V0 metadata by name; index maps become plain lists."""
     outputs = {name: getattr(metadata, name, MISSING) for name in _FIELDS}
     maps = outputs[_MAPS]
     if isinstance(maps, dict):
@@ -192,8 +201,9 @@ def _outputs(_call: Call, result: Any) -> Outputs:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Counted from the groups alone: tokens, slots within a sequence's blocks, offsets."""
-    builder, seq_lens, query_lens, pad_size, batch_size = call.args
+    """Check tokens, offsets and slots against the sequence groups alone."""
+    args: Any = call.args.values()
+    builder, seq_lens, query_lens, pad_size, batch_size = args
     groups = builder.inter_data_list
     prompts = sum(len(group.seq_ids) for group in groups if group.is_prompt)
     if outputs["num_prefills"] != prompts:
@@ -206,14 +216,14 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
             yield Violation(name, "is not the running sum of the lengths")
     if pad_size >= 0 and outputs["num_decode_tokens"] != batch_size:
         yield Violation("num_decode_tokens", "is not the batch size of the graph")
-    yield from _slot_breaches(groups, builder, outputs["slot_mapping"].tolist())
+    yield from _slot_violations(groups, builder, outputs["slot_mapping"].tolist())
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    yield from v0_violations(call.facts["batch"], call.facts["step"], outputs)
+    yield from v0_violations(call.facts.batch, call.facts.step, outputs)
 
 
-def _slot_breaches(groups: Any, builder: InputBuilder, slots: list[int]) -> Iterator[Violation]:
+def _slot_violations(groups: Any, builder: InputBuilder, slots: list[int]) -> Iterator[Violation]:
     token, size = 0, builder.block_size
     for group in groups:
         for row, seq_id in enumerate(group.seq_ids):
@@ -228,7 +238,7 @@ def _slot_breaches(groups: Any, builder: InputBuilder, slots: list[int]) -> Iter
 
 
 def diagnose_tables(expected: Any, got: Any) -> str:
-    """What is wrong with V0 block tables."""
+    """Return the diagnosis of wrong V0 block tables, "" without one."""
     if not isinstance(got, torch.Tensor) or got.ndim != 2 or got.dtype != expected.dtype:
         return ""
     if got.shape[0] == expected.shape[0] and got.shape[1] < expected.shape[1]:
@@ -241,8 +251,8 @@ def diagnose_tables(expected: Any, got: Any) -> str:
     return "block table shorter than its sequence" if (got[wrong] == 0).all() else ""
 
 
-def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
-    return diagnose_tables(expected, got) if field == "block_tables" else ""
+def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
+    return diagnose_tables(expected, got) if place.field == "block_tables" else ""
 
 
 common_metadata_builder = Operation(
@@ -255,7 +265,7 @@ common_metadata_builder = Operation(
         from_batch=_of_an_engine,
         faults=FAULTS,
     ),
-    call=ClassCall(clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_run),
+    call=ClassCall(clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_use),
     contract=Contract(invariants=_invariants, consume=_consumed, diagnose=_diagnose),
     bench=Bench(cases=lambda batch: [_case(batch)]),
 )

@@ -1,15 +1,16 @@
-"""Ways to misuse the V0 metadata builder (SPEC.md section 7)."""
+"""Faults of the V0 metadata builder's input (SPEC.md section 7)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from attnproof.harness.cases.engines.v0 import sequences, step_of
+from attnproof.harness.cases.engines.v0 import InputBuilder, sequences, step_of
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Call, Fault
+from attnproof.harness.model.operation import Fault
 from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
 from attnproof.reference.interface import MetadataError
 
@@ -20,16 +21,17 @@ def _group_fault(
     error: type[Exception] = MetadataError,
     applies: Callable[[Case], bool] = lambda _: True,
 ) -> Fault:
-    """The last sequence group spoilt: decodes if there are any."""
+    """Return the fault of a malformed last group, which has decodes if there are any."""
 
-    def spoil(call: Call) -> None:
-        change(call.args[0].inter_data_list[-1])
+    def malformed(builder: InputBuilder) -> InputBuilder:
+        change(builder.inter_data_list[-1])
+        return builder
 
-    return Fault(field=field, spoil=spoil, error=error, applies=applies)
+    return Fault("input_builder", malformed, field, error, applies)
 
 
 def _set(field: str, value: Any) -> Callable[[Any], None]:
-    """The field of the group's last sequence becomes `value`."""
+    """Return a change that sets the field of the group's last sequence."""
 
     def change(group: Any) -> None:
         getattr(group, field)[-1] = value
@@ -89,50 +91,29 @@ def _numeric_flag(group: Any) -> None:
     group.is_prompt = int(group.is_prompt)
 
 
-def _endless(call: Call) -> None:
-    """Each length fits int32, but for a single one; their sum does not."""
-    count = len(call.args[1])
-    call.args[1] = [(1 << 31) // count + 1] * count
+def _beyond_int32(lengths: list[int]) -> list[int]:
+    """Return lengths whose sum does not fit int32; if there are several, each of them does."""
+    return [(1 << 31) // len(lengths) + 1] * len(lengths)
 
 
-def _narrow_graph(call: Call) -> None:
-    call.args[0].runner.graph_block_tables = np.zeros((900, 0), dtype=np.int32)
+def _graph_fault(field: str, rows: int, columns: int, dtype: type = np.int32) -> Fault:
+    """Return the fault of graph block tables of another shape or type."""
+
+    def malformed(builder: InputBuilder) -> InputBuilder:
+        tables: np.ndarray = np.zeros((rows, columns), dtype=dtype)
+        return replace(builder, runner=replace(builder.runner, graph_block_tables=tables))
+
+    return Fault("input_builder", malformed, field, applies=_in_graph)
 
 
-def _low_graph(call: Call) -> None:
-    call.args[0].runner.graph_block_tables = np.zeros((0, 9000), dtype=np.int32)
+def _begins_with_a_prompt(builder: InputBuilder) -> InputBuilder:
+    builder.inter_data_list[0].is_prompt = True
+    return builder
 
 
-def _float_graph(call: Call) -> None:
-    call.args[0].runner.graph_block_tables = np.zeros((900, 900), dtype=np.float32)
-
-
-def _longer_lengths(position: int) -> Callable[[Call], None]:
-    def spoil(call: Call) -> None:
-        call.args[position] = [*call.args[position], 1]
-
-    return spoil
-
-
-def _of_another_batch(call: Call) -> None:
-    call.args[2] = [length + 1 for length in call.args[2]]
-
-
-def _fault(
-    field: str, spoil: Callable[[Call], None], applies: Callable[[Case], bool] = lambda _: True
-) -> Fault:
-    return Fault(field=field, spoil=spoil, error=MetadataError, applies=applies)
-
-
-def _prompts_in_graph(call: Call) -> None:
-    rows = len(call.args[2])
-    call.args[1] = call.args[1][:rows]
-    call.args[3:] = [0, rows]
-
-
-def _starts_with_a_prompt(case: Case) -> bool:
-    found = sequences(batch_of(case), step_of(case.params))
-    return found[0].is_prompt
+def _builder_fault(field: str, value: Any) -> Fault:
+    """Return the fault of a wrong value in the input builder."""
+    return Fault("input_builder", lambda builder: replace(builder, **{field: value}), field)
 
 
 FAULTS = {
@@ -168,23 +149,21 @@ FAULTS = {
         lambda group: setattr(group, "prefix_cache_hit", True),
         applies=lambda case: not _has_tables(case),
     ),
-    "block size of 0": _fault("block_size", lambda call: setattr(call.args[0], "block_size", 0)),
-    "window of 0": _fault(
-        "sliding_window", lambda call: setattr(call.args[0], "sliding_window", 0)
-    ),
-    "seq_lens of another batch": _fault("seq_lens", _longer_lengths(1)),
-    "seq_lens that no offset holds": _fault("seq_lens", _endless),
-    "query_lens of another batch": _fault("query_lens", _longer_lengths(2)),
-    "query_lens of another step": _fault("query_lens", _of_another_batch),
-    "batch without tokens": _fault(
-        "query_lens", lambda call: call.args.__setitem__(2, [0] * len(call.args[2]))
-    ),
+    "block size of 0": _builder_fault("block_size", 0),
+    "window of 0": _builder_fault("sliding_window", 0),
+    "seq_lens of another batch": Fault("seq_lens", lambda lengths: [*lengths, 1]),
+    "seq_lens that no offset holds": Fault("seq_lens", _beyond_int32),
+    "query_lens of another batch": Fault("query_lens", lambda lengths: [*lengths, 1]),
+    "query_lens of another step": Fault("query_lens", lambda lengths: [n + 1 for n in lengths]),
+    "batch without tokens": Fault("query_lens", lambda lengths: [0] * len(lengths)),
     "seq_lens of another type": wrong_type("seq_lens"),
     "pad size below -1": wrong_value("cuda_graph_pad_size", -2),
     "pad size of another type": wrong_type("cuda_graph_pad_size"),
     "batch size of another graph": wrong_value("batch_size", 0, _in_graph),
-    "batch larger than the graphs": _fault("batch_size", _low_graph, _in_graph),
-    "block table longer than the graphs'": _fault("block_tables", _narrow_graph, _in_graph),
-    "float graph tables": _fault("graph_block_tables", _float_graph, _in_graph),
-    "prompts in a graph": _fault("cuda_graph_pad_size", _prompts_in_graph, _starts_with_a_prompt),
+    "batch larger than the graphs": _graph_fault("batch_size", 0, 9000),
+    "block table longer than the graphs'": _graph_fault("block_tables", 900, 0),
+    "float graph tables": _graph_fault("graph_block_tables", 900, 900, np.float32),
+    "prompts in a graph": Fault(
+        "input_builder", _begins_with_a_prompt, "cuda_graph_pad_size", applies=_in_graph
+    ),
 }

@@ -1,8 +1,9 @@
-"""Operations of SPEC.md section 8: `XFormersAttentionBackend`, steps of an engine end to end."""
+"""Operation of SPEC.md section 8: `XFormersAttentionBackend` through whole engine steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,16 +42,22 @@ from attnproof.harness.model.operation import (
     Call,
     ClassCall,
     Contract,
+    Facts,
     Fault,
     Inputs,
     Operation,
     Outputs,
     Violation,
+    in_child,
 )
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.xformers.builder import PACKAGE
 from attnproof.harness.operations.xformers.impl import layers
-from attnproof.harness.operations.xformers.impl_invariants import range_breaches, written_breaches
+from attnproof.harness.operations.xformers.impl_invariants import (
+    range_violations,
+    written_violations,
+)
 from attnproof.reference.interface import MetadataError
 
 NAME = "XFormersAttentionBackend"
@@ -62,10 +69,25 @@ _CLASSES = {
 }
 _PAGES = (16, 32, 48, 64, 128)
 _PLAIN = PLAIN | {"window": 0, "soft_cap": 0.0, "page": 0, "more": []}
+_OUTPUT, _REST = "output", "rest of output kept"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BackendFacts(Facts):
+    steps: list[Any]
+    """Attention, metadata and tensors of each engine step."""
+    params: dict[str, Any]
+    pattern: int
+    device: torch.device
+    before: torch.Tensor
+    """Cache before the first step."""
 
 
 def _case(batch: Batch, **params: Any) -> Case:
-    """`page` indexes the page sizes, `more` has the queries of each later step's first request."""
+    """Return a case; `page` indexes the page sizes.
+
+    `more` has, for each later engine step, the queries of its requests with even rows.
+    """
     return Case(NAME, batch, _PLAIN | params)
 
 
@@ -103,7 +125,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _large() -> Iterator[tuple[str, Case]]:
-    """A prompt of real size and the first tokens behind it."""
+    """Yield a prompt of real size and the first tokens behind it."""
     llama = MODELS[0].layer | {"dtype": "bfloat16"}
     yield "a long prompt, then decodes", _case(make_batch([400], [0], 16), more=[1, 1], **llama)
 
@@ -114,9 +136,9 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 
 def steps_of(batch: Batch, params: dict[str, Any]) -> list[Batch]:
-    """The batch of each step: what is queried in one is computed in the next.
+    """Return the batch of each engine step: queries of one step are computed in the next.
 
-    Every step has the blocks that the last one needs, as an engine that plans ahead gives them.
+    Every step has the blocks that the last one needs, as if the engine planned ahead.
     """
     size = _PAGES[params["page"] % len(_PAGES)]
     queries, computed = [list(batch.query_lens)], [list(batch.computed_lens)]
@@ -150,38 +172,38 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     first = steps[0].attention
     asked = (num_blocks(first.batch), first.batch.block_size, shape.num_kv_heads, shape.head_size)
     return Call(
-        [
-            {"shape": list(asked), "head_size": shape.head_size},
-            constants_of(shape, params),
-            layer_of(shape, device),
-            first.cache_tensor(arena.tensors[CACHE]),
-            [step.out for step in steps],
-        ],
+        {
+            "asked": {"shape": list(asked), "head_size": shape.head_size},
+            "constants": constants_of(shape, params),
+            "layer": layer_of(shape, device),
+            "kv_cache": first.cache_tensor(arena.tensors[CACHE]),
+            "outs": [step.out for step in steps],
+        },
         arena=arena,
         written=frozenset({CACHE, OUT}),
-        facts={
-            "steps": steps,
-            "params": params,
-            "pattern": pattern,
-            "device": torch.device(device),
-            "before": arena.tensors[CACHE].clone(),
-        },
+        facts=_BackendFacts(
+            steps=steps,
+            params=params,
+            pattern=pattern,
+            device=torch.device(device),
+            before=arena.tensors[CACHE].clone(),
+        ),
     )
 
 
 def _run(offered: Any, call: Call) -> Outputs:
-    """Ask the backend for its classes, then play the steps with them."""
-    asked, constants, layer, cache, outs = call.args
+    """Get the backend's classes and run the engine steps with them."""
+    asked, constants, layer, cache, outs = call.args.values()
     offered.validate_head_size(asked["head_size"])
     outputs = _constants(offered)
     outputs["kv_cache_shape"] = offered.get_kv_cache_shape(*asked["shape"])
     spec = SimpleNamespace(block_size=cache.shape[2])
     config = SimpleNamespace(speculative_config=None)
-    builder = offered.get_builder_cls()(spec, ["layer.0"], config, call.facts["device"])
+    builder = offered.get_builder_cls()(spec, ["layer.0"], config, call.facts.device)
     impl = offered.get_impl_cls()(**constants)
-    for number, (step, out) in enumerate(zip(call.facts["steps"], outs, strict=True), 1):
+    for number, (step, out) in enumerate(zip(call.facts.steps, outs, strict=True), 1):
         metadata = builder.build(0, step.metadata)
-        outputs[f"[{number}].metadata"] = type(metadata) is offered.get_metadata_cls()
+        outputs[Place("metadata", child=number)] = type(metadata) is offered.get_metadata_cls()
         impl.forward(layer, step.query, step.key, step.value, cache, metadata, out)
     return outputs
 
@@ -202,15 +224,16 @@ def _constants(offered: Any) -> Outputs:
 
 
 def _for_reference(call: Call) -> None:
-    call.args[4] = [torch.zeros_like(out, dtype=torch.float64) for out in call.args[4]]
+    call.replace("outs", [torch.zeros_like(out, dtype=torch.float64) for out in call["outs"]])
 
 
 def _outputs(call: Call, result: Outputs) -> Outputs:
-    steps, outs = call.facts["steps"], call.args[4]
+    steps, outs = call.facts.steps, call["outs"]
     words = steps[0].attention.cache_words(call.arena.tensors[CACHE])
     for number, (step, out) in enumerate(zip(steps, outs, strict=True), 1):
-        result[f"[{number}].output"] = out[: step.attention.batch.num_tokens]
-        result[f"[{number}].rest of output kept"] = torch.equal(step.rest, step.rest_before)
+        kept = torch.equal(step.rest, step.rest_before)
+        result[Place(_OUTPUT, child=number)] = out[: step.attention.batch.num_tokens]
+        result[Place(_REST, child=number)] = kept
     return result | {"kv_cache": words}
 
 
@@ -221,7 +244,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         "supported_dtypes": ["torch.bfloat16", "torch.float16"],
         "supported_head_sizes": list(range(32, 257, 8)),
         "use_cascade_attention": False,
-        "kv_cache_shape": (2, *call.args[0]["shape"]),
+        "kv_cache_shape": (2, *call["asked"]["shape"]),
     }
     for name, value in expected.items():
         if outputs[name] != value:
@@ -229,50 +252,46 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     for name in (*_CLASSES, "swap_blocks", "copy_blocks"):
         if outputs[name] is not True:
             yield Violation(name, "is not the one that section 8 names")
-    steps = [step.attention for step in call.facts["steps"]]
-    before = steps[0].cache_words(call.facts["before"])
-    yield from written_breaches(steps, outputs["kv_cache"], before, call.facts["pattern"])
+    steps = [step.attention for step in call.facts.steps]
+    before = steps[0].cache_words(call.facts.before)
+    yield from written_violations(steps, outputs["kv_cache"], before, call.facts.pattern)
+    window = call.facts.params["window"]
     for number, attention in enumerate(steps, 1):
-        if outputs[f"[{number}].rest of output kept"] is not True:
-            yield Violation(f"[{number}].output", "is written where no row has a token")
-        for breach in range_breaches(
-            attention, outputs[f"[{number}].output"], call.facts["params"]["window"]
-        ):
-            yield Violation(f"[{number}].{breach.field}", breach.text)
+        output = Place(_OUTPUT, child=number)
+        if outputs[Place(_REST, child=number)] is not True:
+            yield Violation(output, "is written where no row has a token")
+        yield from in_child(range_violations(attention, outputs[output], window), number)
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Each step attends over what was written before it; in the end all of it is read back."""
-    params, constants = call.facts["params"], call.args[1]
-    for number, step in enumerate(call.facts["steps"], 1):
-        field = f"[{number}].output"
-        yield from attention_violations(
+    """Check attention of each engine step, and read all new keys back in the end."""
+    params, constants = call.facts.params, call["constants"]
+    for number, step in enumerate(call.facts.steps, 1):
+        found = attention_violations(
             step.attention,
             step.query,
-            outputs[field],
-            field,
+            outputs[Place(_OUTPUT, child=number)],
+            _OUTPUT,
             scale=constants["scale"],
             window=params["window"],
             soft_cap=params["soft_cap"],
         )
+        yield from in_child(found, number)
         yield from new_key_violations(step.attention, outputs["kv_cache"], "kv_cache")
 
 
-def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
-    if field.endswith(".rest of output kept"):
+def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
+    if place.field == _REST:
         return "output of tokens written that no row has"
-    if not field.endswith(".output") or not isinstance(got, torch.Tensor):
-        return "wrong keys or values in the cache" if field == "kv_cache" else ""
+    if place.field != _OUTPUT or not isinstance(got, torch.Tensor):
+        return "wrong keys or values in the cache" if place.field == "kv_cache" else ""
     if got.shape == expected.shape and not got.isfinite().all():
         return "a slot read that no token was written to"
-    return f"wrong attention in step {field[1 : field.index(']')]}"
+    return f"wrong attention in step {place.child}"
 
 
 def _asked(field: str, changes: dict[str, Any], error: type[Exception] = MetadataError) -> Fault:
-    def spoil(call: Call) -> None:
-        call.args[0].update(changes)
-
-    return Fault(field=field, spoil=spoil, error=error)
+    return Fault("asked", lambda asked: asked | changes, field, error)
 
 
 xformers_attention_backend = Operation(

@@ -1,9 +1,9 @@
-"""Operations of SPEC.md section 8: the builder of XFormers metadata and the decodes' mask."""
+"""Operation of SPEC.md section 8: the builder of XFormers metadata and the decodes' mask."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import pairwise
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
+from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import lay_out, numbers
 from attnproof.harness.cases.layers.xformers_step import import_xformers
 from attnproof.harness.consumer.batch import Rows, array, expected_tokens, row_violations
@@ -32,16 +33,17 @@ from attnproof.harness.model.operation import (
     Violation,
     bound,
 )
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.batch.batch_split import Engine
-from attnproof.harness.operations.shared.metadata import batch_of, metadata_faults
-from attnproof.harness.operations.xformers.metadata import COUNTS, TENSORS, boundary_of
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, metadata_faults
+from attnproof.harness.operations.xformers.metadata import COUNTS, TENSORS, split_of
 from attnproof.reference.interface import MetadataError
 
 NAME = "XFormersAttentionMetadataBuilder"
 PACKAGE = "xformers"
 MASK = "PagedBlockDiagonalCausalWithOffsetPaddedKeysMask"
 _STAND_IN = "DecodeMask"
-"""The reference's, which needs no xformers."""
+"""Class of the reference's mask, which needs no xformers."""
 _VIA = ("build", "build_for_cudagraph_capture", "build_for_drafting")
 _INT32_MAX = 2**31 - 1
 _QUERIES = ("seqstart", "seqstart_py", "max_seqlen", "min_seqlen")
@@ -49,8 +51,15 @@ _KEYS = (*_QUERIES, "seqlen", "seqlen_py", "padding")
 _NO_CASCADE = (64, [1, 1], 32, 8, False, False, False, 132)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _BuilderFacts(BatchFacts):
+    device: torch.device
+    engine: Engine
+    pattern: int
+
+
 def mask_outputs(mask: Any) -> Outputs:
-    """What a mask of the candidate's says, attribute by attribute; nothing without xformers."""
+    """Return the attributes of a candidate's mask; nothing without xformers."""
     if find_spec(PACKAGE) is None:
         return {}
     if mask is None:
@@ -66,7 +75,7 @@ def mask_outputs(mask: Any) -> Outputs:
 
 
 def mask_name(mask: Any) -> str:
-    """Name of the mask's class: xformers' own, or the reference's stand-in for it."""
+    """Return the name of the mask's class; the reference's stand-in has that of xformers."""
     ours = (
         type(mask).__module__.startswith("attnproof.reference.")
         and type(mask).__name__ == _STAND_IN
@@ -80,7 +89,7 @@ def _of_xformers(kind: type) -> bool:
 
 
 def _case(batch: Batch, via: int = 0, prefix: int = 0, fast: bool = False) -> Case:
-    """`via` indexes the three ways to build."""
+    """Return a case; `via` indexes the three methods that build."""
     return Case(NAME, batch, {"via": via, "prefix": prefix, "fast": fast})
 
 
@@ -127,24 +136,30 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     spec = SimpleNamespace(block_size=batch.block_size)
     engine = Engine(list(batch.query_lens[::-1]))
     return Call(
-        [spec, metadata, _VIA[params["via"] % len(_VIA)], params["prefix"], params["fast"]],
-        arena=arena,
-        facts={
-            "metadata": metadata,
-            "batch": batch,
-            "device": torch.device(device),
-            "engine": engine,
-            "pattern": pattern,
+        {
+            "kv_cache_spec": spec,
+            "common_attn_metadata": metadata,
+            "via": _VIA[params["via"] % len(_VIA)],
+            "common_prefix_len": params["prefix"],
+            "fast_build": params["fast"],
         },
+        arena=arena,
+        facts=_BuilderFacts(
+            metadata=metadata,
+            batch=batch,
+            device=torch.device(device),
+            engine=engine,
+            pattern=pattern,
+        ),
     )
 
 
 def _run(offered: Any, call: Call) -> Outputs:
-    """Make a builder, reorder an engine's batch with it, build."""
-    spec, metadata, via, prefix, fast = call.args
+    """Make a builder, reorder an engine's batch with it and build."""
+    spec, metadata, via, prefix, fast = call.args.values()
     config = SimpleNamespace(speculative_config=None)
-    builder = offered(spec, ["layer.0"], config, call.facts["device"])
-    engine = call.facts["engine"]
+    builder = offered(spec, ["layer.0"], config, call.facts.device)
+    engine = call.facts.engine
     outputs = {"moved": builder.reorder_batch(engine, engine), "req_ids": list(engine.rows)}
     if via == "build":
         made = builder.build(prefix, metadata, fast)
@@ -163,10 +178,10 @@ def _run(offered: Any, call: Call) -> Outputs:
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
-    """`build` of a builder that lives as long as the engine."""
-    spec, metadata, _, prefix, fast = call.args
+    """Return `build` of a builder that exists as long as the engine."""
+    spec, metadata, _, prefix, fast = call.args.values()
     config = SimpleNamespace(speculative_config=None)
-    builder = offered(spec, ["layer.0"], config, call.facts["device"])
+    builder = offered(spec, ["layer.0"], config, call.facts.device)
     return bound(builder.build, prefix, metadata, fast)
 
 
@@ -175,32 +190,32 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Counted from the batch's numbers: the boundary, and the lengths in the mask."""
-    batch, made = call.facts["batch"], numbers(call.facts["batch"], call.facts["pattern"])
-    boundary = boundary_of(batch)
-    behind = made.num_actual_tokens - boundary.tokens if made.num_reqs else 0
-    rows = made.num_reqs - boundary.rows
-    counts = (made.num_actual_tokens, behind, boundary.tokens, rows, boundary.rows)
+    """Compare the split and the lengths in the mask with the batch's numbers."""
+    batch, made = call.facts.batch, numbers(call.facts.batch, call.facts.pattern)
+    split = split_of(batch)
+    behind = made.num_actual_tokens - split.tokens if made.num_reqs else 0
+    rows = made.num_reqs - split.rows
+    counts = (made.num_actual_tokens, behind, split.tokens, rows, split.rows)
     for name, count in zip(COUNTS, counts, strict=True):
         if outputs[name] != count:
             yield Violation(name, f"is not {count}")
-    lens = [call.facts["engine"].state[name] for name in outputs["req_ids"]]
+    lens = [call.facts.engine.state[name] for name in outputs["req_ids"]]
     if any(a > 1 >= b for a, b in pairwise(lens)):
         yield Violation("req_ids", "has a decode behind a prefill")
     if "attn_bias" not in outputs:
         return
     columns = made.block_table.shape[1]
     room = columns * batch.block_size
-    masked = bool(boundary.rows) and boundary.rows * room <= _INT32_MAX
+    masked = bool(split.rows) and split.rows * room <= _INT32_MAX
     if (outputs["attn_bias"] is not None) != masked:
         yield Violation("attn_bias", "is missing" if masked else "masks rows that are not decodes")
     elif masked:
-        yield from _mask_breaches(made, boundary.rows, room, outputs)
+        yield from _mask_violations(made, split.rows, room, outputs)
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """The batch cut at the counts, and the decodes as the mask's kernel takes them."""
-    expected = expected_tokens(call.facts["batch"])
+    """Check the batch cut at the counts, and the decodes that the mask's kernel reads."""
+    expected = expected_tokens(call.facts.batch)
     decodes, prefills, decode_tokens, prefill_tokens = (outputs[name] for name in _CUT)
     counts = (decodes, prefills, decode_tokens, prefill_tokens)
     yield from count_violations(expected, counts, threshold=1)
@@ -210,17 +225,17 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     starts, seq_lens, table = (array(outputs[f"attn_bias.{name}"]) for name in names)
     rows = Rows(starts, seq_lens, table)
     tokens = np.arange(min(outputs["num_decode_tokens"], len(expected.requests)))
-    for breach in row_violations(expected, rows, tokens):
-        field = _CONSUMED.get(breach.field, "block_tables")
-        yield breach._replace(field=f"attn_bias.{field}")
+    for violation in row_violations(expected, rows, tokens):
+        field = _CONSUMED.get(str(violation.field), "block_tables")
+        yield violation._replace(field=f"attn_bias.{field}")
 
 
 _CUT = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens")
 _CONSUMED = {"query_start_loc": "q_seqinfo.seqstart", "seq_lens": "k_seqinfo.seqlen"}
 
 
-def _mask_breaches(made: Any, rows: int, room: int, outputs: Outputs) -> Iterator[Violation]:
-    """Tensors and lists of the mask say the same, and that is what the batch says."""
+def _mask_violations(made: Any, rows: int, room: int, outputs: Outputs) -> Iterator[Violation]:
+    """Check that the mask's tensors and lists are equal to the batch's numbers."""
     live = ~made.stale_blocks[:rows]
     expected = {
         "q_seqinfo.seqstart": made.query_start_loc[: rows + 1].tolist(),
@@ -240,7 +255,8 @@ def _mask_breaches(made: Any, rows: int, room: int, outputs: Outputs) -> Iterato
         yield Violation("attn_bias.block_tables", "has not the blocks of its rows")
 
 
-def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
+def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
+    field = place.field
     if field == "attn_bias":
         if got is None:
             return "no mask for the decodes"
@@ -254,23 +270,22 @@ def _diagnose(_call: Call, field: str, expected: Any, got: Any) -> str:
 
 _METADATA_FAULTS = {
     name: fault
-    for name, fault in metadata_faults(1, sequences=True).items()
-    if "subclass" not in name  # what one adds is not taken along
+    for name, fault in metadata_faults("common_attn_metadata", sequences=True).items()
+    # The builder does not read the fields that a subclass adds.
+    if fault.named not in (*REQUEST_FIELDS, *TOKEN_FIELDS)
 }
 
 
-def _narrow(call: Call) -> None:
-    metadata = call.args[1]
+def _narrow(metadata: Any, kv_cache_spec: Any) -> Any:
+    """Return the metadata with one column less than its longest sequence needs."""
     longest = int(metadata.seq_lens_cpu.max())
-    columns = (longest - 1) // call.args[0].block_size
-    call.args[1] = replace(metadata, block_table_tensor=metadata.block_table_tensor[:, :columns])
+    columns = (longest - 1) // kv_cache_spec.block_size
+    return replace(metadata, block_table_tensor=metadata.block_table_tensor[:, :columns])
 
 
 def _block_size(value: Any, error: type[Exception]) -> Fault:
-    def spoil(call: Call) -> None:
-        call.args[0] = SimpleNamespace(block_size=value)
-
-    return Fault(field="block_size", spoil=spoil, error=error)
+    spec = SimpleNamespace(block_size=value)
+    return Fault("kv_cache_spec", lambda _: spec, "block_size", error)
 
 
 def _has_sequences(case: Case) -> bool:
@@ -289,10 +304,11 @@ xformers_attention_metadata_builder = Operation(
         faults={
             **_METADATA_FAULTS,
             "table too narrow for a sequence": Fault(
-                field="block_table_tensor",
-                spoil=_narrow,
-                error=MetadataError,
+                "common_attn_metadata",
+                _narrow,
+                "block_table_tensor",
                 applies=_has_sequences,
+                given=("kv_cache_spec",),
             ),
             "block size of 0": _block_size(0, MetadataError),
             "block size of another type": _block_size("seven", TypeError),

@@ -1,8 +1,9 @@
-"""Operations of SPEC.md section 8: `XFormersAttentionImpl`, cache write and attention of a step."""
+"""Operation of SPEC.md section 8: `XFormersAttentionImpl`, cache write and attention of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ from attnproof.harness.model.operation import (
     Call,
     ClassCall,
     Contract,
+    Facts,
     Inputs,
     Operation,
     Outputs,
@@ -51,8 +53,8 @@ from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.xformers.builder import PACKAGE
 from attnproof.harness.operations.xformers.impl_diagnosis import diagnose_step
 from attnproof.harness.operations.xformers.impl_faults import FAULTS
-from attnproof.harness.operations.xformers.impl_invariants import step_breaches
-from attnproof.harness.operations.xformers.metadata import boundary_of, fields_of
+from attnproof.harness.operations.xformers.impl_invariants import step_violations
+from attnproof.harness.operations.xformers.metadata import Split, fields_of, split_of
 from attnproof.reference.shared import XFormersAttentionMetadata
 
 NAME = "XFormersAttentionImpl"
@@ -75,18 +77,30 @@ _STEP: dict[str, Any] = {
     "spare_rows": 0,
     "out": "",
 }
-"""Everything plain: no window, no soft cap, 3-D output in query's dtype, nothing behind the tokens.
+"""Parameters of a plain step: no window, no soft cap, 3-D output in the queries' dtype, no padding.
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class _StepFacts(Facts):
+    attention: Attention
+    params: dict[str, Any]
+    pattern: int
+    split: Split
+    before: dict[str, torch.Tensor]
+    """Cache and output before the call."""
+    exact: bool = False
+    """True if the output is float64, for the reference."""
+
+
 def _case(batch: Batch, **params: Any) -> Case:
-    """`params` of a `Shape` and of `_STEP`, plain ones left out; `gap` elements between rows."""
+    """Return a case with the parameters of a `Shape` and of `_STEP` that are not plain."""
     return Case(NAME, batch, PLAIN | _STEP | params)
 
 
 @st.composite
 def layers(draw: st.DrawFn, block_size: int) -> dict[str, Any]:
-    """Parameters of a layer whose pages have `block_size` tokens; mostly small."""
+    """Draw the parameters of a layer, mostly small, for pages of `block_size` tokens."""
     params: dict[str, Any] = {
         "num_kv_heads": draw(st.sampled_from((1, 1, 1, 2))),
         "group": draw(st.sampled_from((1, 2, 1, 2, 3, 4, 8))),
@@ -177,7 +191,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _rows_and_tokens_apart() -> Iterator[tuple[str, Case]]:
-    """Decodes where a token's number is not its row's."""
+    """Yield decodes in which a token's index is not its row's index."""
     idle = make_batch([1, 0, 0, 3], [20, 4, 0, 5], 16)
     yield "idle rows among the decodes (E23)", _case(idle, group=2)
     graph = make_batch([1, 1], [20, 3], 16, padded_requests=2, padded_tokens=2)
@@ -189,7 +203,8 @@ def _rows_and_tokens_apart() -> Iterator[tuple[str, Case]]:
 
 
 def _large() -> Iterator[tuple[str, Case]]:
-    """Real sizes; prefixes are shared, or numbers alone would fill minutes."""
+    """Yield cases of real size."""
+    # Requests share prefixes: to generate the numbers of separate ones would take minutes.
     starts = [4000 + 17 * row for row in range(24)]
     batch = make_batch([1] * 24 + [64], [*starts, 3000], 16, shared=True)
     llama = MODELS[0].layer | {"dtype": "bfloat16"}
@@ -206,7 +221,7 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 
 def _timed_models() -> Iterator[tuple[str, Case]]:
-    """Two decodes and the end of a prompt."""
+    """Yield two decodes and the end of a prompt for each model."""
     batch = make_batch([1, 1, 8], [100, 200, 56], 16, order="shuffled")
     for model in MODELS:
         yield model.name, _case(batch, **model.layer, window=model.window, soft_cap=model.soft_cap)
@@ -221,9 +236,9 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         pattern, spare_rows=params["spare_rows"], gap=params["gap"], out_dtype=out_dtype
     )
     metadata, arena = lay_out(batch, pattern, device, more=pieces)
-    boundary = boundary_of(batch)
-    mask = decode_mask(metadata, boundary.rows, batch.block_size)
-    fields = fields_of(metadata, boundary, mask)
+    split = split_of(batch)
+    mask = decode_mask(metadata, split.rows, batch.block_size)
+    fields = fields_of(metadata, split, mask)
     tensor = {name: attention.tensor(arena.tensors[name]) for name in (QUERY, KEY, VALUE)}
     output = arena.tensors[OUT].view(out_dtype)
     step = {
@@ -234,22 +249,22 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         "output": output.flatten(1) if params["flat"] else output,
     }
     return Call(
-        [constants_of(shape, params), step],
+        {"constants": constants_of(shape, params), "step": step},
         arena=arena,
         written=frozenset({CACHE, OUT}),
-        facts={
-            "attention": attention,
-            "params": params,
-            "pattern": pattern,
-            "boundary": boundary,
-            "before": {name: arena.tensors[name].clone() for name in (CACHE, OUT)},
-        },
+        facts=_StepFacts(
+            attention=attention,
+            params=params,
+            pattern=pattern,
+            split=split,
+            before={name: arena.tensors[name].clone() for name in (CACHE, OUT)},
+        ),
     )
 
 
 def _run(offered: Any, call: Call) -> Outputs:
-    """Make the layer's implementation, run the step."""
-    constants, step = call.args
+    """Make the layer's implementation and run the step."""
+    constants, step = call.args.values()
     impl = offered(**constants)
     outputs: Outputs = {name: getattr(impl, name, MISSING) for name in _ATTRIBUTES}
     outputs |= {name: float(getattr(impl, name)) for name in ("scale", "logits_soft_cap")}
@@ -259,8 +274,8 @@ def _run(offered: Any, call: Call) -> Outputs:
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
-    """`forward` of a layer's implementation, which lives as long as the model."""
-    constants, step = call.args
+    """Return `forward` of a layer's implementation, which exists as long as the model."""
+    constants, step = call.args.values()
     return bound(offered(**constants).forward, **step)
 
 
@@ -271,20 +286,23 @@ def _is(returned: Any, output: torch.Tensor) -> bool:
 
 
 def _for_reference(call: Call) -> None:
-    output = call.args[1]["output"]
-    call.args[1]["output"] = torch.zeros(output.shape, dtype=torch.float64, device=output.device)
-    call.facts["exact"] = True
+    step = call["step"]
+    exact = torch.zeros_like(
+        step["output"], dtype=torch.float64, memory_format=torch.contiguous_format
+    )
+    call.replace("step", step | {"output": exact})
+    call.facts = replace(call.facts, exact=True)
 
 
 def _outputs(call: Call, result: Outputs) -> Outputs:
-    step, arena = call.args[1], call.arena
-    attention, before = call.facts["attention"], call.facts["before"]
+    step, arena = call["step"], call.arena
+    attention, before = call.facts.attention, call.facts.before
     attended = 0 if step["attn_metadata"] is None else attention.batch.num_tokens
     if step["output"].numel() != step["query"].numel():
         raise ValueError("an output of another size was accepted")
     output = step["output"].reshape(step["query"].shape)[:attended]
-    if not call.facts.get("exact"):
-        # A wider result is held to what the queries' dtype is allowed.
+    if not call.facts.exact:
+        # A wider result must meet the tolerance of the queries' dtype.
         output = output.to(step["query"].dtype)
     rest = arena.tensors[OUT][attended:]
     return result | {
@@ -295,11 +313,11 @@ def _outputs(call: Call, result: Outputs) -> Outputs:
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Attention over what the batch says, and the new keys read back through its table."""
-    constants, step = call.args
+    """Compare attention with the batch's numbers, and read new keys back through its table."""
+    constants, step = call.args.values()
     if step["attn_metadata"] is None:
         return
-    params, attention = call.facts["params"], call.facts["attention"]
+    params, attention = call.facts.params, call.facts.attention
     yield from attention_violations(
         attention,
         step["query"],
@@ -327,7 +345,7 @@ xformers_attention_impl = Operation(
         clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_run, methods=("forward",)
     ),
     contract=Contract(
-        invariants=step_breaches,
+        invariants=step_violations,
         consume=_consumed,
         tolerant=frozenset({"output"}),
         for_reference=_for_reference,

@@ -1,4 +1,4 @@
-"""What went wrong in a step through the XFormers backend, in words of the domain."""
+"""Diagnosis of an engine step through the XFormers backend, in words of the domain."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from attnproof.harness.cases.layers.attention import CACHE
 from attnproof.harness.cases.layers.tolerance import close
 from attnproof.harness.model.operation import Call
+from attnproof.harness.model.place import Place
 from attnproof.reference import paged_attention
 
 _PLAIN = {
@@ -18,8 +19,9 @@ _PLAIN = {
 _WINDOW, _SOFT_CAP, _SCALES = "sliding window", "soft cap", "scales of the fp8 cache"
 
 
-def diagnose_step(call: Call, field: str, expected: Any, got: Any) -> str:
-    """What was ignored, where, if the reference without it gives what the candidate gave."""
+def diagnose_step(call: Call, place: Place, expected: Any, got: Any) -> str:
+    """Return the argument without which the reference gives the candidate's result, and where."""
+    field = place.field
     if field == "kv_cache":
         return _cache_words(call, expected, got)
     if field in _PLAIN:
@@ -29,7 +31,7 @@ def diagnose_step(call: Call, field: str, expected: Any, got: Any) -> str:
     wrong = _wrong_rows(expected, got)
     if not wrong.any():
         return "attention is not near enough to float64"
-    first_prefill = call.facts["boundary"].tokens
+    first_prefill = call.facts.split.tokens
     decodes, prefills = bool(wrong[:first_prefill].any()), bool(wrong[first_prefill:].any())
     part = "" if decodes and prefills else " in prefills" if prefills else " in decodes"
     for what, changes in _alternatives(call):
@@ -41,13 +43,13 @@ def diagnose_step(call: Call, field: str, expected: Any, got: Any) -> str:
 
 
 def _wrong_rows(expected: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
-    """(T,) bool: tokens whose output is not near enough."""
+    """Return (T,) bool: tokens whose output is not close enough."""
     rows = zip(expected, got, strict=True)
     return torch.tensor([not close(a[None], b[None]) for a, b in rows], dtype=torch.bool)
 
 
 def _alternatives(call: Call) -> list[tuple[str, dict[str, Any]]]:
-    constants = call.args[0]
+    constants = call["constants"]
     found: list[tuple[str, dict[str, Any]]] = []
     if constants["sliding_window"]:
         found.append((_WINDOW, {"sliding_window": None}))
@@ -57,14 +59,14 @@ def _alternatives(call: Call) -> list[tuple[str, dict[str, Any]]]:
         both = {"sliding_window": None, "logits_soft_cap": None}
         found.append((f"{_WINDOW} and {_SOFT_CAP}", both))
     if constants["kv_cache_dtype"] != "auto":
-        one = torch.ones(1, device=call.args[1][CACHE].device)
+        one = torch.ones(1, device=call["step"][CACHE].device)
         found.append((_SCALES, {"k_scale": one, "v_scale": one}))
     return found
 
 
 def _attended(call: Call, changes: dict[str, Any]) -> torch.Tensor:
-    """The reference's attention over the cache as it is now, with other arguments."""
-    constants, step = call.args
+    """Return the reference's attention over the present cache, with changed arguments."""
+    constants, step = call.args.values()
     md, layer = step["attn_metadata"], step["layer"]
     out = torch.zeros(step["query"].shape, dtype=torch.float64, device=step["query"].device)
     arguments = {
@@ -86,15 +88,15 @@ def _attended(call: Call, changes: dict[str, Any]) -> torch.Tensor:
         **arguments | changes,
         out=out,
     )
-    return out[: call.facts["attention"].batch.num_tokens]
+    return out[: call.facts.attention.batch.num_tokens]
 
 
 def _cache_words(call: Call, expected: Any, got: Any) -> str:
-    """Whether a slot was written that no token has, or a token's not rightly."""
+    """Return which slots were written wrongly: those of new tokens or others."""
     if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
         return ""
-    attention = call.facts["attention"]
-    before = attention.cache_words(call.facts["before"][CACHE])
+    attention = call.facts.attention
+    before = attention.cache_words(call.facts.before[CACHE])
     wrong = got != expected
     if not wrong.any():
         return ""

@@ -1,27 +1,28 @@
-"""Ways to spoil what the XFormers implementation is made of and given (SPEC.md section 8)."""
+"""Malformed arguments of the XFormers implementation (SPEC.md section 8)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from attnproof.harness.cases.layers.attention import CACHE, KEY, QUERY, VALUE
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Call, Fault
+from attnproof.harness.model.operation import Fault
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.reference.interface import MetadataError
 
 _FAR = 1 << 20
+_OUTPUTS = ("output", "output_scale", "output_block_scale")
+"""Arguments of `forward` that a profiling run checks."""
 
 
 def _constant(field: str, value: Any, error: type[Exception] = MetadataError) -> Fault:
-    def spoil(call: Call) -> None:
-        call.args[0][field] = value
-
-    return Fault(field=field, spoil=spoil, error=error)
+    """Return a fault of an argument of the constructor."""
+    return Fault("constants", lambda constants: constants | {field: value}, field, error)
 
 
 def _given(
@@ -30,16 +31,13 @@ def _given(
     error: type[Exception] = MetadataError,
     applies: Callable[[Case], bool] = lambda _: True,
 ) -> Fault:
-    """An argument of `forward` changed; a profiling run checks its output only."""
-    any_run = field.startswith("output")
-
-    def spoil(call: Call) -> None:
-        call.args[1][field] = change(call.args[1])
+    """Return a fault of an argument of `forward`, given all of its arguments."""
+    any_run = field in _OUTPUTS
 
     def possible(case: Case) -> bool:
         return (any_run or not case.params["profile"]) and applies(case)
 
-    return Fault(field=field, spoil=spoil, error=error, applies=possible)
+    return Fault("step", lambda step: step | {field: change(step)}, field, error, possible)
 
 
 def _metadata(
@@ -49,16 +47,16 @@ def _metadata(
     *,
     cpu_only: bool = False,
 ) -> Fault:
-    """The step's metadata with other fields; `cpu_only`: values are read only on the CPU."""
+    """Return a fault of the step's metadata: `change` returns the fields that get other values."""
 
-    def spoil(call: Call) -> None:
-        md = call.args[1]["attn_metadata"]
-        call.args[1]["attn_metadata"] = replace(md, **change(md))
+    def changed(step: dict[str, Any]) -> dict[str, Any]:
+        metadata = step["attn_metadata"]
+        return step | {"attn_metadata": replace(metadata, **change(metadata))}
 
     def possible(case: Case) -> bool:
         return not case.params["profile"] and applies(case)
 
-    return Fault(field=field, spoil=spoil, error=MetadataError, applies=possible, cpu_only=cpu_only)
+    return Fault("step", changed, field, applies=possible, cpu_only=cpu_only)
 
 
 def _has_tokens(case: Case) -> bool:
@@ -66,10 +64,10 @@ def _has_tokens(case: Case) -> bool:
 
 
 def _has_decodes(case: Case) -> bool:
-    """Whether a decode's token lies before a prefill."""
+    """True if a decode's token is before a prefill."""
     lens = batch_of(case).query_lens
-    boundary = next((row for row, query in enumerate(lens) if query > 1), len(lens))
-    return sum(lens[:boundary]) > 0 and boundary < len(lens)
+    split = next((row for row, query in enumerate(lens) if query > 1), len(lens))
+    return sum(lens[:split]) > 0 and split < len(lens)
 
 
 def _has_sequences(case: Case) -> bool:
@@ -81,8 +79,9 @@ def _is_fp8(case: Case) -> bool:
     return case.params["cache"] != "auto" and not case.params["profile"]
 
 
-def _scale_of_float64(call: Call) -> None:
-    call.args[1]["layer"]._k_scale = torch.ones(1, dtype=torch.float64)
+def _scale_of_float64(step: dict[str, Any]) -> dict[str, Any]:
+    scale = torch.ones(1, dtype=torch.float64)
+    return step | {"layer": SimpleNamespace(**vars(step["layer"]) | {"_k_scale": scale})}
 
 
 def _other_half(tensor: torch.Tensor) -> torch.Tensor:
@@ -91,7 +90,7 @@ def _other_half(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _fewer(step: dict[str, Any], name: str) -> torch.Tensor:
-    """One row less than the step has tokens."""
+    """Return one row less than the step has tokens."""
     rows: torch.Tensor = step[name][: step["attn_metadata"].num_actual_tokens - 1]
     return rows
 
@@ -121,16 +120,14 @@ _STEP = {
     "fused quantisation by blocks": _given(
         "output_block_scale", lambda _: torch.ones(1), NotImplementedError
     ),
-    "output that is the query": Fault(
-        field="output",
-        spoil=lambda call: call.args[1].update(output=call.args[1][QUERY]),
-        error=MetadataError,
+    "output that is the query": _given(
+        "output",
+        lambda step: step[QUERY],
         applies=lambda case: not case.params["profile"] and _has_tokens(case),
     ),
-    "output of other heads": Fault(
-        field="output",
-        spoil=lambda call: call.args[1].update(output=call.args[1][QUERY].new_zeros(3, 1, 24)),
-        error=MetadataError,
+    "output of other heads": _given(
+        "output",
+        lambda step: step[QUERY].new_zeros(3, 1, 24),
         applies=lambda case: not case.params["profile"],
     ),
     "cache that is flat": _given(CACHE, lambda step: step[CACHE][0]),
@@ -157,9 +154,7 @@ _STEP = {
         QUERY, lambda step: _fewer(step, QUERY), applies=_has_tokens
     ),
     "metadata of another type": _given("attn_metadata", lambda _: "seven", TypeError),
-    "scale of float64": Fault(
-        field="_k_scale", spoil=_scale_of_float64, error=MetadataError, applies=_is_fp8
-    ),
+    "scale of float64": Fault("step", _scale_of_float64, "_k_scale", applies=_is_fp8),
 }
 _BATCH = {
     "block table on another device": _metadata(

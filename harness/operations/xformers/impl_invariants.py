@@ -1,4 +1,4 @@
-"""What must hold of a step through the XFormers backend, whatever the reference says."""
+"""Invariants of an engine step through the XFormers backend, independent of the reference."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from attnproof.harness.model.operation import Call, Outputs, Violation
 from attnproof.harness.operations.attention.common import is_rounded
 
 _MOST_TOKENS = 40
-"""Query tokens of a batch that are looked at one by one."""
+"""Number of a batch's query tokens that are checked one by one."""
 
 
-def step_breaches(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Exactly the new tokens' slots are written, and no output leaves its values' range."""
-    attention: Attention = call.facts["attention"]
+def step_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
+    """Check that only new tokens' slots are written, and that outputs stay in the values' range."""
+    attention: Attention = call.facts.attention
     if outputs["returned"] is not True:
         yield Violation("returned", "is not the buffer that was given")
     if outputs["rest of output kept"] is not True:
         yield Violation("output", "is written where no row has a token")
-    profiling = call.args[1]["attn_metadata"] is None
-    before = attention.cache_words(call.facts["before"][CACHE])
+    profiling = call["step"]["attn_metadata"] is None
+    before = attention.cache_words(call.facts.before[CACHE])
     steps = [] if profiling else [attention]
-    yield from written_breaches(steps, outputs["kv_cache"], before, call.facts["pattern"])
+    yield from written_violations(steps, outputs["kv_cache"], before, call.facts.pattern)
     if not profiling:
-        window, step = call.facts["params"]["window"], call.args[1]
+        window, step = call.facts.params["window"], call["step"]
         wide = step["output"].reshape(step["query"].shape)
         if is_rounded(attention.batch, attention.shape, window, wide):
             yield Violation("output", f"in {wide.dtype} is rounded to {attention.shape.dtype}")
-        yield from range_breaches(attention, outputs["output"], window)
+        yield from range_violations(attention, outputs["output"], window)
 
 
-def written_breaches(
+def written_violations(
     steps: list[Attention], words: torch.Tensor, before: torch.Tensor, pattern: int
 ) -> Iterator[Violation]:
-    """Keys and values of the steps' new tokens at their slots, everything else as it was."""
+    """Check that new tokens are written to their slots and that all else is unchanged."""
     expected = before.clone(memory_format=torch.contiguous_format)
     flat = expected.view(2, -1, *expected.shape[3:])
     new: set[int] = set()
@@ -59,13 +59,13 @@ _UNTOUCHED = "is written at a slot that no new token has"
 
 
 def _slots(attention: Attention, pattern: int) -> np.ndarray:
-    """Slots of the new tokens; with pattern 1 the blocks have other ids."""
+    """Return the slots of the new tokens; with pattern 1 the blocks have other ids."""
     slots, size = new_slots(attention.batch), attention.batch.block_size
     return slots if not pattern else (slots // size ^ 1) * size + slots % size
 
 
 def new_words(attention: Attention) -> Iterator[np.ndarray]:
-    """(T, Hkv, D) words of the new tokens' keys, then values, as the cache holds them."""
+    """Yield (T, Hkv, D) keys, then values, of the new tokens as integers of the cache."""
     shape, slots = attention.shape, new_slots(attention.batch)
     pairs = ((attention.keys, shape.k_scale), (attention.values, shape.v_scale))
     for content, scale in pairs:
@@ -73,8 +73,10 @@ def new_words(attention: Attention) -> Iterator[np.ndarray]:
         yield as_words(new, shape.cache_dtype, scale)
 
 
-def range_breaches(attention: Attention, output: torch.Tensor, window: int) -> Iterator[Violation]:
-    """Each output element lies between the least and the greatest value that it may see."""
+def range_violations(
+    attention: Attention, output: torch.Tensor, window: int
+) -> Iterator[Violation]:
+    """Check that outputs are between the least and the greatest value that their token sees."""
     shape = attention.shape
     attended = output.detach().cpu().float().numpy()
     if not np.isfinite(attended).all():
@@ -99,7 +101,7 @@ def range_breaches(attention: Attention, output: torch.Tensor, window: int) -> I
 
 
 def _held(attention: Attention) -> np.ndarray:
-    """(slots, Hkv, D) float32: values as the cache gives them back."""
+    """Return (slots, Hkv, D) float32 values as they are read from the cache."""
     shape = attention.shape
     words = torch.from_numpy(as_words(attention.values, shape.cache_dtype, shape.v_scale))
     quantised = shape.cache_dtype.itemsize == 1
@@ -109,7 +111,7 @@ def _held(attention: Attention) -> np.ndarray:
 
 
 def _seen(attention: Attention, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions and slots of the keys that each query token sees, the first tokens' only."""
+    """Yield positions and slots of the keys that each of the first query tokens sees."""
     batch = attention.batch
     left = _MOST_TOKENS
     for blocks, computed, query in zip(

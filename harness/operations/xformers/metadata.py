@@ -1,8 +1,9 @@
-"""Operations of SPEC.md section 8: `XFormersAttentionMetadata` and its views of a batch."""
+"""Operation of SPEC.md section 8: `XFormersAttentionMetadata` and its views of a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out, numbers
 from attnproof.harness.consumer.batch import expected_tokens
-from attnproof.harness.consumer.parts import view_violations as part_breaches
+from attnproof.harness.consumer.parts import view_violations as part_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
     MISSING,
@@ -20,11 +21,13 @@ from attnproof.harness.model.operation import (
     Call,
     ClassCall,
     Contract,
+    Facts,
     Inputs,
     Operation,
     Outputs,
     Violation,
 )
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.reference.shared import CommonAttentionMetadata
 
@@ -43,7 +46,7 @@ _MASK = "the mask"
 
 
 class Bounds:
-    """A view's bounds: need not be tight, so they are judged but not compared (section 8)."""
+    """Bounds of a view: they need not be tight, so they are judged but not compared (section 8)."""
 
     def __init__(self, **values: Any) -> None:
         self.values = values
@@ -58,31 +61,29 @@ class Bounds:
         return f"Bounds({self.values})"
 
 
-class Boundary(NamedTuple):
-    """Where the decodes of a batch end."""
+class Split(NamedTuple):
+    """Number of rows and tokens of a batch's decodes."""
 
     rows: int
     tokens: int
 
 
-def boundary_of(batch: Batch, rows: int | None = None) -> Boundary:
-    """The first `rows` requests, or all that lead with at most one query, as decodes.
+def split_of(batch: Batch, rows: int | None = None) -> Split:
+    """Return the split behind `rows` requests, by default behind those with at most one query.
 
-    Where nothing is behind the boundary, the tokens of graph padding are before it.
+    Without a request behind the split, the tokens of graph padding belong to the decodes.
     """
     query_lens = [*batch.query_lens, *[0] * batch.padded_requests]
     if rows is None:
         rows = next((r for r, q in enumerate(query_lens) if q > 1), len(query_lens))
     rows = min(rows, len(query_lens))
     padded = batch.padded_tokens if rows == len(query_lens) and rows else 0
-    return Boundary(rows, sum(query_lens[:rows]) + padded)
+    return Split(rows, sum(query_lens[:rows]) + padded)
 
 
-def fields_of(
-    metadata: CommonAttentionMetadata, boundary: Boundary, attn_bias: Any
-) -> dict[str, Any]:
-    """Arguments of `XFormersAttentionMetadata` for a batch."""
-    md, behind = metadata, metadata.num_actual_tokens - boundary.tokens
+def fields_of(metadata: CommonAttentionMetadata, split: Split, attn_bias: Any) -> dict[str, Any]:
+    """Return the arguments of `XFormersAttentionMetadata` for a batch."""
+    md, behind = metadata, metadata.num_actual_tokens - split.tokens
     return {
         "num_actual_tokens": md.num_actual_tokens,
         "max_query_len": md.max_query_len,
@@ -92,15 +93,15 @@ def fields_of(
         "block_table": md.block_table_tensor,
         "slot_mapping": md.slot_mapping,
         "num_prefill_tokens": behind if md.num_reqs else 0,
-        "num_decode_tokens": boundary.tokens,
-        "num_prefills": md.num_reqs - boundary.rows,
-        "num_decodes": boundary.rows,
+        "num_decode_tokens": split.tokens,
+        "num_prefills": md.num_reqs - split.rows,
+        "num_decodes": split.rows,
         "attn_bias": attn_bias,
     }
 
 
 def view_outputs(view: Any, prefix: str, mask: Any) -> Outputs:
-    """What a view says; its mask as whether it is the one that was given."""
+    """Return the fields of a view; its mask is "given" if it is the one that was given."""
     if view is None:
         return {prefix: None}
     outputs: Outputs = {prefix: "a view"}
@@ -112,8 +113,17 @@ def view_outputs(view: Any, prefix: str, mask: Any) -> Outputs:
     return outputs
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ViewFacts(Facts):
+    batch: Batch
+    split: Split
+    given: dict[str, Any]
+    """All arguments by name."""
+    pattern: int
+
+
 def _case(batch: Batch, rows: int | None = None, positional: int = 7) -> Case:
-    """`rows` before the boundary, None for those with at most one query; `positional` arguments."""
+    """Return a case with `rows` before the split and `positional` arguments; see `split_of`."""
     return Case(NAME, batch, {"rows": rows, "positional": positional})
 
 
@@ -155,23 +165,24 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    metadata, arena = lay_out(batch_of(case), pattern, device)
-    boundary = boundary_of(batch_of(case), case.params["rows"])
-    given = fields_of(metadata, boundary, [_MASK])
-    count = min(case.params["positional"], len(given))
-    named = dict(list(given.items())[count:])
+    batch = batch_of(case)
+    metadata, arena = lay_out(batch, pattern, device)
+    split = split_of(batch, case.params["rows"])
+    given = fields_of(metadata, split, [_MASK])
+    items = list(given.items())
+    count = case.params["positional"]
     return Call(
-        list(given.values())[:count],
-        named,
+        dict(items[:count]),
+        dict(items[count:]),
         arena=arena,
-        facts={"batch": case.batch, "boundary": boundary, "given": given, "pattern": pattern},
+        facts=_ViewFacts(batch=batch, split=split, given=given, pattern=pattern),
     )
 
 
 def _run(offered: Any, call: Call) -> Outputs:
-    """Make it and look at its views, each of them twice."""
-    given = call.facts["given"]
-    made = offered(*call.args, **call.kwargs)
+    """Make the metadata and read each of its views twice."""
+    given = call.facts.given
+    made = offered(*call.args.values(), **call.kwargs)
     outputs: Outputs = {name: getattr(made, name, MISSING) for name in given}
     outputs["attn_bias"] = "given" if made.attn_bias is given["attn_bias"] else made.attn_bias
     for prefix in (PREFILLS, DECODES):
@@ -182,10 +193,10 @@ def _run(offered: Any, call: Call) -> Outputs:
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
-    """It is made for a step, and each of its views asked for once."""
+    """Return the making of the metadata with one read of each view, as in an engine step."""
 
     def step() -> Any:
-        made = offered(*call.args, **call.kwargs)
+        made = offered(*call.args.values(), **call.kwargs)
         return made.prefill_metadata, made.decode_metadata
 
     return step
@@ -196,30 +207,28 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    batch, boundary = call.facts["batch"], call.facts["boundary"]
+    batch, split = call.facts.batch, call.facts.split
     for name in (PREFILLS, DECODES):
         if outputs[f"{name} is kept"] is not True:
             yield Violation(f"{name} is kept", "builds a view anew each time that it is asked for")
-    yield from view_violations(batch, boundary, outputs, call.facts["pattern"])
+    yield from view_violations(batch, split, outputs, call.facts.pattern)
 
 
 def view_violations(
-    batch: Batch, boundary: Boundary, outputs: Outputs, pattern: int = 0
+    batch: Batch, split: Split, outputs: Outputs, pattern: int = 0
 ) -> Iterator[Violation]:
-    """What is wrong with the two views, by the batch's numbers alone."""
+    """Compare the two views with the batch's numbers."""
     made = numbers(batch, pattern)
     tokens = made.num_actual_tokens if made.num_reqs else 0
-    behind = (made.num_reqs - boundary.rows, tokens - boundary.tokens)
+    behind = (made.num_reqs - split.rows, tokens - split.tokens)
     yield from _presence(outputs, PREFILLS, behind[0] > 0)
-    yield from _presence(outputs, DECODES, boundary.tokens > 0)
+    yield from _presence(outputs, DECODES, split.tokens > 0)
     if outputs[DECODES] is not None:
-        rows, end = slice(0, boundary.rows), slice(0, boundary.tokens)
-        counts = dict(
-            zip(COUNTS, (boundary.tokens, 0, boundary.tokens, 0, boundary.rows), strict=True)
-        )
+        rows, end = slice(0, split.rows), slice(0, split.tokens)
+        counts = dict(zip(COUNTS, (split.tokens, 0, split.tokens, 0, split.rows), strict=True))
         yield from _view(made, rows, end, counts, outputs, DECODES)
     if outputs[PREFILLS] is not None:
-        rows, rest = slice(boundary.rows, None), slice(boundary.tokens, tokens)
+        rows, rest = slice(split.rows, None), slice(split.tokens, tokens)
         counts = dict(zip(COUNTS, (behind[1], behind[1], 0, behind[0], 0), strict=True))
         yield from _view(made, rows, rest, counts, outputs, PREFILLS)
     for name, mask in ((DECODES, "given"), (PREFILLS, None)):
@@ -228,14 +237,14 @@ def view_violations(
             yield Violation(f"{name}.attn_bias", text)
 
 
-def views_consumed(batch: Batch, boundary: Boundary, outputs: Outputs) -> Iterator[Violation]:
-    """A decode kernel takes one view, the paged kernel the other; together they see the batch."""
+def views_consumed(batch: Batch, split: Split, outputs: Outputs) -> Iterator[Violation]:
+    """Check that the kernels of the two views together see the whole batch."""
     expected = expected_tokens(batch)
     total = len(expected.requests)
-    for prefix, begin, end in ((DECODES, 0, boundary.tokens), (PREFILLS, boundary.tokens, total)):
+    for prefix, begin, end in ((DECODES, 0, split.tokens), (PREFILLS, split.tokens, total)):
         if outputs[prefix] is not None:
             stop = begin + outputs[f"{prefix}.num_actual_tokens"]
-            yield from part_breaches(expected, outputs, prefix, begin, stop)
+            yield from part_violations(expected, outputs, prefix, begin, stop)
         elif begin < min(end, total):
             text = f"tokens from {begin} on are in neither part"
             yield Violation(prefix, "leaves tokens in neither part", text)
@@ -254,7 +263,7 @@ def _view(
     outputs: Outputs,
     prefix: str,
 ) -> Iterator[Violation]:
-    """The view's rows and tokens are those of the batch, from 0 on, and its bounds hold."""
+    """Check the view's counts, its rebased rows and tokens, and its bounds."""
     query_lens = made.query_start_loc[1:] - made.query_start_loc[:-1]
     view = {name: outputs[f"{prefix}.{name}"] for name in TENSORS}
     for name, count in counts.items():
@@ -291,16 +300,15 @@ def _bounds(
             yield Violation(f"{prefix}.bounds", f"has a {name} above the batch's, {most}")
 
 
-def _diagnose(call: Call, field: str, expected: Any, got: Any) -> str:
-    """What was cut with the wrong length, or not at all."""
-    prefix, _, name = field.partition(".")
+def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
+    prefix, _, name = place.field.partition(".")
     if prefix not in (PREFILLS, DECODES):
         return ""
     if name in COUNTS:
         return "a view without counts of its own" if got == 0 else ""
     if not isinstance(got, torch.Tensor) or not isinstance(expected, torch.Tensor):
         return ""
-    whole = call.facts["given"].get(name)
+    whole = call.facts.given.get(name)
     if name == "query_start_loc" and got.shape == expected.shape:
         shifts = set((got - expected).tolist())
         return "absolute offsets in a view" if len(shifts) == 1 else ""
@@ -323,9 +331,7 @@ xformers_attention_metadata = Operation(
     ),
     contract=Contract(
         invariants=_invariants,
-        consume=lambda call, outputs: views_consumed(
-            call.facts["batch"], call.facts["boundary"], outputs
-        ),
+        consume=lambda call, outputs: views_consumed(call.facts.batch, call.facts.split, outputs),
         diagnose=_diagnose,
         may_alias=frozenset(TENSORS)
         | {f"{view}.{name}" for view in (PREFILLS, DECODES) for name in TENSORS},

@@ -164,9 +164,9 @@ def not_run(operation: Operation, candidate: Candidate) -> tuple[str, str]:
     """Why this pair cannot be examined here, and the verdict that this is; "" if it can."""
     if candidate.lane == "cuda" and gpu_name() is None:
         return NO_GPU, "UNVERIFIED"
-    if candidate.kernels_only and not operation.kernels:
+    if candidate.kernels_only and not operation.built_in.kernels:
         return HOST_ONLY, "NOT OFFERED"
-    package = operation.package if candidate.target == OPTIMIZED else ""
+    package = operation.built_in.package if candidate.target == OPTIMIZED else ""
     if package and find_spec(package) is None:
         return NOT_INSTALLED.format(package), "UNVERIFIED"
     return "", ""

@@ -172,7 +172,7 @@ class Examination:
         known = self._verdicts.get(case.id)
         if known is not None:
             return known
-        if case.fault and not self.operation.faults[case.fault].applies(case):
+        if case.fault and not self.operation.inputs.faults[case.fault].applies(case):
             return Explained((), ())  # nothing would be wrong with it, so no error is right
         try:
             return self._run(sourced)

@@ -43,8 +43,8 @@ class Discovery(Exception):  # noqa: N818 - it is news, not an error
 def strategy(operation: Operation, device: str = "cpu") -> st.SearchStrategy[Case]:
     """Cases of the operation, one in eight of them malformed where it can be."""
 
-    good, lot = operation.cases(), st.integers(0, _FAULTY - 1)
-    faults = operation.faults_on(device)
+    good, lot = operation.inputs.cases(), st.integers(0, _FAULTY - 1)
+    faults = operation.inputs.faults_on(device)
 
     @st.composite
     def draw_case(draw: st.DrawFn) -> Case:
@@ -144,7 +144,7 @@ def _drawn(
 ) -> Callable[[], None]:
     """The body as a Hypothesis test: of drawn cases, or of a state machine's sequences."""
     operation = examination.operation
-    machine = operation.sequence.machine if operation.sequence else None
+    machine = operation.inputs.machine
     how = settings(
         max_examples=max(1, examples // _STEPS_FOR_A_CASE) if machine else examples,
         stateful_step_count=_STEPS,

@@ -164,7 +164,7 @@ def _examine(
         _try(examination, sourced)
     if device == "cuda":
         with examination.worker.patient(LARGE_PATIENCE):
-            for name, case in operation.large():
+            for name, case in operation.inputs.large():
                 _try(examination, Sourced(case, "boundary", name))
     memory = _Memory(examination, settings.examples_db)
     for sourced in memory.cases():
@@ -184,9 +184,9 @@ def _examine(
 def _explicit(
     operation: Operation, device: str, steps: list[tuple[str, Batch]], corpus: list[Sourced]
 ) -> Iterator[Sourced]:
-    faults = operation.faults_on(device)
+    faults = operation.inputs.faults_on(device)
     faults_left = dict.fromkeys(faults, 2)
-    for name, case in operation.boundaries():
+    for name, case in operation.inputs.boundaries():
         yield Sourced(case, "boundary", name)
         for fault in [fault for fault, left in faults_left.items() if left]:
             if faults[fault].applies(case):
@@ -194,7 +194,7 @@ def _explicit(
                 spoilt = msgspec.structs.replace(case, fault=fault)
                 yield Sourced(spoilt, "boundary", f"{name}: {fault}")
     for source, batch in steps:
-        for case in operation.from_batch(batch):
+        for case in operation.inputs.from_batch(batch):
             yield Sourced(case, "trace", source)
     for sourced in corpus:
         case = sourced.case

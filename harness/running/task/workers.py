@@ -120,8 +120,8 @@ class Worker:
             return reply.explanation
         ended = reply is None or isinstance(reply, Lost)
         log = self._obituary(reply).log if ended else ""
-        sequence = self._operations[case.operation].sequence
-        lines = sequence.script(case, 0).lines if sequence else ()
+        script = self._operations[case.operation].call.script(case)
+        lines = script.lines if script else ()
         return Explanation([], log, [(line.label, line.code) for line in lines])
 
     @contextmanager

@@ -101,8 +101,8 @@ def serve(
         os._exit(0)
     offers = {name: offered_by(module, op) for name, op in operations.items()}
     for operation in operations.values():
-        if operation.get_ready is not None:
-            operation.get_ready()
+        if operation.built_in.load is not None:
+            operation.built_in.load()
     offered = tuple(name for name, offer in offers.items() if offer is not None)
     reasons = {name: reason for name in offers if (reason := withheld(module, name))}
     _send(connection, Ready(offered, reasons))
@@ -147,21 +147,22 @@ def explain(trial: Trial, target: str) -> Explanation:
     if trial.case.fault:
         return Explanation([], made.log)
     outputs = []
-    for name, right in trial.expected.items():
-        got = made.outputs.get(name)
+    for place, right in trial.expected.items():
+        got = made.outputs.get(place)
         outputs.append(
             {
-                "field": name,
+                "field": str(place),
+                "step": place.step,
                 "expected": _plain(right),
                 "got": _plain(got),
                 "expected_type": type_name(right),
                 "got_type": type_name(got),
-                "equal": agrees(trial.operation, name, right, got),
+                "equal": agrees(trial.operation, place, right, got),
             }
         )
-    if trial.operation.sequence is None:
+    script = trial.operation.call.script(trial.case)
+    if script is None:
         return Explanation(outputs, made.log)
-    script = made.call.args[0]
     return Explanation(
         outputs,
         made.log,

@@ -50,9 +50,7 @@ class TimedStep(NamedTuple):
 
 def why_never(operation: Operation) -> str:
     """Why an operation is not timed on any workload, "" if it is on some."""
-    if operation.sequence is not None:
-        return "a sequence of many calls: its parts are timed by themselves"
-    return operation.untimed
+    return operation.bench.never
 
 
 def timed_cases(
@@ -68,12 +66,16 @@ def timed_cases(
 
 
 def _of(operation: Operation, batches: list[Timed], real_sizes: bool) -> Iterator[TimedCase]:
-    choose = operation.timed or operation.from_batch
+    choose = operation.bench.cases or operation.inputs.from_batch
     for workload, batch in batches:
         for case in choose(batch):
             yield TimedCase(operation, workload, case)
-    large = [(f"{name}, real size", case) for name, case in operation.large()] if real_sizes else []
-    for name, case in (*operation.timed_models(), *large):
+    large = (
+        [(f"{name}, real size", case) for name, case in operation.inputs.large()]
+        if real_sizes
+        else []
+    )
+    for name, case in (*operation.bench.models(), *large):
         sizes = {"requests": case.num_requests, "tokens": case.num_tokens}
         yield TimedCase(operation, Workload(name=name, kind="model", **sizes), case)
 
@@ -94,7 +96,7 @@ def _case_of_step(operation: Operation, batch: Batch) -> Iterable[Case]:
     if operation.name == REORDER:
         params = {"query_lens": list(batch.query_lens), "decode_threshold": 1}
         return [Case(REORDER, None, params)]
-    return (operation.timed or operation.from_batch)(decodes_first(batch))
+    return (operation.bench.cases or operation.inputs.from_batch)(decodes_first(batch))
 
 
 def decodes_first(batch: Batch) -> Batch:

@@ -9,12 +9,12 @@ from typing import Any
 
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.operation import Operation, Thunk
 from attnproof.harness.running.candidates import enter_lane, load, offered_by
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.timing.plan.entries import RAISED, Ask, Entry, Measured, Sample, StepEntry
 from attnproof.harness.timing.process import control
-from attnproof.harness.timing.process.binding import Thunk, bind, is_spent
+from attnproof.harness.timing.process.binding import is_spent
 from attnproof.harness.timing.process.counters import count
 from attnproof.harness.timing.process.paired import Budget, Contestant, measure
 from attnproof.harness.timing.process.quiet import quiet
@@ -118,13 +118,13 @@ class Contest:
         """What makes a call of the operation, and whether each can be made only once."""
         offered = offered_by(self._modules[name], operation)
         device = self._candidates[0].device
-        if operation.get_ready is not None:
-            operation.get_ready()
+        if operation.built_in.load is not None:
+            operation.built_in.load()
 
         def make() -> Thunk:
-            return bind(operation, offered, operation.prepare(case, 0, device))
+            return operation.call.bind(offered, operation.call.prepare(case, 0, device))
 
-        return make, is_spent(operation, offered, operation.prepare(case, 0, device))
+        return make, is_spent(operation, offered, operation.call.prepare(case, 0, device))
 
 
 def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> Budget:

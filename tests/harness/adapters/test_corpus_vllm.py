@@ -62,7 +62,7 @@ def test_every_deviation_of_an_operation_has_a_case_and_every_case_one():
 def test_a_case_is_one_that_its_deviation_speaks_of(name):
     case, deviation = CASES[name], WANTED[name]
     assert case.operation == Path(name).stem
-    assert not case.fault or case.fault in ALL[case.operation].faults
+    assert not case.fault or case.fault in ALL[case.operation].inputs.faults
     assert holds(deviation.when, case)
 
 

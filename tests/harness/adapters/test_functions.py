@@ -9,7 +9,6 @@ import torch
 
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
-from attnproof.harness.timing.process.binding import bind
 from attnproof.reference.shared import CommonAttentionMetadata
 
 SPLIT = "split_decodes_and_prefills"
@@ -56,8 +55,8 @@ def test_a_call_converts_there_and_back(beside, batch, conversions):
 def test_the_clock_gets_vllms_own_function(beside, batch):
     offered = getattr(beside("0.11.2"), SPLIT)
     operation = ALL[SPLIT]
-    case = dict(operation.boundaries()).popitem()[1]
-    thunk = bind(operation, offered, operation.prepare(case, 0, "cpu"))
+    case = dict(operation.inputs.boundaries()).popitem()[1]
+    thunk = operation.call.bind(offered, operation.call.prepare(case, 0, "cpu"))
     assert thunk.func is offered.function
     assert thunk.func.__module__ == "vllm.v1.attention.backends.utils"
 
@@ -101,8 +100,14 @@ def test_offsets_go_to_the_host_for_a_version_that_wants_them_there(beside):
 def test_a_converted_case_is_judged_as_any_other(beside, name):
     """What the stand-in gets wrong is read from its result, not from the conversion."""
     operation = ALL[name]
-    case = next(c for _, c in operation.boundaries() if isinstance(c, Case) and c.batch)
-    call = operation.prepare(case, 0, "cpu")
-    outputs = operation.outputs(call, getattr(beside("0.10.2"), name)(*call.args[:2]))
-    expected = {"num_decodes": call.args[0].num_reqs} if name == SPLIT else {"max_query_len": 0}
+    case = next(c for _, c in operation.inputs.boundaries() if isinstance(c, Case) and c.batch)
+    call = operation.call.prepare(case, 0, "cpu")
+    outputs = operation.call.outputs(
+        call, getattr(beside("0.10.2"), name)(*list(call.args.values())[:2])
+    )
+    expected = (
+        {"num_decodes": call["common_attn_metadata"].num_reqs}
+        if name == SPLIT
+        else {"max_query_len": 0}
+    )
     assert {field: outputs[field] for field in expected} == expected

@@ -15,7 +15,7 @@ def test_every_operation_is_offered_or_has_a_reason(beside, release):
     adapter = beside(release)
     assert release == adapter.VERSION
     for operation in ALL.values():
-        if operation.sequence is None or operation.name in adapter.NOT_OFFERED:
+        if operation.inputs.machine is None or operation.name in adapter.NOT_OFFERED:
             offered = offered_by(adapter, operation) is not None
             assert offered != bool(adapter.NOT_OFFERED.get(operation.name)), operation.name
 

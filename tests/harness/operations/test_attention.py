@@ -14,11 +14,11 @@ from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 
 PAGED, DECODES = ALL["paged_attention"], ALL["decode_attention"]
-CASES = {operation.name: dict(operation.boundaries()) for operation in (PAGED, DECODES)}
+CASES = {operation.name: dict(operation.inputs.boundaries()) for operation in (PAGED, DECODES)}
 LARGE = [
     pytest.param(operation, case, id=f"{operation.name}: {name}")
     for operation in (PAGED, DECODES)
-    for name, case in operation.large()
+    for name, case in operation.inputs.large()
 ]
 
 
@@ -122,7 +122,7 @@ def test_large_cases_survive_saving(operation, case):
 
 
 def test_a_decode_case_makes_every_row_a_request_with_one_query():
-    call = DECODES.prepare(CASES["decode_attention"]["padded rows"], 0, "cpu")
-    query, lens = call.args[0], call.args[3]
+    call = DECODES.call.prepare(CASES["decode_attention"]["padded rows"], 0, "cpu")
+    query, lens = call["query"], call["seq_lens"]
     assert lens.tolist() == [4, 7, 0, 0]
     assert len(query) == 4

@@ -15,7 +15,7 @@ from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.task.shrink import simpler
 
 OPERATION = ALL["batch_sequence"]
-BOUNDARIES = dict(OPERATION.boundaries())
+BOUNDARIES = dict(OPERATION.inputs.boundaries())
 STEPS = BOUNDARIES["shorter request in a longer row (K18)"]
 
 

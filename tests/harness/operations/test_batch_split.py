@@ -24,6 +24,6 @@ def a_row_early(*args, **options):
 
 @pytest.mark.parametrize("name", ["decode behind a prefill", "zero-length row between decodes"])
 def test_a_leading_decode_is_no_prefill_even_if_the_reference_says_so(name):
-    case = dict(OPERATION.boundaries())[name]
+    case = dict(OPERATION.inputs.boundaries())[name]
     failures = judge(Trial(OPERATION, case, a_row_early, a_row_early, "cpu")).failures
     assert [failure.diagnosis for failure in failures] == ["takes a leading decode for a prefill"]

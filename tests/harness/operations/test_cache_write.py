@@ -117,7 +117,7 @@ def test_far_caches_have_offsets_that_need_more_than_32_bits(name):
     offsets = made.element_offsets()[made.slots[made.slots >= 0]]
     assert offsets.min() < 2**20
     assert offsets.max() >= FAR
-    for cache in made.args[2:4]:
+    for cache in (made.args["key_cache"], made.args["value_cache"]):
         assert cache.untyped_storage().nbytes() > 2 * FAR
 
 
@@ -126,7 +126,7 @@ def test_a_far_cache_starts_as_it_should_each_time():
     for _ in range(2):
         made = CacheWrite(case.batch, case.params, 0, "cpu")
         assert made.words().numpy().tolist() == made.before.tolist()
-        right(*made.args)
+        right(*made.args.values())
         assert made.words().numpy().tolist() != made.before.tolist()
 
 

@@ -20,17 +20,19 @@ from attnproof.reference.interface import MetadataError
 BOUNDARIES = [
     pytest.param(operation, case, id=f"{operation.name}: {name}")
     for operation in ALL.values()
-    for name, case in operation.boundaries()
+    for name, case in operation.inputs.boundaries()
 ]
 FAULTS = [
     pytest.param(operation, name, id=f"{operation.name}: {name}")
     for operation in ALL.values()
-    for name in operation.faults
+    for name in operation.inputs.faults
 ]
 
 
-SINGLE = {name: operation for name, operation in ALL.items() if operation.sequence is None}
-SEQUENCES = {name: operation for name, operation in ALL.items() if operation.sequence is not None}
+SINGLE = {name: operation for name, operation in ALL.items() if operation.inputs.machine is None}
+SEQUENCES = {
+    name: operation for name, operation in ALL.items() if operation.inputs.machine is not None
+}
 
 
 def trial(operation, case):
@@ -45,17 +47,21 @@ def test_reference_passes_its_boundary_cases(operation, case):
 
 @pytest.mark.parametrize(("operation", "fault"), FAULTS)
 def test_every_fault_gets_its_error_in_the_reference(operation, fault):
-    cases = [case for _, case in operation.boundaries() if operation.faults[fault].applies(case)]
+    cases = [
+        case
+        for _, case in operation.inputs.boundaries()
+        if operation.inputs.faults[fault].applies(case)
+    ]
     assert cases, "no boundary case can be spoilt in this way"
     for case in cases[:: 1 + len(cases) // 16]:
         spoilt = msgspec.structs.replace(case, fault=fault)
         assert judge(trial(operation, spoilt)).failures == (), case
-    call = operation.prepare(cases[0], 0, "cpu")
-    operation.faults[fault].spoil(call)
-    with pytest.raises(operation.faults[fault].error) as caught:
-        operation.run(offered_by(reference, operation), call)
+    call = operation.call.prepare(cases[0], 0, "cpu")
+    operation.inputs.faults[fault].malform(call)
+    with pytest.raises(operation.inputs.faults[fault].error) as caught:
+        operation.call.run(offered_by(reference, operation), call)
     if isinstance(caught.value, MetadataError):
-        assert caught.value.field.startswith(operation.faults[fault].field)
+        assert caught.value.field.startswith(operation.inputs.faults[fault].named)
 
 
 @pytest.mark.parametrize("operation", SINGLE.values(), ids=SINGLE)
@@ -67,7 +73,7 @@ def test_every_fault_gets_its_error_in_the_reference(operation, fault):
 )
 @given(data=st.data())
 def test_drawn_cases_are_well_formed_and_survive_saving(operation, data):
-    case = data.draw(operation.cases())
+    case = data.draw(operation.inputs.cases())
     assert decode(encode(case)) == case
     assert decode(encode(case)).id == case.id
     assert judge(trial(operation, case)).failures == ()
@@ -87,7 +93,7 @@ def test_drawn_sequences_survive_saving_and_make_sense_with_any_steps_left_out(o
                 fewer = msgspec.structs.replace(case, params=case.params | {"steps": part})
                 assert judge(trial(operation, fewer)).failures == ()
 
-    machine = type("Bound", (operation.sequence.machine,), {"judge": staticmethod(judge_some)})
+    machine = type("Bound", (operation.inputs.machine,), {"judge": staticmethod(judge_some)})
     run_state_machine_as_test(
         machine,
         settings=settings(max_examples=20, stateful_step_count=20, database=None, deadline=None),
@@ -100,7 +106,7 @@ def test_steps_of_an_engine_become_cases(operation):
     cases = [
         case
         for item in batches_from_sampler(12, 5).batches
-        for case in operation.from_batch(item.batch)
+        for case in operation.inputs.from_batch(item.batch)
     ]
     assert cases
     for case in cases:

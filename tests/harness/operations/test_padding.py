@@ -31,8 +31,8 @@ CASE = Case(OPERATION.name, BATCH, {"more_rows": 2, "more_tokens": 3})
 
 def breaches(change):
     """Fields whose invariants break when the right outputs are changed in this way."""
-    call = OPERATION.prepare(CASE, 0, "cpu")
-    outputs = OPERATION.outputs(call, OPERATION.run(CommonAttentionMetadata, call))
+    call = OPERATION.call.prepare(CASE, 0, "cpu")
+    outputs = OPERATION.call.outputs(call, OPERATION.call.run(CommonAttentionMetadata, call))
     assert list(OPERATION.invariants(call, outputs)) == []
     return {breach.field for breach in OPERATION.invariants(call, outputs | change(outputs))}
 
@@ -91,8 +91,8 @@ def test_a_class_without_padded_is_judged_by_its_unpadded():
     class Theirs(CommonAttentionMetadata):
         padded = property()
 
-    call = OPERATION.prepare(replace_batch(subclassed=False), 0, "cpu")
-    padded, back = OPERATION.run(Theirs, call)
+    call = OPERATION.call.prepare(replace_batch(subclassed=False), 0, "cpu")
+    padded, back = OPERATION.call.run(Theirs, call)
     assert type(padded) is type(back) is Theirs
     assert padded.num_reqs == 4
 

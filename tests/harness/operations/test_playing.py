@@ -98,12 +98,12 @@ def test_the_first_step_that_differs_is_the_finding():
     assert failures[0].message.startswith("after step 3 (get): [2].layout is 'NHD'")
 
 
-@pytest.mark.parametrize("name", [name for name, op in ALL.items() if op.sequence])
+@pytest.mark.parametrize("name", [name for name, op in ALL.items() if op.inputs.machine])
 def test_the_snippet_runs_as_it_is(name):
     operation = ALL[name]
-    _, case = list(operation.boundaries())[-1]
+    _, case = list(operation.inputs.boundaries())[-1]
     parts = offered_by(reference, operation)
-    program = snippet(operation, operation.sequence.script(case, 0), parts, "reference")
+    program = snippet(operation, operation.call.script(case), parts, "reference")
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
     )
@@ -114,8 +114,8 @@ def test_the_snippet_runs_as_it_is(name):
 def test_the_snippet_looks_after_every_step():
     """As `play` does: what moved since an earlier look is seen only by who looked then."""
     operation = ALL["batch_sequence"]
-    _, case = next(iter(operation.boundaries()))
-    steps = operation.sequence.script(case, 0)
+    _, case = next(iter(operation.inputs.boundaries()))
+    steps = operation.call.script(case)
     program = snippet(operation, steps, offered_by(reference, operation), "reference")
     assert program.count("look(globals())") == len(steps.lines)
 

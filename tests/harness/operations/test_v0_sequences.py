@@ -16,12 +16,12 @@ NAMES = ("builder_sequence", "graph_sequence")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_line_is_refused_where_it_says_so(name):
     operation = ALL[name]
-    cases = [case for _, case in operation.boundaries()]
+    cases = [case for _, case in operation.inputs.boundaries()]
     for item in batches_from_sampler(12, 5).batches:
-        cases += operation.from_batch(item.batch)
+        cases += operation.inputs.from_batch(item.batch)
     for case in cases:
-        script = operation.sequence.script(case, 0)
-        played = play(operation.sequence, offered_by(reference, operation), script)
+        script = operation.call.script(case)
+        played = play(operation.call, offered_by(reference, operation), script)
         refused = [step["raises"] is not None for step in played.steps]
         assert refused == [line.raises for line in script.lines], case
 
@@ -52,5 +52,5 @@ def test_what_is_left_of_an_earlier_step_is_found(
     found = examine_candidate(candidate, operation, examples=200).findings
     named = [finding for finding in found if finding.diagnosis == diagnosis]
     assert named
-    if ALL[operation].sequence:
+    if ALL[operation].inputs.machine:
         assert min(len(finding.steps) for finding in named) <= 5

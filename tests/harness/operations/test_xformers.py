@@ -13,7 +13,7 @@ from attnproof.harness.cases.layers.xformers_step import HEAD_SIZES, capped, lay
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.xformers.backend import steps_of
 from attnproof.harness.operations.xformers.builder import MASK, mask_name
-from attnproof.harness.operations.xformers.metadata import Bounds, boundary_of
+from attnproof.harness.operations.xformers.metadata import Bounds, split_of
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 
@@ -24,7 +24,7 @@ METADATA, BUILDER, IMPL, BACKEND = (
 
 def failures(operation, name, offered):
     """What the oracles say of a candidate on a boundary case: oracle and diagnosis."""
-    case = dict(operation.boundaries())[name]
+    case = dict(operation.inputs.boundaries())[name]
     own = getattr(reference, operation.name)
     verdict = judge(Trial(operation, case, offered, own, "cpu"))
     return {(failure.oracle, failure.field): failure.diagnosis for failure in verdict.failures}
@@ -73,9 +73,9 @@ def test_a_view_that_is_built_each_time_is_found_without_the_reference():
 
 def test_the_boundary_counts_the_padding_behind_the_last_decode():
     batch = make_batch([1, 0], [3, 0], 4, padded_requests=1, padded_tokens=2)
-    assert boundary_of(batch) == (3, 3)
-    assert boundary_of(make_batch([1, 2], [3, 0], 4, padded_tokens=2)) == (1, 1)
-    assert boundary_of(make_batch([], [], 4, padded_tokens=2)) == (0, 0)
+    assert split_of(batch) == (3, 3)
+    assert split_of(make_batch([1, 2], [3, 0], 4, padded_tokens=2)) == (1, 1)
+    assert split_of(make_batch([], [], 4, padded_tokens=2)) == (0, 0)
 
 
 def test_masks_are_known_by_their_class():

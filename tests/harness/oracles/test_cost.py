@@ -28,7 +28,7 @@ WAIT = RuntimeError("called a synchronizing CUDA operation")
 
 def judged(error):
     operation = ALL["slice_query_start_locs"]
-    case = next(case for _, case in operation.boundaries())
+    case = next(case for _, case in operation.inputs.boundaries())
     unwaited = SimpleNamespace(error=error, log="")
     parts = {"function": len, "reference": None, "device": "cuda", "unwaited": unwaited}
     return list(cost.judge(SimpleNamespace(operation=operation, case=case, **parts)))

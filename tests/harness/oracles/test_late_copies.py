@@ -9,15 +9,18 @@ import pytest
 import torch
 
 from attnproof.harness.cases.memory.arena import Arena, Piece
-from attnproof.harness.model.operation import Call
+from attnproof.harness.model.operation import Call, FunctionCall
+from attnproof.harness.model.place import Place
 from attnproof.harness.oracles.device import DeviceLostError
 from attnproof.harness.oracles.late_copies import call_with_late_copies
 from attnproof.optimized.dispatch import download, upload
 
 VALUES = [3, 1, 4, 1, 5]
 OPERATION = SimpleNamespace(
-    run=lambda function, call: function(*call.args),
-    outputs=lambda _call, result: {"result": result},
+    call=FunctionCall(
+        prepare=lambda _case, _pattern, _device: Call({}),
+        outputs=lambda _call, result: {"result": result},
+    )
 )
 
 
@@ -25,7 +28,7 @@ def late(function):
     """Call it with a tensor of the device and its mirror on the host."""
     values = np.array(VALUES)
     arena = Arena([Piece("there", values, False, (1,)), Piece("here", values, True, (1,))], 77)
-    call = Call([arena.tensors["there"], arena.tensors["here"]], arena=arena)
+    call = Call({name: arena.tensors[name] for name in ("there", "here")}, arena=arena)
     return call_with_late_copies(OPERATION, function, call, "cpu")
 
 
@@ -86,21 +89,21 @@ def test_who_reads_at_once_reads_garbage(function):
     made = late(function)
     assert made.copies == 1
     assert not made.may_wait
-    assert made.outputs["result"] == [0, 0, 0, 0, 0]
+    assert made.outputs[Place("result")] == [0, 0, 0, 0, 0]
 
 
 def test_a_wait_before_the_copy_does_not_help():
-    assert late(read_after_another_wait).outputs["result"] == [0, 0, 0, 0, 0]
+    assert late(read_after_another_wait).outputs[Place("result")] == [0, 0, 0, 0, 0]
 
 
 def test_zeros_arrive_as_something_else():
     made = late(lambda there, _here: (there * 0).to("cpu", non_blocking=True).tolist())
-    assert made.outputs["result"] == [1, 1, 1, 1, 1]
+    assert made.outputs[Place("result")] == [1, 1, 1, 1, 1]
 
 
 def test_what_is_returned_unread_is_garbage_still():
     made = late(lambda there, _here: there.to("cpu", non_blocking=True))
-    assert made.outputs["result"].tolist() == [0, 0, 0, 0, 0]
+    assert made.outputs[Place("result")].tolist() == [0, 0, 0, 0, 0]
 
 
 def test_an_error_that_garbage_leads_to_is_kept():
@@ -146,7 +149,7 @@ def waits_on_a_gpu(there, _here):
 def test_who_waits_gets_the_values(function):
     made = late(function)
     assert made.copies == 1
-    assert made.outputs["result"] == VALUES
+    assert made.outputs[Place("result")] == VALUES
 
 
 def test_a_wait_that_only_a_gpu_comes_to_is_not_judged_here():
@@ -171,7 +174,7 @@ def test_a_wait_that_only_a_gpu_comes_to_is_not_judged_here():
 def test_copies_within_the_host_to_the_device_and_with_a_wait_are_none(function):
     made = late(function)
     assert made.copies == 0
-    assert made.outputs["result"] == VALUES
+    assert made.outputs[Place("result")] == VALUES
 
 
 def test_the_harness_leaves_nothing_of_it_behind():

@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 
 from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.operation import BuiltIn
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.parent.environment import describe, package_version
 from attnproof.harness.running.parent.session import not_run
 from attnproof.harness.verbs import doctor
 
-ABSENT = replace(ALL["build_slot_mapping"], package="no_such_package")
+ABSENT = replace(
+    ALL["build_slot_mapping"], built_in=BuiltIn(kernels=True, package="no_such_package")
+)
 
 
 @pytest.mark.parametrize("lane", ["cpu", "interpreter"])

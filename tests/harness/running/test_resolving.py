@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from attnproof.harness.running.candidates import BUILT_IN, load, name_of, resolve
@@ -96,3 +100,38 @@ def test_installed_candidates_are_found_by_their_entry_point(folder, monkeypatch
     assert [one.target for one in resolve(named, "auto")] == [whole.target, part.target]
     assert callable(load(whole).build_slot_mapping)
     assert load(part).is_block_tables_empty({1: [2]}) is True
+
+
+SIBLINGS = {
+    "reference.py": "NAME = 'their reference'\n",
+    "harness/__init__.py": "NAME = 'their harness'\n",
+    "optimized/__init__.py": "NAME = 'their optimized'\n",
+    "candidate.py": "import harness, optimized, reference\n"
+    "NAMES = [module.NAME for module in (reference, harness, optimized)]\n"
+    "from attnproof.reference import *\n",
+}
+LOAD = """
+import sys
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.candidates import load, offered_by, resolve
+module = load(resolve([sys.argv[1]], "cpu")[0])
+print(module.NAMES, offered_by(module, ALL["build_slot_mapping"]).__module__)
+"""
+
+
+@pytest.mark.parametrize("from_the_repository", [True, False])
+def test_siblings_named_like_our_folders_are_the_candidates_own(tmp_path, from_the_repository):
+    for name, text in SIBLINGS.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(tmp_path / "candidate.py")],
+        cwd=Path(__file__).parents[3] if from_the_repository else tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    names = ["their reference", "their harness", "their optimized"]
+    assert done.stdout.strip() == f"{names} attnproof.reference.slot_mapping"

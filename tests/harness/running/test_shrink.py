@@ -79,5 +79,5 @@ def test_a_spoilt_case_is_shrunk_to_one_that_is_still_spoilt(examine_candidate, 
     outcome = examine_candidate("swallows_errors", "split_attn_metadata", seed=seed)
     spoilt = [finding.case for finding in outcome.findings if finding.case.fault]
     assert spoilt
-    faults = ALL["split_attn_metadata"].faults
+    faults = ALL["split_attn_metadata"].inputs.faults
     assert all(faults[case.fault].applies(case) for case in spoilt)

@@ -45,7 +45,7 @@ def test_a_shared_mistake_on_one_case_is_seen_by_the_consumer(monkeypatch, mista
         monkeypatch.setattr(package, mistake.part, mistake.plant(getattr(package, mistake.part)))
     operation = ALL[mistake.operation]
     offers = [offered_by(package, operation) for package in (optimized, reference)]
-    case = dict(operation.boundaries())[mistake.boundary]
+    case = dict(operation.inputs.boundaries())[mistake.boundary]
     failures = judge(Trial(operation, case, *offers, "cpu")).failures
     assert {failure.oracle for failure in failures} == {*mistake.seen_by}
     assert failures[0].diagnosis == mistake.says

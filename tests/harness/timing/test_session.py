@@ -166,7 +166,7 @@ def test_a_reordered_batch_is_spent_and_a_split_one_is_not():
 
     for name, spent in ((REORDER, True), (SPLIT, False)):
         case = entry([], name).case
-        call = ALL[name].prepare(case, 0, "cpu")
+        call = ALL[name].call.prepare(case, 0, "cpu")
         assert is_spent(ALL[name], getattr(reference, name), call) is spent
 
 
@@ -175,5 +175,5 @@ def test_steps_of_a_class_are_not_spent_where_only_a_part_is_clocked():
 
     name = "CommonMetadataBuilder"
     case = entry([], name).case
-    calls = itertools.repeat(ALL[name].prepare(case, 0, "cpu"), 1)
+    calls = itertools.repeat(ALL[name].call.prepare(case, 0, "cpu"), 1)
     assert not is_spent(ALL[name], reference.CommonMetadataBuilder, next(calls))
