@@ -15,7 +15,7 @@ from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 
 BATCH = make_batch([3, 2], [1, 4], 4, padded_tokens=1)
-BOUNDARIES = dict(reshape_and_cache_flash.boundaries())
+BOUNDARIES = dict(reshape_and_cache_flash.inputs.boundaries())
 right = reference.reshape_and_cache_flash
 
 

@@ -10,18 +10,16 @@ import pytest
 
 from attnproof import reference
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Line, Parts, Script, Sequence
+from attnproof.harness.model.operation import Line, Parts, Script
 from attnproof.harness.operations import ALL
-from attnproof.harness.operations.shared.playing import play, snippet
+from attnproof.harness.operations.shared.playing import SequenceCall, play, snippet
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import offered_by
 
 
 def sequence(observe=lambda names: {"rows": names["rows"]}, *, isolated=False):
-    return Sequence(
-        parts=("validate",), machine=None, script=None, observe=observe, isolated=isolated
-    )
+    return SequenceCall(parts=("validate",), write=None, observe=observe, isolated=isolated)
 
 
 def script(*codes, raises=()):
