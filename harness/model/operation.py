@@ -71,6 +71,8 @@ class Call:
     """Inputs of the arena that the operation is asked to write."""
     plain_written: dict[str, Any] = field(default_factory=dict)
     """Python objects that the operation is asked to write, unless it raises."""
+    places: dict[str, Place] = field(default_factory=dict)
+    """Places of the arena's tensors that belong to a child."""
     facts: Any = None
     """`Facts` of the input, of the type that the operation's family defines."""
 

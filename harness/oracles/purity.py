@@ -46,8 +46,9 @@ def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) ->
     written = frozenset() if after_error else call.written
     for intrusion in call.arena.intrusions(written) if call.arena else ():
         if intrusion.inside:
+            place = call.places.get(intrusion.name, Place(intrusion.name))
             where = f"{intrusion.name} (word {intrusion.word})"
-            yield _failure(intrusion.name, "input modified", f"was modified at {where}", oracle)
+            yield _failure(place, "input modified", f"was modified at {where}", oracle)
     for argument, before in made.attributes_before:
         for name, value in vars(argument).items():
             old = before.get(name)

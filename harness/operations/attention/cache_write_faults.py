@@ -13,8 +13,8 @@ from attnproof.harness.model.operation import Fault
 from attnproof.harness.operations.attention.faults import (
     KEY_CACHE,
     VALUE_CACHE,
-    PairFault,
     elsewhere,
+    pair_fault,
 )
 from attnproof.harness.operations.shared.metadata import batch_of, wrong_type
 from attnproof.reference.interface import MetadataError
@@ -22,21 +22,12 @@ from attnproof.reference.interface import MetadataError
 _OTHER = {torch.float16: torch.bfloat16, torch.bfloat16: torch.float16}
 
 
-def _pair(
-    parameter: str,
-    change: Callable[[torch.Tensor], torch.Tensor],
-    second: str,
-    applies: Callable[[Case], bool] = lambda _: True,
-) -> Fault:
-    return PairFault(parameter, change, applies=applies, second=second)
-
-
 def _both_caches(
     change: Callable[[torch.Tensor], torch.Tensor],
     applies: Callable[[Case], bool] = lambda _: True,
 ) -> Fault:
     """Return a fault that changes both halves of the cache; the error names `key_cache`."""
-    return _pair(KEY_CACHE, change, VALUE_CACHE, applies)
+    return pair_fault((KEY_CACHE, VALUE_CACHE), change, applies)
 
 
 def _with_last_slot(slots: torch.Tensor, value: int) -> torch.Tensor:
@@ -102,8 +93,8 @@ FAULTS = {
     "one value less than slots": Fault(
         "value", lambda value: value[:-1], applies=_has_slots_and_no_more_rows
     ),
-    "one row of both less than slots": _pair(
-        "key", lambda given: given[:-1], "value", _has_slots_and_no_more_rows
+    "one row of both less than slots": pair_fault(
+        ("key", "value"), lambda given: given[:-1], _has_slots_and_no_more_rows
     ),
     "caches of the other 16-bit dtype": _both_caches(
         lambda cache: cache.view(_OTHER[cache.dtype]), _is_auto

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from attnproof.harness.cases.layers.attention import OUT
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Call, Fault
+from attnproof.harness.model.operation import Fault
 
 QUERY, KEY_CACHE, VALUE_CACHE = "query", "key_cache", "value_cache"
 
 
-@dataclass(frozen=True)
-class PairFault(Fault):
-    """A fault of two parameters that are changed in the same way, such as keys and values."""
-
-    second: str = ""
-    """Parameter that the change is applied to as well."""
-
-    def malform(self, call: Call) -> None:
-        """Replace both parameters' values in the call."""
-        super().malform(call)
-        call.replace(self.second, self.change(call[self.second]))
+def pair_fault(
+    parameters: tuple[str, str],
+    change: Callable[[torch.Tensor], Any],
+    applies: Callable[[Case], bool] = lambda _: True,
+) -> Fault:
+    """Return a fault of two parameters that change in the same way; the error names the first."""
+    return Fault(parameters, lambda one, other: (change(one), change(other)), applies=applies)
 
 
 def elsewhere(tensor: torch.Tensor) -> torch.Tensor:
@@ -83,20 +78,21 @@ def both_caches(
     def near(case: Case) -> bool:
         return _is_near(case) and applies(case)  # a far cache is too large for a copy
 
-    return PairFault(KEY_CACHE, change, applies=near, second=VALUE_CACHE)
+    return pair_fault((KEY_CACHE, VALUE_CACHE), change, near)
 
 
 def out_over(parameter: str, applies: Callable[[Case], bool]) -> Fault:
     """Return the fault of an `out` that starts at the last element of another argument."""
 
-    def change(_: torch.Tensor, given: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    def change(
+        given: torch.Tensor, _: torch.Tensor, query: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         out = torch.zeros_like(query, memory_format=torch.contiguous_format)
         memory = out.new_zeros(given.numel() + out.numel())
         moved = memory[: given.numel()].view(given.shape)
-        given.set_(moved.untyped_storage(), 0, moved.shape, moved.stride())
-        return memory[given.numel() - 1 :][: out.numel()].view(out.shape)
+        return moved, memory[given.numel() - 1 :][: out.numel()].view(out.shape)
 
-    return Fault(OUT, change, applies=applies, given=(parameter, QUERY))
+    return Fault((parameter, OUT), change, OUT, applies=applies, given=(QUERY,))
 
 
 def _on_cpu(
@@ -192,8 +188,8 @@ PAGED_FAULTS = FAULTS | {
 """Faults of `paged_attention`."""
 
 DECODE_FAULTS = FAULTS | {
-    "more queries than requests": PairFault(
-        QUERY, lambda rows: torch.cat([rows, rows[:1]]), applies=_has_rows, second=OUT
+    "more queries than requests": pair_fault(
+        (QUERY, OUT), lambda rows: torch.cat([rows, rows[:1]]), _has_rows
     ),
 }
 """Faults of `decode_attention`."""

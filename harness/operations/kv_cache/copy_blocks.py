@@ -160,6 +160,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         {"kv_caches": tensors, _PAIRS: arena.tensors[PAIRS]},
         arena=arena,
         written=frozenset(cache.name for cache in caches),
+        places=places,
         facts=BlockFacts(
             pairs=pairs,
             before={places[name]: held for name, held in elements(caches, arena).items()},

@@ -8,11 +8,11 @@ import torch
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import MISSING
+from attnproof.harness.model.operation import MISSING, Facts
 from attnproof.harness.oracles.diagnosis import Context, diagnose
 
 BATCH = make_batch([3, 2], [5, 4], 4, padded_requests=1)
-CONTEXT = Context("build_slot_mapping", Case("build_slot_mapping", BATCH), {"tokens": 5})
+CONTEXT = Context("build_slot_mapping", Case("build_slot_mapping", BATCH), Facts(tokens=5))
 
 
 def ints(*values, dtype=torch.int32):
