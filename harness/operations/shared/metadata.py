@@ -113,11 +113,15 @@ def mirror_violations(outputs: Outputs, prefix: str = "") -> Iterator[Violation]
         yield Violation(f"{prefix}max_seq_len", "is below the longest sequence")
 
 
+def _has_requests(case: Case) -> bool:
+    return case.batch is not None and case.batch.num_requests > 0 and case.batch.num_tokens > 0
+
+
 def metadata_fault(
     parameter: str,
     field: str,
     change: Callable[[Any], dict[str, Any]],
-    applies: Callable[[Case], bool] = lambda case: _has_requests(case),
+    applies: Callable[[Case], bool] = _has_requests,
     error: type[Exception] = MetadataError,
 ) -> Fault:
     """Return a fault of metadata: `change` returns the fields that get other values."""
@@ -197,10 +201,6 @@ def metadata_faults(
             },
         )
     return faults
-
-
-def _has_requests(case: Case) -> bool:
-    return case.batch is not None and case.batch.num_requests > 0 and case.batch.num_tokens > 0
 
 
 def _is_subclassed(case: Case) -> bool:
