@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from attnproof.harness.cases.batches.tensors import Numbers, numbers
+from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays
 from attnproof.harness.consumer.diagnosis import owner, position_of, what_is_wrong, who
 from attnproof.harness.consumer.tiny_attention import attention
 from attnproof.harness.consumer.visible_keys import (
@@ -45,15 +45,15 @@ class Rows(NamedTuple):
 
 def expected_tokens(batch: Batch) -> ExpectedTokens:
     """What is right for a case's batch; its arrays are those that the case was laid out with."""
-    return ExpectedTokens(numbers(batch))
+    return ExpectedTokens(batch_arrays(batch))
 
 
 def expected_tokens_uncached(batch: Batch) -> ExpectedTokens:
     """What is right for a batch that no case was laid out with."""
-    return ExpectedTokens(Numbers(batch))
+    return ExpectedTokens(BatchArrays(batch))
 
 
-def array(value: Any) -> np.ndarray:
+def int64_array(value: Any) -> np.ndarray:
     """A tensor, an array or a list as int64."""
     found = value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
     return found.astype(np.int64)
@@ -77,16 +77,16 @@ def metadata_violations(
     wanted = np.arange(len(expected.requests)) if tokens is None else tokens
     must = Mask(expected.batch.causal, chunk=chunk) if not chunk else Mask(chunk=chunk)
     for mirror in ("", "_cpu"):
-        starts, seq_lens = (array(outputs[f"{prefix}{name}{mirror}"]) for name in _MIRRORS)
+        starts, seq_lens = (int64_array(outputs[f"{prefix}{name}{mirror}"]) for name in _MIRRORS)
         if mirror and all(
-            np.array_equal(array(outputs[f"{prefix}{name}"]), values)
+            np.array_equal(int64_array(outputs[f"{prefix}{name}"]), values)
             for name, values in zip(_MIRRORS, (starts, seq_lens), strict=True)
         ):
             break
         rows = Rows(
             starts,
             seq_lens,
-            array(outputs[f"{prefix}block_table_tensor"]),
+            int64_array(outputs[f"{prefix}block_table_tensor"]),
             outputs[f"{prefix}causal"],
             outputs[f"{prefix}max_query_len"],
             outputs[f"{prefix}max_seq_len"],
@@ -98,7 +98,7 @@ def metadata_violations(
         if found:
             return
     if computed:
-        known = array(outputs[f"{prefix}num_computed_tokens_cpu"])
+        known = int64_array(outputs[f"{prefix}num_computed_tokens_cpu"])
         yield from position_violations(expected, rows.starts, known, wanted, chunk, prefix)
 
 
@@ -236,7 +236,7 @@ def slot_violations(
     behind them. Those that `unwritten` marks have no slot. At most one breach.
     """
     wanted = np.arange(len(expected.requests)) if tokens is None else tokens
-    given, right = array(slots), expected.slots[wanted]
+    given, right = int64_array(slots), expected.slots[wanted]
     if unwritten is not None:
         right = np.where(unwritten, -1, right)
     if len(given) < len(right):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnproof.harness.consumer.batch import Rows, array, row_violations, slot_violations
+from attnproof.harness.consumer.batch import Rows, int64_array, row_violations, slot_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens, Mask
 from attnproof.harness.model.operation import Breach, Outputs
 
@@ -75,12 +75,12 @@ def view_violations(
     """
     tokens = np.arange(begin, max(begin, min(end, len(expected.requests))))
     bounds = outputs[f"{prefix}.bounds"].values
-    starts, seq_lens, table = (array(outputs[f"{prefix}.{name}"]) for name in _VIEWED)
+    starts, seq_lens, table = (int64_array(outputs[f"{prefix}.{name}"]) for name in _VIEWED)
     rows = Rows(starts, seq_lens, table, True, bounds["max_query_len"], bounds["max_seq_len"])
     for breach in row_violations(expected, rows, tokens):
         field = _NAMES.get(breach.field, breach.field)
         yield breach._replace(field=f"{prefix}.{field}")
-    slots = array(outputs[f"{prefix}.slot_mapping"])[: end - begin]
+    slots = int64_array(outputs[f"{prefix}.slot_mapping"])[: end - begin]
     yield from slot_violations(expected, slots, f"{prefix}.slot_mapping", tokens=tokens)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from attnproof.harness.cases.engines.v0 import Step, seq_groups, sequences
 from attnproof.harness.consumer.batch import (
-    array,
     expected_tokens_uncached,
+    int64_array,
     position_violations,
     slot_violations,
     visible_key_violations,
@@ -41,7 +41,7 @@ def v0_violations(batch: Batch, step: Step, outputs: Outputs) -> Iterator[Breach
     if step.profile:
         return
     expected = step_truth(batch, step)
-    starts = array(outputs["query_start_loc"])
+    starts = int64_array(outputs["query_start_loc"])
     if not np.array_equal(starts, expected.starts):
         text = f"rows begin at {starts.tolist()[:20]}"
         yield Breach("query_start_loc", "does not give each sequence its tokens", text)
@@ -51,14 +51,17 @@ def v0_violations(batch: Batch, step: Step, outputs: Outputs) -> Iterator[Breach
     rows, positions = expected.requests[tokens], expected.positions[tokens]
     before = (expected.computed + np.diff(expected.starts) - seq_lens)[rows]
     must = VisibleKeys(rows, before, positions + 1, expected.table, expected.block_size)
-    given = array(outputs["seq_lens_tensor"])[rows]
+    given = int64_array(outputs["seq_lens_tensor"])[rows]
     stop = np.maximum(0, given - np.diff(starts)[rows] + expected.indices[tokens] + 1)
-    table = array(outputs["block_tables"])
+    table = int64_array(outputs["block_tables"])
     seen = VisibleKeys(rows, np.zeros_like(stop), stop, table, expected.block_size)
     for breach in visible_key_violations(expected, must, seen, tokens):
         field = "block_tables" if breach.field == "block_table_tensor" else "seq_lens_tensor"
         yield breach._replace(field=field)
-    everyone, computed = np.arange(len(expected.requests)), array(outputs["context_lens_tensor"])
+    everyone, computed = (
+        np.arange(len(expected.requests)),
+        int64_array(outputs["context_lens_tensor"]),
+    )
     for breach in position_violations(expected, starts, computed, everyone):
         yield breach._replace(field="context_lens_tensor")
     unwritten = expected.positions < _first_kept(batch, step, expected)[expected.requests]
@@ -92,8 +95,8 @@ def graph_violations(batch: Batch, outputs: Outputs) -> Iterator[Breach]:
     """A graph's buffers as a replay takes them: one query a row, then padded rows."""
     expected = step_truth(batch, Step(pad_size=0))
     tokens = np.arange(len(expected.requests))
-    given = array(outputs["buffers.seq_lens_tensor"])[tokens]
-    table = array(outputs["buffers.block_tables"])
+    given = int64_array(outputs["buffers.seq_lens_tensor"])[tokens]
+    table = int64_array(outputs["buffers.block_tables"])
     must = expected.visible_keys(tokens, CAUSAL)
     seen = VisibleKeys(tokens, np.zeros_like(given), given, table, expected.block_size)
     for breach in visible_key_violations(expected, must, seen, tokens):

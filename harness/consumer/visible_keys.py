@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnproof.harness.cases.batches.tensors import Numbers
+from attnproof.harness.cases.batches.tensors import BatchArrays
 
 BEYOND = -(2**40)
 """Stands for the slot of a position behind the last column of its row."""
@@ -79,7 +79,7 @@ class VisibleKeys(NamedTuple):
 class ExpectedTokens:
     """The batch in numbers, token by token: whose it is, at which position, in which slot."""
 
-    def __init__(self, made: Numbers) -> None:
+    def __init__(self, made: BatchArrays) -> None:
         self.batch = made.batch
         self.block_size = made.batch.block_size
         offsets = made.query_start_loc.astype(np.int64)

@@ -21,7 +21,7 @@ from attnproof.reference.shared import CommonAttentionMetadata
 _MIRRORED = ("query_start_loc", "seq_lens")
 
 
-class Numbers:
+class BatchArrays:
     """The arrays of a batch, stale places marked; made once, laid out once per pattern."""
 
     def __init__(self, batch: Batch) -> None:
@@ -115,10 +115,10 @@ def _slots(batch: Batch, num_actual_tokens: int) -> np.ndarray:
     return slots
 
 
-_latest: dict[int, tuple[Batch, Numbers]] = {}
+_latest: dict[int, tuple[Batch, BatchArrays]] = {}
 
 
-def numbers(batch: Batch, pattern: int = 0) -> Numbers:
+def batch_arrays(batch: Batch, pattern: int = 0) -> BatchArrays:
     """The arrays of `batch`; the latest are kept, as each case is laid out several times.
 
     With pattern 1 the live blocks have other ids, so that an answer that was kept for
@@ -127,7 +127,7 @@ def numbers(batch: Batch, pattern: int = 0) -> Numbers:
     latest = _latest.get(pattern)
     if latest is None or latest[0] is not batch:
         other = msgspec.structs.replace(batch, blocks=_other_ids(batch)) if pattern else batch
-        latest = _latest[pattern] = (batch, Numbers(other))
+        latest = _latest[pattern] = (batch, BatchArrays(other))
     return latest[1]
 
 
@@ -146,7 +146,7 @@ def lay_out(
     The arena has the pieces in `more` too. Pattern 1 also gives the live blocks other
     ids. Where the batch says so it is of a subclass with more fields.
     """
-    made = numbers(batch, pattern)
+    made = batch_arrays(batch, pattern)
     stale = STALE_PATTERNS[pattern]
     arena = Arena([*made.pieces(stale), *more], stale, device)
     tensors: dict[str, Any] = dict(arena.tensors)

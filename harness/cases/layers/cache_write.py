@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import torch
 
-from attnproof.harness.cases.batches.tensors import numbers
+from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.cases.layers import attention
 from attnproof.harness.cases.memory import far_memory
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
@@ -157,7 +157,7 @@ class CacheWrite:
 
 def _slots(batch: Batch, pattern: int, unwritten: list[int]) -> np.ndarray:
     """A slot for each token, -1 for padding and for the tokens in `unwritten`."""
-    slots = numbers(batch, pattern).slot_mapping.copy()
+    slots = batch_arrays(batch, pattern).slot_mapping.copy()
     for token in unwritten if len(slots) else ():
         slots[token % len(slots)] = -1
     _, first = np.unique(slots, return_index=True)

@@ -14,9 +14,9 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
-from attnproof.harness.cases.batches.tensors import lay_out, numbers
+from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out
 from attnproof.harness.cases.layers.xformers_step import import_xformers
-from attnproof.harness.consumer.batch import Rows, array, expected_tokens, row_violations
+from attnproof.harness.consumer.batch import Rows, expected_tokens, int64_array, row_violations
 from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
@@ -172,7 +172,7 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Breach]:
     """Counted from the batch's numbers: the boundary, and the lengths in the mask."""
-    batch, made = call.facts["batch"], numbers(call.facts["batch"], call.facts["pattern"])
+    batch, made = call.facts["batch"], batch_arrays(call.facts["batch"], call.facts["pattern"])
     boundary = boundary_of(batch)
     behind = made.num_actual_tokens - boundary.tokens if made.num_reqs else 0
     rows = made.num_reqs - boundary.rows
@@ -203,7 +203,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Breach]:
     if outputs.get("attn_bias") is None:
         return
     names = ("q_seqinfo.seqstart", "k_seqinfo.seqlen", "block_tables")
-    starts, seq_lens, table = (array(outputs[f"attn_bias.{name}"]) for name in names)
+    starts, seq_lens, table = (int64_array(outputs[f"attn_bias.{name}"]) for name in names)
     rows = Rows(starts, seq_lens, table)
     tokens = np.arange(min(outputs["num_decode_tokens"], len(expected.requests)))
     for breach in row_violations(expected, rows, tokens):

@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
-from attnproof.harness.cases.batches.tensors import lay_out, numbers
+from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out
 from attnproof.harness.consumer.batch import expected_tokens
 from attnproof.harness.consumer.parts import view_violations as part_breaches
 from attnproof.harness.model.case import Batch, Case
@@ -197,7 +197,7 @@ def view_violations(
     batch: Batch, boundary: Boundary, outputs: Outputs, pattern: int = 0
 ) -> Iterator[Breach]:
     """What is wrong with the two views, by the batch's numbers alone."""
-    made = numbers(batch, pattern)
+    made = batch_arrays(batch, pattern)
     tokens = made.num_actual_tokens if made.num_reqs else 0
     behind = (made.num_reqs - boundary.rows, tokens - boundary.tokens)
     yield from _presence(outputs, PREFILLS, behind[0] > 0)
