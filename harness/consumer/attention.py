@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnproof.harness.cases.layers.attention import Attention, as_words
+from attnproof.harness.cases.layers.attention import AttentionInputs, as_words
 from attnproof.harness.cases.layers.tolerance import close, farthest
 from attnproof.harness.consumer.batch import expected_tokens_uncached
 from attnproof.harness.consumer.diagnosis import who
@@ -24,7 +24,7 @@ _MOST_SCORES = 200_000
 
 
 def attention_violations(
-    attention: Attention,
+    attention: AttentionInputs,
     query: torch.Tensor,
     out: Any,
     field: str,
@@ -62,7 +62,11 @@ def _visible_keys(batch: Batch, mask: Mask) -> VisibleKeys:
 
 
 def _attended(
-    attention: Attention, visible: VisibleKeys, query: torch.Tensor, scale: float, soft_cap: float
+    attention: AttentionInputs,
+    visible: VisibleKeys,
+    query: torch.Tensor,
+    scale: float,
+    soft_cap: float,
 ) -> torch.Tensor:
     number, rows, positions, slots = visible.keys()
     seen = (number[:, None] == rows) & (positions < visible.stop[:, None])
@@ -80,7 +84,7 @@ def _attended(
     return torch.einsum("qhk,khd->qhd", weights, values)
 
 
-def held(attention: Attention, half: int) -> np.ndarray:
+def held(attention: AttentionInputs, half: int) -> np.ndarray:
     """(slots, Hkv, D) float32: what the cache gives back of keys (half 0) or values (1)."""
     shape = attention.shape
     content, scale = ((attention.keys, shape.k_scale), (attention.values, shape.v_scale))[half]
@@ -91,7 +95,9 @@ def held(attention: Attention, half: int) -> np.ndarray:
     return numbers.reshape(-1, *numbers.shape[2:])
 
 
-def new_key_violations(attention: Attention, words: torch.Tensor, field: str) -> Iterator[Breach]:
+def new_key_violations(
+    attention: AttentionInputs, words: torch.Tensor, field: str
+) -> Iterator[Breach]:
     """Keys and values of the batch's tokens in the cache's words, (2, num_blocks, B, Hkv, D)."""
     expected, shape = expected_tokens_uncached(attention.batch), attention.shape
     tokens = np.arange(len(expected.requests))

@@ -78,7 +78,7 @@ class Shape(NamedTuple):
         return "auto" if self.cache == "auto" else "fp8"
 
 
-PLAIN: dict[str, Any] = {
+SIMPLEST_LAYER: dict[str, Any] = {
     "num_kv_heads": 1,
     "group": 1,
     "head_size": 32,
@@ -91,7 +91,7 @@ PLAIN: dict[str, Any] = {
 """Parameters of the simplest layer."""
 
 
-def dense(batch: Batch) -> Batch:
+def with_dense_block_ids(batch: Batch) -> Batch:
     """The batch with its blocks renumbered from 2 on, in their order: a cache has room for them."""
     ids = sorted({block for row in batch.blocks for block in row})
     rank = {block: _LOWEST_BLOCK + place for place, block in enumerate(ids)}
@@ -105,7 +105,7 @@ def num_blocks(batch: Batch) -> int:
     return (highest | 1) + 1 + _LOWEST_BLOCK
 
 
-class Attention:
+class AttentionInputs:
     """What a layer computes with for a dense batch; `written` says what the cache holds already.
 
     With `written` "all" every position of every sequence, with "computed" only those
@@ -135,7 +135,7 @@ class Attention:
         query = np.full((rows, shape.num_heads, shape.head_size), np.nan, np.float32)
         query[: self.batch.num_tokens] = _queries(self.batch, shape)
         new = np.full((2, rows, shape.num_kv_heads, shape.head_size), np.nan, np.float32)
-        slots = new_slots(self.batch)
+        slots = query_token_slots(self.batch)
         for half, content in enumerate((self.keys, self.values)):
             new[half, : len(slots)] = content.reshape(-1, *content.shape[2:])[slots]
         pieces = [
@@ -145,7 +145,7 @@ class Attention:
         out = _unwritten(query.shape, out_dtype or shape.dtype, gap)
         return [*pieces, out, self.cache(pattern)]
 
-    def attended(self, pattern: int, gap: int, out_dtype: torch.dtype) -> list[Piece]:
+    def attention_pieces(self, pattern: int, gap: int, out_dtype: torch.dtype) -> list[Piece]:
         """Query, cache and output alone, for a batch whose new keys are in the cache already.
 
         Rows of padded tokens hold NaN in query, and all of `out` holds one that nothing gives.
@@ -202,7 +202,7 @@ def as_words(values: np.ndarray, dtype: torch.dtype, scale: float = 1.0) -> np.n
     return floats.to(dtype).view(torch.int16).numpy()
 
 
-def new_slots(batch: Batch) -> np.ndarray:
+def query_token_slots(batch: Batch) -> np.ndarray:
     """Slots of the batch's query tokens, int64."""
     positions = [
         (np.array(blocks, np.int64), np.arange(computed, computed + query))

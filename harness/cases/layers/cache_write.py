@@ -46,7 +46,7 @@ class CacheWrite:
         self.quantised = params["cache"] in CACHES[1:]
         self.scales = (params["k_scale"] or 1.0, params["v_scale"] or 1.0)
         heads, head_size = max(1, params["num_kv_heads"]), max(1, params["head_size"])
-        self.batch = batch = attention.dense(only_written_blocks(batch))
+        self.batch = batch = attention.with_dense_block_ids(only_written_blocks(batch))
         self.slots = _slots(batch, pattern, params["unwritten"])
         fp8 = {"fp8": "float8_e4m3fn", "uint8": "uint8"}
         name = fp8.get(params["cache"], str(self.dtype).removeprefix("torch."))

@@ -16,13 +16,13 @@ from attnproof.harness.cases.layers.attention import (
     CACHE,
     KEY,
     OUT,
-    PLAIN,
     QUERY,
+    SIMPLEST_LAYER,
     VALUE,
-    Attention,
+    AttentionInputs,
     Shape,
-    dense,
     num_blocks,
+    with_dense_block_ids,
 )
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.layers.xformers_step import (
@@ -49,7 +49,7 @@ _CLASSES = {
     "get_state_cls": "CommonAttentionState",
 }
 _PAGES = (16, 32, 48, 64, 128)
-_PLAIN = PLAIN | {"window": 0, "soft_cap": 0.0, "page": 0, "more": []}
+_PLAIN = SIMPLEST_LAYER | {"window": 0, "soft_cap": 0.0, "page": 0, "more": []}
 
 
 def _case(batch: Batch, **params: Any) -> Case:
@@ -112,7 +112,7 @@ def steps_of(batch: Batch, params: dict[str, Any]) -> list[Batch]:
         computed.append([c + q for c, q in zip(computed[-1], queries[-1], strict=True)])
         queries.append([max(1, more) if row % 2 == 0 else 1 for row in range(len(computed[0]))])
     last = make_batch(queries[-1], computed[-1], size, order="descending")
-    last = dense(last)
+    last = with_dense_block_ids(last)
     steps = []
     for query_lens, lens in zip(queries, computed, strict=True):
         lists = {"query_lens": tuple(query_lens), "computed_lens": tuple(lens)}
@@ -126,7 +126,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     shape, steps, arena = Shape.of(params), [], None
     batches_of_steps = steps_of(batch_of(case), params)
     for number, batch in enumerate(batches_of_steps):
-        attention = Attention(batch, shape, "computed" if not number else "nothing")
+        attention = AttentionInputs(batch, shape, "computed" if not number else "nothing")
         pieces = attention.pieces(pattern)
         metadata, own = lay_out(batch, pattern, device, more=pieces)
         arena = arena or own

@@ -16,12 +16,12 @@ from attnproof.harness.cases.layers.attention import (
     MAGNITUDES,
     OUT,
     OUT_DTYPES,
-    PLAIN,
     QUERY,
+    SIMPLEST_LAYER,
     VALUE,
-    Attention,
+    AttentionInputs,
     Shape,
-    dense,
+    with_dense_block_ids,
 )
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.layers.xformers_step import (
@@ -69,7 +69,7 @@ _STEP: dict[str, Any] = {
 
 def _case(batch: Batch, **params: Any) -> Case:
     """`params` of a `Shape` and of `_STEP`, plain ones left out; `gap` elements between rows."""
-    return Case(NAME, batch, PLAIN | _STEP | params)
+    return Case(NAME, batch, SIMPLEST_LAYER | _STEP | params)
 
 
 @st.composite
@@ -201,9 +201,9 @@ def _timed_models() -> Iterator[tuple[str, Case]]:
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    batch, params = dense(batch_of(case)), layer_params(case.params)
+    batch, params = with_dense_block_ids(batch_of(case)), layer_params(case.params)
     shape = Shape.of(params)
-    attention = Attention(batch, shape, "computed")
+    attention = AttentionInputs(batch, shape, "computed")
     out_dtype = OUT_DTYPES.get(params["out"], shape.dtype)
     pieces = attention.pieces(
         pattern, spare_rows=params["spare_rows"], gap=params["gap"], out_dtype=out_dtype

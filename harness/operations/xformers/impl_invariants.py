@@ -7,7 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from attnproof.harness.cases.layers.attention import CACHE, Attention, as_words, new_slots
+from attnproof.harness.cases.layers.attention import (
+    CACHE,
+    AttentionInputs,
+    as_words,
+    query_token_slots,
+)
 from attnproof.harness.cases.layers.tolerance import TOLERANCES
 from attnproof.harness.model.operation import Breach, Call, Outputs
 from attnproof.harness.operations.attention.common import is_rounded
@@ -18,7 +23,7 @@ _MOST_TOKENS = 40
 
 def step_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
     """Exactly the new tokens' slots are written, and no output leaves its values' range."""
-    attention: Attention = call.facts["attention"]
+    attention: AttentionInputs = call.facts["attention"]
     if outputs["returned"] is not True:
         yield Breach("returned", "is not the buffer that was given")
     if outputs["rest of output kept"] is not True:
@@ -36,7 +41,7 @@ def step_breaches(call: Call, outputs: Outputs) -> Iterator[Breach]:
 
 
 def written_breaches(
-    steps: list[Attention], words: torch.Tensor, before: torch.Tensor, pattern: int
+    steps: list[AttentionInputs], words: torch.Tensor, before: torch.Tensor, pattern: int
 ) -> Iterator[Breach]:
     """Keys and values of the steps' new tokens at their slots, everything else as it was."""
     expected = before.clone(memory_format=torch.contiguous_format)
@@ -58,22 +63,24 @@ def written_breaches(
 _UNTOUCHED = "is written at a slot that no new token has"
 
 
-def _slots(attention: Attention, pattern: int) -> np.ndarray:
+def _slots(attention: AttentionInputs, pattern: int) -> np.ndarray:
     """Slots of the new tokens; with pattern 1 the blocks have other ids."""
-    slots, size = new_slots(attention.batch), attention.batch.block_size
+    slots, size = query_token_slots(attention.batch), attention.batch.block_size
     return slots if not pattern else (slots // size ^ 1) * size + slots % size
 
 
-def new_words(attention: Attention) -> Iterator[np.ndarray]:
+def new_words(attention: AttentionInputs) -> Iterator[np.ndarray]:
     """(T, Hkv, D) words of the new tokens' keys, then values, as the cache holds them."""
-    shape, slots = attention.shape, new_slots(attention.batch)
+    shape, slots = attention.shape, query_token_slots(attention.batch)
     pairs = ((attention.keys, shape.k_scale), (attention.values, shape.v_scale))
     for content, scale in pairs:
         new = content.reshape(-1, *content.shape[2:])[slots]
         yield as_words(new, shape.cache_dtype, scale)
 
 
-def range_breaches(attention: Attention, output: torch.Tensor, window: int) -> Iterator[Breach]:
+def range_breaches(
+    attention: AttentionInputs, output: torch.Tensor, window: int
+) -> Iterator[Breach]:
     """Each output element lies between the least and the greatest value that it may see."""
     shape = attention.shape
     attended = output.detach().cpu().float().numpy()
@@ -98,7 +105,7 @@ def range_breaches(attention: Attention, output: torch.Tensor, window: int) -> I
             return
 
 
-def _held(attention: Attention) -> np.ndarray:
+def _held(attention: AttentionInputs) -> np.ndarray:
     """(slots, Hkv, D) float32: values as the cache gives them back."""
     shape = attention.shape
     words = torch.from_numpy(as_words(attention.values, shape.cache_dtype, shape.v_scale))
@@ -108,7 +115,7 @@ def _held(attention: Attention) -> np.ndarray:
     return values.reshape(-1, *values.shape[2:])
 
 
-def _seen(attention: Attention, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _seen(attention: AttentionInputs, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Positions and slots of the keys that each query token sees, the first tokens' only."""
     batch = attention.batch
     left = _MOST_TOKENS

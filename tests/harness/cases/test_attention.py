@@ -10,11 +10,11 @@ from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, make_batch
 from attnproof.harness.cases.layers.attention import (
     CACHES,
     MAGNITUDES,
-    PLAIN,
-    Attention,
+    SIMPLEST_LAYER,
+    AttentionInputs,
     Shape,
-    dense,
     num_blocks,
+    with_dense_block_ids,
 )
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations.attention.common import LAYER, Laid, capped, shared_batch
@@ -38,7 +38,7 @@ def gathered(made, half, row):
 
 
 def test_blocks_become_few_and_keep_their_order():
-    batch = dense(BATCH)
+    batch = with_dense_block_ids(BATCH)
     assert num_blocks(batch) <= 10
     order = np.argsort(np.concatenate(BATCH.blocks))
     assert (np.argsort(np.concatenate(batch.blocks)) == order).all()
@@ -91,7 +91,7 @@ def test_shared_batches_have_each_block_once_in_a_row():
     assert all(
         len(set(row)) == len(row) == -(-(901 + 10 * r) // 16) for r, row in enumerate(batch.blocks)
     )
-    assert num_blocks(dense(batch)) < 2 * 85
+    assert num_blocks(with_dense_block_ids(batch)) < 2 * 85
 
 
 def test_results_of_every_dtype_begin_as_nan():
@@ -106,8 +106,8 @@ def test_results_of_every_dtype_begin_as_nan():
 
 
 def test_new_keys_are_what_the_cache_holds_of_them():
-    shape = Shape.of(PLAIN)
-    batch = dense(BATCH)
-    attention = Attention(batch, shape, "all")
+    shape = Shape.of(SIMPLEST_LAYER)
+    batch = with_dense_block_ids(BATCH)
+    attention = AttentionInputs(batch, shape, "all")
     pieces = {piece.name: piece for piece in attention.pieces(0)}
     assert pieces["key"].values.shape == (3, 1, 32)
