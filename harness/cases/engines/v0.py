@@ -289,7 +289,7 @@ def _maps(member: Sequence, step: Step) -> dict[str, PlaceholderMap]:
     return {"image": image, "audio": audio}
 
 
-def lengths(batch: Batch, step: Step) -> tuple[list[int], list[int]]:
+def build_lengths(batch: Batch, step: Step) -> tuple[list[int], list[int]]:
     """The seq_lens and query_lens that an engine passes to `build`: padded rows hold one token."""
     groups = seq_groups(batch, step)
     seq_lens = [length for group in groups for length in group.seq_lens]
@@ -297,7 +297,7 @@ def lengths(batch: Batch, step: Step) -> tuple[list[int], list[int]]:
     return seq_lens + [1] * max(0, step.pad_size), query_lens
 
 
-def step_of(params: Mapping[str, Any]) -> Step:
+def step_from_params(params: Mapping[str, Any]) -> Step:
     """The step that a case's parameters describe."""
     values: dict[str, Any] = {f.name: params[f.name] for f in fields(Step) if f.name in params}
     if values.get("profile"):

@@ -16,7 +16,7 @@ from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
 from attnproof.harness.model.case import Batch
 
 KEY, VALUE, CACHE, SLOTS, SCALES = "key", "value", "kv_cache", "slot_mapping", "scales"
-OTHER = "other kv_cache"
+SECOND_CACHE = "other kv_cache"
 """A cache whose values are written where keys and values do not lie in one."""
 CONTENTS = ("numbers", "any bits", "ties")
 """Plain numbers; every pattern of bits, NaN and infinities too; what lies between fp8 codes."""
@@ -56,7 +56,7 @@ class CacheWrite:
         self._cache = PagedCache(CACHE, *shape, name, layout % len(LAYOUTS), gap)
         self._other = self._cache
         if params["apart"] and not params["far"]:
-            self._other = PagedCache(OTHER, *shape, name, (layout + 1) % len(LAYOUTS), gap)
+            self._other = PagedCache(SECOND_CACHE, *shape, name, (layout + 1) % len(LAYOUTS), gap)
         rows = (len(self.slots) + params["spare_rows"], heads, head_size)
         self.given = np.stack([self._content(params, rows, half) for half in (0, 1)])
         self.before = self._before(pattern)

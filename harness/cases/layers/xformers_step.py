@@ -25,13 +25,13 @@ def import_xformers() -> None:
         import xformers.ops.fmha  # noqa: F401
 
 
-def layer_params(params: dict[str, Any]) -> dict[str, Any]:
+def with_supported_head_size(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters with a head size that the backend supports, whatever shrinking made of it."""
     size = params["head_size"] // 8 * 8
     return params | {"head_size": min(max(size, HEAD_SIZES[0]), HEAD_SIZES[-1])}
 
 
-def layer_of(shape: Shape, device: str) -> Any:
+def make_layer(shape: Shape, device: str) -> Any:
     """What `forward` reads of its layer: the scales of the cache."""
     scales = {"_q_scale": 1.0, "_k_scale": shape.k_scale, "_v_scale": shape.v_scale}
     tensors = {name: torch.tensor([x], device=device) for name, x in scales.items()}
@@ -39,7 +39,7 @@ def layer_of(shape: Shape, device: str) -> Any:
     return SimpleNamespace(**tensors, **floats)
 
 
-def constants_of(shape: Shape, params: dict[str, Any]) -> dict[str, Any]:
+def impl_arguments(shape: Shape, params: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `XFormersAttentionImpl`; a window or a soft cap of 0 is none."""
     return {
         "num_heads": shape.num_heads,
@@ -69,7 +69,7 @@ def decode_mask(metadata: CommonAttentionMetadata, rows: int, block_size: int) -
     )
 
 
-def capped(batch: Batch) -> Batch:
+def shortened_batch(batch: Batch) -> Batch:
     """The batch's first and last request, short and laid out as it is: its attention is cheap.
 
     A decode stays one, a prompt a prompt, a continued one mostly a continued one.

@@ -14,7 +14,7 @@ import torch
 
 from attnproof.harness.cases.memory.paged_cache import PagedCache
 
-FAR: Final = 2**31
+FAR_ELEMENTS: Final = 2**31
 """Elements between the first and the last blocks of a far cache, or a few more."""
 _SPARE_BYTES: Final = 1 << 26
 _MAP_NORESERVE: Final = 0x4000
@@ -25,7 +25,7 @@ _memory: dict[str, torch.Tensor] = {}
 def far_shift(cache: PagedCache) -> int:
     """Block ids that lie between the lower and the upper half of a far cache's blocks."""
     block = 2 * cache.block_size * cache.num_kv_heads * cache.head_size
-    return -(-FAR // block)
+    return -(-FAR_ELEMENTS // block)
 
 
 def far_block(block: int, cache: PagedCache) -> int:
@@ -41,7 +41,7 @@ def far_cache(cache: PagedCache, device: str) -> torch.Tensor:
     asks again gets the same.
     """
     dtype: torch.dtype = getattr(torch, cache.dtype)
-    far_bytes = FAR * dtype.itemsize
+    far_bytes = FAR_ELEMENTS * dtype.itemsize
     start = far_bytes if device == "cpu" else 0
     memory = _reserved(device)[start : start + far_bytes + _SPARE_BYTES]
     shape = (cache.num_blocks + far_shift(cache), 2, *cache.shape[2:])
@@ -70,12 +70,12 @@ def _reserved(device: str) -> torch.Tensor:
     """Bytes for two-byte elements: on the CPU addresses only, pages come when they are written."""
     if device not in _memory:
         if device == "cpu":
-            size = 4 * FAR + _SPARE_BYTES
+            size = 4 * FAR_ELEMENTS + _SPARE_BYTES
             _allow(size)
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
             _memory[device] = torch.frombuffer(mmap.mmap(-1, size, flags), dtype=torch.uint8)
         else:
-            size = 2 * FAR + _SPARE_BYTES
+            size = 2 * FAR_ELEMENTS + _SPARE_BYTES
             _memory[device] = torch.empty(size, dtype=torch.uint8, device=device)
     return _memory[device]
 

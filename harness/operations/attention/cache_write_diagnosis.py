@@ -9,7 +9,7 @@ import torch
 
 from attnproof.harness.cases.layers.attention import as_words
 from attnproof.harness.cases.layers.cache_write import CacheWrite
-from attnproof.harness.cases.memory.far_memory import FAR
+from attnproof.harness.cases.memory.far_memory import FAR_ELEMENTS
 from attnproof.harness.model.operation import Call
 
 _HALVES = ("key_cache", "value_cache")
@@ -67,7 +67,7 @@ def _wrapped(seen: _Seen) -> str:
     """Only tokens whose elements lie beyond 2**31 are not where they belong."""
     offsets = seen.made.element_offsets()
     last = seen.got.shape[1] - 1
-    far = offsets[seen.slots] + last >= FAR
+    far = offsets[seen.slots] + last >= FAR_ELEMENTS
     if not far.any() or not len(seen.wrong):
         return ""
     return "32-bit overflow" if set(seen.wrong) <= set(np.flatnonzero(far)) else ""

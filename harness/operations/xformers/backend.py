@@ -26,11 +26,11 @@ from attnproof.harness.cases.layers.attention import (
 )
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.layers.xformers_step import (
-    capped,
-    constants_of,
+    impl_arguments,
     import_xformers,
-    layer_of,
-    layer_params,
+    make_layer,
+    shortened_batch,
+    with_supported_head_size,
 )
 from attnproof.harness.consumer.attention import attention_violations, new_key_violations
 from attnproof.harness.model.case import Batch, Case
@@ -60,7 +60,7 @@ def _case(batch: Batch, **params: Any) -> Case:
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
     page = draw(st.sampled_from((0, 0, 0, 1, 2, 3, 4)))
-    batch = capped(draw(batches(max_requests=2)))
+    batch = shortened_batch(draw(batches(max_requests=2)))
     params = draw(layers(_PAGES[page]))
     params |= {"num_kv_heads": 1, "group": min(params["group"], 2)}
     more = draw(st.sampled_from(([], [], [1], [3])))
@@ -98,7 +98,7 @@ def _large() -> Iterator[tuple[str, Case]]:
 
 def _steps(batch: Batch) -> Iterator[Case]:
     if batch.num_tokens % 3 == 0:
-        yield _case(capped(batch), more=[1], seed=batch.num_tokens % 50)
+        yield _case(shortened_batch(batch), more=[1], seed=batch.num_tokens % 50)
 
 
 def steps_of(batch: Batch, params: dict[str, Any]) -> list[Batch]:
@@ -122,7 +122,7 @@ def steps_of(batch: Batch, params: dict[str, Any]) -> list[Batch]:
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    params = layer_params(case.params)
+    params = with_supported_head_size(case.params)
     shape, steps, arena = Shape.of(params), [], None
     batches_of_steps = steps_of(batch_of(case), params)
     for number, batch in enumerate(batches_of_steps):
@@ -140,8 +140,8 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     return Call(
         [
             {"shape": list(asked), "head_size": shape.head_size},
-            constants_of(shape, params),
-            layer_of(shape, device),
+            impl_arguments(shape, params),
+            make_layer(shape, device),
             first.cache_tensor(arena.tensors[CACHE]),
             [step.out for step in steps],
         ],

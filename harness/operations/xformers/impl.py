@@ -25,12 +25,12 @@ from attnproof.harness.cases.layers.attention import (
 )
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.layers.xformers_step import (
-    capped,
-    constants_of,
     decode_mask,
+    impl_arguments,
     import_xformers,
-    layer_of,
-    layer_params,
+    make_layer,
+    shortened_batch,
+    with_supported_head_size,
 )
 from attnproof.harness.consumer.attention import attention_violations, new_key_violations
 from attnproof.harness.model.case import Batch, Case
@@ -102,7 +102,7 @@ def layers(draw: st.DrawFn, block_size: int) -> dict[str, Any]:
 
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
-    batch = capped(draw(batches(max_requests=2)))
+    batch = shortened_batch(draw(batches(max_requests=2)))
     params = draw(layers(batch.block_size))
     extra = draw(st.integers(0, 11))
     params |= {"flat": extra == 1, "profile": extra == 2, "gap": 8 * (extra in (1, 3))}
@@ -190,7 +190,9 @@ def _large() -> Iterator[tuple[str, Case]]:
 
 def _steps(batch: Batch) -> Iterator[Case]:
     if batch.num_tokens % 2:
-        yield _case(capped(batch), group=1 + batch.num_tokens % 3, seed=batch.num_tokens % 50)
+        yield _case(
+            shortened_batch(batch), group=1 + batch.num_tokens % 3, seed=batch.num_tokens % 50
+        )
 
 
 def _timed_models() -> Iterator[tuple[str, Case]]:
@@ -201,7 +203,7 @@ def _timed_models() -> Iterator[tuple[str, Case]]:
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    batch, params = with_dense_block_ids(batch_of(case)), layer_params(case.params)
+    batch, params = with_dense_block_ids(batch_of(case)), with_supported_head_size(case.params)
     shape = Shape.of(params)
     attention = AttentionInputs(batch, shape, "computed")
     out_dtype = OUT_DTYPES.get(params["out"], shape.dtype)
@@ -215,14 +217,14 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     tensor = {name: attention.tensor(arena.tensors[name]) for name in (QUERY, KEY, VALUE)}
     output = arena.tensors[OUT].view(out_dtype)
     step = {
-        "layer": layer_of(shape, device),
+        "layer": make_layer(shape, device),
         **{name: tensor[name] for name in (QUERY, KEY, VALUE)},
         CACHE: attention.cache_tensor(arena.tensors[CACHE]),
         "attn_metadata": None if params["profile"] else XFormersAttentionMetadata(**fields),
         "output": output.flatten(1) if params["flat"] else output,
     }
     return Call(
-        [constants_of(shape, params), step],
+        [impl_arguments(shape, params), step],
         arena=arena,
         written=frozenset({CACHE, OUT}),
         facts={
