@@ -42,7 +42,7 @@ def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) ->
     """Tensors and Python objects that are not as they were; an error leaves buffers alone too."""
     call = made.call
     written = frozenset() if after_error else call.written
-    for intrusion in call.arena.intrusions(written) if call.arena else ():
+    for intrusion in call.arena.unexpected_writes(written) if call.arena else ():
         if intrusion.inside:
             where = f"{intrusion.name} (word {intrusion.word})"
             yield _failure(intrusion.name, "input modified", f"was modified at {where}", oracle)

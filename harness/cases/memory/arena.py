@@ -28,7 +28,7 @@ class Piece(NamedTuple):
     """In elements; larger than the shape asks for leaves stale words between."""
 
 
-class Intrusion(NamedTuple):
+class UnexpectedWrite(NamedTuple):
     """A word that changed though nobody should have written it."""
 
     name: str
@@ -94,7 +94,7 @@ class Arena:
         self._snapshots.append(memory.clone())
         self._segments.append(segments)
 
-    def intrusions(self, written: frozenset[str] = frozenset()) -> list[Intrusion]:
+    def unexpected_writes(self, written: frozenset[str] = frozenset()) -> list[UnexpectedWrite]:
         """The first change in each buffer; the elements of the inputs in `written` may change."""
         found = []
         for buffer, snapshot, segments in zip(
@@ -137,13 +137,13 @@ def _extent(tensor: torch.Tensor) -> int:
     return sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
 
 
-def _locate(index: int, segments: list[_Segment]) -> Intrusion:
+def _locate(index: int, segments: list[_Segment]) -> UnexpectedWrite:
     nearest = segments[0]
     for segment in segments:
         if segment.offset - GUARD_WORDS // 2 <= index:
             nearest = segment
     word = index - nearest.offset
-    return Intrusion(nearest.name, word, _is_element(word, nearest))
+    return UnexpectedWrite(nearest.name, word, _is_element(word, nearest))
 
 
 def _is_element(word: int, segment: _Segment) -> bool:

@@ -10,7 +10,7 @@ from attnproof.harness.cases.scheduler.config import SchedulerConfig
 from attnproof.harness.cases.traces.formats import TraceRequest
 
 
-class Served(msgspec.Struct):
+class ServedRequest(msgspec.Struct):
     """What became of one request."""
 
     request: int
@@ -45,12 +45,12 @@ class ScheduleCounts(msgspec.Struct):
     """Tokens that the prefix cache saved."""
 
 
-class Live:
+class LiveRequest:
     """A request in the queue or running."""
 
     __slots__ = ("blocks", "keys", "known", "remembered", "served")
 
-    def __init__(self, served: Served, keys: list[int]) -> None:
+    def __init__(self, served: ServedRequest, keys: list[int]) -> None:
         self.served = served
         self.keys = keys
         """Keys of the full blocks that other requests may share."""
@@ -61,9 +61,9 @@ class Live:
         """Prompt and generated tokens while it waits."""
 
 
-def accept(
+def accepted_requests(
     requests: Sequence[TraceRequest], config: SchedulerConfig, counts: ScheduleCounts
-) -> list[Served]:
+) -> list[ServedRequest]:
     """The requests to serve, with lengths that the engine can take; counts what it could not."""
     limit = config.max_model_len
     served = []
@@ -77,6 +77,6 @@ def accept(
             counts.truncated += 1
             output = min(output, max(limit - prompt, limit // 2))
             prompt = min(prompt, limit - output)
-        served.append(Served(index, request.arrival_s, prompt, output))
+        served.append(ServedRequest(index, request.arrival_s, prompt, output))
     served.sort(key=lambda one: one.arrival_s)
     return served

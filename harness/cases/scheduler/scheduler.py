@@ -12,7 +12,7 @@ import numpy as np
 
 from attnproof.harness.cases.scheduler.block_pool import BlockKeys, BlockPool
 from attnproof.harness.cases.scheduler.config import SchedulerConfig
-from attnproof.harness.cases.scheduler.request import Live, ScheduleCounts, accept
+from attnproof.harness.cases.scheduler.request import LiveRequest, ScheduleCounts, accepted_requests
 from attnproof.harness.cases.scheduler.step import (
     COMPUTED,
     DRAFTS,
@@ -45,11 +45,11 @@ class Scheduler:
         self._keys = BlockKeys(self.config.block_size)
         self._random = np.random.default_rng(self.config.seed)
         self._requests = requests
-        self.served = accept(requests, self.config, self.counts)
+        self.served = accepted_requests(requests, self.config, self.counts)
         """Every request that is served at all, in order of arrival."""
         self._future = deque(self.served)
-        self._waiting: deque[Live] = deque()
-        self._running: list[Live] = []
+        self._waiting: deque[LiveRequest] = deque()
+        self._running: list[LiveRequest] = []
         self._state: Ints = np.zeros((NUM_FIELDS, self.config.max_num_seqs), np.int64)
 
     def __iter__(self) -> Iterator[Step]:
@@ -70,7 +70,7 @@ class Scheduler:
             keys: list[int] = []
             if self.config.enable_prefix_caching:
                 keys = self._keys.of_prompt(self._requests[served.request], served.input_tokens)
-            self._waiting.append(Live(served, keys))
+            self._waiting.append(LiveRequest(served, keys))
 
     def _schedule(self) -> tuple[Step, Ints]:
         """The next step, and the query length of every running request (0 if left out)."""
@@ -155,14 +155,14 @@ class Scheduler:
         self.counts.preemptions += 1
         self._waiting.appendleft(live)
 
-    def _remember(self, live: Live, computed: int) -> None:
+    def _remember(self, live: LiveRequest, computed: int) -> None:
         """Let others find the shareable blocks that are full with `computed` tokens."""
         first, stop = live.remembered, min(computed // self.config.block_size, len(live.keys))
         if stop > first:
             self.pool.remember(live.blocks[first:stop], live.keys[first:stop])
             live.remembered = stop
 
-    def _drop_blocks(self, live: Live) -> None:
+    def _drop_blocks(self, live: LiveRequest) -> None:
         self.pool.release(live.blocks)
         live.blocks = []
 
@@ -184,7 +184,7 @@ class Scheduler:
             budget -= tokens
         return np.array(query, np.int64)
 
-    def _hits(self, live: Live) -> list[int]:
+    def _hits(self, live: LiveRequest) -> list[int]:
         """Cached blocks of the request's prefix; its last token is always computed."""
         if not self.config.enable_prefix_caching:
             return []
@@ -194,12 +194,12 @@ class Scheduler:
             hits += self.pool.cached(self._keys.own(live.served.request, len(hits), most))
         return hits
 
-    def _fits(self, live: Live, hits: list[int], tokens: int) -> bool:
+    def _fits(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
         reach = live.known if self.config.scheduler_reserve_full_isl else tokens
         needed = -(-reach // self.config.block_size) - len(hits)
         return needed + self.pool.num_idle(hits) <= self.pool.num_free
 
-    def _start(self, live: Live, hits: list[int], tokens: int) -> None:
+    def _start(self, live: LiveRequest, hits: list[int], tokens: int) -> None:
         size, served = self.config.block_size, live.served
         hit = len(hits) * size
         self.pool.share(hits)

@@ -32,28 +32,28 @@ _TRACE_REQUESTS, _TRACE_STEPS = 1500, 6000
 _MOST_BLOCKS = 60_000
 
 
-class Timed(NamedTuple):
+class TimedBatch(NamedTuple):
     """A batch to time, and what it is called."""
 
     workload: Workload
     batch: Batch
 
 
-def synthetic(seed: int = 0) -> Iterator[Timed]:
+def synthetic_batches(seed: int = 0) -> Iterator[TimedBatch]:
     """Every kind of step at every number of requests."""
     for requests in REQUESTS:
         for kind in KINDS:
             count = "1 request" if requests == 1 else f"{requests} requests"
-            yield named(f"{kind}, {count}", kind, make(kind, requests, seed))
+            yield timed_batch(f"{kind}, {count}", kind, make_step(kind, requests, seed))
 
 
-def named(name: str, kind: Literal[Kind, "trace", "model"], batch: Batch) -> Timed:
+def timed_batch(name: str, kind: Literal[Kind, "trace", "model"], batch: Batch) -> TimedBatch:
     """The batch under a name."""
     size = {"requests": batch.num_requests, "tokens": batch.num_tokens}
-    return Timed(Workload(name=name, kind=kind, **size), batch)
+    return TimedBatch(Workload(name=name, kind=kind, **size), batch)
 
 
-def make(kind: Kind, requests: int, seed: int = 0) -> Batch:
+def make_step(kind: Kind, requests: int, seed: int = 0) -> Batch:
     """A step of `requests` requests, decodes first, one in eight a prefill if mixed.
 
     Contexts are log-uniform up to 8,192 tokens, blocks shuffled, some prefixes shared.
@@ -99,14 +99,14 @@ def _blocks(
     return tuple(tuple(blocks.tolist()) for blocks in rows)
 
 
-class Trace(NamedTuple):
+class TraceSteps(NamedTuple):
     """Steps of one trace as an engine would run it, evenly spaced."""
 
     name: str
-    steps: tuple[Timed, ...]
+    steps: tuple[TimedBatch, ...]
 
 
-def traced(path: Path | None, count: int, seed: int = 0) -> Trace:
+def trace_steps(path: Path | None, count: int, seed: int = 0) -> TraceSteps:
     """`count` steps of a trace, or of sampled requests without one (TraceError).
 
     Evenly spaced, so that they stand for the trace: `batches_from_trace` looks for rare
@@ -118,11 +118,12 @@ def traced(path: Path | None, count: int, seed: int = 0) -> Trace:
     return _scheduled(f"{path.parent.name}/{path.name}", requests, count)
 
 
-def _scheduled(name: str, requests: list[TraceRequest], count: int) -> Trace:
+def _scheduled(name: str, requests: list[TraceRequest], count: int) -> TraceSteps:
     schedule = islice(Scheduler(requests, _ENGINE), _TRACE_STEPS)
     steps = [step for step in schedule if step.num_tokens and step.num_blocks <= _MOST_BLOCKS]
     places = np.linspace(0, len(steps) - 1, min(count, len(steps))).astype(int)
     chosen = [steps[place] for place in np.unique(places).tolist()]
-    return Trace(
-        name, tuple(named(f"{name} step {step.index}", "trace", step.batch()) for step in chosen)
+    return TraceSteps(
+        name,
+        tuple(timed_batch(f"{name} step {step.index}", "trace", step.batch()) for step in chosen),
     )

@@ -35,7 +35,7 @@ def shares_blocks(batch):
 def test_drawn_batches_are_valid_metadata(batch):
     metadata, arena = lay_out(batch)
     validate(metadata, batch.block_size)
-    assert arena.intrusions() == []
+    assert arena.unexpected_writes() == []
     for query_len, computed, blocks in zip(
         batch.query_lens, batch.computed_lens, batch.blocks, strict=True
     ):

@@ -59,7 +59,7 @@ def test_memory_between_the_rows_is_guarded():
     cache, arena = laid_out(layout=1, gap=3)
     made = cache.tensor(arena.tensors["kv"])
     made.view(torch.int16).as_strided((9,), (1,)).fill_(1)
-    [found] = arena.intrusions(frozenset({"kv"}))
+    [found] = arena.unexpected_writes(frozenset({"kv"}))
     assert (found.word, found.inside) == (8, False)
 
 
