@@ -18,7 +18,6 @@ from attnproof.harness.consumer.visible_keys import CAUSAL, ExpectedTokens, Visi
 from attnproof.harness.model.case import Batch
 from attnproof.harness.model.operation import Breach, Outputs
 
-
 _FIELDS = {"seq_lens": "seq_lens_tensor", "block_table_tensor": "block_tables"}
 """V0's names of the fields that `visible_key_violations` yields."""
 
