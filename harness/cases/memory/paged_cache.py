@@ -34,7 +34,7 @@ class PagedCache(NamedTuple):
     layout: int
     """Index into LAYOUTS."""
     gap: int = 0
-    """Foreign elements after each contiguous run of the innermost dimension."""
+    """Elements after each run of the innermost dimension that belong to no cache."""
     on_cpu: bool = False
     """True if the cache stays on the CPU whatever the device of the call."""
 

@@ -1,4 +1,4 @@
-"""The life of one request under the scheduler, and what a whole schedule adds up to."""
+"""State of one request in the scheduler, and the counts of a whole schedule."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from attnproof.harness.cases.traces.formats import TraceRequest
 
 
 class ServedRequest(msgspec.Struct):
-    """What became of one request."""
+    """Times and token counts of one request."""
 
     request: int
-    """Its place in the list that the scheduler was given."""
+    """Index in the scheduler's list of requests."""
     arrival_s: float
     input_tokens: int
     """Prompt tokens after truncation."""
@@ -23,16 +23,16 @@ class ServedRequest(msgspec.Struct):
     generated: int = 0
     """Tokens generated so far."""
     scheduled_s: float = -1.0
-    """Begin of its first step, -1 before."""
+    """Start of its first engine step, -1 before."""
     first_token_s: float = -1.0
-    """End of the step that gave its first token, -1 before."""
+    """End of the engine step that computed its first token, -1 before."""
     finished_s: float = -1.0
-    """End of its last step, -1 before."""
+    """End of its last engine step, -1 before."""
     preemptions: int = 0
 
 
 class ScheduleCounts(msgspec.Struct):
-    """What a schedule did so far."""
+    """Counts of a schedule so far."""
 
     steps: int = 0
     finished: int = 0
@@ -40,13 +40,13 @@ class ScheduleCounts(msgspec.Struct):
     truncated: int = 0
     """Requests cut to max_model_len."""
     rejected: int = 0
-    """Requests left out because they are longer than max_model_len."""
+    """Requests skipped because they are longer than max_model_len."""
     cached_tokens: int = 0
-    """Tokens that the prefix cache saved."""
+    """Tokens taken from the prefix cache."""
 
 
 class LiveRequest:
-    """A request in the queue or running."""
+    """A waiting or running request."""
 
     __slots__ = ("blocks", "keys", "known", "remembered", "served")
 
@@ -56,19 +56,22 @@ class LiveRequest:
         """Keys of the full blocks that other requests may share."""
         self.blocks: list[int] = []
         self.remembered = 0
-        """Leading blocks that the prefix cache knows."""
+        """Number of leading blocks that are registered in the prefix cache."""
         self.known = served.input_tokens
-        """Prompt and generated tokens while it waits."""
+        """Prompt and generated tokens of a waiting request."""
 
 
 def accepted_requests(
     requests: Sequence[TraceRequest], config: SchedulerConfig, counts: ScheduleCounts
 ) -> list[ServedRequest]:
-    """The requests to serve, with lengths that the engine can take; counts what it could not."""
+    """Return the requests to serve, by arrival, with lengths within max_model_len.
+
+    Truncated and rejected requests are added to `counts`.
+    """
     limit = config.max_model_len
     served = []
     for index, request in enumerate(requests):
-        # An engine knows no empty prompt, and always samples once.
+        # An engine takes no empty prompt and always samples once.
         prompt, output = max(1, request.input_tokens), max(1, request.output_tokens)
         if prompt + output > limit:
             if config.overlong == "reject":

@@ -1,4 +1,4 @@
-"""Batches that are timed: as engines have them, the same ones for the same seed."""
+"""Batches to time: synthetic ones and engine steps of traces, determined by the seed."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ REQUESTS: Final = (1, 8, 64, 256, 1024)
 KINDS: Final[tuple[Kind, ...]] = ("decode", "mixed", "prefill")
 BLOCK_SIZE: Final = 16
 _LONGEST = 8192
-"""Most tokens of a sequence."""
+"""Maximum tokens of a sequence."""
 _QUERY = (16, 256)
-"""Fewest and most query tokens of a prefill."""
+"""Minimum and maximum query tokens of a prefill."""
 _SHARING = 0.25
-"""Part of the requests that have the beginning of another one's prompt in the cache."""
+"""Share of the requests that begin with blocks of another request."""
 _ENGINE = SchedulerConfig(max_num_seqs=256, num_blocks=16384)
 _TRACE_REQUESTS, _TRACE_STEPS = 1500, 6000
 _MOST_BLOCKS = 60_000
 
 
 class TimedBatch(NamedTuple):
-    """A batch to time, and what it is called."""
+    """A batch to time, with its workload."""
 
     workload: Workload
     batch: Batch
 
 
 def synthetic_batches(seed: int = 0) -> Iterator[TimedBatch]:
-    """Every kind of step at every number of requests."""
+    """Yield a batch of every kind for every number of requests."""
     for requests in REQUESTS:
         for kind in KINDS:
             count = "1 request" if requests == 1 else f"{requests} requests"
@@ -48,13 +48,13 @@ def synthetic_batches(seed: int = 0) -> Iterator[TimedBatch]:
 
 
 def timed_batch(name: str, kind: Literal[Kind, "trace", "model"], batch: Batch) -> TimedBatch:
-    """The batch under a name."""
+    """Make a workload of a name, a kind and a batch."""
     size = {"requests": batch.num_requests, "tokens": batch.num_tokens}
     return TimedBatch(Workload(name=name, kind=kind, **size), batch)
 
 
 def make_step(kind: Kind, requests: int, seed: int = 0) -> Batch:
-    """A step of `requests` requests, decodes first, one in eight a prefill if mixed.
+    """Draw the batch of an engine step, decodes first; in a mixed one every eighth is a prefill.
 
     Contexts are log-uniform up to 8,192 tokens, blocks shuffled, some prefixes shared.
     """
@@ -82,9 +82,9 @@ def _log_uniform(random: np.random.Generator, low: int, high: int, count: int) -
 def _blocks(
     random: np.random.Generator, query: np.ndarray, computed: np.ndarray
 ) -> tuple[tuple[int, ...], ...]:
-    """Shuffled block ids of each request; some begin with another request's full blocks."""
+    """Draw shuffled block ids of each request; some begin with another request's full blocks."""
     counts = -(-(query + computed) // BLOCK_SIZE)
-    # Block 0 is the engine's null block; a cache is never quite full.
+    # Block 0 is the engine's null block. A cache is never full, hence a quarter more ids.
     ids = random.permutation(np.arange(1, 1 + int(counts.sum()) * 5 // 4))
     rows: list[np.ndarray] = []
     taken = 0
@@ -100,17 +100,17 @@ def _blocks(
 
 
 class TraceSteps(NamedTuple):
-    """Steps of one trace as an engine would run it, evenly spaced."""
+    """Evenly spaced engine steps of one trace."""
 
     name: str
     steps: tuple[TimedBatch, ...]
 
 
 def trace_steps(path: Path | None, count: int, seed: int = 0) -> TraceSteps:
-    """`count` steps of a trace, or of sampled requests without one (TraceError).
+    """Take `count` engine steps of a trace, or of sampled requests without one.
 
-    Evenly spaced, so that they stand for the trace: `batches_from_trace` looks for rare
-    ones instead.
+    They are evenly spaced to represent the trace, unlike those of `batches_from_trace`. Raise
+    TraceError if the trace cannot be read.
     """
     if path is None:
         return _scheduled("sampled:azure-conv", sample_requests(_TRACE_REQUESTS, seed), count)

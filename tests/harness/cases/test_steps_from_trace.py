@@ -74,7 +74,7 @@ def test_count_is_shared_by_the_engines(small: Path, count: int) -> None:
 
 def test_large_steps_are_named_in_the_summary(small: Path) -> None:
     chosen = batches_from_trace(small, 10, max_blocks=30)
-    assert "steps above 30 blocks passed over" in chosen.summary
+    assert "steps above 30 blocks skipped" in chosen.summary
     assert all(sum(map(len, item.batch.blocks)) <= 30 for item in chosen.batches)
 
 

@@ -189,7 +189,7 @@ def test_wrong_format_override_names_the_columns(tmp_path: Path) -> None:
         read_trace(path, format="azure")
     assert str(caught.value).replace(f"{tmp_path}/", "") == (
         "t.csv:1: no column timestamp, contexttokens, generatedtokens; "
-        "give the header line or another format"
+        "add the header line or choose another format"
     )
 
 
