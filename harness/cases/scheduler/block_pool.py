@@ -61,7 +61,7 @@ class BlockPool:
             if not references[block]:
                 free[block] = None
 
-    def cached(self, keys: Iterable[int]) -> list[int]:
+    def find_prefix(self, keys: Iterable[int]) -> list[int]:
         """Return the blocks that hold the longest cached prefix of `keys`, without sharing them."""
         blocks = []
         for key in keys:
@@ -71,7 +71,7 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def num_idle(self, blocks: Iterable[int]) -> int:
+    def count_free(self, blocks: Iterable[int]) -> int:
         """Return the number of free blocks among `blocks`."""
         return sum(not self._references[block] for block in blocks)
 
@@ -82,7 +82,7 @@ class BlockPool:
                 del self._free[block]
             self._references[block] += 1
 
-    def remember(self, blocks: Iterable[int], keys: Iterable[int]) -> None:
+    def register(self, blocks: Iterable[int], keys: Iterable[int]) -> None:
         """Register full blocks under their keys; a key that has a block keeps it."""
         for block, key in zip(blocks, keys, strict=True):
             if key not in self._block_of and block not in self._key_of:

@@ -48,14 +48,14 @@ class ScheduleCounts(msgspec.Struct):
 class LiveRequest:
     """A waiting or running request."""
 
-    __slots__ = ("blocks", "keys", "known", "remembered", "served")
+    __slots__ = ("blocks", "keys", "known", "registered", "served")
 
     def __init__(self, served: ServedRequest, keys: list[int]) -> None:
         self.served = served
         self.keys = keys
         """Keys of the full blocks that other requests may share."""
         self.blocks: list[int] = []
-        self.remembered = 0
+        self.registered = 0
         """Number of leading blocks that are registered in the prefix cache."""
         self.known = served.input_tokens
         """Prompt and generated tokens of a waiting request."""

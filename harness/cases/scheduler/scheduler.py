@@ -137,8 +137,8 @@ class Scheduler:
             live = self._running[row]
             live.blocks += self.pool.allocate(count - len(live.blocks))
             state[HELD, row] = count
-            if live.remembered < len(live.keys):
-                self._remember(live, int(state[COMPUTED, row] + query[row]))
+            if live.registered < len(live.keys):
+                self._register(live, int(state[COMPUTED, row] + query[row]))
 
     def _preempt(self) -> None:
         live = self._running.pop()
@@ -146,22 +146,22 @@ class Scheduler:
         live.known = int(column[KNOWN])
         if self.config.enable_prefix_caching:
             # No other request can use the private blocks, so registering them now is enough.
-            self._remember(live, int(column[COMPUTED]))
+            self._register(live, int(column[COMPUTED]))
             first, stop = len(live.keys), int(column[COMPUTED]) // self.config.block_size
             if stop > first:
                 keys = self._keys.own(live.served.request, first, stop)
-                self.pool.remember(live.blocks[first:stop], keys)
+                self.pool.register(live.blocks[first:stop], keys)
         self._drop_blocks(live)
         live.served.preemptions += 1
         self.counts.preemptions += 1
         self._waiting.appendleft(live)
 
-    def _remember(self, live: LiveRequest, computed: int) -> None:
+    def _register(self, live: LiveRequest, computed: int) -> None:
         """Register the shareable blocks that are full with `computed` tokens."""
-        first, stop = live.remembered, min(computed // self.config.block_size, len(live.keys))
+        first, stop = live.registered, min(computed // self.config.block_size, len(live.keys))
         if stop > first:
-            self.pool.remember(live.blocks[first:stop], live.keys[first:stop])
-            live.remembered = stop
+            self.pool.register(live.blocks[first:stop], live.keys[first:stop])
+            live.registered = stop
 
     def _drop_blocks(self, live: LiveRequest) -> None:
         self.pool.release(live.blocks)
@@ -190,15 +190,15 @@ class Scheduler:
         if not self.config.enable_prefix_caching:
             return []
         most = (live.known - 1) // self.config.block_size
-        hits = self.pool.cached(live.keys[:most])
+        hits = self.pool.find_prefix(live.keys[:most])
         if live.served.preemptions and len(hits) == len(live.keys):
-            hits += self.pool.cached(self._keys.own(live.served.request, len(hits), most))
+            hits += self.pool.find_prefix(self._keys.own(live.served.request, len(hits), most))
         return hits
 
     def _fits(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
         reach = live.known if self.config.scheduler_reserve_full_isl else tokens
         needed = -(-reach // self.config.block_size) - len(hits)
-        return needed + self.pool.num_idle(hits) <= self.pool.num_free
+        return needed + self.pool.count_free(hits) <= self.pool.num_free
 
     def _start(self, live: LiveRequest, hits: list[int], tokens: int) -> None:
         size, served = self.config.block_size, live.served
@@ -206,8 +206,8 @@ class Scheduler:
         self.pool.share(hits)
         count = -(-(hit + tokens) // size)
         live.blocks = hits + self.pool.allocate(count - len(hits))
-        live.remembered = min(len(hits), len(live.keys))
-        self._remember(live, hit + tokens)
+        live.registered = min(len(hits), len(live.keys))
+        self._register(live, hit + tokens)
         if served.scheduled_s < 0:
             served.scheduled_s = self.clock_s
         end = served.input_tokens + served.output_tokens
@@ -253,7 +253,7 @@ class Scheduler:
             column = self._state[:, row]
             live.served.generated = int(column[KNOWN] - column[PROMPT])
             live.served.finished_s = self.clock_s
-            self._remember(live, int(column[COMPUTED]))
+            self._register(live, int(column[COMPUTED]))
             self._drop_blocks(live)
             self.counts.finished += 1
         kept = np.flatnonzero(~finished)
