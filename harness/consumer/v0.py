@@ -79,8 +79,8 @@ def _rows_read(batch: Batch, step: Step) -> tuple[np.ndarray, np.ndarray]:
     for group in seq_groups(batch, step):
         for row, length in enumerate(group.seq_lens):
             cut = group.curr_sliding_window_blocks[row] > 0
-            # A prompt that is computed at once reads no cache, and a chunk that reads
-            # only its last blocks has no length that says so.
+            # A prompt that is computed at once reads no cache. For a chunk that reads only
+            # its last blocks, the metadata holds no length of the tokens read.
             whole = group.prefix_cache_hit or (step.chunked and not cut)
             read.append(whole if group.is_prompt else True)
             seq_lens.append(length)
