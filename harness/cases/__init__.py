@@ -1,1 +1,1 @@
-"""Where cases come from: strategies, boundaries, traces; and how they become tensors."""
+"""Sources of batches (strategies, traces, saved cases) and their layout as tensors."""

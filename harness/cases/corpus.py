@@ -1,4 +1,4 @@
-"""Saved cases: `cases/<id>.json` of a run, and folders of them that a run goes through again."""
+"""Saved cases: the files `cases/<id>.json` of a run, and folders of them (a corpus)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CorpusError(ValueError):
 
 
 class CaseFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A case as it lies on disk, with what it once showed."""
+    """A case as stored on disk, with the failure that it showed."""
 
     schema: str = SCHEMA
     case: Case
@@ -25,17 +25,18 @@ class CaseFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     candidate: str = ""
     """Name of the candidate that failed on it."""
     target: str = ""
-    """Where that candidate was loaded from."""
+    """Module name or file path from which that candidate was loaded."""
     diagnosis: str = ""
+    """Description of the failure."""
 
 
 def write_case(path: Path, saved: CaseFile) -> None:
-    """Write one case file, readable by a person."""
+    """Write one case file as indented JSON."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n")
 
 
 def read_case(path: Path) -> CaseFile:
-    """The case in a file (CorpusError if it is not there, not JSON or not a case)."""
+    """Read a case file; raise CorpusError if it is missing, not JSON or not a case."""
     try:
         saved = msgspec.json.decode(path.read_bytes(), type=CaseFile)
     except OSError as error:
@@ -50,7 +51,10 @@ def read_case(path: Path) -> CaseFile:
 
 
 def read_corpus(folder: Path) -> list[Sourced]:
-    """All cases under a folder, in order of their paths (CorpusError)."""
+    """Read all cases below a folder, ordered by path.
+
+    Raise CorpusError if it is no folder, holds no case, or holds one that cannot be read.
+    """
     if not folder.is_dir():
         raise CorpusError(f"corpus {folder} is not a folder")
     paths = sorted(folder.rglob("*.json"))

@@ -1,4 +1,4 @@
-"""What the state machines share: each rule adds a step, the whole sequence is judged at once."""
+"""Base class of the Hypothesis state machines that draw sequences."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from attnproof.harness.model.case import Case
 
 
 class Machine(RuleBasedStateMachine):
-    """Draws one sequence of steps by its rules; no candidate is called before it is complete.
+    """State machine that draws one sequence of steps.
 
-    A subclass names its `operation`, calls `step` in every rule, and keeps of the state
-    no more than its preconditions need.
+    Each rule adds a step; the complete sequence is judged as one case, so no candidate is
+    called while the machine draws. A subclass sets `operation`, calls `step` in every rule
+    and keeps only the state that its preconditions need.
     """
 
     operation: ClassVar[str]
     judge: ClassVar[Callable[[Case], None]]
-    """Called with the sequence as a case; raises what Hypothesis shall shrink."""
+    """Function that judges the complete sequence and raises the failure to shrink."""
 
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[dict[str, Any]] = []
         self.params: dict[str, Any] = {}
-        """The case's other parameters, such as sizes."""
+        """Other parameters of the case, such as sizes."""
 
     def step(self, do: str, **values: Any) -> None:
-        """Add a step: JSON values."""
+        """Add a step with JSON values."""
         self.steps.append({"do": do, **values})
 
     def teardown(self) -> None:
-        """Judge the sequence, unless Hypothesis gave it up while it was drawn."""
+        """Judge the sequence."""
+        # An exception in flight means that Hypothesis abandoned the sequence half-way.
         if self.steps and sys.exception() is None:
             type(self).judge(Case(self.operation, None, self.params | {"steps": self.steps}))

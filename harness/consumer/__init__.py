@@ -1,4 +1,4 @@
-"""Judgement of outputs by the cache slots that a kernel would read and write.
+"""Check outputs by the cache slots that a kernel would read and write.
 
-Uses the batch in numbers and never the reference.
+The expected slots are computed from the batch's numbers; the reference is never used.
 """

@@ -1,7 +1,7 @@
-"""What a step of attention leaves in its output and cache, by the batch in numbers alone.
+"""Check the output and the cache of an attention call from the batch's numbers alone.
 
-An attention of the harness's own: all tokens at once, over the keys that each must see. It
-shares no line with the reference's, which goes request by request.
+Attention is computed here for all tokens at once over the keys that each must see. The
+reference works request by request; the two share no code.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnproof.harness.cases.layers.attention import Attention, as_words
+from attnproof.harness.cases.layers.attention import AttentionInputs, as_words
 from attnproof.harness.cases.layers.tolerance import close, farthest
 from attnproof.harness.consumer.batch import expected_tokens_uncached
-from attnproof.harness.consumer.diagnosis import who
+from attnproof.harness.consumer.diagnosis import token_name
 from attnproof.harness.consumer.visible_keys import ExpectedTokens, Mask, VisibleKeys
 from attnproof.harness.model.case import Batch
 from attnproof.harness.model.operation import Violation
 
 _MOST_SCORES = 200_000
+"""Largest number of scores (tokens times keys times heads) that is computed here."""
 
 
 def attention_violations(
-    attention: Attention,
+    attention: AttentionInputs,
     query: torch.Tensor,
     out: Any,
     field: str,
@@ -33,9 +34,9 @@ def attention_violations(
     window: int = 0,
     soft_cap: float = 0.0,
 ) -> Iterator[Violation]:
-    """Output of the batch's tokens, (T, Hq, D), against attention over what each must see.
+    """Check `out` (T, Hq, D) against attention of `query` over the keys that each token must see.
 
-    `query` is what was given. Large batches are left to the reference.
+    Batches above `_MOST_SCORES` are not checked.
     """
     visible = _visible_keys(attention.batch, Mask(window=window))
     tokens = len(visible.rows)
@@ -45,12 +46,15 @@ def attention_violations(
     if not close(expected.to(out.device), out):
         place = farthest(expected, out)
         row = f"token {place[0]}, of request {visible.rows[place[0]]}," if place else "a token"
-        text = f"{row} gets something else than attention over the keys that it must see"
+        text = f"the output of {row} is not attention over the keys that it must see"
         yield Violation(field, "is not attention over the batch", text)
 
 
 def _visible_keys(batch: Batch, mask: Mask) -> VisibleKeys:
-    """What the batch's tokens must see; a sequence shorter than its query has no keys for some."""
+    """Return the keys that the batch's tokens must see.
+
+    The first tokens of a query that is longer than its sequence see none.
+    """
     lens, computed = (np.array(n, np.int64) for n in (batch.query_lens, batch.computed_lens))
     table = np.zeros((len(lens), max(map(len, batch.blocks), default=0)), np.int64)
     for row, blocks in enumerate(batch.blocks):
@@ -62,14 +66,20 @@ def _visible_keys(batch: Batch, mask: Mask) -> VisibleKeys:
 
 
 def _attended(
-    attention: Attention, visible: VisibleKeys, query: torch.Tensor, scale: float, soft_cap: float
+    attention: AttentionInputs,
+    visible: VisibleKeys,
+    query: torch.Tensor,
+    scale: float,
+    soft_cap: float,
 ) -> torch.Tensor:
     number, rows, positions, slots = visible.keys()
     seen = (number[:, None] == rows) & (positions < visible.stop[:, None])
     seen &= positions >= visible.first[:, None]
     group = query.shape[1] // attention.shape.num_kv_heads
     keys, values = (
-        torch.from_numpy(held(attention, half)[slots]).double().repeat_interleave(group, 1)
+        torch.from_numpy(cache_contents(attention, half)[slots])
+        .double()
+        .repeat_interleave(group, 1)
         for half in (0, 1)
     )
     scores = scale * torch.einsum("qhd,khd->qhk", query.detach().cpu().double(), keys)
@@ -80,8 +90,8 @@ def _attended(
     return torch.einsum("qhk,khd->qhd", weights, values)
 
 
-def held(attention: Attention, half: int) -> np.ndarray:
-    """(slots, Hkv, D) float32: what the cache gives back of keys (half 0) or values (1)."""
+def cache_contents(attention: AttentionInputs, half: int) -> np.ndarray:
+    """Return (slots, Hkv, D) float32, keys (half 0) or values (1) as a kernel reads them."""
     shape = attention.shape
     content, scale = ((attention.keys, shape.k_scale), (attention.values, shape.v_scale))[half]
     words = torch.from_numpy(as_words(content, shape.cache_dtype, scale))
@@ -92,9 +102,12 @@ def held(attention: Attention, half: int) -> np.ndarray:
 
 
 def new_key_violations(
-    attention: Attention, words: torch.Tensor, field: str
+    attention: AttentionInputs, words: torch.Tensor, field: str
 ) -> Iterator[Violation]:
-    """Keys and values of the batch's tokens in the cache's words, (2, num_blocks, B, Hkv, D)."""
+    """Check that the cache holds the keys and values of the batch's tokens.
+
+    `words` is the cache as integers, (2, num_blocks, B, Hkv, D).
+    """
     expected, shape = expected_tokens_uncached(attention.batch), attention.shape
     tokens = np.arange(len(expected.requests))
     pairs = ((attention.keys, shape.k_scale), (attention.values, shape.v_scale))
@@ -105,9 +118,9 @@ def new_key_violations(
 
 
 def read_back(expected: ExpectedTokens, words: torch.Tensor, tokens: np.ndarray) -> np.ndarray:
-    """(n, Hkv, D) what lies at the tokens' places of the block table.
+    """Return (n, Hkv, D) words stored at the slots of `tokens`.
 
-    `words` are the cache's, (num_blocks, B, Hkv, D).
+    `words` is a half of the cache as integers, (num_blocks, B, Hkv, D).
     """
     found: np.ndarray = words.cpu().numpy().reshape(-1, *words.shape[2:])[expected.slots[tokens]]
     return found
@@ -116,9 +129,13 @@ def read_back(expected: ExpectedTokens, words: torch.Tensor, tokens: np.ndarray)
 def read_back_violations(
     expected: ExpectedTokens, same: np.ndarray, tokens: np.ndarray, field: str
 ) -> Iterator[Violation]:
-    """The first of `tokens` that does not find what it wrote: `same` says it by element."""
+    """Yield the first of `tokens` whose stored words differ, if any.
+
+    `same` (n, Hkv, D) is True where the stored word equals the written one.
+    """
     wrong = ~same.all((1, 2))
     if wrong.any():
         token = int(tokens[int(np.argmax(wrong))])
-        text = f"{who(expected, token)} does not find at slot {expected.slots[token]} what it wrote"
+        name, slot = token_name(expected, token), expected.slots[token]
+        text = f"{name} reads at slot {slot} other words than it wrote"
         yield Violation(field, "does not read back what was written", text)

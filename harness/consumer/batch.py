@@ -1,6 +1,6 @@
-"""What the `consume` of several operations shares: outputs taken as a kernel takes them.
+"""Check metadata and slot mappings the way a kernel uses them.
 
-Nothing here looks at the reference: the batch in numbers says what is right.
+The expected result is computed from the batch's numbers; the reference is never used.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from attnproof.harness.cases.batches.tensors import Numbers, numbers
-from attnproof.harness.consumer.diagnosis import owner, position_of, what_is_wrong, who
+from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays
+from attnproof.harness.consumer.diagnosis import (
+    block_owner,
+    describe_mistake,
+    position_of,
+    token_name,
+)
 from attnproof.harness.consumer.tiny_attention import attention
 from attnproof.harness.consumer.visible_keys import (
     CAUSAL,
@@ -26,35 +31,37 @@ from attnproof.harness.model.operation import Outputs, Violation
 
 _TOLERANCE = 1e-9
 _FIELDS = {"lengths": "seq_lens", "blocks": "block_table_tensor"}
-_MIRRORS = ("query_start_loc", "seq_lens")
+"""Metadata field blamed for a mistake in lengths or in blocks."""
+_MIRRORED = ("query_start_loc", "seq_lens")
+"""Fields with a CPU mirror."""
 
 
 class Rows(NamedTuple):
-    """The rows of a batch as a kernel takes them; arrays of integers."""
+    """Rows of a batch as a kernel receives them; int64 arrays."""
 
     starts: np.ndarray
-    """(R + 1,) where each row's queries begin."""
+    """(R + 1,) first query token of each row, then their total."""
     seq_lens: np.ndarray
-    """(R,)"""
+    """(R,) tokens of each sequence."""
     table: np.ndarray
-    """(R, W)"""
+    """(R, W) block ids."""
     causal: bool = True
     max_query_len: int | None = None
     max_seq_len: int | None = None
 
 
 def expected_tokens(batch: Batch) -> ExpectedTokens:
-    """What is right for a case's batch; its arrays are those that the case was laid out with."""
-    return ExpectedTokens(numbers(batch))
+    """Compute the expected tokens of a case's batch from its cached arrays."""
+    return ExpectedTokens(batch_arrays(batch))
 
 
 def expected_tokens_uncached(batch: Batch) -> ExpectedTokens:
-    """What is right for a batch that no case was laid out with."""
-    return ExpectedTokens(Numbers(batch))
+    """Compute the expected tokens of a derived batch, without touching the cached arrays."""
+    return ExpectedTokens(BatchArrays(batch))
 
 
-def array(value: Any) -> np.ndarray:
-    """A tensor, an array or a list as int64."""
+def int64_array(value: Any) -> np.ndarray:
+    """Convert a tensor, an array or a list to an int64 array."""
     found = value.cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
     return found.astype(np.int64)
 
@@ -68,88 +75,91 @@ def metadata_violations(
     chunk: int = 0,
     computed: bool = True,
 ) -> Iterator[Violation]:
-    """Metadata by field in the outputs: what its rows make `tokens` of the batch see.
+    """Check the metadata in the outputs whose field names begin with `prefix`.
 
-    The kernel's queries are `tokens` (default: all), in their order. With `chunk` they
-    must see their chunk of so many positions; `computed`: whether the number of computed
-    tokens must put each token where it is. Mirrors that differ are judged as well.
+    The kernel's queries are `tokens` of the batch (default: all), in their order. With
+    `chunk` each token must see its chunk of that many positions only. `computed` adds a
+    check of num_computed_tokens_cpu. Mirrors are checked if they differ from the device
+    tensors.
     """
     wanted = np.arange(len(expected.requests)) if tokens is None else tokens
-    must = Mask(expected.batch.causal, chunk=chunk) if not chunk else Mask(chunk=chunk)
+    mask = Mask(chunk=chunk) if chunk else Mask(expected.batch.causal)
     for mirror in ("", "_cpu"):
-        starts, seq_lens = (array(outputs[f"{prefix}{name}{mirror}"]) for name in _MIRRORS)
+        starts, seq_lens = (int64_array(outputs[f"{prefix}{name}{mirror}"]) for name in _MIRRORED)
         if mirror and all(
-            np.array_equal(array(outputs[f"{prefix}{name}"]), values)
-            for name, values in zip(_MIRRORS, (starts, seq_lens), strict=True)
+            np.array_equal(int64_array(outputs[f"{prefix}{name}"]), values)
+            for name, values in zip(_MIRRORED, (starts, seq_lens), strict=True)
         ):
             break
         rows = Rows(
             starts,
             seq_lens,
-            array(outputs[f"{prefix}block_table_tensor"]),
+            int64_array(outputs[f"{prefix}block_table_tensor"]),
             outputs[f"{prefix}causal"],
             outputs[f"{prefix}max_query_len"],
             outputs[f"{prefix}max_seq_len"],
         )
-        found = list(row_violations(expected, rows, wanted, must))
-        for breach in found:
-            named = breach.field + mirror if breach.field in _MIRRORS else breach.field
-            yield breach._replace(field=f"{prefix}{named}")
+        found = list(row_violations(expected, rows, wanted, mask))
+        for violation in found:
+            named = violation.field + mirror if violation.field in _MIRRORED else violation.field
+            yield violation._replace(field=f"{prefix}{named}")
         if found:
             return
     if computed:
-        known = array(outputs[f"{prefix}num_computed_tokens_cpu"])
+        known = int64_array(outputs[f"{prefix}num_computed_tokens_cpu"])
         yield from position_violations(expected, rows.starts, known, wanted, chunk, prefix)
 
 
 def row_violations(
     expected: ExpectedTokens, rows: Rows, tokens: np.ndarray, mask: Mask = CAUSAL
 ) -> Iterator[Violation]:
-    """What a kernel would do wrongly with these rows, whose queries are `tokens` of the batch.
+    """Yield the first mistake of a kernel that gets these rows, if any.
 
-    Fields are those of metadata. At most one breach, the first.
+    The rows' queries are `tokens` of the batch. Violations name fields of the metadata.
     """
     lens = np.diff(rows.starts)
     if not len(rows.starts) - 1 == len(rows.seq_lens) == len(rows.table):
         yield Violation("query_start_loc", "has other rows than the lengths and the block table")
         return
-    misplaced = _misplaced(expected, rows.starts, lens, tokens)
-    if misplaced:
-        yield Violation("query_start_loc", *misplaced)
+    mistake = _row_mistake(expected, rows.starts, lens, tokens)
+    if mistake:
+        yield Violation("query_start_loc", *mistake)
         return
     owners = np.repeat(np.arange(len(lens)), lens)
     indices = np.arange(len(owners)) - np.repeat(rows.starts[:-1], lens)
     if rows.max_query_len is not None and (indices >= rows.max_query_len).any():
         token = tokens[int(np.argmax(indices >= rows.max_query_len))]
-        detail = f"{who(expected, token)} is not computed: max_query_len is {rows.max_query_len}"
+        detail = (
+            f"{token_name(expected, token)} is not computed: max_query_len is {rows.max_query_len}"
+        )
         yield Violation("max_query_len", "leaves tokens uncomputed", detail)
         return
-    must = expected.visible_keys(tokens, mask)
+    required = expected.visible_keys(tokens, mask)
     seen = _seen(rows, owners, indices, lens, expected.block_size)
-    for breach in visible_key_violations(expected, must, seen, tokens, mask):
-        cut = breach.field == "seq_lens" and _is_cut(must, seen, rows)
-        yield breach._replace(field="max_seq_len") if cut else breach
+    for violation in visible_key_violations(expected, required, seen, tokens, mask):
+        cut = violation.field == "seq_lens" and _is_cut(required, seen, rows)
+        yield violation._replace(field="max_seq_len") if cut else violation
 
 
-def _misplaced(
+def _row_mistake(
     expected: ExpectedTokens, starts: np.ndarray, lens: np.ndarray, tokens: np.ndarray
 ) -> tuple[str, str] | None:
-    """Tokens that no row computes, or that several do."""
+    """Return kind and detail if the rows do not partition `tokens` by request, else None."""
     if not len(starts) or starts[0] != 0 or (lens < 0).any():
         text = f"its rows begin at {starts.tolist()[:20]}"
         return "does not give each token to one row", f"query_start_loc: {text}"
     if starts[-1] < len(tokens):
         token = tokens[starts[-1]]
-        return "leaves tokens without a row", f"{who(expected, token)} is in no row"
+        return "leaves tokens without a row", f"{token_name(expected, token)} is in no row"
     if starts[-1] > len(tokens):
-        text = f"{starts[-1]} tokens are in rows, {len(tokens)} are anybody's"
-        return "gives a row to nobody's token", text
+        text = f"{starts[-1]} tokens are in rows, expected {len(tokens)}"
+        return "gives rows to more tokens than there are", text
     owners = np.repeat(np.arange(len(lens)), lens)
     requests = expected.requests[tokens]
     mixed = np.flatnonzero((np.diff(owners) == 0) & (np.diff(requests) != 0))
     if len(mixed):
         one, other = tokens[mixed[0]], tokens[mixed[0] + 1]
-        text = f"{who(expected, other)} is in one row with {who(expected, one)}"
+        text = f"{token_name(expected, other)} is in one row with {token_name(expected, one)}"
         return "puts two requests into one row", text
     return None
 
@@ -157,7 +167,11 @@ def _misplaced(
 def _seen(
     rows: Rows, owners: np.ndarray, indices: np.ndarray, lens: np.ndarray, block_size: int
 ) -> VisibleKeys:
-    """Causal to the bottom right: the last query of a row is at the end of its sequence."""
+    """Return the keys that a kernel attends to, by token in row order.
+
+    The causal mask is aligned to the bottom right: a row's last query is the last token of
+    its sequence.
+    """
     ends = rows.seq_lens[owners]
     stop = ends - lens[owners] + indices + 1 if rows.causal else ends
     if rows.max_seq_len is not None:
@@ -168,34 +182,38 @@ def _seen(
 
 def visible_key_violations(
     expected: ExpectedTokens,
-    must: VisibleKeys,
+    required: VisibleKeys,
     seen: VisibleKeys,
     tokens: np.ndarray,
     mask: Mask = CAUSAL,
 ) -> Iterator[Violation]:
-    """The first of `tokens` that does not see what it must, by slots and by attention."""
-    wrong = differing(must, seen)
+    """Yield the first of `tokens` that does not see the required keys, if any.
+
+    Keys are compared by slot, then by the attention over them.
+    """
+    wrong = differing(required, seen)
     if len(wrong):
         index = int(wrong[0])
-        words = what_is_wrong(expected, must, seen, int(tokens[index]), index, mask)
-        yield Violation(_FIELDS[words.about], words.kind, words.detail)
+        mistake = describe_mistake(expected, required, seen, int(tokens[index]), index, mask)
+        yield Violation(_FIELDS[mistake.about], mistake.kind, mistake.detail)
         return
-    ours = attention(must, tokens, expected.live)
+    ours = attention(required, tokens, expected.live)
     theirs = attention(seen, tokens, expected.live)
     if ours is None or theirs is None:
         return
     off = ~(np.abs(ours - theirs) <= _TOLERANCE).all(1)
     if off.any():
         token = tokens[int(np.argmax(off))]
-        detail = f"attention of {who(expected, token)} is not that over the batch"
-        yield Violation("block_table_tensor", "attends to something else", detail)
+        name = token_name(expected, token)
+        detail = f"attention of {name} differs from attention over the required keys"
+        yield Violation("block_table_tensor", "attends to other keys", detail)
 
 
-def _is_cut(must: VisibleKeys, seen: VisibleKeys, rows: Rows) -> bool:
-    """Whether the bound on lengths is what hides keys from the first token that misses some."""
-    index = int(np.argmax(must.stop - must.first != seen.stop - seen.first))
+def _is_cut(required: VisibleKeys, seen: VisibleKeys, rows: Rows) -> bool:
+    """True if max_seq_len hides keys from the first token with a wrong number of keys."""
+    index = int(np.argmax(required.stop - required.first != seen.stop - seen.first))
     bound, length = rows.max_seq_len, int(rows.seq_lens[seen.rows[index]])
-    misses = must.stop[index] - must.first[index] > seen.stop[index] - seen.first[index]
+    misses = required.stop[index] - required.first[index] > seen.stop[index] - seen.first[index]
     return bool(bound is not None and misses and seen.stop[index] == bound < length)
 
 
@@ -207,7 +225,7 @@ def position_violations(
     chunk: int = 0,
     prefix: str = "",
 ) -> Iterator[Violation]:
-    """Tokens that the number of computed tokens puts at another position."""
+    """Yield the first token that the numbers of computed tokens place wrongly, if any."""
     lens = np.diff(starts)
     shift = np.repeat(computed - starts[:-1], lens)
     given = np.arange(len(shift)) + shift
@@ -215,9 +233,8 @@ def position_violations(
     wrong = np.flatnonzero(given != right)
     if len(wrong):
         token = int(tokens[wrong[0]])
-        text = (
-            f"{who(expected, token)} is put at position {given[wrong[0]]}, is at {right[wrong[0]]}"
-        )
+        name, place = token_name(expected, token), given[wrong[0]]
+        text = f"{name} is put at position {place}, must be at {right[wrong[0]]}"
         field = f"{prefix}num_computed_tokens_cpu"
         yield Violation(field, "puts tokens at other positions", text)
 
@@ -230,40 +247,40 @@ def slot_violations(
     tokens: np.ndarray | None = None,
     unwritten: np.ndarray | None = None,
 ) -> Iterator[Violation]:
-    """Each of `tokens` written to its slot, then read through the block table.
+    """Yield the first token that is not written to the slot where it is read, if any.
 
-    `slots` has one entry for each of them (default: all of the batch) and for padding
-    behind them. Those that `unwritten` marks have no slot. At most one breach.
+    `slots` has one entry for each of `tokens` (default: all of the batch), then entries of
+    padding, which must be -1. Tokens marked in `unwritten`, bool, must have no slot (-1).
     """
     wanted = np.arange(len(expected.requests)) if tokens is None else tokens
-    given, right = array(slots), expected.slots[wanted]
+    given, right = int64_array(slots), expected.slots[wanted]
     if unwritten is not None:
         right = np.where(unwritten, -1, right)
     if len(given) < len(right):
-        detail = f"{who(expected, int(wanted[len(given)]))} has no entry"
+        detail = f"{token_name(expected, int(wanted[len(given)]))} has no entry"
         yield Violation(field, "has too few entries", detail)
         return
     wrong = np.flatnonzero(given[: len(right)] != right)
     if len(wrong):
         index = int(wrong[0])
         token, slot, place = int(wanted[index]), int(given[index]), int(right[index])
-        yield Violation(field, *_astray(expected, token, slot, place))
+        yield Violation(field, *_slot_mistake(expected, token, slot, place))
         return
     written = np.flatnonzero(given[len(right) :] != -1)
     if len(written):
         slot = int(given[len(right) + written[0]])
-        detail = f"entry {len(right) + written[0]} is nobody's token and has slot {slot}"
+        detail = f"entry {len(right) + written[0]} is padding and has slot {slot}"
         yield Violation(field, "writes padding to the cache", detail)
 
 
-def _astray(expected: ExpectedTokens, token: int, slot: int, place: int) -> tuple[str, str]:
-    """A token that is not read back from where it is written: whose place that is."""
-    name, block = who(expected, token), slot // expected.block_size
+def _slot_mistake(expected: ExpectedTokens, token: int, slot: int, place: int) -> tuple[str, str]:
+    """Return kind and detail of a token written to `slot` and read from `place`."""
+    name, block = token_name(expected, token), slot // expected.block_size
     if place == -1:
         return "writes a token that has no slot", f"{name} is written to slot {slot}"
     if slot == -1:
         return "leaves a token unwritten", f"{name} is not written, read at slot {place}"
-    told = f"{name} is written to slot {slot} and read at slot {place}"
+    detail = f"{name} is written to slot {slot} and read at slot {place}"
     request = int(expected.requests[token])
     position = position_of(expected, request, slot)
     if position is not None:
@@ -271,8 +288,8 @@ def _astray(expected: ExpectedTokens, token: int, slot: int, place: int) -> tupl
             kind = "overwrites a cached key of its own request"
         else:
             kind = "writes a token where it is not read"
-        return kind, f"{told}, which is position {position}"
-    other = owner(expected, block)
+        return kind, f"{detail}, which is position {position}"
+    other = block_owner(expected, block)
     if other is None:
-        return "writes into a block that no request has", f"{told}, in block {block}"
-    return "overwrites another request's cache", f"{told}, in block {block} of request {other}"
+        return "writes into a block that no request has", f"{detail}, in block {block}"
+    return "overwrites another request's cache", f"{detail}, in block {block} of request {other}"

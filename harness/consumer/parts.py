@@ -1,4 +1,4 @@
-"""A batch taken in two parts, decodes and prefills, each by a kernel of its own."""
+"""Check decodes and prefills of a batch that go to separate kernels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnproof.harness.consumer.batch import Rows, array, row_violations, slot_violations
+from attnproof.harness.consumer.batch import Rows, int64_array, row_violations, slot_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens, Mask
 from attnproof.harness.model.operation import Outputs, Violation
 
@@ -17,10 +17,10 @@ Counts = tuple[int, int, int, int]
 def count_violations(
     expected: ExpectedTokens, counts: Counts, threshold: int, *, uniform: bool = False
 ) -> Iterator[Violation]:
-    """The batch cut at the counts: a decode kernel takes the first rows, the other the rest.
+    """Check a batch that is split at `counts` into rows of decodes, then of prefills.
 
-    Rows before the boundary have at most `threshold` queries, in a uniform batch all as
-    many if they have any; the two parts together see what the batch sees.
+    A decode has at most `threshold` queries. With `uniform` all decodes that have queries
+    have equally many. The tokens of both parts must see the keys that they see in the batch.
     """
     decodes, prefills, decode_tokens, prefill_tokens = counts
     lens = np.diff(expected.starts)
@@ -45,19 +45,15 @@ def count_violations(
     )
     for field, first, stop, begin, end in parts:
         tokens = np.arange(begin, max(begin, min(end, total)))
-        for breach in row_violations(
-            expected, _part(expected, first, stop), tokens, _mask(expected)
+        for violation in row_violations(
+            expected, _part(expected, first, stop), tokens, Mask(expected.batch.causal)
         ):
-            yield breach._replace(field=field)
+            yield violation._replace(field=field)
             return
 
 
-def _mask(expected: ExpectedTokens) -> Mask:
-    return Mask(expected.batch.causal)
-
-
 def _part(expected: ExpectedTokens, first: int, stop: int) -> Rows:
-    """Rows [first, stop) of the batch, rebased as a view of them is."""
+    """Return rows [first, stop) of the batch with offsets from 0, as a view has them."""
     starts = expected.starts[first : stop + 1]
     seq_lens = expected.computed + np.diff(expected.starts)
     rows = slice(first, stop)
@@ -69,18 +65,18 @@ def _part(expected: ExpectedTokens, first: int, stop: int) -> Rows:
 def view_violations(
     expected: ExpectedTokens, outputs: Outputs, prefix: str, begin: int, end: int
 ) -> Iterator[Violation]:
-    """A view of tokens [begin, end) by its fields: what its rows see, where its tokens go.
+    """Check rows and slots of a view of tokens [begin, end).
 
-    Entries behind the batch's last token are padding, which no row has.
+    Tokens at or beyond the batch's last one are padding and in no row.
     """
     tokens = np.arange(begin, max(begin, min(end, len(expected.requests))))
     bounds = outputs[f"{prefix}.bounds"].values
-    starts, seq_lens, table = (array(outputs[f"{prefix}.{name}"]) for name in _VIEWED)
+    starts, seq_lens, table = (int64_array(outputs[f"{prefix}.{name}"]) for name in _VIEWED)
     rows = Rows(starts, seq_lens, table, True, bounds["max_query_len"], bounds["max_seq_len"])
-    for breach in row_violations(expected, rows, tokens):
-        field = _NAMES.get(str(breach.field), str(breach.field))
-        yield breach._replace(field=f"{prefix}.{field}")
-    slots = array(outputs[f"{prefix}.slot_mapping"])[: end - begin]
+    for violation in row_violations(expected, rows, tokens):
+        field = _NAMES.get(str(violation.field), str(violation.field))
+        yield violation._replace(field=f"{prefix}.{field}")
+    slots = int64_array(outputs[f"{prefix}.slot_mapping"])[: end - begin]
     yield from slot_violations(expected, slots, f"{prefix}.slot_mapping", tokens=tokens)
 
 

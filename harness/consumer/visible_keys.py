@@ -1,8 +1,9 @@
-"""What each query token sees: a range of its block-table row, as a set of cache slots.
+"""Keys that query tokens attend to: per token, a range of one block-table row.
 
-Two layouts of a batch are the same if each token's set is, whatever rows, offsets and
-lengths they are made of. Sets are compared by block ids, which is exact and costs a
-comparison a block; only where that does not settle it are they compared slot by slot.
+Two layouts of a batch are equivalent if every token sees the same set of cache slots,
+whatever rows, offsets and lengths they use. The sets are compared by block ids first,
+which is exact and costs one comparison per block, and slot by slot only if that
+comparison is inconclusive.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attnproof.harness.cases.batches.tensors import Numbers
+from attnproof.harness.cases.batches.tensors import BatchArrays
 
 BEYOND = -(2**40)
-"""Stands for the slot of a position behind the last column of its row."""
+"""Placeholder slot of a position beyond the last column of its row."""
 
 
 class Mask(NamedTuple):
-    """Which positions of its sequence a token may see."""
+    """Positions of its sequence that a token may see."""
 
     causal: bool = True
     window: int = 0
-    """Keys, the token's own among them; 0 for no window."""
+    """Number of keys, the token's own included; 0 for no window."""
     chunk: int = 0
-    """Positions of a chunk, beyond which nothing is seen; 0 for no chunks."""
+    """Positions per chunk, keys of other chunks being hidden; 0 for no chunks."""
 
     def first(self, positions: np.ndarray) -> np.ndarray:
-        """The first position that a token at each of `positions` sees."""
+        """Return the first position visible from each of `positions`."""
         first = np.zeros_like(positions)
         if self.window:
             first = np.maximum(first, positions - self.window + 1)
@@ -40,26 +41,28 @@ CAUSAL = Mask()
 
 
 class VisibleKeys(NamedTuple):
-    """What some tokens see: positions [first, stop) of a row of the block table each."""
+    """Keys that some tokens see: for each token positions [first, stop) of one row."""
 
     rows: np.ndarray
+    """(n,) block-table row of each token."""
     first: np.ndarray
+    """(n,) first visible position."""
     stop: np.ndarray
-    """At least `first`."""
+    """(n,) end of the visible positions, at least `first`."""
     table: np.ndarray
-    """(R, W) int64 block ids"""
+    """(R, W) int64 block ids."""
     block_size: int
 
     def slots(self, token: int) -> np.ndarray:
-        """Cache slots of the keys that one token sees, in order."""
+        """Return the cache slots of the keys that one token sees, by position."""
         positions = np.arange(self.first[token], self.stop[token])
         return self._slots(np.full(len(positions), self.rows[token]), positions)
 
     def keys(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """All keys of the rows in use up to the last that is seen.
+        """Return all keys of the rows in use, up to the last visible one of each row.
 
-        Returned are the number of each token's row among these, and of each key its
-        row's number, its position and its slot.
+        The rows in use are numbered from 0. The arrays hold the row number of each token,
+        then the row number, position and slot of each key.
         """
         used, number = np.unique(self.rows, return_inverse=True)
         lengths = np.zeros(len(used), np.int64)
@@ -77,9 +80,9 @@ class VisibleKeys(NamedTuple):
 
 
 class ExpectedTokens:
-    """The batch in numbers, token by token: whose it is, at which position, in which slot."""
+    """Request, position and cache slot of every query token, computed from the batch."""
 
-    def __init__(self, made: Numbers) -> None:
+    def __init__(self, made: BatchArrays) -> None:
         self.batch = made.batch
         self.block_size = made.batch.block_size
         offsets = made.query_start_loc.astype(np.int64)
@@ -87,65 +90,66 @@ class ExpectedTokens:
         self.starts = offsets
         self.requests = np.repeat(np.arange(len(lens)), lens)
         self.indices = np.arange(len(self.requests)) - np.repeat(offsets[:-1], lens)
-        """Number of each token within its request's query."""
+        """Index of each token within its request's query."""
         self.computed = made.num_computed_tokens.astype(np.int64)
         self.positions = self.computed[self.requests] + self.indices
         self.table = made.block_table.astype(np.int64)
         self.live = np.unique(self.table[~made.stale_blocks])
-        """Ids of all blocks that some request has."""
+        """Ids of all blocks that belong to a request, ascending."""
         columns, places = np.divmod(self.positions, self.block_size)
         self.slots = self.table[self.requests, columns] * self.block_size + places
-        """Where each token's own key lies."""
+        """Cache slot of each token's own key."""
 
     def visible_keys(self, tokens: np.ndarray, mask: Mask) -> VisibleKeys:
-        """What these tokens, in ascending order, must see.
+        """Return the keys that `tokens`, in ascending order, must see under the mask.
 
-        Without a causal mask all that their request has when the last of them is there:
-        what a later micro-batch computes is not in the cache yet.
+        Without a causal mask each token sees its request's keys up to the last of
+        `tokens`.
         """
         rows, positions = self.requests[tokens], self.positions[tokens]
         stop = positions + 1
         if not mask.causal:
+            # Keys of a later micro-batch are not in the cache yet.
             last = np.searchsorted(rows, rows, side="right") - 1
             stop = stop[last]
         return VisibleKeys(rows, mask.first(positions), stop, self.table, self.block_size)
 
 
-def differing(must: VisibleKeys, seen: VisibleKeys) -> np.ndarray:
-    """The tokens, in order, that do not see exactly what they must."""
-    if _same_blocks(must, seen):
+def differing(required: VisibleKeys, seen: VisibleKeys) -> np.ndarray:
+    """Return the indices of the tokens that do not see exactly the required keys."""
+    if _same_blocks(required, seen):
         return np.zeros(0, np.int64)
-    counts = (must.stop - must.first) != (seen.stop - seen.first)
-    return np.flatnonzero(counts | (_fingerprints(must) != _fingerprints(seen)))
+    counts = (required.stop - required.first) != (seen.stop - seen.first)
+    return np.flatnonzero(counts | (_fingerprints(required) != _fingerprints(seen)))
 
 
-def _same_blocks(must: VisibleKeys, seen: VisibleKeys) -> bool:
-    """Whether both see the same positions of the same blocks in the same order."""
-    shift = must.first - seen.first
-    if (must.stop - seen.stop != shift).any() or (shift % must.block_size).any():
+def _same_blocks(required: VisibleKeys, seen: VisibleKeys) -> bool:
+    """True if both see the same places of the same blocks in the same order."""
+    shift = required.first - seen.first
+    if (required.stop - seen.stop != shift).any() or (shift % required.block_size).any():
         return False
-    some = must.stop > must.first
+    some = required.stop > required.first
     if not some.any():
         return True
-    kind = np.stack([must.rows[some], seen.rows[some], shift[some]])
-    # Runs of tokens that share rows and shift see parts of one range.
+    kind = np.stack([required.rows[some], seen.rows[some], shift[some]])
+    # Consecutive tokens with equal rows and shift see parts of one range: compare it once.
     starts = np.flatnonzero(np.r_[True, (kind[:, 1:] != kind[:, :-1]).any(0)])
     ours, theirs, shift = kind[:, starts]
-    first = np.minimum.reduceat(must.first[some], starts) // must.block_size
-    last = (np.maximum.reduceat(must.stop[some], starts) - 1) // must.block_size
+    first = np.minimum.reduceat(required.first[some], starts) // required.block_size
+    last = (np.maximum.reduceat(required.stop[some], starts) - 1) // required.block_size
     counts = last - first + 1
     run = np.repeat(np.arange(len(starts)), counts)
     columns = np.arange(len(run)) + np.repeat(first - (np.cumsum(counts) - counts), counts)
-    others = columns - (shift // must.block_size)[run]
+    others = columns - (shift // required.block_size)[run]
     if others.max() >= seen.table.shape[1]:
         return False
-    return bool((must.table[ours[run], columns] == seen.table[theirs[run], others]).all())
+    return bool((required.table[ours[run], columns] == seen.table[theirs[run], others]).all())
 
 
 def _fingerprints(visible: VisibleKeys) -> np.ndarray:
-    """A number for each token's set of slots: the sum of their hashes.
+    """Return for each token the sum of its slots' hashes, (n,) uint64.
 
-    Two sets that differ have the same one with a probability of 2**-64.
+    Different sets have equal sums with a probability of 2**-64.
     """
     number, rows, _, slots = visible.keys()
     sums = np.zeros(len(slots) + 1, np.uint64)
@@ -156,7 +160,7 @@ def _fingerprints(visible: VisibleKeys) -> np.ndarray:
 
 
 def scrambled(numbers: np.ndarray) -> np.ndarray:
-    """64 bits that look random, the same for equal integers (the finaliser of splitmix64)."""
+    """Hash each integer to 64 bits (the finaliser of splitmix64)."""
     bits = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -9,22 +9,22 @@ from typing import Any, Literal
 import msgspec
 
 Dtype = Literal["int32", "int64", "int64 offsets", "int64 lengths", "int64 computed"]
-"""All offsets and lengths alike, or one of the three wider than the others."""
+"""Dtype of offsets and lengths; "int64 offsets" means int64 offsets, all else int32."""
 Origin = Literal["fuzz", "boundary", "trace", "corpus", "recorded"]
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A consistent batch, said in numbers: tensors are made from it (`cases.batches.tensors`).
+    """A consistent batch as numbers, from which `cases.batches.tensors` makes tensors.
 
     Requests are given in row order. `blocks[r]` holds exactly the live block ids of
-    request r, `ceil((computed + query) / block_size)` of them; whatever a real engine
-    would have left behind them is made by the harness as stale garbage.
+    request r, `ceil((computed + query) / block_size)` of them. Entries beyond them are stale
+    and get a poison pattern when the tensors are made.
     """
 
     block_size: int
     """Tokens per KV-cache block."""
     query_lens: tuple[int, ...]
-    """Query tokens of each request in this step."""
+    """Query tokens of each request in this engine step."""
     computed_lens: tuple[int, ...]
     """Tokens of each request already in the cache."""
     blocks: tuple[tuple[int, ...], ...]
@@ -38,35 +38,35 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     spare_slots: int = 0
     """Entries of slot_mapping beyond num_actual_tokens, all stale."""
     dtype: Dtype = "int32"
-    """Of offsets and lengths."""
+    """Dtype of offsets and lengths."""
     strided: bool = False
-    """Whether the tensors are non-contiguous views."""
+    """True if the tensors are non-contiguous views."""
     query_slack: int = 0
-    """How far max_query_len lies above the longest query."""
+    """Difference of max_query_len and the longest query, in tokens."""
     seq_slack: int = 0
-    """How far max_seq_len lies above the longest sequence."""
+    """Difference of max_seq_len and the longest sequence, in tokens."""
     causal: bool = True
     logits_indices: tuple[int, ...] | None = None
     """Token indices whose logits are sampled, ascending."""
     logits_padding: int = 0
-    """Stale entries behind logits_indices."""
+    """Stale entries after logits_indices."""
     num_logits: int | None = None
-    """Number of sampled tokens of a batch that carries no logits indices."""
+    """Number of sampled tokens of a batch without logits indices."""
     encoder_seq_lens: tuple[int, ...] | None = None
-    """Encoder tokens of each request and padded row."""
+    """Encoder tokens of each request, padded rows included."""
     dcp_local_seq_lens: tuple[int, ...] | None = None
-    """This rank's share of each sequence, padded rows too."""
+    """This rank's share of each sequence in tokens, padded rows included."""
     subclassed: bool = False
-    """Whether the metadata is of a subclass with fields of its own (`cases.batches.subclass`)."""
+    """True if the metadata's class is the subclass of `cases.batches.subclass`."""
 
     @property
     def num_requests(self) -> int:
-        """Rows, padded ones not counted."""
+        """Number of requests, without padded rows."""
         return len(self.query_lens)
 
     @property
     def num_tokens(self) -> int:
-        """Query tokens, padded ones not counted."""
+        """Number of query tokens, without padding."""
         return sum(self.query_lens)
 
 
@@ -77,31 +77,31 @@ class Case(
     omit_defaults=True,
     dict=True,
 ):
-    """One input of one operation: a batch, the other arguments, and what was spoilt."""
+    """One input of one operation: a batch, the other arguments and at most one fault."""
 
     operation: str
     """Name of the operation in SPEC.md."""
     batch: Batch | None = None
     params: dict[str, Any] = {}
-    """The other arguments by name: JSON values."""
+    """Other arguments by name, as JSON values."""
     fault: str = ""
-    """Name of the operation's fault that makes the input malformed, "" for good input."""
+    """Name of the operation's fault that makes the input malformed, "" for valid input."""
 
     @cached_property
     def id(self) -> str:
-        """Twelve hexadecimal digits, the hash of the content."""
+        """Hash of the content, twelve hexadecimal digits."""
         return hashlib.blake2b(encode(self), digest_size=6).hexdigest()
 
     @property
     def num_requests(self) -> int:
-        """Requests of the batch, or of arguments that describe some."""
+        """Number of requests of the batch, or of the arguments that describe requests."""
         if self.batch is not None:
             return self.batch.num_requests
         return 1 if self._range is not None else len(self.params.get("query_lens", ()))
 
     @property
     def num_tokens(self) -> int:
-        """Query tokens of the batch, or of arguments that describe some."""
+        """Number of query tokens of the batch, or of the arguments that describe requests."""
         if self.batch is not None:
             return self.batch.num_tokens
         if self._range is not None:
@@ -110,12 +110,12 @@ class Case(
 
     @property
     def num_steps(self) -> int:
-        """Steps of a sequence, 0 for anything else."""
+        """Number of steps of a sequence, 0 for any other operation."""
         return len(self.params.get("steps", ()))
 
     @property
     def _range(self) -> tuple[int, int] | None:
-        """First and last position of an operation on one sequence."""
+        """Positions [first, last) of an operation on one sequence, None for any other."""
         for first, last in (("context_len", "seq_len"), ("range_start", "range_end")):
             if last in self.params:
                 return self.params.get(first, 0), self.params[last]
@@ -123,7 +123,7 @@ class Case(
 
 
 class Sourced(msgspec.Struct, frozen=True):
-    """A case and where it came from."""
+    """A case and its origin."""
 
     case: Case
     origin: Origin
@@ -135,10 +135,10 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def encode(case: Case) -> bytes:
-    """The case as canonical JSON: equal cases give equal bytes."""
+    """Encode a case as canonical JSON: equal cases give equal bytes."""
     return _encoder.encode(case)
 
 
 def decode(data: bytes | str) -> Case:
-    """The case that `encode` wrote (msgspec.ValidationError for anything else)."""
+    """Decode the JSON that `encode` writes; raise msgspec.ValidationError for other JSON."""
     return msgspec.json.decode(data, type=Case)

@@ -38,7 +38,7 @@ def _judge_fault(trial: Trial, made: Attempt) -> Iterator[Failure]:
     name, fault = trial.case.fault, trial.operation.inputs.faults[trial.case.fault]
     yield from _documented(name, fault, made)
     yield from modified_inputs(made, NAME, after_error=made.error is not None)
-    for intrusion in made.call.arena.intrusions() if made.call.arena else ():
+    for intrusion in made.call.arena.unexpected_writes() if made.call.arena else ():
         if not intrusion.inside:
             text = f"a word beside {intrusion.name} was overwritten"
             yield _failure("stray write before the error", name, fault, "no write", text)

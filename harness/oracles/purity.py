@@ -44,7 +44,7 @@ def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) ->
     """Tensors and Python objects that are not as they were; an error leaves buffers alone too."""
     call = made.call
     written = frozenset() if after_error else call.written
-    for intrusion in call.arena.intrusions(written) if call.arena else ():
+    for intrusion in call.arena.unexpected_writes(written) if call.arena else ():
         if intrusion.inside:
             place = call.places.get(intrusion.name, Place(intrusion.name))
             where = f"{intrusion.name} (word {intrusion.word})"

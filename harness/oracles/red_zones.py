@@ -22,7 +22,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
     """Guard words around inputs, `out=` buffers and the candidate's own allocations."""
     for made in (trial.first, trial.poisoned):
         call = made.call
-        for intrusion in call.arena.intrusions(call.written) if call.arena else ():
+        for intrusion in call.arena.unexpected_writes(call.written) if call.arena else ():
             if not intrusion.inside:
                 yield Failure(
                     oracle=NAME,

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attnproof.harness.cases.steps.workloads import Timed, Trace, synthetic, traced
+from attnproof.harness.cases.steps.workloads import (
+    TimedBatch,
+    TraceSteps,
+    synthetic_batches,
+    trace_steps,
+)
 from attnproof.harness.cases.traces.formats import TraceError
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Sourced
@@ -223,21 +228,21 @@ def prepare(
     return Timekeeper(options, operations, same, peer, cases, steps)
 
 
-def workloads(traces: Sequence[Trace], seed: int) -> list[Timed]:
+def workloads(traces: Sequence[TraceSteps], seed: int) -> list[TimedBatch]:
     """What every operation is timed on: drawn batches and a few steps of each trace."""
-    batches = list(synthetic(seed))
+    batches = list(synthetic_batches(seed))
     for trace in traces:
         apart = max(1, len(trace.steps) // _STEPS_AS_WORKLOADS)
         batches += trace.steps[::apart][:_STEPS_AS_WORKLOADS]
     return batches
 
 
-def _traces(options: BenchOptions) -> list[Trace]:
+def _traces(options: BenchOptions) -> list[TraceSteps]:
     if not options.steps:
         return []
     paths: list[Path | None] = [*options.traces] or [None]
     try:
-        return [traced(path, options.steps, options.seed) for path in paths]
+        return [trace_steps(path, options.steps, options.seed) for path in paths]
     except TraceError as error:
         raise UsageError(str(error)) from None
 

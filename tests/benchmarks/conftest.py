@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from attnproof.harness.cases.steps.workloads import traced
+from attnproof.harness.cases.steps.workloads import trace_steps
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.operations import ALL
@@ -106,7 +106,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _parameters(entrants: Field) -> Iterator[Any]:
     operations = [operation for operation in ALL.values() if not why_never(operation)]
-    trace = traced(None, BenchOptions.steps, BenchOptions.seed)
+    trace = trace_steps(None, BenchOptions.steps, BenchOptions.seed)
     for timed in timed_cases(operations, workloads([trace], BenchOptions.seed)):
         for name, contestant in reversed(entrants.contestants.items()):
             offers = timed.operation.name in contestant.worker.offers

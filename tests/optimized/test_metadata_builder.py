@@ -13,7 +13,7 @@ import torch
 from attnproof import optimized, reference
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.engines.script_v0 import input_builder
-from attnproof.harness.cases.engines.v0 import MetadataV0, Runner, Step, lengths, seq_groups
+from attnproof.harness.cases.engines.v0 import MetadataV0, Runner, Step, build_lengths, seq_groups
 
 
 def _built(package, groups, arguments, **changes):
@@ -34,7 +34,7 @@ def test_equal_metadata(seed, chunked, window):
     computed = [random.choice((0, 1, 7, 64)) for _ in query_lens]
     batch = make_batch(query_lens, computed, random.choice((1, 2, 16)), order="shuffled")
     step = Step(chunked=chunked, window=window, hits=(0, 2), images=(1, 3), together=2)
-    groups, (seq_lens, new) = seq_groups(batch, step), lengths(batch, step)
+    groups, (seq_lens, new) = seq_groups(batch, step), build_lengths(batch, step)
     changes = {"sliding_window": window or None, "block_size": batch.block_size}
     changes["chunked_prefill_enabled"] = chunked
     arguments = (seq_lens, new, -1, sum(new))
@@ -51,7 +51,7 @@ def test_equal_metadata(seed, chunked, window):
 def test_the_tensors_of_a_batch_lie_apart():
     batch = make_batch([1] * 5, [3] * 5, 2)
     step = Step()
-    seq_lens, new = lengths(batch, step)
+    seq_lens, new = build_lengths(batch, step)
     made = _built(optimized, seq_groups(batch, step), (seq_lens, new, -1, 5))
     names = ("seq_lens_tensor", "query_start_loc", "seq_start_loc", "context_lens_tensor")
     tensors = [*(getattr(made, name) for name in names), made.block_tables]
@@ -66,7 +66,7 @@ def test_the_tensors_of_a_batch_lie_apart():
 def test_nothing_synchronises(pad_size):
     batch = make_batch([1] * 5, [3] * 5, 2)
     step = Step(pad_size=pad_size)
-    seq_lens, new = lengths(batch, step)
+    seq_lens, new = build_lengths(batch, step)
     tables = np.zeros((8, 4), dtype=np.int32)
     runner = Runner(torch.device("cuda"), tables, pin_memory=True)
     arguments = (seq_groups(batch, step), (seq_lens, new, pad_size, len(seq_lens)))

@@ -1,1 +1,1 @@
-"""Batches in numbers, drawn by Hypothesis and laid out as tensors."""
+"""Batches as numbers: drawn by Hypothesis, laid out as tensors."""

@@ -1,9 +1,8 @@
-"""Hypothesis strategies for consistent batches (DESIGN.md, Cases).
+"""Hypothesis strategies for consistent batches.
 
-Slots follow from block tables and tables from lengths, so what is drawn is only what
-an engine decides: who runs, how far each has come, which blocks it was given, and how
-the batch is padded and laid out. Everything shrinks towards few requests, few
-tokens, ascending blocks and a plain layout.
+Only the decisions of an engine are drawn: the requests, their computed tokens and blocks,
+padding and layout. Block tables follow from lengths, slots from block tables. Batches
+shrink towards few requests, few tokens, ascending blocks and a plain layout.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from attnproof.harness.model.case import Batch
 BLOCK_SIZES = (2, 1, 4, 16, 3, 8, 32, 64, 128, 256)
 HIGHEST_BLOCK = 2**31 - 1
 
-_PLAIN: dict[str, Any] = {}
 _LAYOUTS: tuple[dict[str, Any], ...] = (
-    _PLAIN,
+    {},
     {"spare_columns": 1},
     {"padded_requests": 1},
     {"padded_tokens": 2},
@@ -47,10 +45,11 @@ def block_lists(
     order: str = "ascending",
     shared: bool = False,
 ) -> tuple[tuple[int, ...], ...]:
-    """Live blocks of each request: unique ids, fully computed prefixes shared if asked.
+    """Make the live blocks of each request, unique ids from `first` on.
 
-    `first` is the lowest id; with order "descending" or "shuffled" the ids are
-    permuted (the same way for the same sizes).
+    `order` is "ascending", "descending" or "shuffled" (the same way for the same sizes). With
+    `shared` each request takes over the first request's leading blocks, as many as both have
+    fully computed.
     """
     counts = [-(-length // block_size) for length in seq_lens]
     ids = list(range(first, first + sum(counts)))
@@ -69,7 +68,7 @@ def block_lists(
 
 
 def make_batch(query_lens: list[int], computed: list[int], block_size: int, **fields: Any) -> Batch:
-    """A batch with ascending blocks (or as `first`, `order`, `shared` say)."""
+    """Make a batch; `first`, `order` and `shared` go to `block_lists`, other fields to Batch."""
     seq_lens = [q + c for q, c in zip(query_lens, computed, strict=True)]
     blocks = {key: fields.pop(key) for key in ("first", "order", "shared") if key in fields}
     return Batch(
@@ -81,19 +80,19 @@ def make_batch(query_lens: list[int], computed: list[int], block_size: int, **fi
     )
 
 
-# Strategies are made once: Hypothesis validates each new one, which costs more than a draw.
+# Strategies are built once: Hypothesis validates each new one, which costs more than a draw.
 _BLOCK_SIZE = st.sampled_from(BLOCK_SIZES)
 _KIND = st.sampled_from(_KINDS)
 _LAYOUT = st.sampled_from(_LAYOUTS)
 _ORDER = st.sampled_from(("ascending", "descending", "shuffled", "shared", "high"))
-_WHICH_EXTRAS = st.integers(0, 31)
+_EXTRAS_BITS = st.integers(0, 31)
 
 
 @cache
 def batches(
     *, max_requests: int = 6, min_requests: int = 0, extras: bool = False
 ) -> st.SearchStrategy[Batch]:
-    """Consistent batches; with `extras` the optional fields and the class are drawn too."""
+    """Return a strategy for consistent batches; `extras` adds optional fields and a subclass."""
     return _batches(max_requests, min_requests, extras)
 
 
@@ -127,7 +126,7 @@ def _requests(
 
 
 def _request(kind: str, block_size: int) -> st.SearchStrategy[tuple[int, int]]:
-    """Query and computed tokens of one request."""
+    """Return a strategy for the query and computed tokens of one request."""
     some = st.integers(0, 40)
     edges = st.sampled_from([block_size - 1, block_size, block_size + 1, 2 * block_size])
     lengths = some | edges
@@ -146,15 +145,16 @@ def _request(kind: str, block_size: int) -> st.SearchStrategy[tuple[int, int]]:
 
 @cache
 def token_sets(tokens: int) -> st.SearchStrategy[set[int]]:
-    """A few of the token indices 0 to `tokens` - 1."""
+    """Return a strategy for up to four token indices below `tokens`."""
     return st.sets(st.integers(0, tokens - 1), max_size=4)
 
 
 def _extras(
     draw: st.DrawFn, tokens: int, query_lens: list[int], computed: list[int], rows: int
 ) -> dict[str, Any]:
+    """Draw optional fields of a batch; each bit of one integer selects a group of fields."""
     fields: dict[str, Any] = {}
-    which = draw(_WHICH_EXTRAS)
+    which = draw(_EXTRAS_BITS)
     if which & 1:
         fields["causal"] = False
         fields["encoder_seq_lens"] = tuple(3 + 2 * row for row in range(rows))

@@ -1,7 +1,7 @@
-"""Metadata of a subclass, as backends and later versions have it: fields that no operation knows.
+"""A metadata subclass with additional fields, as backends and later engine versions have it.
 
-Of each way in which a field can be declared there is one, with values that no other
-field has, so that a field which is lost, or left where it was, shows.
+There is one field for each kind of declaration. No two fields share a value, so a field
+that an operation drops or does not slice is detected.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from attnproof.reference.shared import CommonAttentionMetadata
 
 LABEL = "of the whole batch"
 _REQUEST, _REQUEST_CPU, _TOKEN, _MARK = 1 << 20, 1 << 21, 1 << 22, 1 << 23
-"""Where the values of each field begin."""
+"""First value of each field."""
 
 
 @cache
 def subclass_of(base: type[Any]) -> type[Any]:
-    """A subclass of the metadata class with a field of each declaration."""
+    """Make a subclass of a metadata class with one field for each kind of declaration."""
 
     @dataclass
     class SubclassedMetadata(base):  # type: ignore[misc]
-        """A backend's own metadata."""
+        """Metadata with additional fields."""
 
         request_tags: torch.Tensor | None = field(default=None, metadata=aligned("request"))
         """(R, 2) int32 on the batch's device."""
         request_tags_cpu: torch.Tensor | None = field(default=None, metadata=aligned("request"))
         """(R,) int64 on the CPU."""
         token_tags: torch.Tensor | None = field(default=None, metadata=aligned("token"))
-        """One int64 a token on the batch's device, stale ones behind them."""
+        """(T,) int64 on the batch's device, then stale entries."""
         request_marks: tuple[int, ...] | None = field(default=None, metadata=aligned("request"))
-        """(R,) Python ints: what is sliced need not be a tensor."""
+        """(R,) Python ints: a field to slice need not be a tensor."""
         label: str = ""
-        """Kept as it is."""
+        """Value of the whole batch, kept unchanged by every operation."""
 
     return SubclassedMetadata
 
@@ -52,12 +52,12 @@ TOKEN_FIELDS = ("token_tags",)
 
 
 def plain_fields(num_reqs: int) -> dict[str, Any]:
-    """The subclass's fields that hold no tensor."""
+    """Return the values of the subclass's fields that hold no tensor."""
     return {"request_marks": tuple(range(_MARK, _MARK + num_reqs)), "label": LABEL}
 
 
 def pieces(num_reqs: int, num_tokens: int, spare: int, stale: int, step: int) -> Iterator[Piece]:
-    """The subclass's tensors, to be laid out; padded rows and tokens have values too."""
+    """Yield the subclass's tensors as pieces of an arena, values of padding included."""
     rows, tokens = np.arange(num_reqs), np.arange(num_tokens, dtype=np.int64)
     pairs = np.stack([2 * rows, 2 * rows + 1], axis=1) + _REQUEST
     entries = np.concatenate([_TOKEN + tokens, np.full(spare, stale, dtype=np.int64)])

@@ -1,8 +1,8 @@
-"""From the numbers of a `Batch` to the tensors of a `CommonAttentionMetadata`.
+"""Convert a `Batch` to the tensors of a `CommonAttentionMetadata`.
 
-Everything that SPEC.md rule 0.4 calls stale is filled with a pattern that the caller
-chooses: block-table columns behind a sequence, spare rows and slots, spare logits
-indices. A correct operation gives the same result whatever the pattern.
+Stale places (SPEC.md rule 0.4) are poisoned with a pattern that the caller chooses:
+block-table columns beyond a sequence, spare slots, spare logits indices. The result of a
+correct operation does not depend on the pattern.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from attnproof.reference.shared import CommonAttentionMetadata
 _MIRRORED = ("query_start_loc", "seq_lens")
 
 
-class Numbers:
-    """The arrays of a batch, stale places marked; made once, laid out once per pattern."""
+class BatchArrays:
+    """Arrays of a batch, made once and laid out once per poison pattern."""
 
     def __init__(self, batch: Batch) -> None:
         padding = [0] * batch.padded_requests
@@ -42,13 +42,13 @@ class Numbers:
         self.slot_mapping = _slots(batch, self.num_actual_tokens)
 
     def block_table_with(self, stale: int) -> np.ndarray:
-        """(R, W) int32 block table with `stale` in every stale place."""
+        """Return the (R, W) int32 block table with `stale` in every stale place."""
         table = self.block_table.copy()
         table[self.stale_blocks] = stale
         return table
 
     def pieces(self, stale: int) -> list[Piece]:
-        """Every tensor of the metadata, to be laid out in an arena."""
+        """Return every tensor of the metadata as a piece of an arena."""
         batch = self.batch
         step = 2 if batch.strided else 1
         slots = np.concatenate([self.slot_mapping, np.full(batch.spare_slots, stale)])
@@ -85,7 +85,7 @@ def _dtype(batch: Batch, what: str) -> np.dtype:
 
 
 def table_piece(name: str, table: np.ndarray, step: int) -> Piece:
-    """A block table whose rows are longer in memory than it is wide, as engines have them."""
+    """Return a block table as a piece whose rows are longer in memory than the table is wide."""
     return Piece(name, table, on_cpu=False, strides=(step * table.shape[1] + 3, step))
 
 
@@ -115,19 +115,17 @@ def _slots(batch: Batch, num_actual_tokens: int) -> np.ndarray:
     return slots
 
 
-_latest: dict[int, tuple[Batch, Numbers]] = {}
+_latest: dict[int, tuple[Batch, BatchArrays]] = {}
 
 
-def numbers(batch: Batch, pattern: int = 0) -> Numbers:
-    """The arrays of `batch`; the latest are kept, as each case is laid out several times.
-
-    With pattern 1 the live blocks have other ids, so that an answer that was kept for
-    a batch of the same shape is wrong.
-    """
+def batch_arrays(batch: Batch, pattern: int = 0) -> BatchArrays:
+    """Return the arrays of `batch`; with pattern 1 its live blocks have other ids."""
+    # Each case is laid out several times, hence the cache of the latest batch. Other block
+    # ids make the result wrong that a candidate kept for a batch of the same shape.
     latest = _latest.get(pattern)
     if latest is None or latest[0] is not batch:
         other = msgspec.structs.replace(batch, blocks=_other_ids(batch)) if pattern else batch
-        latest = _latest[pattern] = (batch, Numbers(other))
+        latest = _latest[pattern] = (batch, BatchArrays(other))
     return latest[1]
 
 
@@ -141,12 +139,12 @@ def lay_out(
     device: str = "cpu",
     more: Iterable[Piece] = (),
 ) -> tuple[CommonAttentionMetadata, Arena]:
-    """The batch as metadata on `device`, its stale places filled with pattern 0 or 1.
+    """Lay out a batch as metadata on `device`, poisoned with pattern 0 or 1.
 
-    The arena has the pieces in `more` too. Pattern 1 also gives the live blocks other
-    ids. Where the batch says so it is of a subclass with more fields.
+    The arena also holds the pieces in `more`. Pattern 1 gives the live blocks other ids.
+    The metadata's class is the subclass if the batch is `subclassed`.
     """
-    made = numbers(batch, pattern)
+    made = batch_arrays(batch, pattern)
     stale = STALE_PATTERNS[pattern]
     arena = Arena([*made.pieces(stale), *more], stale, device)
     tensors: dict[str, Any] = dict(arena.tensors)

@@ -1,1 +1,1 @@
-"""Stand-ins for the objects of an engine that operations read."""
+"""Stand-ins for the engine objects that operations read."""

@@ -1,8 +1,8 @@
-"""A small attention backend as engines have them, made from numbers: every way to hold metadata.
+"""A small attention backend whose metadata class is generated in every form.
 
-A class factory must find what a metadata class holds by looking at it. So the classes
-made here differ in form (dataclass, frozen, slots, plain) and in how each of their
-fields gets its value, and no field is called like one of a real backend.
+A class factory has to discover the fields of a metadata class. The classes made here
+differ in form (dataclass, frozen, slots, plain) and in how each field gets its value. No
+field has the name of a real backend's field.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from attnproof.reference.shared import (
 DATACLASS, FROZEN, SLOTS, PLAIN, PLAIN_SLOTS = range(5)
 """Forms of a metadata class; the first three are dataclasses."""
 REQUIRED, DEFAULT, FACTORY, KEYWORD, COMPUTED, ATTACHED = range(6)
-"""How a field gets its value: from the caller, by default (two ways), by keyword only, in
-`__post_init__`, or set on the instance after it was made."""
+"""Kinds of fields, by the source of the value: a required argument, a default, a default
+factory, a keyword-only argument, `__post_init__`, or an assignment after construction."""
 BATCH_FIELDS = ("num_actual_tokens", "max_query_len", "query_start_loc", "seq_lens")
-"""What every metadata class takes over from the common metadata."""
+"""Fields that every metadata class takes over from the common metadata."""
 
 
 def field_names(kinds: Sequence[int]) -> list[str]:
-    """Names of the fields that a metadata class has beside BATCH_FIELDS."""
+    """Return the names of a metadata class's fields other than BATCH_FIELDS."""
     return [f"detail_{number}" for number in range(len(kinds))]
 
 
 def expected_values(kinds: Sequence[int]) -> dict[str, Any]:
-    """The values of these fields in what the builder makes."""
+    """Return the values that the builder gives to these fields, by name."""
     values: dict[str, Any] = {}
     for name, number, kind in zip(field_names(kinds), range(len(kinds)), kinds, strict=True):
         given = {DEFAULT: 10 + number, FACTORY: [number], COMPUTED: 200 + number}
@@ -45,7 +45,7 @@ def expected_values(kinds: Sequence[int]) -> dict[str, Any]:
 
 
 def metadata_class(form: int, kinds: Sequence[int]) -> type[Any]:
-    """A class `EngineMetadata` of the form, with a field for each of `kinds`."""
+    """Make a class `EngineMetadata` of the form, with a field for each of `kinds`."""
     if form in (PLAIN, PLAIN_SLOTS):
         members: dict[str, Any] = {"__doc__": "Metadata of the small backend."}
         if form == PLAIN:
@@ -84,7 +84,7 @@ def metadata_class(form: int, kinds: Sequence[int]) -> type[Any]:
         },
         frozen=form == FROZEN,
         slots=form == SLOTS,
-        # Tensors have no truth value: of the frozen ones none are compared here either.
+        # One form has comparisons. No test calls them, as comparing tensor fields raises.
         eq=form == FROZEN,
         order=form == FROZEN,
         unsafe_hash=form == SLOTS,
@@ -95,7 +95,7 @@ def metadata_class(form: int, kinds: Sequence[int]) -> type[Any]:
 def make_metadata(
     cls: type[Any], form: int, kinds: Sequence[int], common: CommonAttentionMetadata
 ) -> Any:
-    """An instance for the batch: `expected_values(kinds)` and the batch's fields."""
+    """Make an instance with `expected_values(kinds)` and the batch's fields."""
     values = {name: getattr(common, name) for name in BATCH_FIELDS}
     details = expected_values(kinds)
     if form in (PLAIN, PLAIN_SLOTS):
@@ -111,54 +111,54 @@ def make_metadata(
 
 
 class EngineBackend(AttentionBackend):
-    """What all backends made here share."""
+    """Common part of all backends made here."""
 
     accept_output_buffer: ClassVar[bool] = True
 
     @staticmethod
     def get_name() -> str:
-        """The name that engines look it up by."""
+        """Return the backend's registered name."""
         return "ENGINE"
 
     @staticmethod
     def get_impl_cls() -> type[Any]:
-        """None of these tests runs attention."""
+        """Raise NotImplementedError: no test runs attention."""
         raise NotImplementedError
 
     @staticmethod
     def get_state_cls() -> type[Any]:
-        """No graph is captured."""
+        """Raise NotImplementedError: no test captures a graph."""
         raise NotImplementedError
 
     @staticmethod
     def get_kv_cache_shape(
         num_blocks: int, block_size: int, num_kv_heads: int, head_size: int
     ) -> tuple[int, ...]:
-        """Keys and values side by side."""
+        """Return the shape of a cache with keys and values in its first dimension."""
         return (2, num_blocks, block_size, num_kv_heads, head_size)
 
     @staticmethod
     def swap_blocks(
         src_kv_cache: torch.Tensor, dst_kv_cache: torch.Tensor, src_to_dst: torch.Tensor
     ) -> None:
-        """There is no cache."""
+        """Do nothing: there is no cache."""
 
     @staticmethod
     def copy_blocks(kv_caches: list[torch.Tensor], src_to_dists: torch.Tensor) -> None:
-        """There is no cache."""
+        """Do nothing: there is no cache."""
 
 
 def make_backend(form: int, kinds: Sequence[int]) -> type[AttentionBackend]:
-    """A backend whose builder makes a `metadata_class(form, kinds)`.
+    """Make a backend whose builder makes instances of a `metadata_class(form, kinds)`.
 
-    From its second step on it makes `later_metadata_cls`, a subclass of that: a builder
-    may. It remembers in `given` what each `build` was given.
+    From its second engine step on the builder makes `later_metadata_cls`, a subclass. It
+    records the arguments of each `build` in `given`.
     """
     metadata_cls = metadata_class(form, kinds)
     later_cls = type("LaterMetadata", (metadata_cls,), {})
 
     class EngineBuilder(AttentionMetadataBuilder[Any]):
-        """Makes the metadata of each step."""
+        """Builder of the metadata of each engine step."""
 
         def __init__(
             self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device
@@ -172,24 +172,24 @@ def make_backend(form: int, kinds: Sequence[int]) -> type[AttentionBackend]:
             common_attn_metadata: CommonAttentionMetadata,
             fast_build: bool = False,
         ) -> Any:
-            """The batch's fields, and the class's own."""
+            """Build the metadata of one engine step."""
             self.given.append((common_prefix_len, common_attn_metadata, fast_build))
             cls = metadata_cls if len(self.given) == 1 else later_cls
             return make_metadata(cls, form, kinds, common_attn_metadata)
 
     class Backend(EngineBackend):
-        """The backend of this builder."""
+        """Backend of this builder."""
 
         later_metadata_cls: ClassVar[type[Any]] = later_cls
 
         @staticmethod
         def get_metadata_cls() -> type[Any]:
-            """The class made for this backend."""
+            """Return the class made for this backend."""
             return metadata_cls
 
         @staticmethod
         def get_builder_cls() -> type[Any]:
-            """The builder made for this backend."""
+            """Return the builder made for this backend."""
             return EngineBuilder
 
     Backend.__name__ = Backend.__qualname__ = "EngineBackend"
@@ -197,7 +197,7 @@ def make_backend(form: int, kinds: Sequence[int]) -> type[AttentionBackend]:
 
 
 def make_builder(backend: type[Any], device: str = "cpu") -> Any:
-    """An instance of the backend's builder, as an engine makes it."""
+    """Instantiate the backend's builder with the arguments of an engine."""
     spec = SimpleNamespace(block_size=16)
     config = SimpleNamespace(speculative_config=None)
     return backend.get_builder_cls()(spec, ["layers.0.attn"], config, torch.device(device))

@@ -1,7 +1,7 @@
-"""An engine's objects, small but with the engine's manners: configs, layers, V0 metadata.
+"""Stand-ins for an engine's configs, layers and V0 metadata.
 
-Implementations keep a sliding window in the several forms in which engines' do, layers
-stand beside others that are no attention, and model configs lack what their model lacks.
+Implementations keep the sliding window in the forms that real ones use. Some layers are
+no attention, and a model config has only the fields of its model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 class Impl:
-    """One layer's attention as an engine makes it; `sliding_window` in tokens."""
+    """Attention implementation of one layer; `sliding_window` is given in tokens."""
 
     def __init__(
         self,
@@ -27,12 +27,12 @@ class Impl:
             setattr(self, name, value)
 
     def _kept(self, window: int | None, soft_cap: Any, sinks: Any) -> dict[str, Any]:
-        """The other attributes, in the class's own form."""
+        """Return the other attributes by name, in the form of the class."""
         raise NotImplementedError
 
 
 class CausalImpl(Impl):
-    """Keeps the window as (left, right), (-1, -1) for none."""
+    """Implementation that keeps the window as (left, right), (-1, -1) for none."""
 
     def _kept(self, window: int | None, soft_cap: Any, sinks: Any) -> dict[str, Any]:
         sides = (-1, -1) if window is None else (window - 1, 0)
@@ -40,7 +40,7 @@ class CausalImpl(Impl):
 
 
 class EncoderImpl(Impl):
-    """Looks to both sides, as a list, None for no window; does not know sinks."""
+    """Implementation with a window to both sides, a list or None, and without sinks."""
 
     def _kept(self, window: int | None, soft_cap: Any, sinks: Any) -> dict[str, Any]:
         del sinks
@@ -49,14 +49,14 @@ class EncoderImpl(Impl):
 
 
 class MaskImpl(Impl):
-    """Makes its mask itself, from the window in tokens as it was given."""
+    """Implementation that keeps the window in tokens, None for none."""
 
     def _kept(self, window: int | None, soft_cap: Any, sinks: Any) -> dict[str, Any]:
         return {"sliding_window": window, "logits_soft_cap": soft_cap, "sinks": sinks}
 
 
 class LatentImpl(Impl):
-    """Has neither window nor cap nor sinks, not even as attributes."""
+    """Implementation without attributes for window, soft cap and sinks."""
 
     def _kept(self, window: int | None, soft_cap: Any, sinks: Any) -> dict[str, Any]:
         del window, soft_cap, sinks
@@ -75,35 +75,36 @@ class Layer:
 
 @dataclass
 class StateSpaceLayer:
-    """A layer with state that is no attention."""
+    """A layer with a state and without attention."""
 
     state_size: int = 16
 
 
 @dataclass
 class CompilationConfig:
-    """Where an engine registers its layers."""
+    """Compilation config, in which an engine registers its layers by name."""
 
     static_forward_context: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class SpeculativeConfig:
-    """Speculative decoding; some methods have no fixed number of tokens."""
+    """Config of speculative decoding."""
 
     num_speculative_tokens: int | None
+    """None for methods without a fixed number of tokens."""
 
 
 @dataclass
 class EngineConfig:
-    """The config that an engine passes around."""
+    """Stand-in for `vllm_config`."""
 
     compilation_config: CompilationConfig
     speculative_config: SpeculativeConfig | None = None
 
 
 class TextConfig:
-    """A model's own config: whatever its file says, and nothing else."""
+    """Config of a text model, with exactly the given fields."""
 
     def __init__(self, **fields: Any) -> None:
         vars(self).update(fields)
@@ -111,14 +112,14 @@ class TextConfig:
 
 @dataclass
 class ModelConfig:
-    """The config of a model."""
+    """Config of a model."""
 
     hf_text_config: TextConfig
 
 
 @dataclass(kw_only=True)
 class DecoderMetadata:
-    """First-generation (V0) metadata of a batch, as far as lengths and tables go."""
+    """First-generation (V0) metadata of a batch: its lengths and block tables only."""
 
     num_prefills: int
     num_prefill_tokens: int
@@ -132,7 +133,7 @@ class DecoderMetadata:
 
 @dataclass(kw_only=True)
 class EncoderDecoderMetadata(DecoderMetadata):
-    """The same for a model with an encoder."""
+    """First-generation (V0) metadata of a batch of an encoder-decoder model."""
 
     encoder_seq_lens: list[int] | None = None
     encoder_seq_lens_tensor: torch.Tensor | None = None

@@ -1,4 +1,4 @@
-"""A V0 engine's objects in a line of source each, for sequences that are shown as programs."""
+"""Constructors of V0 stand-ins for sequences that are shown as programs, one call per object."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from attnproof.harness.model.case import Batch
 
 BLOCK_SIZE = 2
 ROWS, BLOCKS = 4, 5
-"""Most rows and blocks of a graph."""
+"""Largest numbers of rows and of blocks per row of a graph."""
 
 
 def runner(backend: str = "FLASH_ATTN") -> Runner:
-    """A runner on the CPU whose graphs hold ROWS sequences of BLOCKS blocks."""
+    """Make a runner on the CPU whose graphs hold ROWS sequences of BLOCKS blocks."""
     tables = np.zeros((ROWS, BLOCKS), dtype=np.int32)
     return Runner(torch.device("cpu"), tables, attn_backend=Backend(backend))
 
 
 def input_builder() -> InputBuilder:
-    """An input builder with chunked prefill and no sequence group yet."""
+    """Make an input builder with chunked prefill and without sequence groups."""
     return InputBuilder(runner(), None, BLOCK_SIZE, [], True)
 
 
 def request(number: int, query_len: int, context_len: int, *, image: bool = False) -> InterData:
-    """The group of one request, a decode if one token follows others; its blocks are its own."""
+    """Make the sequence group of one request, with blocks that no other number has.
+
+    The request is a decode if `query_len` is 1 and `context_len` is not 0.
+    """
     count = -(-(query_len + context_len) // BLOCK_SIZE)
     blocks = tuple(range(10 * number, 10 * number + count))
     batch = Batch(BLOCK_SIZE, (query_len,), (context_len,), (blocks,))
@@ -44,7 +47,7 @@ def request(number: int, query_len: int, context_len: int, *, image: bool = Fals
 
 
 def decodes(rows: int, width: int, value: int) -> MetadataV0:
-    """A step of `rows` decodes whose tensors hold `value` and numbers above it, row by row."""
+    """Make the metadata of `rows` decodes whose tensors hold `value` + row."""
     lens = torch.arange(value, value + rows, dtype=torch.int32)
     tables = lens[:, None].repeat(1, width)
     return MetadataV0(

@@ -1,7 +1,7 @@
-"""A first-generation (V0) engine as its metadata builder and graph state see it.
+"""Stand-ins for the objects that a first-generation (V0) builder and graph state read.
 
-Objects with what SPEC.md's appendix A lists and no more: a candidate that reads anything
-else fails here.
+They have the attributes that SPEC.md's appendix A lists and no others, so a candidate that
+reads any other attribute fails.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attnproof.reference.shared import AttentionMetadata
 
 
 class IndexMap(NamedTuple):
-    """Source and destination index of each item of a modality."""
+    """Source and destination indices of the items of a modality."""
 
     src: list[int]
     dest: list[int]
@@ -27,7 +27,7 @@ class IndexMap(NamedTuple):
 
 @dataclass
 class PlaceholderMap:
-    """Where a modality's items go: ranges of its embeddings, ranges of the batch's tokens."""
+    """Ranges of a modality's embeddings (source) and of the batch's tokens (destination)."""
 
     src_ranges: list[range] = field(default_factory=list)
     src_len: int = 0
@@ -35,19 +35,19 @@ class PlaceholderMap:
     dest_len: int = 0
 
     def extend(self, other: PlaceholderMap) -> None:
-        """Append the ranges of another map, moved behind what is here."""
-        self.src_ranges += _moved(other.src_ranges, self.src_len)
+        """Append the ranges of another map, shifted by this map's lengths."""
+        self.src_ranges += _shifted(other.src_ranges, self.src_len)
         self.src_len += other.src_len
-        self.dest_ranges += _moved(other.dest_ranges, self.dest_len)
+        self.dest_ranges += _shifted(other.dest_ranges, self.dest_len)
         self.dest_len += other.dest_len
 
     def index_map(self) -> IndexMap:
-        """Both sides index by index."""
+        """Expand both sides to lists of indices."""
         src, dest = (list(chain.from_iterable(r)) for r in (self.src_ranges, self.dest_ranges))
         return IndexMap(src, dest)
 
 
-def _moved(ranges: list[range], by: int) -> list[range]:
+def _shifted(ranges: list[range], by: int) -> list[range]:
     return [range(one.start + by, one.stop + by) for one in ranges]
 
 
@@ -69,11 +69,12 @@ class InterData:
 
 
 _ROWS = ("seq_lens_tensor", "block_tables", "encoder_seq_lens_tensor", "cross_block_tables")
+"""Tensors with one entry per row."""
 
 
 @dataclass
 class MetadataV0(AttentionMetadata):
-    """Metadata with all fields of the appendix; an unknown keyword is a TypeError."""
+    """V0 metadata with the fields of SPEC.md's appendix A; other keywords are a TypeError."""
 
     seq_lens: list[int] | None
     seq_lens_tensor: torch.Tensor | None
@@ -95,7 +96,7 @@ class MetadataV0(AttentionMetadata):
 
     @property
     def prefill_metadata(self) -> MetadataV0 | None:
-        """The prompts, None without any."""
+        """View of the prompts, None without any."""
         if not self.num_prefills:
             return None
         rows = slice(0, self.num_prefills)
@@ -103,7 +104,7 @@ class MetadataV0(AttentionMetadata):
 
     @property
     def decode_metadata(self) -> MetadataV0 | None:
-        """The decodes, None without any."""
+        """View of the decodes, None without any."""
         if not self.num_decode_tokens:
             return None
         tokens = slice(self.num_prefill_tokens, None)
@@ -118,39 +119,39 @@ class MetadataV0(AttentionMetadata):
 
 
 class Backend:
-    """The runner's attention backend."""
+    """Attention backend of the runner."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def get_name(self) -> str:
-        """The registered name."""
+        """Return the registered name."""
         return self._name
 
     def make_metadata(self, **fields: Any) -> MetadataV0:
-        """Metadata by keyword."""
+        """Make metadata from keywords."""
         return MetadataV0(**fields)
 
 
 @dataclass
 class Runner:
-    """The model runner."""
+    """Model runner."""
 
     device: torch.device
     graph_block_tables: np.ndarray
-    """(largest batch, most blocks) int32"""
+    """(maximum batch size, maximum blocks) int32."""
     max_seq_len_to_capture: int = 4096
     pin_memory: bool = False
     attn_backend: Backend = field(default_factory=lambda: Backend("FLASH_ATTN"))
 
     def get_max_block_per_batch(self) -> int:
-        """Most blocks of a sequence."""
+        """Return the maximum number of blocks of a sequence."""
         return int(self.graph_block_tables.shape[1])
 
 
 @dataclass
 class InputBuilder:
-    """The builder of a step's model input."""
+    """Builder of the model input of an engine step."""
 
     runner: Runner
     sliding_window: int | None
@@ -161,33 +162,37 @@ class InputBuilder:
 
 @dataclass(frozen=True)
 class Step:
-    """How an engine runs a batch: what the numbers of the batch leave open."""
+    """Engine options for running a batch as one V0 engine step."""
 
     pad_size: int = -1
-    """Padded rows of a graph, -1 without one; in a graph every request decodes."""
+    """Padded rows of a graph, -1 without one. With a graph every request is a decode."""
     chunked: bool = True
+    """True for chunked prefill."""
     window: int = 0
     """Sliding window in tokens, 0 for none."""
     profile: int = 0
-    """1: no block tables; 2: tables of None. A profile run has prompts only, without context."""
+    """Kind of a profile run, which has prompts only, without context; 0 for none.
+
+    1: block tables are None; 2: each sequence's table is None.
+    """
     hits: tuple[int, ...] = ()
-    """Prompts whose head was found in the prefix cache, by row."""
+    """Rows of prompts whose first blocks come from the prefix cache."""
     last_chunks: tuple[int, ...] = ()
-    """Rows of one token that are a prompt's last chunk and not a decode."""
+    """Rows of one token that are the last chunk of a prompt and not a decode."""
     images: tuple[int, ...] = ()
-    """Prompts with an image, by row."""
+    """Rows of prompts with an image."""
     whole: tuple[int, ...] = ()
     """Rows that read all their blocks in spite of the window."""
     together: int = 1
-    """Decodes in a sequence group: the samples of one request."""
+    """Decodes per sequence group, the samples of one request."""
     chunk_blocks: int = 0
-    """Last blocks that a chunk of a prompt reads, 0 for all."""
+    """Number of last blocks that a chunk of a prompt reads, 0 for all."""
     numpy: int = 0
-    """1: block ids are numpy's integers, as an engine has them that keeps its tables in arrays."""
+    """1 if block ids are numpy integers, 0 if they are Python's."""
 
 
 class Sequence(NamedTuple):
-    """One sequence of a step."""
+    """One sequence of an engine step."""
 
     row: int
     is_prompt: bool
@@ -197,7 +202,7 @@ class Sequence(NamedTuple):
 
 
 def sequences(batch: Batch, step: Step) -> list[Sequence]:
-    """The requests with tokens, prompts first as an engine has them."""
+    """Return the sequences of the requests with tokens, prompts first."""
     found = []
     for row, (query_len, computed) in enumerate(
         zip(batch.query_lens, batch.computed_lens, strict=True)
@@ -211,13 +216,13 @@ def sequences(batch: Batch, step: Step) -> list[Sequence]:
         elif query_len:
             chunk = query_len > 1 or not computed or row in step.last_chunks
             found.append(Sequence(row, chunk, query_len, computed, blocks))
-    if not found:  # an engine runs no empty step
+    if not found:  # an engine never runs an empty step
         found.append(Sequence(0, step.pad_size == -1, 1, 0, [] if step.profile else [0]))
     return sorted(found, key=lambda sequence: not sequence.is_prompt)
 
 
 def seq_groups(batch: Batch, step: Step) -> list[InterData]:
-    """The sequence groups of the batch: each prompt its own, decodes `together` at a time."""
+    """Return the sequence groups: one for each prompt and for each `together` decodes."""
     found = sequences(batch, step)
     prompts = [[sequence] for sequence in found if sequence.is_prompt]
     decodes = [sequence for sequence in found if not sequence.is_prompt]
@@ -268,7 +273,7 @@ def _of_numpy(blocks: list[int]) -> Any:
 
 
 def _window(seq_len: int, block_size: int, window: int) -> tuple[int, int]:
-    """Blocks that a decode's window reaches and the tokens in them, whole blocks and the rest."""
+    """Return the number of blocks that a decode's window reaches and of the tokens in them."""
     if not window:
         return 0, seq_len
     blocks, rest = -(-window // block_size), seq_len % block_size
@@ -276,7 +281,7 @@ def _window(seq_len: int, block_size: int, window: int) -> tuple[int, int]:
 
 
 def _maps(member: Sequence, step: Step) -> dict[str, PlaceholderMap]:
-    """An image on the prompt's first tokens, and audio behind it where there is room."""
+    """Return the placeholders of a prompt with an image: the image, then audio if it fits."""
     if not member.is_prompt or member.row not in step.images:
         return {}
     half = (member.query_len + 1) // 2
@@ -289,18 +294,21 @@ def _maps(member: Sequence, step: Step) -> dict[str, PlaceholderMap]:
     return {"image": image, "audio": audio}
 
 
-def lengths(batch: Batch, step: Step) -> tuple[list[int], list[int]]:
-    """The seq_lens and query_lens that an engine passes to `build`: padded rows hold one token."""
+def build_lengths(batch: Batch, step: Step) -> tuple[list[int], list[int]]:
+    """Return the seq_lens and query_lens arguments of `build`.
+
+    Padded rows have an entry of 1 in seq_lens and none in query_lens.
+    """
     groups = seq_groups(batch, step)
     seq_lens = [length for group in groups for length in group.seq_lens]
     query_lens = [length for group in groups for length in group.query_lens]
     return seq_lens + [1] * max(0, step.pad_size), query_lens
 
 
-def step_of(params: Mapping[str, Any]) -> Step:
-    """The step that a case's parameters describe."""
+def step_from_params(params: Mapping[str, Any]) -> Step:
+    """Make the step that a case's parameters describe."""
     values: dict[str, Any] = {f.name: params[f.name] for f in fields(Step) if f.name in params}
     if values.get("profile"):
-        values["pad_size"] = -1  # a profile run is no graph
+        values["pad_size"] = -1  # a profile run uses no graph
     rows = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     return replace(Step(), **values | rows)

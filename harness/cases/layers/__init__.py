@@ -1,1 +1,1 @@
-"""Queries, keys, values and caches of one attention layer."""
+"""Inputs of one attention layer: queries, keys, values and caches."""

@@ -1,7 +1,7 @@
-"""Queries, keys, values and paged caches for a batch, unwritten places full of NaN.
+"""Queries, keys, values and paged caches for a batch, with NaN in unwritten places.
 
-Keys and values belong to blocks, not to requests, so that requests which share a block
-agree about it. What no request has written is NaN: any read of a stale page shows.
+Keys and values are generated per slot, so requests that share a block share its content.
+NaN in the other slots exposes any read of a stale block.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
 from attnproof.harness.model.case import Batch
 
 MAGNITUDES = ("normal", "large", "denormal", "ties", "one key")
-"""What the numbers are like: "ties" gives many keys exactly the same score, "one key" one
-that outweighs all others."""
+"""Kinds of numbers: "ties" gives many keys exactly the same score, "one key" makes one key
+outweigh all others."""
 CACHES = ("auto", "fp8", "uint8")
-"""What the cache holds: the queries' dtype, float8_e4m3fn, or the same bits as uint8."""
+"""Dtypes of the cache: the queries' dtype, float8_e4m3fn, or the same bits as uint8."""
 QUERY, KEY, VALUE, CACHE, OUT = "query", "key", "value", "kv_cache", "out"
 OUT_DTYPES = {"float32": torch.float32, "float64": torch.float64}
-"""Of a result that is not rounded to the queries' dtype."""
+"""Dtypes of an output that is not rounded to the queries' dtype."""
 _LOWEST_BLOCK = 2
-"""Blocks 0 and 1 are nobody's: a stale column often holds 0."""
+"""Lowest allocated block; blocks 0 and 1 stay unused, as stale columns often hold 0."""
 _NAN = {1: 0x7F, 2: 0x7FFF}
-"""By size in bytes: NaN as float8_e4m3fn, as float16 and as bfloat16."""
-_NOTHING = {2: -0x13, 4: -0x121213, 8: -0x2121212121213}
-"""By size in bytes: another NaN of every float of that size, where a result is to be."""
+"""NaN as a word by size in bytes; the 2-byte word is one in float16 and in bfloat16."""
+_UNWRITTEN_OUTPUT = {2: -0x13, 4: -0x121213, 8: -0x2121212121213}
+"""Initial word of the output by size in bytes: a NaN that no computation produces."""
 
 
 class Shape(NamedTuple):
-    """Heads and dtypes of one layer, as a case's parameters say."""
+    """Heads, dtypes and content of one layer, from a case's parameters."""
 
     num_heads: int
     num_kv_heads: int
@@ -47,11 +47,16 @@ class Shape(NamedTuple):
     k_scale: float
     v_scale: float
     magnitude: str
+    """One of MAGNITUDES."""
     seed: int
+    """Seed of the generated numbers."""
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Shape:
-        """From `num_kv_heads`, `group` (query heads to each), `head_size` and the rest."""
+        """Make a shape from parameters; `group` is the number of query heads per kv head.
+
+        Values that shrinking made invalid are replaced by valid ones.
+        """
         kv_heads = max(1, params["num_kv_heads"])
         return cls(
             kv_heads * max(1, params["group"]),
@@ -68,17 +73,17 @@ class Shape(NamedTuple):
 
     @property
     def cache_dtype(self) -> torch.dtype:
-        """Of the cache's elements."""
+        """Dtype of the cache's elements."""
         fp8 = {"fp8": torch.float8_e4m3fn, "uint8": torch.uint8}
         return fp8.get(self.cache, self.dtype)
 
     @property
     def kv_cache_dtype(self) -> str:
-        """As engines say it."""
+        """Name of the cache's dtype in engines: "auto" or "fp8"."""
         return "auto" if self.cache == "auto" else "fp8"
 
 
-PLAIN: dict[str, Any] = {
+SIMPLEST_LAYER: dict[str, Any] = {
     "num_kv_heads": 1,
     "group": 1,
     "head_size": 32,
@@ -88,11 +93,11 @@ PLAIN: dict[str, Any] = {
     "magnitude": "normal",
     "seed": 0,
 }
-"""Parameters of the simplest layer."""
+"""Parameters of the layer towards which cases shrink."""
 
 
-def dense(batch: Batch) -> Batch:
-    """The batch with its blocks renumbered from 2 on, in their order: a cache has room for them."""
+def with_dense_block_ids(batch: Batch) -> Batch:
+    """Renumber the batch's blocks from 2 on, in their order, so that a small cache holds them."""
     ids = sorted({block for row in batch.blocks for block in row})
     rank = {block: _LOWEST_BLOCK + place for place, block in enumerate(ids)}
     blocks = tuple(tuple(rank[block] for block in row) for row in batch.blocks)
@@ -100,16 +105,19 @@ def dense(batch: Batch) -> Batch:
 
 
 def num_blocks(batch: Batch) -> int:
-    """Blocks of a cache for a dense batch: an even number, and two that nobody has."""
+    """Return the number of blocks of a cache for a batch with dense block ids.
+
+    The number is even, and at least two blocks after the highest one in use stay unused.
+    """
     highest = max((block for row in batch.blocks for block in row), default=_LOWEST_BLOCK)
     return (highest | 1) + 1 + _LOWEST_BLOCK
 
 
-class Attention:
-    """What a layer computes with for a dense batch; `written` says what the cache holds already.
+class AttentionInputs:
+    """Inputs of one layer for a batch with dense block ids.
 
-    With `written` "all" every position of every sequence, with "computed" only those
-    before this step's queries, with "nothing" none.
+    `written` is the content of the cache before the call: "all" positions of every sequence,
+    the "computed" ones before this engine step's queries, or "nothing".
     """
 
     def __init__(self, batch: Batch, shape: Shape, written: str) -> None:
@@ -126,16 +134,16 @@ class Attention:
         gap: int = 0,
         out_dtype: torch.dtype | None = None,
     ) -> list[Piece]:
-        """Query, key, value, cache and output; `spare_rows` of NaN behind the new tokens.
+        """Return query, key, value, output and cache as pieces of an arena.
 
-        `gap` elements of somebody else lie between two tokens' rows, as in a fused buffer.
-        The output has the queries' dtype where `out_dtype` gives no other.
+        `spare_rows` rows of NaN follow the new tokens. `gap` poisoned elements separate the
+        rows of two tokens, as in a fused buffer. The output has the queries' dtype by default.
         """
         shape, rows = self.shape, self.tokens + spare_rows
         query = np.full((rows, shape.num_heads, shape.head_size), np.nan, np.float32)
         query[: self.batch.num_tokens] = _queries(self.batch, shape)
         new = np.full((2, rows, shape.num_kv_heads, shape.head_size), np.nan, np.float32)
-        slots = new_slots(self.batch)
+        slots = query_token_slots(self.batch)
         for half, content in enumerate((self.keys, self.values)):
             new[half, : len(slots)] = content.reshape(-1, *content.shape[2:])[slots]
         pieces = [
@@ -145,10 +153,10 @@ class Attention:
         out = _unwritten(query.shape, out_dtype or shape.dtype, gap)
         return [*pieces, out, self.cache(pattern)]
 
-    def attended(self, pattern: int, gap: int, out_dtype: torch.dtype) -> list[Piece]:
-        """Query, cache and output alone, for a batch whose new keys are in the cache already.
+    def attention_pieces(self, pattern: int, gap: int, out_dtype: torch.dtype) -> list[Piece]:
+        """Return query, output and cache only, for a batch whose new keys are in the cache.
 
-        Rows of padded tokens hold NaN in query, and all of `out` holds one that nothing gives.
+        Rows of padded tokens hold NaN in the query.
         """
         shape = self.shape
         query = np.full((self.tokens, shape.num_heads, shape.head_size), np.nan, np.float32)
@@ -157,7 +165,7 @@ class Attention:
         return [_piece(QUERY, query, shape.dtype, gap), out, self.cache(pattern)]
 
     def cache(self, pattern: int) -> Piece:
-        """The cache as words; with pattern 1 each block lies where `lay_out` puts it then."""
+        """Return the cache as a piece of an arena, with the block ids of `lay_out`'s pattern."""
         shape = self.shape
         size = shape.cache_dtype.itemsize
         held = np.full((2, *self.keys.shape), _NAN[size], _WORDS[size])
@@ -171,15 +179,15 @@ class Attention:
         return self._paged().piece_of(held)
 
     def cache_tensor(self, memory: torch.Tensor) -> torch.Tensor:
-        """What `cache` became, (2, num_blocks, B, Hkv, D) in the cache's dtype."""
+        """View the memory of `cache` in the cache's dtype, (2, num_blocks, B, Hkv, D)."""
         return self._paged().tensor(memory)
 
     def cache_words(self, memory: torch.Tensor) -> torch.Tensor:
-        """The same as integers, which can be compared where there is NaN."""
+        """View the memory of `cache` as words, which can be compared even if they are NaN."""
         return self._paged().words(memory)
 
     def tensor(self, memory: torch.Tensor) -> torch.Tensor:
-        """What another piece became, in the queries' dtype."""
+        """View the memory of another piece in the queries' dtype."""
         return memory.view(self.shape.dtype)
 
     def _paged(self) -> PagedCache:
@@ -194,7 +202,7 @@ _WORDS: dict[int, Any] = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def as_words(values: np.ndarray, dtype: torch.dtype, scale: float = 1.0) -> np.ndarray:
-    """Floats rounded to `dtype`, as integers of its size; fp8 and uint8 hold `x / scale`."""
+    """Round floats to `dtype`, as integers of its size; fp8 and uint8 hold `x / scale`."""
     floats = torch.from_numpy(np.ascontiguousarray(values))
     if dtype.itemsize == 1:
         floats = (floats / scale).clamp(-448, 448)
@@ -202,8 +210,8 @@ def as_words(values: np.ndarray, dtype: torch.dtype, scale: float = 1.0) -> np.n
     return floats.to(dtype).view(torch.int16).numpy()
 
 
-def new_slots(batch: Batch) -> np.ndarray:
-    """Slots of the batch's query tokens, int64."""
+def query_token_slots(batch: Batch) -> np.ndarray:
+    """Return the slots of the batch's query tokens, (T,) int64."""
     positions = [
         (np.array(blocks, np.int64), np.arange(computed, computed + query))
         for blocks, computed, query in zip(
@@ -217,7 +225,7 @@ def new_slots(batch: Batch) -> np.ndarray:
 
 
 def _live_slots(batch: Batch, written: str) -> np.ndarray:
-    """(num_blocks, B) bool: which slots of the cache hold something already."""
+    """Return (num_blocks, B) bool, True for slots that are written before the call."""
     live = np.zeros((num_blocks(batch), batch.block_size), np.bool_)
     for blocks, computed, query in zip(
         batch.blocks, batch.computed_lens, batch.query_lens, strict=True
@@ -231,9 +239,9 @@ def _live_slots(batch: Batch, written: str) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _content(batch: Batch, shape: Shape, half: int) -> np.ndarray:
-    """(num_blocks, B, Hkv, D) float32: keys (half 0) or values (1) of every slot.
+    """Return keys (half 0) or values (1) of every slot, (num_blocks, B, Hkv, D) float32.
 
-    Rounded to the dtype in which they are given to the cache.
+    They are rounded to the queries' dtype.
     """
     size = (num_blocks(batch), batch.block_size, shape.num_kv_heads, shape.head_size)
     random = np.random.default_rng([shape.seed, 1 + half])
@@ -251,7 +259,7 @@ def _content(batch: Batch, shape: Shape, half: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _queries(batch: Batch, shape: Shape) -> np.ndarray:
-    """(T, Hq, D) float32, rounded to the queries' dtype."""
+    """Return the queries, (T, Hq, D) float32, rounded to their dtype."""
     random = np.random.default_rng([shape.seed, 0])
     size = (batch.num_tokens, shape.num_heads, shape.head_size)
     numbers = random.standard_normal(size, np.float32)
@@ -268,8 +276,8 @@ def _rounded(values: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 
 def _unwritten(size: tuple[int, ...], dtype: torch.dtype, gap: int) -> Piece:
-    """An output of tokens, heads and elements before anything is written to it."""
-    words = np.full(size, _NOTHING[dtype.itemsize], _WORDS[dtype.itemsize])
+    """Return the output (tokens, heads, elements) as a piece without any result."""
+    words = np.full(size, _UNWRITTEN_OUTPUT[dtype.itemsize], _WORDS[dtype.itemsize])
     return Piece(OUT, words, False, (size[1] * size[2] + gap, size[2], 1))
 
 

@@ -1,4 +1,4 @@
-"""New keys and values, the cache they go to and their slots, as a case says them in numbers."""
+"""Arguments of `reshape_and_cache_flash`: new keys and values, their slots and the cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import torch
 
-from attnproof.harness.cases.batches.tensors import numbers
+from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.cases.layers import attention
 from attnproof.harness.cases.memory import far_memory
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
@@ -16,20 +16,22 @@ from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
 from attnproof.harness.model.case import Batch
 
 KEY, VALUE, CACHE, SLOTS, SCALES = "key", "value", "kv_cache", "slot_mapping", "scales"
-OTHER = "other kv_cache"
-"""A cache whose values are written where keys and values do not lie in one."""
+SECOND_CACHE = "other kv_cache"
+"""Name of the cache for the values if keys and values are in separate caches."""
 CONTENTS = ("numbers", "any bits", "ties")
-"""Plain numbers; every pattern of bits, NaN and infinities too; what lies between fp8 codes."""
+"""Content of keys and values: normal numbers; every bit pattern, including NaN and infinity;
+numbers half-way between two fp8 codes."""
 ROWS = ("dense", "in a fused buffer", "heads apart", "elements apart")
-"""How the new tokens' keys and values lie."""
+"""Memory layouts of the new tokens' keys and values."""
 CACHES = attention.CACHES
 _GAP = 5
-_BLOCKS_APART = 2
+"""Elements between two tokens of a fused buffer."""
 _CODES = torch.arange(0x7F).to(torch.uint8).view(torch.float8_e4m3fn).double().numpy()
+"""Non-negative numbers of float8_e4m3fn, ascending."""
 
 
 def only_written_blocks(batch: Batch) -> Batch:
-    """The batch with each request's blocks before its first query token left out."""
+    """Remove each request's blocks before the one of its first query token."""
     size = batch.block_size
     rows = list(zip(batch.query_lens, batch.computed_lens, batch.blocks, strict=True))
     blocks = tuple(b[c // size : -(-(c + q) // size)] for q, c, b in rows)
@@ -39,14 +41,14 @@ def only_written_blocks(batch: Batch) -> Batch:
 
 
 class CacheWrite:
-    """Everything of one call, for one stale pattern, on one device."""
+    """Arguments and memory of one call, for one poison pattern on one device."""
 
     def __init__(self, batch: Batch, params: dict[str, Any], pattern: int, device: str) -> None:
         self.dtype = torch.bfloat16 if params["dtype"] == "bfloat16" else torch.float16
         self.quantised = params["cache"] in CACHES[1:]
         self.scales = (params["k_scale"] or 1.0, params["v_scale"] or 1.0)
         heads, head_size = max(1, params["num_kv_heads"]), max(1, params["head_size"])
-        self.batch = batch = attention.dense(only_written_blocks(batch))
+        self.batch = batch = attention.with_dense_block_ids(only_written_blocks(batch))
         self.slots = _slots(batch, pattern, params["unwritten"])
         fp8 = {"fp8": "float8_e4m3fn", "uint8": "uint8"}
         name = fp8.get(params["cache"], str(self.dtype).removeprefix("torch."))
@@ -56,7 +58,7 @@ class CacheWrite:
         self._cache = PagedCache(CACHE, *shape, name, layout % len(LAYOUTS), gap)
         self._other = self._cache
         if params["apart"] and not params["far"]:
-            self._other = PagedCache(OTHER, *shape, name, (layout + 1) % len(LAYOUTS), gap)
+            self._other = PagedCache(SECOND_CACHE, *shape, name, (layout + 1) % len(LAYOUTS), gap)
         rows = (len(self.slots) + params["spare_rows"], heads, head_size)
         self.given = np.stack([self._content(params, rows, half) for half in (0, 1)])
         self.before = self._before(pattern)
@@ -67,7 +69,7 @@ class CacheWrite:
 
     @property
     def args(self) -> dict[str, Any]:
-        """Arguments of `reshape_and_cache_flash` by parameter name."""
+        """Arguments of `reshape_and_cache_flash` by parameter name, in order."""
         tensors = self.arena.tensors
         if self._far is None:
             caches = [cache.tensor(tensors[cache.name]) for cache in (self._cache, self._other)]
@@ -86,7 +88,7 @@ class CacheWrite:
         }
 
     def words(self) -> torch.Tensor:
-        """(2, num_blocks, B, Hkv, D): what the cache holds now, as integers, NaN as one code."""
+        """Return the cache as integers, (2, num_blocks, B, Hkv, D), both fp8 NaN as one code."""
         if self._far is None:
             tensors = self.arena.tensors
             caches = [cache.words(tensors[cache.name]) for cache in (self._cache, self._other)]
@@ -97,7 +99,7 @@ class CacheWrite:
         return _one_nan(words) if self.quantised else words
 
     def element_offsets(self) -> np.ndarray:
-        """Where each slot's first element lies in its half of the cache, in elements."""
+        """Return the offset of each slot's first element in its half of the cache."""
         slots = np.arange(self._cache.num_blocks * self._cache.block_size)
         strides = self.args["key_cache"].stride()
         size = self._cache.block_size
@@ -109,7 +111,7 @@ class CacheWrite:
         return offsets
 
     def _content(self, params: dict[str, Any], shape: tuple[int, ...], half: int) -> np.ndarray:
-        """Keys or values as integers of their size; what no slot asks for is garbage."""
+        """Return keys (half 0) or values (1) as integers, rows without a slot included."""
         content, size = params["content"] % len(CONTENTS), int(np.prod(shape))
         random = np.random.default_rng([params["seed"], half])
         if CONTENTS[content] == "any bits":
@@ -128,10 +130,11 @@ class CacheWrite:
         return np.reshape(words, shape)
 
     def _before(self, pattern: int) -> np.ndarray:
-        """What the cache holds before: no fp8 NaN, so that one is a token's."""
+        """Return the cache's words before the call, (2, num_blocks, B, Hkv, D)."""
         caches = (self._cache, self._other)
         words = np.stack([cache.values(pattern)[half] for half, cache in enumerate(caches)])
         if self.quantised:
+            # Without NaN here, each NaN of the result is a token's.
             words -= (words & 0x7F) == 0x7F
         return words
 
@@ -141,9 +144,9 @@ class CacheWrite:
             size = self._cache.block_size
             upper = slots // size >= self._cache.num_blocks // 2
             slots = slots + upper * (far_memory.far_shift(self._cache) * size)
-        # "auto" must not read the scales.
+        # NaN shows a read of the scales, which "auto" must not do.
         scales = self.scales if self.quantised else (np.nan, np.nan)
-        shift = params["shift"]  # in elements, so that nothing starts where wide words do
+        shift = params["shift"]  # in elements, to misalign the tensors for wide loads
         words = (np.int16, np.uint8)[: 1 + self.quantised] if shift else ()
         pieces = [
             *(Piece(f"beside {word}", np.zeros(shift, word), False, (1,)) for word in words),
@@ -159,19 +162,19 @@ class CacheWrite:
 
 
 def _slots(batch: Batch, pattern: int, unwritten: list[int]) -> np.ndarray:
-    """A slot for each token, -1 for padding and for the tokens in `unwritten`."""
-    slots = numbers(batch, pattern).slot_mapping.copy()
+    """Return a slot for each token, -1 for padding and for the tokens in `unwritten`."""
+    slots = batch_arrays(batch, pattern).slot_mapping.copy()
     for token in unwritten if len(slots) else ():
         slots[token % len(slots)] = -1
     _, first = np.unique(slots, return_index=True)
     again = np.ones(len(slots), np.bool_)
     again[first] = False
-    slots[again] = -1  # a shrunk batch may say a slot twice
+    slots[again] = -1  # a shrunk batch may hold a slot twice
     return slots
 
 
 def _rows(name: str, words: np.ndarray, how: int) -> Piece:
-    """New tokens' keys or values as they lie in memory."""
+    """Return the new tokens' keys or values as a piece with layout `how`."""
     _, heads, size = words.shape
     strides = {
         "dense": (heads * size, size, 1),
@@ -183,5 +186,5 @@ def _rows(name: str, words: np.ndarray, how: int) -> Piece:
 
 
 def _one_nan(codes: torch.Tensor) -> torch.Tensor:
-    """The codes with both NaNs as one: which of them a NaN becomes is nobody's business."""
+    """Return the codes with one of the two fp8 NaN codes replaced by the other."""
     return torch.where((codes & 0x7F) == 0x7F, 0x7F, codes)

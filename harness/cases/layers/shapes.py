@@ -1,6 +1,7 @@
-"""Heads of published models, as one GPU has them, with their windows and soft caps.
+"""Attention shapes of published models on one GPU, with windows and soft caps.
 
-Numbers from the models' public configurations; a window counts the query's own key.
+The numbers come from the models' public configurations. A window includes the query's own
+key.
 """
 
 from __future__ import annotations
@@ -9,30 +10,30 @@ from typing import Final, NamedTuple
 
 
 class ModelShape(NamedTuple):
-    """What attention needs to know of one layer."""
+    """Heads, window and soft cap of one attention layer."""
 
     name: str
     num_heads: int
     num_kv_heads: int
     head_size: int
     window: int = 0
-    """0 for none."""
+    """Sliding window in tokens, 0 for none."""
     soft_cap: int = 0
     """0 for none."""
 
     @property
     def group(self) -> int:
-        """Query heads that share a kv head."""
+        """Number of query heads that share a kv head."""
         return self.num_heads // self.num_kv_heads
 
     @property
     def layer(self) -> dict[str, int]:
-        """Its heads as a case's parameters."""
+        """Parameters of a case for the layer's heads."""
         return {"num_kv_heads": self.num_kv_heads, "group": self.group, "head_size": self.head_size}
 
     @property
     def cache(self) -> dict[str, int]:
-        """Its cache as a case's parameters."""
+        """Parameters of a case for the layer's cache."""
         return {"num_kv_heads": self.num_kv_heads, "head_size": self.head_size}
 
 

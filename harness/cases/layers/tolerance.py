@@ -1,7 +1,7 @@
-"""When a float result is right: SPEC.md section 8's tolerance, against float64.
+"""Tolerance of float results against float64 (SPEC.md section 8).
 
-Only fields that an operation names (`Operation.tolerant`) are compared so; the
-reference's are float64, the candidate's have the dtype that was asked for.
+It applies to the fields in `Operation.tolerant` only. The reference's values are float64,
+the candidate's have the requested dtype.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Final
 import torch
 
 TOLERANCES: Final = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-"""Relative Frobenius error that a dtype is allowed."""
+"""Largest relative Frobenius error by dtype."""
 _ELEMENT: Final = 8
-"""How many times that, of its row's norm, one element may be off."""
+"""Largest error of one element, in units of the tolerance times its row's norm."""
 
 
 def close(expected: torch.Tensor, got: object) -> bool:
-    """Whether `got` is a finite tensor of the shape and device of `expected`, and near enough.
+    """True if `got` is finite, within the tolerance, and has the shape and device of `expected`.
 
-    A row is what the last dimension spans: one token's one head.
+    A row is the last dimension: one head of one token.
     """
     if not isinstance(got, torch.Tensor) or got.dtype not in TOLERANCES:
         return False
@@ -38,7 +38,10 @@ def close(expected: torch.Tensor, got: object) -> bool:
 
 
 def farthest(expected: torch.Tensor, got: torch.Tensor) -> tuple[int, ...] | None:
-    """Index of the element that is farthest off for its row; the first that is not finite."""
+    """Return the index of the largest error relative to its row's norm.
+
+    An element that is not finite comes first. None for empty or differently shaped tensors.
+    """
     if got.shape != expected.shape or not expected.numel():
         return None
     right, ours = expected.double().cpu(), got.double().cpu()

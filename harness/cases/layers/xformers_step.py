@@ -1,4 +1,4 @@
-"""One step through one layer of the XFormers backend, made from numbers."""
+"""Arguments of one engine step through one layer of the XFormers backend."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ from attnproof.reference.shared import CommonAttentionMetadata
 
 HEAD_SIZES = tuple(range(32, 257, 8))
 _MOST_QUERIES, _MOST_KEYS = 4, 35
-"""Query tokens and computed tokens of a request."""
+"""Largest numbers of query and computed tokens of a shortened request."""
 
 
 def import_xformers() -> None:
-    """Import what masks are made of, where it is installed; that takes a second or two."""
+    """Import xformers' masks if xformers is installed, which takes a second or two."""
     if find_spec("xformers") is not None:
         import xformers.ops.fmha  # noqa: F401
 
 
-def layer_params(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters with a head size that the backend supports, whatever shrinking made of it."""
+def with_supported_head_size(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters with a head size that the backend supports.
+
+    Shrinking may have made it unsupported.
+    """
     size = params["head_size"] // 8 * 8
     return params | {"head_size": min(max(size, HEAD_SIZES[0]), HEAD_SIZES[-1])}
 
 
-def layer_of(shape: Shape, device: str) -> Any:
-    """What `forward` reads of its layer: the scales of the cache."""
+def make_layer(shape: Shape, device: str) -> Any:
+    """Make the layer argument of `forward`, which holds the scales of the cache."""
     scales = {"_q_scale": 1.0, "_k_scale": shape.k_scale, "_v_scale": shape.v_scale}
     tensors = {name: torch.tensor([x], device=device) for name, x in scales.items()}
     floats = {f"{name}_float": value for name, value in scales.items()}
     return SimpleNamespace(**tensors, **floats)
 
 
-def constants_of(shape: Shape, params: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `XFormersAttentionImpl`; a window or a soft cap of 0 is none."""
+def impl_arguments(shape: Shape, params: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `XFormersAttentionImpl`; a window or soft cap of 0 is None."""
     return {
         "num_heads": shape.num_heads,
         "head_size": shape.head_size,
@@ -54,7 +57,10 @@ def constants_of(shape: Shape, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def decode_mask(metadata: CommonAttentionMetadata, rows: int, block_size: int) -> Any:
-    """xformers' mask of the first `rows` requests as published builders make it; None without."""
+    """Make xformers' mask of the first `rows` requests as published builders do.
+
+    None without rows, without block-table columns or without xformers.
+    """
     columns = metadata.block_table_tensor.shape[1]
     if not rows or not columns or find_spec("xformers") is None:
         return None
@@ -69,10 +75,11 @@ def decode_mask(metadata: CommonAttentionMetadata, rows: int, block_size: int) -
     )
 
 
-def capped(batch: Batch) -> Batch:
-    """The batch's first and last request, short and laid out as it is: its attention is cheap.
+def shortened_batch(batch: Batch) -> Batch:
+    """Keep the batch's first and last request, shortened, and its layout.
 
-    A decode stays one, a prompt a prompt, a continued one mostly a continued one.
+    Attention over the result is cheap. Decodes and prompts stay such; a continued prompt
+    becomes a new one if its computed tokens are a multiple of `_MOST_KEYS`.
     """
     rows = sorted({0, batch.num_requests - 1}) if batch.num_requests else []
     queries = [min(batch.query_lens[row], _MOST_QUERIES - row % 2) for row in rows]

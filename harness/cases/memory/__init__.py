@@ -1,1 +1,1 @@
-"""Guarded memory that the tensors of a call lie in."""
+"""Guarded memory for the tensors of a call."""

@@ -1,7 +1,7 @@
-"""The memory that a call's tensors lie in: guard words around each, one snapshot of all.
+"""Guarded memory for the tensors of a call, with a snapshot to detect unexpected writes.
 
-Every input of a call is a view into one buffer per dtype and device. What is not an
-input is garbage of a known pattern, so one comparison with the snapshot shows both
+Every input of a call is a view into one buffer per dtype and device. The words between
+inputs are poisoned with a known pattern, so one comparison with the snapshot detects both
 a modified input and a write beside it.
 """
 
@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 GUARD_WORDS = 32
+"""Poisoned words before and after each tensor."""
 STALE_PATTERNS = (0x5A5A5A5B, 0)
-"""Two fillings for whatever is stale: one far out of range, one that could be meant."""
+"""Poison patterns for stale places: one far out of range, one that is a valid value."""
 
 
 class Piece(NamedTuple):
@@ -23,20 +24,20 @@ class Piece(NamedTuple):
     name: str
     values: np.ndarray
     on_cpu: bool
-    """Whether it stays on the CPU whatever the device of the call."""
+    """True if the tensor stays on the CPU whatever the device of the call."""
     strides: tuple[int, ...]
-    """In elements; larger than the shape asks for leaves stale words between."""
+    """Strides in elements; strides above those of a dense tensor leave poison between."""
 
 
-class Intrusion(NamedTuple):
-    """A word that changed though nobody should have written it."""
+class UnexpectedWrite(NamedTuple):
+    """A word of an arena that changed and must not change."""
 
     name: str
-    """The input, or the nearest one."""
+    """Name of the nearest input."""
     word: int
-    """Word offset from the start of that input; negative before it."""
+    """Offset from the start of that input in words; negative before it."""
     inside: bool
-    """True if the word is an element of the input, False if it is a guard word."""
+    """True if the word is an element of the input, False if it is poison."""
 
 
 class _Segment(NamedTuple):
@@ -48,7 +49,7 @@ class _Segment(NamedTuple):
 
 
 class Arena:
-    """All tensors of one call; `tensors` has them by name."""
+    """Memory of all tensors of one call; `tensors` holds them by name."""
 
     def __init__(self, pieces: list[Piece], stale: int, device: str = "cpu") -> None:
         self.tensors: dict[str, torch.Tensor] = {}
@@ -72,7 +73,7 @@ class Arena:
             segments.append(_Segment(piece.name, offset, extent, shape, piece.strides))
             offset += extent + GUARD_WORDS
         dtype = pieces[0].values.dtype
-        # Where the pattern has no room, the largest word: NaN in every float of that size.
+        # A dtype too narrow for the pattern gets its largest word, which is a NaN as a float.
         buffer = np.full(offset, min(stale, np.iinfo(dtype).max), dtype=dtype)
         word = buffer.itemsize
         for piece, segment in zip(pieces, segments, strict=True):
@@ -94,8 +95,8 @@ class Arena:
         self._snapshots.append(memory.clone())
         self._segments.append(segments)
 
-    def intrusions(self, written: frozenset[str] = frozenset()) -> list[Intrusion]:
-        """The first change in each buffer; the elements of the inputs in `written` may change."""
+    def unexpected_writes(self, written: frozenset[str] = frozenset()) -> list[UnexpectedWrite]:
+        """Return the first change in each buffer; elements of inputs in `written` may change."""
         found = []
         for buffer, snapshot, segments in zip(
             self._buffers, self._snapshots, self._segments, strict=True
@@ -111,7 +112,7 @@ class Arena:
         return found
 
     def owner(self, tensor: torch.Tensor) -> str | None:
-        """Name of the input whose memory `tensor` overlaps, None for memory of its own."""
+        """Return the name of the input whose memory `tensor` overlaps, None without overlap."""
         start = tensor.data_ptr()
         stop = start + tensor.element_size() * _extent(tensor)
         if start == stop:
@@ -127,7 +128,7 @@ class Arena:
         return None
 
     def is_on_device(self, tensor: torch.Tensor) -> bool:
-        """Whether it lies in an input that goes to the device of the call, be that the CPU."""
+        """True if `tensor` overlaps an input that is placed on the device of the call."""
         return self.owner(tensor) in self._device_names
 
 
@@ -137,13 +138,13 @@ def _extent(tensor: torch.Tensor) -> int:
     return sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
 
 
-def _locate(index: int, segments: list[_Segment]) -> Intrusion:
+def _locate(index: int, segments: list[_Segment]) -> UnexpectedWrite:
     nearest = segments[0]
     for segment in segments:
         if segment.offset - GUARD_WORDS // 2 <= index:
             nearest = segment
     word = index - nearest.offset
-    return Intrusion(nearest.name, word, _is_element(word, nearest))
+    return UnexpectedWrite(nearest.name, word, _is_element(word, nearest))
 
 
 def _is_element(word: int, segment: _Segment) -> bool:

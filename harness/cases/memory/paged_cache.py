@@ -1,6 +1,7 @@
-"""Paged caches in guarded memory: any layout, any dtype, every element another value.
+"""Paged caches in guarded memory, of any layout and dtype.
 
-Section 8's cache, (2, num_blocks, block_size, num_kv_heads, head_size): keys, then values.
+The shape is that of SPEC.md section 8, (2, num_blocks, block_size, num_kv_heads,
+head_size): keys, then values. A word is an integer of an element's size.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import torch
 from attnproof.harness.cases.memory.arena import Piece
 
 LAYOUTS = ("NHD", "HND", "blocks first", "heads first")
-"""How the elements lie; the first two are the names of `get_kv_cache_layout`."""
+"""Memory layouts; the first two are the names of `get_kv_cache_layout`."""
 _ORDERS = ((0, 1, 2, 3, 4), (0, 1, 3, 2, 4), (1, 0, 2, 3, 4), (0, 3, 1, 2, 4))
+"""Dimensions from the outermost to the innermost in memory, by layout."""
 DTYPES = ("float16", "bfloat16", "float8_e4m3fn", "uint8", "float32")
 _WORDS: dict[int, Any] = {1: np.uint8, 2: np.int16, 4: np.int32}
-"""Integers by size in bytes: numpy has none of the floats that caches are made of."""
+"""Dtype of a word by size in bytes; numpy lacks most float dtypes of caches."""
 
 
 class PagedCache(NamedTuple):
-    """One cache in numbers."""
+    """Shape, dtype and layout of one cache."""
 
     name: str
     num_blocks: int
@@ -32,21 +34,21 @@ class PagedCache(NamedTuple):
     layout: int
     """Index into LAYOUTS."""
     gap: int = 0
-    """Elements of somebody else behind each innermost run."""
+    """Elements after each run of the innermost dimension that belong to no cache."""
     on_cpu: bool = False
-    """Whether it stays on the CPU whatever the device of the call."""
+    """True if the cache stays on the CPU whatever the device of the call."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """In elements."""
+        """Shape (2, num_blocks, block_size, num_kv_heads, head_size)."""
         return (2, self.num_blocks, self.block_size, self.num_kv_heads, self.head_size)
 
     def piece(self, pattern: int) -> Piece:
-        """The cache as its elements lie in memory, as integers of its element size."""
+        """Return the cache as a piece of an arena, filled with `values(pattern)`."""
         return self.piece_of(self.values(pattern))
 
     def piece_of(self, values: np.ndarray) -> Piece:
-        """The same with these elements, (2, num_blocks, block_size, num_kv_heads, head_size)."""
+        """Return the cache as a piece of an arena, filled with the words `values` (`shape`)."""
         order = _ORDERS[self.layout]
         shape = [self.shape[dim] for dim in order]
         strides = [1]
@@ -55,16 +57,19 @@ class PagedCache(NamedTuple):
         return Piece(self.name, values.transpose(order), self.on_cpu, tuple(strides))
 
     def words(self, memory: torch.Tensor) -> torch.Tensor:
-        """What `piece` became, in the order of the cache's dimensions, still as integers."""
+        """View the memory of `piece` as words of shape `shape`."""
         return memory.permute([_ORDERS[self.layout].index(dim) for dim in range(5)])
 
     def tensor(self, memory: torch.Tensor) -> torch.Tensor:
-        """What `piece` became, as the cache."""
+        """View the memory of `piece` as the cache, in its dtype."""
         dtype: Any = getattr(torch, self.dtype)
         return self.words(memory).view(dtype)
 
     def values(self, pattern: int) -> np.ndarray:
-        """Distinct as far as the dtype has room, other ones for each name and pattern."""
+        """Return words of shape `shape`, distinct as far as the dtype allows.
+
+        They depend on the cache's name and the pattern.
+        """
         words = _WORDS[getattr(torch, self.dtype).itemsize]
         flat = np.arange(np.prod(self.shape), dtype=np.uint64).reshape(self.shape)
         seed = sum(map(ord, self.name)) * 7919 + 104729 * pattern

@@ -1,1 +1,1 @@
-"""A continuous-batching scheduler: requests in, engine steps out."""
+"""A continuous-batching scheduler that turns requests into engine steps."""

@@ -13,18 +13,19 @@ NULL_BLOCK = 0
 """Never given to a request: engines keep it as the target of padded rows."""
 
 _MAX_PRIVATE = 1 << 24
+"""Key range reserved for the private blocks of one request."""
 
 
 class BlockPool:
     """Blocks 1 to num_blocks - 1, each free or held by one or more requests.
 
-    A free block keeps its content, and can be found by its key, until it is handed out again:
-    the longest unused first.
+    A free block keeps its content and key until it is allocated again. The block that has
+    been free longest is allocated first.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.size = num_blocks - 1
-        """Blocks that requests can hold."""
+        """Number of blocks that requests can hold."""
         self._references = [0] * num_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
         self._block_of: dict[int, int] = {}
@@ -32,15 +33,15 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds, cached ones included."""
+        """Number of free blocks, cached ones included."""
         return len(self._free)
 
     def references(self, block: int) -> int:
-        """How many requests hold a block."""
+        """Return the number of requests that hold a block."""
         return self._references[block]
 
     def allocate(self, count: int) -> list[int]:
-        """`count` blocks for one request; what they cached is forgotten."""
+        """Allocate `count` blocks to one request and forget the keys of their old content."""
         blocks = []
         take, forget = self._free.popitem, self._key_of.pop
         for _ in range(count):
@@ -53,15 +54,15 @@ class BlockPool:
         return blocks
 
     def release(self, blocks: Sequence[int]) -> None:
-        """A request gives up its blocks; the last of them will be reused first."""
+        """Release the blocks of one request; the last of them is reused first."""
         references, free = self._references, self._free
         for block in reversed(blocks):
             references[block] -= 1
             if not references[block]:
                 free[block] = None
 
-    def cached(self, keys: Iterable[int]) -> list[int]:
-        """Blocks that hold the longest cached prefix of `keys`; nobody holds them yet for it."""
+    def find_prefix(self, keys: Iterable[int]) -> list[int]:
+        """Return the blocks that hold the longest cached prefix of `keys`, without sharing them."""
         blocks = []
         for key in keys:
             block = self._block_of.get(key)
@@ -70,19 +71,19 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def num_idle(self, blocks: Iterable[int]) -> int:
-        """How many of these blocks would leave the free ones if a request shared them."""
+    def count_free(self, blocks: Iterable[int]) -> int:
+        """Return the number of free blocks among `blocks`."""
         return sum(not self._references[block] for block in blocks)
 
     def share(self, blocks: Iterable[int]) -> None:
-        """One more request holds these cached blocks."""
+        """Add a request to the holders of cached blocks."""
         for block in blocks:
             if not self._references[block]:
                 del self._free[block]
             self._references[block] += 1
 
-    def remember(self, blocks: Iterable[int], keys: Iterable[int]) -> None:
-        """Full blocks can from now on be found by their keys; the first block of a key stays."""
+    def register(self, blocks: Iterable[int], keys: Iterable[int]) -> None:
+        """Register full blocks under their keys; a key that has a block keeps it."""
         for block, key in zip(blocks, keys, strict=True):
             if key not in self._block_of and block not in self._key_of:
                 self._block_of[key] = block
@@ -90,11 +91,11 @@ class BlockPool:
 
 
 class BlockKeys:
-    """Names the content of a request's full blocks, so that equal prefixes have equal keys.
+    """Keys for the content of full blocks: equal prefixes have equal keys.
 
-    A trace's hash id stands for its tokens and all before them, so a block is named by the
-    hash that covers its last token and by that token's place under it. Blocks that no hash
-    covers whole (generated tokens, traces without hashes) are the request's own.
+    A trace's hash id stands for its tokens and all before them. A block's key combines the
+    hash that covers its last token with that token's index under the hash. Blocks without
+    such a hash (generated tokens, traces without hashes) have keys of their request only.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -102,7 +103,7 @@ class BlockKeys:
         self._dense: dict[int, int] = {}
 
     def of_prompt(self, request: TraceRequest, input_tokens: int) -> list[int]:
-        """Keys of the blocks that lie whole inside the hashed part of the prompt."""
+        """Return the keys of the blocks that are completely inside the prompt's hashed part."""
         width = request.tokens_per_hash
         covered = min(input_tokens, len(request.prefix_hashes) * width)
         count = covered // self._block_size
@@ -116,6 +117,6 @@ class BlockKeys:
 
     @staticmethod
     def own(request: int, first: int, stop: int) -> range:
-        """Keys of blocks [first, stop) of the request with this number: nobody else has them."""
+        """Return keys of blocks [first, stop) of a request that no other request has."""
         start = -1 - request * _MAX_PRIVATE
         return range(start - first, start - stop, -1)

@@ -1,4 +1,4 @@
-"""What an engine's scheduler is told: limits, options, and how long a step takes."""
+"""Configuration of the scheduler: limits, options and the duration of engine steps."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ VLLM_CAPTURE_SIZES = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
 
 
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
-    """Duration of a step in seconds, linear in what it computes.
+    """Coefficients of the duration of an engine step, all in seconds.
 
-    The defaults are those of Llama-3.1-8B (bf16) on an RTX 4090, where a measured run of vLLM
-    checks them (`tools/scheduler_validation.py`, docs/scheduler.md).
+    The defaults are for Llama-3.1-8B (bf16) on an RTX 4090 and are compared with a measured
+    run of vLLM (`tools/scheduler_validation.py`, docs/scheduler.md).
     """
 
     fixed_s: float = 0.016
-    """Of every step: the weights are read once whatever the batch."""
+    """Duration of any step: the weights are read once."""
     prefill_token_s: float = 90e-6
-    """For each query token of a row that is not decoding."""
+    """Duration per query token of a row that is not decoding."""
     decode_request_s: float = 106e-6
-    """For each decoding row, its drafts included."""
+    """Duration per decoding row, its drafts included."""
     kv_token_s: float = 0.13e-6
-    """For each token of context, counted for every row that attends to it."""
+    """Duration per token of context, counted for every row that attends to it."""
 
     def seconds(self, prefill_tokens: int, decode_requests: int, kv_tokens: int) -> float:
-        """Duration of one step."""
+        """Return the duration of one engine step in seconds."""
         return (
             self.fixed_s
             + self.prefill_token_s * prefill_tokens
@@ -37,41 +37,41 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and options under vLLM's names, with vLLM's defaults where it has any."""
+    """Limits and options, with vLLM's names and, if it has any, vLLM's defaults."""
 
     block_size: int = 16
     """Tokens per KV-cache block."""
     num_blocks: int = 8192
-    """Blocks of the KV cache, the null block 0 included. vLLM measures it at start."""
+    """Blocks of the KV cache, the null block 0 included. vLLM measures it at startup."""
     max_num_seqs: int = 128
-    """Requests running at once."""
+    """Maximum number of running requests."""
     max_num_batched_tokens: int = 2048
-    """Token budget of a step."""
+    """Token budget of an engine step."""
     max_model_len: int = 32768
     """Longest sequence in tokens, prompt and output together."""
     overlong: Literal["truncate", "reject"] = "truncate"
-    """What becomes of requests beyond max_model_len: prompt (then output) cut, or left out."""
+    """Treatment of requests beyond max_model_len: cut the prompt, then the output, or skip."""
     long_prefill_token_threshold: int = 0
-    """Most tokens of one request in a step, 0 for no such limit."""
+    """Maximum tokens of one request in an engine step, 0 for no limit."""
     enable_prefix_caching: bool = True
-    """Whether blocks of equal prefixes are shared, and found again after a preemption."""
+    """True if equal prefixes share blocks, which a preempted request can find again."""
     scheduler_reserve_full_isl: bool = True
-    """Whether a request waits until its whole prompt fits, not only its first chunk."""
+    """True if a request waits until its whole prompt fits, not only its first chunk."""
     num_speculative_tokens: int = 0
-    """Draft tokens of a decoding request, verified in its next step."""
+    """Draft tokens of a decoding request, verified in its next engine step."""
     acceptance_rate: float = 0.7
-    """Chance of a draft token, once all before it are accepted."""
+    """Probability that a draft token is accepted if all drafts before it are."""
     draft_rate: float = 1.0
-    """Chance that a decoding request has a draft at all (n-gram drafters often find none)."""
+    """Probability that a decoding request has drafts (n-gram drafters often find none)."""
     capture_sizes: tuple[int, ...] = ()
-    """Ascending token counts to which a step is padded; empty for none."""
+    """Ascending token counts to which an engine step is padded; empty for no padding."""
     cost: StepCost = StepCost()
-    """How long a step takes."""
+    """Coefficients of the duration of an engine step."""
     seed: int = 0
-    """Of drafts and their acceptance."""
+    """Seed of drafts and their acceptance."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for limits under which some request could never finish."""
+        """Raise ValueError for limits that would keep a request from ever finishing."""
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")

@@ -1,4 +1,4 @@
-"""The life of one request under the scheduler, and what a whole schedule adds up to."""
+"""State of one request in the scheduler, and the counts of a whole schedule."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from attnproof.harness.cases.scheduler.config import SchedulerConfig
 from attnproof.harness.cases.traces.formats import TraceRequest
 
 
-class Served(msgspec.Struct):
-    """What became of one request."""
+class ServedRequest(msgspec.Struct):
+    """Times and token counts of one request."""
 
     request: int
-    """Its place in the list that the scheduler was given."""
+    """Index in the scheduler's list of requests."""
     arrival_s: float
     input_tokens: int
     """Prompt tokens after truncation."""
@@ -23,16 +23,16 @@ class Served(msgspec.Struct):
     generated: int = 0
     """Tokens generated so far."""
     scheduled_s: float = -1.0
-    """Begin of its first step, -1 before."""
+    """Start of its first engine step, -1 before."""
     first_token_s: float = -1.0
-    """End of the step that gave its first token, -1 before."""
+    """End of the engine step that computed its first token, -1 before."""
     finished_s: float = -1.0
-    """End of its last step, -1 before."""
+    """End of its last engine step, -1 before."""
     preemptions: int = 0
 
 
 class ScheduleCounts(msgspec.Struct):
-    """What a schedule did so far."""
+    """Counts of a schedule so far."""
 
     steps: int = 0
     finished: int = 0
@@ -40,35 +40,38 @@ class ScheduleCounts(msgspec.Struct):
     truncated: int = 0
     """Requests cut to max_model_len."""
     rejected: int = 0
-    """Requests left out because they are longer than max_model_len."""
+    """Requests skipped because they are longer than max_model_len."""
     cached_tokens: int = 0
-    """Tokens that the prefix cache saved."""
+    """Tokens taken from the prefix cache."""
 
 
-class Live:
-    """A request in the queue or running."""
+class LiveRequest:
+    """A waiting or running request."""
 
-    __slots__ = ("blocks", "keys", "known", "remembered", "served")
+    __slots__ = ("blocks", "keys", "known", "registered", "served")
 
-    def __init__(self, served: Served, keys: list[int]) -> None:
+    def __init__(self, served: ServedRequest, keys: list[int]) -> None:
         self.served = served
         self.keys = keys
         """Keys of the full blocks that other requests may share."""
         self.blocks: list[int] = []
-        self.remembered = 0
-        """Leading blocks that the prefix cache knows."""
+        self.registered = 0
+        """Number of leading blocks that are registered in the prefix cache."""
         self.known = served.input_tokens
-        """Prompt and generated tokens while it waits."""
+        """Prompt and generated tokens of a waiting request."""
 
 
-def accept(
+def accepted_requests(
     requests: Sequence[TraceRequest], config: SchedulerConfig, counts: ScheduleCounts
-) -> list[Served]:
-    """The requests to serve, with lengths that the engine can take; counts what it could not."""
+) -> list[ServedRequest]:
+    """Return the requests to serve, by arrival, with lengths within max_model_len.
+
+    Truncated and rejected requests are added to `counts`.
+    """
     limit = config.max_model_len
     served = []
     for index, request in enumerate(requests):
-        # An engine knows no empty prompt, and always samples once.
+        # An engine takes no empty prompt and always samples once.
         prompt, output = max(1, request.input_tokens), max(1, request.output_tokens)
         if prompt + output > limit:
             if config.overlong == "reject":
@@ -77,6 +80,6 @@ def accept(
             counts.truncated += 1
             output = min(output, max(limit - prompt, limit // 2))
             prompt = min(prompt, limit - output)
-        served.append(Served(index, request.arrival_s, prompt, output))
+        served.append(ServedRequest(index, request.arrival_s, prompt, output))
     served.sort(key=lambda one: one.arrival_s)
     return served

@@ -1,6 +1,6 @@
-"""A continuous-batching scheduler that behaves as vLLM V1's: requests in, steps out.
+"""A continuous-batching scheduler that behaves like vLLM V1's.
 
-docs/scheduler.md holds it against a measured vLLM run.
+docs/scheduler.md compares it with a measured run of vLLM.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from attnproof.harness.cases.scheduler.block_pool import BlockKeys, BlockPool
 from attnproof.harness.cases.scheduler.config import SchedulerConfig
-from attnproof.harness.cases.scheduler.request import Live, ScheduleCounts, accept
+from attnproof.harness.cases.scheduler.request import LiveRequest, ScheduleCounts, accepted_requests
 from attnproof.harness.cases.scheduler.step import (
     COMPUTED,
     DRAFTS,
@@ -28,11 +28,12 @@ from attnproof.harness.cases.traces.formats import TraceRequest
 
 
 class Scheduler:
-    """Iterates over the steps of a schedule; the clock follows the cost of the steps.
+    """Iterator over the engine steps of a schedule; its clock advances by their cost.
 
-    Each step first serves running requests in order of admission, then admits waiting ones,
-    within the token budget. When no block is left, the last running request is preempted: it
-    loses its blocks, goes to the front of the queue and computes everything again.
+    Each engine step first serves running requests in order of admission, then admits waiting
+    ones, within the token budget. When no block is free, the last running request is
+    preempted: it loses its blocks, goes to the front of the queue and computes everything
+    again.
     """
 
     def __init__(
@@ -45,11 +46,11 @@ class Scheduler:
         self._keys = BlockKeys(self.config.block_size)
         self._random = np.random.default_rng(self.config.seed)
         self._requests = requests
-        self.served = accept(requests, self.config, self.counts)
-        """Every request that is served at all, in order of arrival."""
+        self.served = accepted_requests(requests, self.config, self.counts)
+        """Every request that is not rejected, in order of arrival."""
         self._future = deque(self.served)
-        self._waiting: deque[Live] = deque()
-        self._running: list[Live] = []
+        self._waiting: deque[LiveRequest] = deque()
+        self._running: list[LiveRequest] = []
         self._state: Ints = np.zeros((NUM_FIELDS, self.config.max_num_seqs), np.int64)
 
     def __iter__(self) -> Iterator[Step]:
@@ -70,10 +71,10 @@ class Scheduler:
             keys: list[int] = []
             if self.config.enable_prefix_caching:
                 keys = self._keys.of_prompt(self._requests[served.request], served.input_tokens)
-            self._waiting.append(Live(served, keys))
+            self._waiting.append(LiveRequest(served, keys))
 
     def _schedule(self) -> tuple[Step, Ints]:
-        """The next step, and the query length of every running request (0 if left out)."""
+        """Return the next engine step and each running request's query length, 0 if skipped."""
         query = self._wanted()
         before = len(self._running)
         self._grow(query)
@@ -104,7 +105,7 @@ class Scheduler:
         return step
 
     def _wanted(self) -> Ints:
-        """Query lengths of the running requests, within the budget, oldest first."""
+        """Return the query lengths of the running requests; the budget goes to the oldest."""
         state = self._state[:, : len(self._running)]
         query: Ints = state[KNOWN] - state[COMPUTED]
         if self.config.num_speculative_tokens:
@@ -119,9 +120,9 @@ class Scheduler:
         return query
 
     def _grow(self, query: Ints) -> None:
-        """Give the running requests the blocks they need; preempt from the back if there are none.
+        """Allocate the blocks that the running requests need, preempting the youngest if needed.
 
-        A request is served at the cost of younger ones only, so what was served stays.
+        Only younger requests are preempted for a request, so one that has its blocks keeps them.
         """
         state = self._state[:, : len(query)]
         needed = -(-(state[COMPUTED] + query) // self.config.block_size)
@@ -136,38 +137,38 @@ class Scheduler:
             live = self._running[row]
             live.blocks += self.pool.allocate(count - len(live.blocks))
             state[HELD, row] = count
-            if live.remembered < len(live.keys):
-                self._remember(live, int(state[COMPUTED, row] + query[row]))
+            if live.registered < len(live.keys):
+                self._register(live, int(state[COMPUTED, row] + query[row]))
 
     def _preempt(self) -> None:
         live = self._running.pop()
         column = self._state[:, len(self._running)]
         live.known = int(column[KNOWN])
         if self.config.enable_prefix_caching:
-            # Nobody else can hit these blocks, so they are remembered no sooner than now.
-            self._remember(live, int(column[COMPUTED]))
+            # No other request can use the private blocks, so registering them now is enough.
+            self._register(live, int(column[COMPUTED]))
             first, stop = len(live.keys), int(column[COMPUTED]) // self.config.block_size
             if stop > first:
                 keys = self._keys.own(live.served.request, first, stop)
-                self.pool.remember(live.blocks[first:stop], keys)
+                self.pool.register(live.blocks[first:stop], keys)
         self._drop_blocks(live)
         live.served.preemptions += 1
         self.counts.preemptions += 1
         self._waiting.appendleft(live)
 
-    def _remember(self, live: Live, computed: int) -> None:
-        """Let others find the shareable blocks that are full with `computed` tokens."""
-        first, stop = live.remembered, min(computed // self.config.block_size, len(live.keys))
+    def _register(self, live: LiveRequest, computed: int) -> None:
+        """Register the shareable blocks that are full with `computed` tokens."""
+        first, stop = live.registered, min(computed // self.config.block_size, len(live.keys))
         if stop > first:
-            self.pool.remember(live.blocks[first:stop], live.keys[first:stop])
-            live.remembered = stop
+            self.pool.register(live.blocks[first:stop], live.keys[first:stop])
+            live.registered = stop
 
-    def _drop_blocks(self, live: Live) -> None:
+    def _drop_blocks(self, live: LiveRequest) -> None:
         self.pool.release(live.blocks)
         live.blocks = []
 
     def _admit(self, scheduled: int) -> Ints:
-        """Move requests from the queue to the running ones; their query lengths."""
+        """Move requests from the queue to the running ones and return their query lengths."""
         query: list[int] = []
         budget = self.config.max_num_batched_tokens - scheduled
         limit = self.config.long_prefill_token_threshold or budget
@@ -184,29 +185,29 @@ class Scheduler:
             budget -= tokens
         return np.array(query, np.int64)
 
-    def _hits(self, live: Live) -> list[int]:
-        """Cached blocks of the request's prefix; its last token is always computed."""
+    def _hits(self, live: LiveRequest) -> list[int]:
+        """Return the cached blocks of the request's prefix, never with its last token."""
         if not self.config.enable_prefix_caching:
             return []
         most = (live.known - 1) // self.config.block_size
-        hits = self.pool.cached(live.keys[:most])
+        hits = self.pool.find_prefix(live.keys[:most])
         if live.served.preemptions and len(hits) == len(live.keys):
-            hits += self.pool.cached(self._keys.own(live.served.request, len(hits), most))
+            hits += self.pool.find_prefix(self._keys.own(live.served.request, len(hits), most))
         return hits
 
-    def _fits(self, live: Live, hits: list[int], tokens: int) -> bool:
+    def _fits(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
         reach = live.known if self.config.scheduler_reserve_full_isl else tokens
         needed = -(-reach // self.config.block_size) - len(hits)
-        return needed + self.pool.num_idle(hits) <= self.pool.num_free
+        return needed + self.pool.count_free(hits) <= self.pool.num_free
 
-    def _start(self, live: Live, hits: list[int], tokens: int) -> None:
+    def _start(self, live: LiveRequest, hits: list[int], tokens: int) -> None:
         size, served = self.config.block_size, live.served
         hit = len(hits) * size
         self.pool.share(hits)
         count = -(-(hit + tokens) // size)
         live.blocks = hits + self.pool.allocate(count - len(hits))
-        live.remembered = min(len(hits), len(live.keys))
-        self._remember(live, hit + tokens)
+        live.registered = min(len(hits), len(live.keys))
+        self._register(live, hit + tokens)
         if served.scheduled_s < 0:
             served.scheduled_s = self.clock_s
         end = served.input_tokens + served.output_tokens
@@ -217,7 +218,7 @@ class Scheduler:
         self.counts.cached_tokens += hit
 
     def _commit(self, query: Ints) -> None:
-        """Compute the step: requests whose known tokens are all computed get new ones."""
+        """Apply the results of the engine step: sample tokens and finish requests."""
         state = self._state[:, : len(query)]
         state[COMPUTED] += query
         sampled = state[COMPUTED] >= state[KNOWN]
@@ -235,7 +236,7 @@ class Scheduler:
             self._finish(finished)
 
     def _verify(self, state: Ints, sampled: np.ndarray) -> None:
-        """Accept drafts of the sampled requests, forget the rest, and draft anew."""
+        """Accept or reject the drafts of the sampled requests and draw new ones."""
         drafted = np.where(sampled, state[COMPUTED] - state[KNOWN], 0)
         shape = (self.config.num_speculative_tokens, len(drafted))
         right = self._random.random(shape) < self.config.acceptance_rate
@@ -252,7 +253,7 @@ class Scheduler:
             column = self._state[:, row]
             live.served.generated = int(column[KNOWN] - column[PROMPT])
             live.served.finished_s = self.clock_s
-            self._remember(live, int(column[COMPUTED]))
+            self._register(live, int(column[COMPUTED]))
             self._drop_blocks(live)
             self.counts.finished += 1
         kept = np.flatnonzero(~finished)

@@ -1,4 +1,4 @@
-"""One step of a schedule: which requests compute how many tokens, and its batch on demand."""
+"""One engine step of a schedule: its rows, their query lengths, and its batch on demand."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from attnproof.harness.model.case import Batch
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-# Rows of the scheduler's state: one int64 for each running request.
+# Rows of the scheduler's state, each with one int64 per running request.
 KNOWN = 0
-"""Tokens whose ids are known: prompt and generated ones."""
+"""Prompt and generated tokens."""
 COMPUTED = 1
 """Tokens in the KV cache."""
 HELD = 2
@@ -28,20 +28,19 @@ PROMPT = 4
 DRAFTS = 5
 """Draft tokens waiting for verification."""
 HIT = 6
-"""Tokens that the prefix cache gave at the last admission."""
+"""Tokens taken from the prefix cache at the last admission."""
 RESUMED = 7
-"""Known tokens when it was admitted again after a preemption, 0 if it never was."""
+"""Known tokens at the last admission after a preemption, 0 without one."""
 REQUEST = 8
-"""Place of the request in the list that the scheduler was given."""
+"""Index of the request in the scheduler's list of requests."""
 NUM_FIELDS = 9
 
 
 class Step:
-    """A scheduled step, before its tokens are computed.
+    """A scheduled engine step, before its tokens are computed.
 
-    Rows are the scheduled requests in the scheduler's order: those running before, oldest
-    first, then those admitted in this step. A step stays true when the schedule moves on: the
-    block lists it refers to only ever grow.
+    Rows are the scheduled requests: the ones that were running before, oldest first, then
+    the ones admitted in this engine step.
     """
 
     def __init__(
@@ -54,62 +53,64 @@ class Step:
         blocks: Sequence[Sequence[int]],
     ) -> None:
         self.index = index
-        """Number of the step, from 0."""
+        """Index of the engine step, from 0."""
         self.start_s = start_s
-        """When it begins, seconds after the first arrival."""
+        """Start time, in seconds after the first arrival."""
         self.config = config
         self.state = state
-        """One column a row, fields as above, before the step: int64 (NUM_FIELDS, rows)."""
+        """(NUM_FIELDS, rows) int64 state of the rows before the engine step."""
         self.query_lens = query_lens
-        """Query tokens of each row, all positive: int64."""
+        """(rows,) int64 query tokens, all positive."""
+        # The lists are shared with the scheduler, which appends to them only: `batch` reads
+        # the leading entries, so it stays correct when the schedule has moved on.
         self._blocks = blocks
         self.num_running = 0
-        """Requests admitted and not finished, whether scheduled in this step or not."""
+        """Running requests, including those without a token in this engine step."""
         self.num_waiting = 0
         """Requests in the queue, preempted ones included."""
         self.num_preempted = 0
-        """Requests that lost their blocks in this step."""
+        """Requests that lost their blocks in this engine step."""
         self.num_admitted = 0
-        """The last rows: requests that left the queue in this step."""
+        """Requests that left the queue in this engine step; they are the last rows."""
         self.num_free_blocks = 0
-        """Blocks of the pool that nobody holds."""
+        """Free blocks of the pool."""
 
     @property
     def computed_lens(self) -> Ints:
-        """Tokens of each row in the cache before the step."""
+        """Tokens of each row in the cache before the engine step."""
         computed: Ints = self.state[COMPUTED]
         return computed
 
     @cached_property
     def seq_lens(self) -> Ints:
-        """Computed and query tokens of each row."""
+        """Sum of computed and query tokens of each row."""
         return self.computed_lens + self.query_lens
 
     @cached_property
     def num_tokens(self) -> int:
-        """Query tokens of the step."""
+        """Number of query tokens."""
         return int(self.query_lens.sum())
 
     @cached_property
     def decoding(self) -> Bools:
-        """Whether each row computes only its last token, and drafts behind it."""
+        """True for rows that compute their last token only, with drafts after it."""
         decoding: Bools = self.state[KNOWN] - self.state[COMPUTED] == 1
         return decoding
 
     @property
     def uniform_decode_len(self) -> int:
-        """Query length shared by all rows if that is a full decode, else 0."""
+        """Query length of all rows if each is a decode with all its drafts, else 0."""
         full = 1 + self.config.num_speculative_tokens
         uniform = bool((self.query_lens == full).all() and self.decoding.all())
         return full if uniform else 0
 
     @cached_property
     def padding(self) -> tuple[int, int]:
-        """Requests and tokens that graph padding adds.
+        """Numbers of requests and tokens that graph padding adds.
 
-        Tokens go up to the next capture size, none beyond the last size. Only steps of equal
-        decodes replay a graph of the whole model: their requests are padded too, and the size
-        is rounded up to whole requests.
+        Tokens are padded to the next capture size, not at all beyond the last one. Requests
+        are padded for uniform decodes only, since only these replay a graph of the whole
+        model; the size is then rounded up to whole requests.
         """
         for size in self.config.capture_sizes:
             if size >= self.num_tokens:
@@ -122,22 +123,22 @@ class Step:
 
     @property
     def num_blocks(self) -> int:
-        """Entries of the block table that are live."""
+        """Number of live entries of the block table."""
         return int((-(-self.seq_lens // self.config.block_size)).sum())
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens of context that the step reads."""
+        """Number of context tokens that the engine step reads."""
         return int(self.seq_lens.sum())
 
     def seconds(self) -> float:
-        """How long the step takes."""
+        """Return the duration of the engine step in seconds."""
         decodes = int(np.count_nonzero(self.decoding))
         prefill = self.num_tokens - int(self.query_lens[self.decoding].sum())
         return self.config.cost.seconds(prefill, decodes, self.kv_tokens)
 
     def batch(self) -> Batch:
-        """The step's batch with the live blocks of every row."""
+        """Make the batch of the engine step, with the live blocks of every row."""
         size = self.config.block_size
         counts = (-(-self.seq_lens // size)).tolist()
         requests, tokens = self.padding

@@ -1,1 +1,1 @@
-"""Engine steps as cases: from traces, from a sampler, and for timing."""
+"""Engine steps as batches: from traces, from a sampler, and for timing."""

@@ -1,4 +1,4 @@
-"""Batches of a trace as real engines of several configurations would run it."""
+"""Batches of a trace under several engine configurations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from attnproof.harness.model.case import Batch
 
 ENGINES: dict[str, SchedulerConfig] = {
     "default": SchedulerConfig(max_num_seqs=64),
-    # Just room for the longest sequence: preemptions; small steps: prompts in many pieces.
+    # The cache barely holds the longest sequence, which causes preemptions; the small token
+    # budget cuts prompts into many chunks.
     "tight": SchedulerConfig(
         num_blocks=2050,
         max_num_seqs=256,
@@ -34,7 +35,8 @@ ENGINES: dict[str, SchedulerConfig] = {
         draft_rate=0.9,
         capture_sizes=VLLM_CAPTURE_SIZES,
     ),
-    # Pages of an MLA backend; several prompts share a step, so decodes lie behind prefills.
+    # Block size of an MLA backend. Several prompts share an engine step, which puts decodes
+    # after prefills.
     "large-pages": SchedulerConfig(
         block_size=128,
         num_blocks=1024,
@@ -44,27 +46,29 @@ ENGINES: dict[str, SchedulerConfig] = {
         enable_prefix_caching=False,
     ),
 }
-"""Engines that share the choice when no configuration is given: 32,768 tokens a sequence at
-most, and caches of 32,784 to 131,056 tokens, which bounds the size of a case."""
+"""Engines that are used if no configuration is given. Sequences have at most 32,768 tokens
+and caches 32,784 to 131,056, which bounds the size of a case."""
 MAX_REQUESTS = 600
+"""Requests of a trace that each engine schedules by default."""
 MAX_STEPS = 4000
+"""Engine steps after which a schedule stops by default."""
 
 
 class TraceBatch(msgspec.Struct, frozen=True):
-    """A batch and the step it was."""
+    """A batch and the engine step that it comes from."""
 
     batch: Batch
     source: str
-    """Such as `trace.csv#step=123`, or `trace.csv#tight,from=512,step=123`."""
+    """Trace and engine step: `trace.csv#step=123`, or `trace.csv#tight,from=512,step=123`."""
 
 
 class TraceBatches(msgspec.Struct, frozen=True):
-    """The chosen steps of a trace."""
+    """Chosen engine steps of a trace."""
 
     batches: tuple[TraceBatch, ...]
-    """Rarest structure first, engines in turn: any beginning is a fair choice too."""
+    """Rarest structure first, engines alternating, so any prefix is a good selection too."""
     summary: str
-    """One line: how much of the trace was scheduled, and what it was chosen from."""
+    """One line with the number of chosen and scheduled engine steps, engines and requests."""
 
 
 def batches_from_trace(
@@ -79,13 +83,12 @@ def batches_from_trace(
     max_steps: int = MAX_STEPS,
     max_blocks: int = MAX_BLOCKS,
 ) -> TraceBatches:
-    """`count` steps of a trace, rarest structure first; raises TraceError.
+    """Choose `count` engine steps of a trace, rarest structure first; raise TraceError.
 
-    To be quick, each engine schedules only `max_requests` requests in a row and stops after
-    `max_steps` steps (0 for no such limit). Where the row begins depends on the seed: with
-    seed 0 at the trace's first request. Without a configuration the engines of `ENGINES` take
-    part. The seed also draws speculative tokens, and arrivals for traces without any (`rate`
-    requests per second).
+    Each engine schedules at most `max_requests` consecutive requests and `max_steps` engine
+    steps (0 for no limit). They begin at the trace's first request for seed 0, else at a
+    drawn one. Without `config` the engines of `ENGINES` are used. The seed also draws
+    speculative tokens, and arrivals for traces without any (`rate` requests per second).
     """
     requests = read_trace(path, format=format, rate=rate, seed=seed)
     return batches_from_requests(
@@ -111,7 +114,7 @@ def batches_from_requests(
     max_steps: int = MAX_STEPS,
     max_blocks: int = MAX_BLOCKS,
 ) -> TraceBatches:
-    """As `batches_from_trace`, for requests at hand; `name` begins every source."""
+    """Choose engine steps as `batches_from_trace` does; every source begins with `name`."""
     engines = {"": config} if config else ENGINES
     chosen: list[list[TraceBatch]] = []
     steps = signatures = too_large = scheduled = 0
@@ -134,17 +137,17 @@ def batches_from_requests(
         signatures += len(reservoir.seen)
         too_large += reservoir.too_large
         scheduled += len(window)
-    batches = _in_turn(chosen)
+    batches = _interleaved(chosen)
     summary = (
         f"{name}: {len(batches)} of {steps} steps ({signatures} structures) of {len(engines)} "
         f"engine(s), {scheduled // len(engines)} of {len(requests)} requests each"
-        + (f"; {too_large} steps above {max_blocks} blocks passed over" if too_large else "")
+        + (f"; {too_large} steps above {max_blocks} blocks skipped" if too_large else "")
     )
     return TraceBatches(batches, summary)
 
 
 def _window_start(total: int, length: int, seed: int, place: int) -> int:
-    """Where the scheduled requests begin: at the first with seed 0, else drawn by the seed."""
+    """Return the index of the first scheduled request: 0 for seed 0, else drawn."""
     if not seed or not length or length >= total:
         return 0
     return int(np.random.default_rng((seed, place)).integers(total - length + 1))
@@ -156,6 +159,6 @@ def _window(requests: Sequence[TraceRequest], first: int, length: int) -> list[T
     return [msgspec.structs.replace(r, arrival_s=r.arrival_s - start) for r in window]
 
 
-def _in_turn(lists: list[list[TraceBatch]]) -> tuple[TraceBatch, ...]:
+def _interleaved(lists: list[list[TraceBatch]]) -> tuple[TraceBatch, ...]:
     longest = max(map(len, lists), default=0)
     return tuple(items[i] for i in range(longest) for items in lists if i < len(items))

@@ -1,6 +1,6 @@
-"""Requests drawn from published length statistics, for use without any trace at hand.
+"""Requests drawn from published length statistics, for use without a trace.
 
-Only quantiles are kept here, a dozen numbers a distribution; no row of a trace is. They were
+The module holds a dozen quantiles per distribution and no row of a trace. The quantiles were
 computed from
 
 - AzureLLMInferenceTrace_conv.csv of Azure/AzurePublicDataset, licence CC-BY-4.0 (Patel et al.,
@@ -19,14 +19,19 @@ from attnproof.harness.cases.steps.from_trace import TraceBatches, batches_from_
 from attnproof.harness.cases.traces.formats import TraceRequest
 
 LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
-"""Which quantiles the tables below hold."""
+"""Probabilities of the quantiles in the tables below."""
 _PARENTS = 8
+"""Earlier prompts that are tried for a shared prefix."""
 _RECENT = 1000
+"""Prompts that these are drawn from, the most recent ones."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of one workload. Input and output lengths are drawn independently:
-    their rank correlation is 0.07 in both traces."""
+    """Statistics of one workload.
+
+    Input and output lengths are drawn independently: their rank correlation is 0.07 in both
+    traces.
+    """
 
     input_tokens: tuple[int, ...]
     """Quantiles at LEVELS."""
@@ -35,11 +40,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     rate: float
     """Requests per second."""
     arrival_cv: float
-    """Standard deviation of the time between arrivals over its mean; 1 is a Poisson process."""
+    """Coefficient of variation of the time between arrivals; 1 is a Poisson process."""
     shared_prefix: tuple[float, ...] = ()
-    """Quantiles at LEVELS of the part of a prompt's hash blocks that earlier prompts had."""
+    """Quantiles at LEVELS of the share of a prompt's hash blocks that earlier prompts had."""
     tokens_per_hash: int = 0
-    """Tokens of a hash block, 0 where nothing is known of shared prefixes."""
+    """Tokens of a hash block, 0 without data on shared prefixes."""
 
 
 PROFILES: dict[str, Profile] = {
@@ -53,8 +58,9 @@ PROFILES: dict[str, Profile] = {
         input_tokens=(891, 894, 901, 964, 2306, 6909, 15367, 27367, 39550, 85400, 121300, 126195),
         output_tokens=(1, 3, 10, 24, 156, 350, 472, 597, 698, 1118, 2000, 2000),
         rate=3.40,
-        # Arrivals are published in ticks of 3 s, so this is not that of the file (3.03) but
-        # what the counts in windows of 9 s show: their variance is 1.5 times their mean.
+        # Arrivals are published in ticks of 3 s, which makes the file's own value (3.03)
+        # meaningless. This one comes from counts in windows of 9 s, whose variance is 1.5
+        # times their mean.
         arrival_cv=1.2,
         shared_prefix=(0.0, 0.007, 0.018, 0.027, 0.067, 0.333, 0.667, 0.929, 0.964, 0.995, 1, 1),
         tokens_per_hash=512,
@@ -65,10 +71,10 @@ PROFILES: dict[str, Profile] = {
 def sample_requests(
     count: int, seed: int = 0, profile: str | Profile = "azure-conv"
 ) -> list[TraceRequest]:
-    """`count` requests of a profile in order of arrival, the same ones for the same seed.
+    """Draw `count` requests of a profile, by arrival; the seed determines them.
 
-    Lengths follow the quantiles, straight lines between them (log lengths, as they span four
-    decades). Raises ValueError for an unknown profile.
+    Log lengths are interpolated linearly between the quantiles. Raise ValueError for an
+    unknown profile.
     """
     if isinstance(profile, str):
         if profile not in PROFILES:
@@ -93,7 +99,7 @@ def batches_from_sampler(
     *,
     num_requests: int = 600,
 ) -> TraceBatches:
-    """`count` steps of a sampled workload, chosen and named as those of a trace are."""
+    """Choose `count` engine steps of a sampled workload as `batches_from_trace` does."""
     requests = sample_requests(num_requests, seed, profile)
     name = f"sampled:{profile}"
     return batches_from_requests(requests, name, count, seed, config, max_requests=0)
@@ -108,7 +114,7 @@ def _lengths(random: np.random.Generator, quantiles: tuple[int, ...], count: int
 def _prefixes(
     random: np.random.Generator, profile: Profile, inputs: list[int]
 ) -> list[tuple[int, ...]]:
-    """Hash ids of every prompt: the beginning of an earlier prompt's, then ids of its own."""
+    """Draw the hash ids of every prompt: a prefix of an earlier prompt's ids, then new ids."""
     if not profile.tokens_per_hash:
         return [()] * len(inputs)
     shares = np.interp(random.random(len(inputs)), LEVELS, profile.shared_prefix).tolist()
@@ -118,7 +124,7 @@ def _prefixes(
         total = -(-length // profile.tokens_per_hash)
         wanted = int(share * total)
         parents = random.integers(max(0, place - _RECENT), place, _PARENTS) if place else ()
-        # The closest match, so that a long prefix is not always the longest prompt's.
+        # The closest length is taken: the longest prompt would else give every long prefix.
         parent = min((made[i] for i in parents), key=lambda p: abs(len(p) - wanted), default=())
         shared = parent[:wanted]
         own = total - len(shared)

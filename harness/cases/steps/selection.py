@@ -1,4 +1,4 @@
-"""Which steps of a schedule become cases: those of rare structure first."""
+"""Selection of engine steps from a schedule, rare structures first."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from attnproof.harness.cases.steps.signature import Signature, signature
 from attnproof.harness.model.case import Batch
 
 MAX_BLOCKS = 12_000
-"""Most live blocks of a chosen batch: about 80 kB as JSON."""
+"""Maximum number of live blocks of a chosen batch: about 80 kB as JSON."""
 _KEPT_PER_CHOICE = 4
 
 Chosen = tuple[int, Batch]
-"""Number of the step and its batch."""
+"""Index of the engine step and its batch."""
 Value = tuple[int, int]
-"""Place of a signature's field and its value."""
+"""Index of a signature's field and its value."""
 
 
 class StepReservoir:
-    """Keeps a bounded sample of steps, spread over the signatures seen.
+    """Bounded sample of engine steps, spread over their signatures.
 
-    Each signature has a reservoir (every step with it is as likely to be kept). When all of
-    them together hold too many, the largest ones shrink; when even single steps are too many,
-    signatures without any rare value are forgotten.
+    Each signature has a reservoir, in which each of its engine steps is equally likely to be
+    kept. If the reservoirs hold too many, the largest ones shrink. If they are too many even
+    with one engine step each, signatures without a rare value are dropped.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class StepReservoir:
         self._max_tokens = max_tokens
         self._kept: dict[Signature, list[Step]] = {}
         self.size = 0
-        """Steps kept, never more than four for each one to choose."""
+        """Number of engine steps kept, at most four for each one to choose."""
         self.seen: Counter[Signature] = Counter()
-        """How often each signature came up."""
+        """Number of engine steps offered, by signature."""
         self.too_large = 0
-        """Steps passed over because of max_blocks or max_tokens."""
+        """Number of engine steps skipped because of max_blocks or max_tokens."""
 
     def offer(self, step: Step) -> None:
-        """Look at a step of the schedule, and keep it or not."""
+        """Add an engine step of the schedule to the sample, or skip it."""
         mark = signature(step)
         if step.num_blocks > self._max_blocks or 0 < self._max_tokens < step.num_tokens:
             self.too_large += 1
@@ -54,7 +54,7 @@ class StepReservoir:
         self.seen[mark] += 1
         kept = self._kept.get(mark)
         if kept is None:
-            # A signature forgotten for being common stays forgotten.
+            # A signature that was dropped for being common is not added again.
             if self.seen[mark] > 1:
                 return
             kept = self._kept[mark] = []
@@ -71,7 +71,7 @@ class StepReservoir:
     def _shrink(self) -> None:
         self._most = max(len(kept) for kept in self._kept.values())
         if self._most == 1:
-            self._forget(len(self._kept) // 10 + 1)
+            self._drop_common(len(self._kept) // 10 + 1)
             return
         self._most -= 1
         for kept in self._kept.values():
@@ -79,9 +79,9 @@ class StepReservoir:
                 del kept[int(self._random.integers(len(kept)))]
                 self.size -= 1
 
-    def _forget(self, count: int) -> None:
+    def _drop_common(self, count: int) -> None:
         frequency = _value_frequency(self.seen)
-        draw = self._draw()
+        draw = self._tie_breaks()
 
         def commonness(mark: Signature) -> tuple[int, int, float]:
             return min(frequency[value] for value in enumerate(mark)), self.seen[mark], draw[mark]
@@ -90,31 +90,32 @@ class StepReservoir:
             del self._kept[mark]
         self.size = len(self._kept)
 
-    def _draw(self) -> dict[Signature, float]:
-        """A random order of the kept: sorted, equally rare ones would come smallest first."""
+    def _tie_breaks(self) -> dict[Signature, float]:
+        """Draw a random number for each kept signature, to order equally rare ones."""
         return dict(zip(self._kept, self._random.random(len(self._kept)).tolist(), strict=True))
 
     def choose(self, count: int) -> list[Chosen]:
-        """`count` of the kept steps (fewer if there are fewer), rarest structure first.
+        """Choose up to `count` of the kept engine steps, rarest structure first.
 
-        The first ones show every value of every signature field that was kept, the rarest
-        value first; the others go round the signatures, again the rarest first.
+        The first ones cover every kept value of every signature field, the rarest value
+        first. The others take one engine step of each signature in turn, again the rarest
+        first.
         """
-        draw = self._draw()
+        draw = self._tie_breaks()
         ranking = sorted(self._kept, key=lambda mark: (self.seen[mark], draw[mark]))
         queues = {
             mark: [kept[i] for i in self._random.permutation(len(kept))]
             for mark, kept in self._kept.items()
         }
         frequency = _value_frequency(self.seen)
-        chosen = [queues[mark].pop() for mark in _show_every_value(ranking, frequency)]
+        chosen = [queues[mark].pop() for mark in _cover_every_value(ranking, frequency)]
         while len(chosen) < count and any(queues.values()):
             chosen += [queues[mark].pop() for mark in ranking if queues[mark]]
         return [(step.index, step.batch()) for step in chosen[:count]]
 
 
 def _value_frequency(seen: Counter[Signature]) -> Counter[Value]:
-    """In how many steps each value of each field came up."""
+    """Count the engine steps with each value of each field."""
     frequency: Counter[Value] = Counter()
     for mark, times in seen.items():
         for value in enumerate(mark):
@@ -122,18 +123,18 @@ def _value_frequency(seen: Counter[Signature]) -> Counter[Value]:
     return frequency
 
 
-def _show_every_value(ranking: list[Signature], frequency: Counter[Value]) -> list[Signature]:
-    """Few of the signatures, the first of them best, that show every value of every field."""
+def _cover_every_value(ranking: list[Signature], frequency: Counter[Value]) -> list[Signature]:
+    """Choose signatures that cover every value of every field, preferring the first ones."""
     rarest: dict[Value, Signature] = {}
     for mark in ranking:
         for value in enumerate(mark):
             rarest.setdefault(value, mark)
-    shown: set[Value] = set()
+    covered: set[Value] = set()
     chosen: dict[Signature, None] = {}
     for value in sorted(rarest, key=lambda value: (frequency[value], value)):
-        if value not in shown:
+        if value not in covered:
             chosen[rarest[value]] = None
-            shown.update(enumerate(rarest[value]))
+            covered.update(enumerate(rarest[value]))
     return list(chosen)
 
 
@@ -145,11 +146,12 @@ def choose_steps(
     max_blocks: int = MAX_BLOCKS,
     max_tokens: int = 0,
 ) -> list[Chosen]:
-    """`count` steps of a schedule as (number, batch), the rarest structure first.
+    """Choose `count` engine steps of a schedule as (index, batch), rarest structure first.
 
-    Walks the schedule once and keeps at most four times `count` steps on the way, so it can
-    be given a whole trace. Steps with more than `max_blocks` live blocks or `max_tokens` query
-    tokens (0 for any number) are passed over. Any beginning of the list is a fair choice too.
+    The schedule is read once, and at most four times `count` engine steps are kept, so it may
+    be that of a whole trace. Engine steps with more than `max_blocks` live blocks or
+    `max_tokens` query tokens (0 for no limit) are skipped. Any prefix of the list is a good
+    selection too.
     """
     reservoir = StepReservoir(count, seed, max_blocks=max_blocks, max_tokens=max_tokens)
     for step in schedule:

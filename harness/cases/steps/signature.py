@@ -1,4 +1,4 @@
-"""The structure of a step in a few words: what makes it another case than its neighbours."""
+"""Signature of an engine step: the discrete features that distinguish its structure."""
 
 from __future__ import annotations
 
@@ -9,52 +9,55 @@ import numpy as np
 from attnproof.harness.cases.scheduler.step import COMPUTED, HIT, KNOWN, RESUMED, Step
 
 ATTENTION_CHUNK = 1024
-"""Tokens of a local-attention chunk for which crossings are told apart."""
+"""Tokens of the local-attention chunk that the chunk-related fields refer to."""
 
 
 class Signature(NamedTuple):
-    """Equal for steps that exercise the same paths. No field is an average."""
+    """Structure of an engine step, equal for engine steps that exercise the same paths.
+
+    No field is an average, which would hide ragged batches.
+    """
 
     decodes: int
-    """Decoding rows: number of binary digits, so 0, 1, 2-3, 4-7 and so on."""
+    """Binary digits of the number of decoding rows: 0, 1, 2-3, 4-7 and so on are classes."""
     prefills: int
-    """Rows that compute prompt tokens: 0, 1, 2, 3 for more."""
+    """Rows that compute prompt tokens: 0, 1, 2, or 3 for more."""
     order: int
-    """1 if a decode lies behind a prefill."""
+    """1 if a decode comes after a prefill."""
     continued: int
-    """1 if a prefill has computed tokens that no prefix cache gave."""
+    """1 if a prefill has computed tokens that are not from the prefix cache."""
     split: int
-    """1 if a prefill does not reach its last token in this step."""
+    """1 if a prefill does not reach its last token in this engine step."""
     one_token_prefill: int
-    """1 if a prefill computes a single token, with more to come."""
+    """1 if a prefill computes a single token of several that remain."""
     shared: int
     """Rows with blocks from the prefix cache: 0, 1 some, 2 all."""
     resumed: int
-    """1 if a row computes again what a preemption lost."""
+    """1 if a row computes again the tokens that a preemption dropped."""
     preempted: int
-    """1 if the step took a request's blocks."""
+    """1 if a request was preempted in this engine step."""
     drafts: int
     """Decodes of more than one token: 0, 1 all of one length, 2 ragged."""
     padding: int
     """0 none, 1 tokens, 2 tokens and requests."""
     full: int
-    """1 if the token budget is used up."""
+    """1 if the token budget is exhausted."""
     new_block: int
     """Rows whose first query token opens a block: 0 none, 1 some, 2 all."""
     exact_block: int
     """Rows whose sequence fills its last block: 0 none, 1 some, 2 all."""
     crossing: int
-    """Most local-attention chunk borders inside one row's query: 0, 1, 2 for more."""
+    """Largest number of chunk edges inside one row's query: 0, 1, or 2 for more."""
     at_chunk: int
-    """Bits: 1 a sequence ends at a chunk border, 2 one token behind it."""
+    """Bits: 1 if a sequence ends at the edge of a chunk, 2 if one token after it."""
     longest: int
-    """Longest sequence: number of binary digits."""
+    """Binary digits of the longest sequence's length."""
     left_out: int
-    """1 if running requests got no token."""
+    """1 if a running request got no token."""
 
 
 def signature(step: Step) -> Signature:
-    """The step's signature: some twenty small array operations."""
+    """Compute the signature of an engine step."""
     state, query, decoding = step.state, step.query_lens, step.decoding
     computed, seq_lens, size = state[COMPUTED], step.seq_lens, step.config.block_size
     decodes = int(np.count_nonzero(decoding))
@@ -67,7 +70,7 @@ def signature(step: Step) -> Signature:
         continued = int((computed[rows] > state[HIT, rows]).any())
         split = int((seq_lens[rows] < state[KNOWN, rows]).any())
         one_token = int((query[rows] == 1).any())
-    borders = (seq_lens - 1) // ATTENTION_CHUNK - computed // ATTENTION_CHUNK
+    edges = (seq_lens - 1) // ATTENTION_CHUNK - computed // ATTENTION_CHUNK
     beyond = seq_lens % ATTENTION_CHUNK
     return Signature(
         decodes=decodes.bit_length(),
@@ -84,7 +87,7 @@ def signature(step: Step) -> Signature:
         full=int(step.num_tokens == step.config.max_num_batched_tokens),
         new_block=_share(computed % size == 0),
         exact_block=_share(seq_lens % size == 0),
-        crossing=min(int(borders.max()), 2),
+        crossing=min(int(edges.max()), 2),
         at_chunk=int((beyond == 0).any()) + 2 * int((beyond == 1).any()),
         longest=int(seq_lens.max()).bit_length(),
         left_out=int(len(query) < step.num_running),

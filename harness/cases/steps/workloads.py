@@ -1,4 +1,4 @@
-"""Batches that are timed: as engines have them, the same ones for the same seed."""
+"""Batches to time: synthetic ones and engine steps of traces, determined by the seed."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ REQUESTS: Final = (1, 8, 64, 256, 1024)
 KINDS: Final[tuple[Kind, ...]] = ("decode", "mixed", "prefill")
 BLOCK_SIZE: Final = 16
 _LONGEST = 8192
-"""Most tokens of a sequence."""
+"""Maximum tokens of a sequence."""
 _QUERY = (16, 256)
-"""Fewest and most query tokens of a prefill."""
+"""Minimum and maximum query tokens of a prefill."""
 _SHARING = 0.25
-"""Part of the requests that have the beginning of another one's prompt in the cache."""
+"""Share of the requests that begin with blocks of another request."""
 _ENGINE = SchedulerConfig(max_num_seqs=256, num_blocks=16384)
 _TRACE_REQUESTS, _TRACE_STEPS = 1500, 6000
 _MOST_BLOCKS = 60_000
 
 
-class Timed(NamedTuple):
-    """A batch to time, and what it is called."""
+class TimedBatch(NamedTuple):
+    """A batch to time, with its workload."""
 
     workload: Workload
     batch: Batch
 
 
-def synthetic(seed: int = 0) -> Iterator[Timed]:
-    """Every kind of step at every number of requests."""
+def synthetic_batches(seed: int = 0) -> Iterator[TimedBatch]:
+    """Yield a batch of every kind for every number of requests."""
     for requests in REQUESTS:
         for kind in KINDS:
             count = "1 request" if requests == 1 else f"{requests} requests"
-            yield named(f"{kind}, {count}", kind, make(kind, requests, seed))
+            yield timed_batch(f"{kind}, {count}", kind, make_step(kind, requests, seed))
 
 
-def named(name: str, kind: Literal[Kind, "trace", "model"], batch: Batch) -> Timed:
-    """The batch under a name."""
+def timed_batch(name: str, kind: Literal[Kind, "trace", "model"], batch: Batch) -> TimedBatch:
+    """Make a workload of a name, a kind and a batch."""
     size = {"requests": batch.num_requests, "tokens": batch.num_tokens}
-    return Timed(Workload(name=name, kind=kind, **size), batch)
+    return TimedBatch(Workload(name=name, kind=kind, **size), batch)
 
 
-def make(kind: Kind, requests: int, seed: int = 0) -> Batch:
-    """A step of `requests` requests, decodes first, one in eight a prefill if mixed.
+def make_step(kind: Kind, requests: int, seed: int = 0) -> Batch:
+    """Draw the batch of an engine step, decodes first; in a mixed one every eighth is a prefill.
 
     Contexts are log-uniform up to 8,192 tokens, blocks shuffled, some prefixes shared.
     """
@@ -82,9 +82,9 @@ def _log_uniform(random: np.random.Generator, low: int, high: int, count: int) -
 def _blocks(
     random: np.random.Generator, query: np.ndarray, computed: np.ndarray
 ) -> tuple[tuple[int, ...], ...]:
-    """Shuffled block ids of each request; some begin with another request's full blocks."""
+    """Draw shuffled block ids of each request; some begin with another request's full blocks."""
     counts = -(-(query + computed) // BLOCK_SIZE)
-    # Block 0 is the engine's null block; a cache is never quite full.
+    # Block 0 is the engine's null block. A cache is never full, hence a quarter more ids.
     ids = random.permutation(np.arange(1, 1 + int(counts.sum()) * 5 // 4))
     rows: list[np.ndarray] = []
     taken = 0
@@ -99,18 +99,18 @@ def _blocks(
     return tuple(tuple(blocks.tolist()) for blocks in rows)
 
 
-class Trace(NamedTuple):
-    """Steps of one trace as an engine would run it, evenly spaced."""
+class TraceSteps(NamedTuple):
+    """Evenly spaced engine steps of one trace."""
 
     name: str
-    steps: tuple[Timed, ...]
+    steps: tuple[TimedBatch, ...]
 
 
-def traced(path: Path | None, count: int, seed: int = 0) -> Trace:
-    """`count` steps of a trace, or of sampled requests without one (TraceError).
+def trace_steps(path: Path | None, count: int, seed: int = 0) -> TraceSteps:
+    """Take `count` engine steps of a trace, or of sampled requests without one.
 
-    Evenly spaced, so that they stand for the trace: `batches_from_trace` looks for rare
-    ones instead.
+    They are evenly spaced to represent the trace, unlike those of `batches_from_trace`. Raise
+    TraceError if the trace cannot be read.
     """
     if path is None:
         return _scheduled("sampled:azure-conv", sample_requests(_TRACE_REQUESTS, seed), count)
@@ -118,11 +118,12 @@ def traced(path: Path | None, count: int, seed: int = 0) -> Trace:
     return _scheduled(f"{path.parent.name}/{path.name}", requests, count)
 
 
-def _scheduled(name: str, requests: list[TraceRequest], count: int) -> Trace:
+def _scheduled(name: str, requests: list[TraceRequest], count: int) -> TraceSteps:
     schedule = islice(Scheduler(requests, _ENGINE), _TRACE_STEPS)
     steps = [step for step in schedule if step.num_tokens and step.num_blocks <= _MOST_BLOCKS]
     places = np.linspace(0, len(steps) - 1, min(count, len(steps))).astype(int)
     chosen = [steps[place] for place in np.unique(places).tolist()]
-    return Trace(
-        name, tuple(named(f"{name} step {step.index}", "trace", step.batch()) for step in chosen)
+    return TraceSteps(
+        name,
+        tuple(timed_batch(f"{name} step {step.index}", "trace", step.batch()) for step in chosen),
     )

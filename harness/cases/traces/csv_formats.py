@@ -1,4 +1,4 @@
-"""Traces in CSV: Azure, BurstGPT, vidur. Plain numbers and names, never a quoted comma."""
+"""Readers of CSV traces: Azure, BurstGPT, vidur. Their cells hold no quotes or commas."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def _seconds(text: str) -> float:
 
 
 def _timestamp(text: str) -> float:
-    """Seconds of a stamp such as 2023-11-16 18:15:46.6805900, all its digits kept."""
+    """Convert a timestamp such as 2023-11-16 18:15:46.6805900 to seconds, with all its digits."""
     whole, _, fraction = text.partition(".")
-    # The zone does not matter: only differences of stamps are used.
+    # The time zone does not matter: only differences of timestamps are used.
     moment = datetime.fromisoformat(whole + "+00:00")
     if fraction and not (fraction.isascii() and fraction.isdigit()):
         raise ValueError(text)
@@ -27,19 +27,19 @@ def _timestamp(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    # int() would also take "1_0" and " 1".
+    # int() would also accept "1_0" and " 1".
     if not (text.isascii() and text.isdigit()):
         raise ValueError(text)
     return int(text)
 
 
 def _fields(lines: Lines, wanted: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
-    """Line number and the wanted columns of every row, blank lines passed over."""
+    """Yield line number and wanted columns of every row, skipping blank lines."""
     header = [name.strip().lower() for name in lines.texts[0].split(",")]
     missing = [name for name in wanted if name and name not in header]
     if missing:
         raise lines.error(
-            1, f"no column {', '.join(missing)}", "give the header line or another format"
+            1, f"no column {', '.join(missing)}", "add the header line or choose another format"
         )
     places = [header.index(name) for name in wanted if name]
     for number, text in enumerate(lines.texts[1:], start=2):

@@ -1,4 +1,4 @@
-"""Formats of traces: the requests that a reader yields and the errors that it raises."""
+"""Types of the trace readers: formats, requests and errors."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class TraceRequest(msgspec.Struct, frozen=True):
     arrival_s: float
     """Seconds after the trace's first arrival."""
     input_tokens: int
-    """Prompt tokens, 0 or more (the scheduler makes it at least 1)."""
+    """Prompt tokens, 0 or more; the scheduler raises 0 to 1."""
     output_tokens: int
-    """Generated tokens; 0 in a request that failed (the scheduler makes it at least 1)."""
+    """Generated tokens, 0 for a failed request; the scheduler raises 0 to 1."""
     prefix_hashes: tuple[int, ...] = ()
-    """One id for each `tokens_per_hash` prompt tokens; it stands for them and all before them."""
+    """One id per `tokens_per_hash` prompt tokens, which identifies them and all before them."""
     tokens_per_hash: int = 0
-    """Tokens behind each prefix hash, 0 without hashes."""
+    """Tokens per prefix hash, 0 without hashes."""
 
 
 class TraceError(ValueError):
-    """A trace cannot be used: one line that names the file, the line number and what to do."""
+    """A trace that cannot be read; the one-line message names file, line and remedy."""
 
     def __init__(self, path: Path, line: int | None, problem: str, advice: str) -> None:
         where = str(path) if line is None else f"{path}:{line}"
@@ -38,20 +38,20 @@ class TraceError(ValueError):
 
 
 class Lines(msgspec.Struct, frozen=True):
-    """The text of a trace, line by line; every error of a reader is made here."""
+    """Lines of a trace; makes the errors of its readers."""
 
     path: Path
     texts: list[str]
-    """Lines without their ends, blank ones at the end of the file dropped."""
+    """Lines without their line ends; blank lines at the end of the file are dropped."""
     complete: bool
-    """Whether the last line ends in a newline."""
+    """True if the last line ends in a newline."""
 
     def error(self, line: int | None, problem: str, advice: str) -> TraceError:
-        """The error to raise for line number `line` (from 1)."""
+        """Make the error for line number `line`, counted from 1."""
         return TraceError(self.path, line, problem, advice)
 
     def cut(self, line: int) -> TraceError | None:
-        """The error for a last line that ends inside a row; None for any other line."""
+        """Make the error for a last line without its end; None for any other line."""
         if line < len(self.texts) or self.complete:
             return None
         return self.error(
@@ -64,11 +64,13 @@ Row = tuple[float, int, int, tuple[int, ...]]
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """How one format is read."""
+    """Reader of one format."""
 
     columns: frozenset[str]
-    """Columns or keys that a file of this format has at least, in lower case."""
+    """Columns or keys that a file of this format must have, in lower case."""
     rows: Callable[[Lines], Iterator[Row]]
+    """Function that yields the rows of a file."""
     tokens_per_hash: int = 0
+    """Tokens per prefix hash, 0 without hashes."""
     arrivals: Literal["given", "ticks", "none"] = "given"
-    """`ticks`: quantised, to be spread inside each tick; `none`: lengths only."""
+    """`ticks`: quantised and to be spread inside each tick; `none`: absent."""

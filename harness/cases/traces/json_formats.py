@@ -1,4 +1,4 @@
-"""Traces in JSON lines: Mooncake, Qwen-Bailian, and the requests of a measured vLLM run."""
+"""Readers of JSON-lines traces: Mooncake, Qwen-Bailian, requests of a measured vLLM run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Time = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class MooncakeRow(msgspec.Struct, frozen=True):
-    """`timestamp` in ms, a hash id for each 512 prompt tokens."""
+    """A row of Mooncake: `timestamp` in ms, one hash id per 512 prompt tokens."""
 
     timestamp: Time
     input_length: Count
@@ -23,12 +23,12 @@ class MooncakeRow(msgspec.Struct, frozen=True):
     hash_ids: tuple[int, ...]
 
     def row(self) -> Row:
-        """Seconds, lengths and hashes."""
+        """Return arrival in seconds, lengths and hashes."""
         return self.timestamp / 1000, self.input_length, self.output_length, self.hash_ids
 
 
 class QwenBailianRow(msgspec.Struct, frozen=True):
-    """`timestamp` in s, a hash id for each 16 prompt tokens; chat, type and turn are not used."""
+    """A row of Qwen-Bailian: `timestamp` in s, one hash id per 16 prompt tokens."""
 
     chat_id: int | str
     timestamp: Time
@@ -37,14 +37,15 @@ class QwenBailianRow(msgspec.Struct, frozen=True):
     hash_ids: tuple[int, ...]
 
     def row(self) -> Row:
-        """Seconds, lengths and hashes."""
+        """Return arrival in seconds, lengths and hashes."""
         return self.timestamp, self.input_length, self.output_length, self.hash_ids
 
 
 class VllmBenchRow(msgspec.Struct, frozen=True):
-    """A request that a real vLLM served: `queued_ts` (s, monotonic) is when its scheduler saw it.
+    """A request of a measured vLLM run; `queued_ts` (s, monotonic) is its arrival.
 
-    `arrival_time` is when the client sent it: up to a second of tokenising lies between.
+    The request reaches the scheduler at `queued_ts`, up to a second of tokenising after
+    `arrival_time`, at which the client sends it.
     """
 
     input_toks: Count
@@ -52,7 +53,7 @@ class VllmBenchRow(msgspec.Struct, frozen=True):
     queued_ts: Time
 
     def row(self) -> Row:
-        """Seconds and lengths."""
+        """Return arrival in seconds, lengths and no hashes."""
         return self.queued_ts, self.input_toks, self.output_toks, ()
 
 
@@ -80,7 +81,7 @@ def _reader(row_type: type[AnyRow], **options: object) -> Reader:
 
 
 READERS: dict[TraceFormat, Reader] = {
-    # Before Mooncake, whose columns it has too.
+    # Detected before Mooncake, whose columns it has too.
     "qwen-bailian": _reader(QwenBailianRow, tokens_per_hash=16),
     "mooncake": _reader(MooncakeRow, tokens_per_hash=512, arrivals="ticks"),
     "vllm-bench": _reader(VllmBenchRow),

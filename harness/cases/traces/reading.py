@@ -1,4 +1,4 @@
-"""Readers of public LLM-serving traces: one list of requests, whatever the file's format."""
+"""Reading of LLM-serving traces of any supported format as a list of requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attnproof.harness.cases.traces.formats import (
 )
 
 DEFAULT_RATE = 2.0
-"""Requests per second given to a trace that holds lengths only."""
+"""Requests per second of a trace without arrivals."""
 _READERS: dict[TraceFormat, Reader] = {**csv_formats.READERS, **json_formats.READERS}
 
 
@@ -31,11 +31,11 @@ def read_trace(
     rate: float = DEFAULT_RATE,
     seed: int = 0,
 ) -> list[TraceRequest]:
-    """The requests of a trace in order of arrival, the first at 0 s.
+    """Read the requests of a trace in order of arrival, the first at 0 s; raise TraceError.
 
-    The format is told from the content unless it is given. `rate` (requests per second) and
-    `seed` make Poisson arrivals for formats that have none; `rate=math.inf` lets them all
-    arrive at once. Raises TraceError.
+    The format is detected from the content unless it is given. Formats without arrivals get
+    those of a Poisson process with `rate` requests per second, drawn with `seed`; with
+    `rate=math.inf` all requests arrive at once.
     """
     lines = _lines(Path(path))
     name = format or _detect(lines)
@@ -57,16 +57,16 @@ def read_trace(
 
 
 def detect_format(path: str | Path) -> TraceFormat:
-    """The format of a trace, told from its header or from its first row's keys."""
+    """Detect the format of a trace from its header or from its first row's keys."""
     return _detect(_lines(Path(path)))
 
 
 def spread_ticks(arrivals: np.ndarray) -> np.ndarray:
-    """Sorted arrivals with those of one tick spread evenly over it.
+    """Spread sorted, quantised arrivals evenly over their ticks.
 
-    A quantised trace replayed as it stands shows bursts that never happened. A tick lasts
-    until the next stamp, and never longer than the median distance of stamps.
+    A tick lasts until the next timestamp, at most the median distance of timestamps.
     """
+    # Quantised arrivals would else be replayed as bursts that never happened.
     stamps, first, counts = np.unique(arrivals, return_index=True, return_counts=True)
     if len(stamps) < 2:
         return arrivals
@@ -78,7 +78,7 @@ def spread_ticks(arrivals: np.ndarray) -> np.ndarray:
 
 
 def poisson_arrivals(count: int, rate: float, seed: int) -> np.ndarray:
-    """`count` arrival times in seconds of a Poisson process with `rate` requests per second."""
+    """Draw `count` arrivals, in seconds, of a Poisson process with `rate` requests per second."""
     if rate <= 0:
         raise ValueError(f"rate: got {rate}, expected requests per second above 0")
     if math.isinf(rate):

@@ -20,8 +20,8 @@ from attnproof.harness.cases.layers.cache_write import (
     CACHE,
     CACHES,
     CONTENTS,
-    OTHER,
     ROWS,
+    SECOND_CACHE,
     CacheWrite,
 )
 from attnproof.harness.cases.layers.shapes import MODELS
@@ -241,7 +241,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     return Call(
         made.args,
         arena=made.arena,
-        written=frozenset({CACHE, OTHER}),
+        written=frozenset({CACHE, SECOND_CACHE}),
         facts=_CacheWriteFacts(write=made, block_size=batch_of(case).block_size),
     )
 

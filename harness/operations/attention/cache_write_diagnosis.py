@@ -9,7 +9,7 @@ import torch
 
 from attnproof.harness.cases.layers.attention import as_words
 from attnproof.harness.cases.layers.cache_write import CacheWrite
-from attnproof.harness.cases.memory.far_memory import FAR
+from attnproof.harness.cases.memory.far_memory import FAR_ELEMENTS
 from attnproof.harness.model.operation import Call
 from attnproof.harness.model.place import Place
 
@@ -69,7 +69,7 @@ def _wrapped(written: _Written) -> str:
     """Detect that only tokens with elements beyond 2**31 are wrong."""
     offsets = written.made.element_offsets()
     last = written.got.shape[1] - 1
-    far = offsets[written.slots] + last >= FAR
+    far = offsets[written.slots] + last >= FAR_ELEMENTS
     if not far.any() or not len(written.wrong):
         return ""
     return "32-bit overflow" if set(written.wrong) <= set(np.flatnonzero(far)) else ""

@@ -19,12 +19,12 @@ from attnproof.harness.cases.layers.attention import (
     MAGNITUDES,
     OUT,
     OUT_DTYPES,
-    PLAIN,
     QUERY,
-    Attention,
+    SIMPLEST_LAYER,
+    AttentionInputs,
     Shape,
-    dense,
     num_blocks,
+    with_dense_block_ids,
 )
 from attnproof.harness.cases.layers.tolerance import TOLERANCES
 from attnproof.harness.cases.memory import far_memory
@@ -34,7 +34,7 @@ from attnproof.harness.consumer.attention import attention_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Call, Facts, Outputs, Violation
 
-LAYER: dict[str, Any] = PLAIN | {
+LAYER: dict[str, Any] = SIMPLEST_LAYER | {
     "k_scale": 1.0,
     "v_scale": 1.0,
     "window": 0,
@@ -140,10 +140,10 @@ class Laid:
         self.params, self.shape = params, Shape.of(params)
         self.batch = _actual(case, one_each=one_each)
         self.dtype = OUT_DTYPES.get(params["out"], self.shape.dtype)
-        attention = Attention(self.batch, self.shape, "all")
+        attention = AttentionInputs(self.batch, self.shape, "all")
         numbers = _Rows(self.batch)
         step = 2 if self.batch.strided else 1
-        pieces = attention.attended(pattern, params["gap"], self.dtype)
+        pieces = attention.attention_pieces(pattern, params["gap"], self.dtype)
         words = pieces.pop().values if params["far"] else None
         ids = self._block_ids(pattern)
         arena = Arena(
@@ -285,7 +285,9 @@ def _actual(case: Case, *, one_each: bool) -> Batch:
     batch = msgspec.structs.replace(batch, blocks=blocks)
     if one_each:
         batch = msgspec.structs.replace(batch, padded_tokens=0)
-    return dense(_with_lengths(batch, queries, computed, batch.padded_requests - padding))
+    return with_dense_block_ids(
+        _with_lengths(batch, queries, computed, batch.padded_requests - padding)
+    )
 
 
 def for_reference(call: Call) -> None:
@@ -360,7 +362,7 @@ def consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Compare with attention computed from the batch's numbers, without the reference."""
     laid: Laid = call.facts.laid
     yield from attention_violations(
-        Attention(laid.batch, laid.shape, "all"),
+        AttentionInputs(laid.batch, laid.shape, "all"),
         laid.query,
         outputs[OUT],
         OUT,

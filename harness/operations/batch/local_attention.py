@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import TOKEN_FIELDS
-from attnproof.harness.cases.batches.tensors import numbers
+from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
@@ -115,7 +115,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     offsets, seq_lens = outputs["query_start_loc_cpu"], outputs["seq_lens_cpu"]
     if found or not isinstance(offsets, torch.Tensor) or not isinstance(seq_lens, torch.Tensor):
         return
-    parent, chunk = numbers(call.facts.batch), call["attn_chunk_size"]
+    parent, chunk = batch_arrays(call.facts.batch), call["attn_chunk_size"]
     if int(offsets[-1]) != int(parent.query_start_loc[-1]):
         yield Violation("query_start_loc", "does not keep the number of query tokens")
         return

@@ -16,7 +16,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
-from attnproof.harness.cases.batches.tensors import Numbers, numbers
+from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
 from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.model.case import Batch, Case
@@ -63,7 +63,7 @@ _UNUSED = {
 
 @dataclass(frozen=True, kw_only=True)
 class _StepFacts(BatchFacts):
-    made: Numbers
+    made: BatchArrays
     requests: list[tuple[str, list[int], int]]
     """Id, blocks and computed tokens of each request."""
     scheduled: dict[str, int]
@@ -124,7 +124,7 @@ def _from_batch(batch: Batch) -> Iterator[Case]:
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params = batch_of(case), case.params
-    made = numbers(batch, pattern)
+    made = batch_arrays(batch, pattern)
     rows = max(1, made.num_reqs + params["spare_rows"])
     tokens = max(1, made.num_actual_tokens + batch.spare_slots)
     sizes = (rows, tokens, max(1, made.block_table.shape[1]), batch.block_size)
@@ -257,7 +257,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     for name, method in call.facts.left_behind:
         yield Violation(name, f"does not move with its row ({method})")
     yield from mirror_violations(outputs)
-    made: Numbers = call.facts.made
+    made: BatchArrays = call.facts.made
     if outputs["rows"] != list(range(len(call.facts.requests))):
         yield Violation("rows", "are not the lowest free ones")
     buffer, tokens = outputs["slot_buffer"].cpu().numpy(), made.num_actual_tokens

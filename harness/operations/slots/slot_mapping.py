@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
-from attnproof.harness.cases.batches.tensors import numbers, table_piece
+from attnproof.harness.cases.batches.tensors import batch_arrays, table_piece
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import expected_tokens, slot_violations
 from attnproof.harness.model.case import Batch, Case
@@ -121,7 +121,7 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params = batch_of(case), case.params
-    made, stale = numbers(batch, pattern), STALE_PATTERNS[pattern]
+    made, stale = batch_arrays(batch, pattern), STALE_PATTERNS[pattern]
     step = 2 if batch.strided else 1
     tokens = int(made.query_start_loc[-1])
     table = made.block_table_with(stale)[:, : params.get("columns")]
@@ -169,7 +169,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         return
     if (slots[tokens:] != -1).any():
         yield Violation("result", "gives a slot to an entry behind the last token")
-    made = numbers(batch)
+    made = batch_arrays(batch)
     live = slots[:tokens] >= 0
     positions = token_positions(made.query_start_loc, made.num_computed_tokens)
     if (slots[:tokens][live] % batch.block_size != positions[live] % batch.block_size).any():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
-from attnproof.harness.cases.batches.tensors import numbers
+from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
@@ -107,7 +107,7 @@ def _locs_steps(batch: Batch) -> Iterator[Case]:
 
 def _prepare_locs(case: Case, pattern: int, device: str) -> Call:
     batch = batch_of(case)
-    offsets = numbers(batch).query_start_loc
+    offsets = batch_arrays(batch).query_start_loc
     step = (2 if batch.strided else 1,)
     arena = Arena([Piece("query_start_loc", offsets, False, step)], STALE_PATTERNS[pattern], device)
     stop = min(case.params["stop"], batch.num_requests)
@@ -261,7 +261,7 @@ def _child_violations(call: Call, outputs: Outputs, span: Span) -> Iterator[Viol
     yield from found
     if found or outputs.get("query_start_loc_cpu", MISSING) is MISSING:
         return
-    parent = numbers(call.facts.batch)  # positions depend on lengths only, not on block ids
+    parent = batch_arrays(call.facts.batch)  # positions depend on lengths only, not on block ids
     t0 = span[2]
     try:
         offsets = outputs["query_start_loc_cpu"].numpy()

@@ -14,7 +14,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
-from attnproof.harness.cases.batches.tensors import Numbers, numbers, table_piece
+from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays, table_piece
 from attnproof.harness.cases.engines.config import DecoderMetadata, EncoderDecoderMetadata
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.case import Batch, Case
@@ -155,7 +155,7 @@ def _steps(operation: str) -> Callable[[Batch], Iterator[Case]]:
 
 
 def _pieces(
-    made: Numbers, encoder: np.ndarray, stale: int, block_size: int, step: int
+    made: BatchArrays, encoder: np.ndarray, stale: int, block_size: int, step: int
 ) -> list[Piece]:
     width = -(-int(encoder.max(initial=0)) // block_size)
     cross = 1000 + np.arange(len(encoder) * width, dtype=np.int32).reshape(len(encoder), width)
@@ -173,7 +173,7 @@ def _pieces(
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     """Return a call on V0 metadata of the batch, in which queries of one token are decodes."""
     batch, params = batch_of(case), case.params
-    made, stale = numbers(batch, pattern), STALE_PATTERNS[pattern]
+    made, stale = batch_arrays(batch, pattern), STALE_PATTERNS[pattern]
     encoder = np.array([*params["encoder"], *[0] * made.num_reqs][: made.num_reqs], dtype=np.int32)
     arena = Arena(
         _pieces(made, encoder, stale, batch.block_size, 2 if batch.strided else 1), stale, device

@@ -18,9 +18,9 @@ from attnproof.harness.cases.engines.v0 import (
     MetadataV0,
     Runner,
     Step,
-    lengths,
+    build_lengths,
     seq_groups,
-    step_of,
+    step_from_params,
 )
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.v0 import v0_violations
@@ -127,11 +127,11 @@ def input_of(case: Case, pattern: int, device: str) -> tuple[InputBuilder, list[
 
     Pattern 1 gives the live blocks other ids and the runner's tables another poison.
     """
-    batch, step = batch_of(case), step_of(case.params)
+    batch, step = batch_of(case), step_from_params(case.params)
     if pattern:
         batch = msgspec.structs.replace(batch, blocks=tuple(map(_other_ids, batch.blocks)))
     groups = seq_groups(batch, step)
-    seq_lens, query_lens = lengths(batch, step)
+    seq_lens, query_lens = build_lengths(batch, step)
     shape = (len(seq_lens) + _SPARE_ROWS, max([1, *map(len, batch.blocks)]) + _SPARE_COLUMNS)
     stale = STALE_PATTERNS[pattern]
     tables = np.full(shape, stale, dtype=np.int32)
@@ -158,7 +158,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         dict(zip(_PARAMETERS, (builder, *others), strict=True)),
         arena=arena,
         plain={"inter_data_list": builder.inter_data_list, "lengths": others[:2]},
-        facts=_StepFacts(batch=batch_of(case), step=step_of(case.params)),
+        facts=_StepFacts(batch=batch_of(case), step=step_from_params(case.params)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnproof.harness.cases.engines.v0 import InputBuilder, sequences, step_of
+from attnproof.harness.cases.engines.v0 import InputBuilder, sequences, step_from_params
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Fault
 from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
@@ -40,20 +40,20 @@ def _set(field: str, value: Any) -> Callable[[Any], None]:
 
 
 def _ends_with_a_decode(case: Case) -> bool:
-    found = sequences(batch_of(case), step_of(case.params))
+    found = sequences(batch_of(case), step_from_params(case.params))
     return not found[-1].is_prompt
 
 
 def _reads_all_blocks(case: Case) -> bool:
-    return _ends_with_a_decode(case) and not step_of(case.params).window
+    return _ends_with_a_decode(case) and not step_from_params(case.params).window
 
 
 def _has_tables(case: Case) -> bool:
-    return not step_of(case.params).profile
+    return not step_from_params(case.params).profile
 
 
 def _in_graph(case: Case) -> bool:
-    return step_of(case.params).pad_size != -1
+    return step_from_params(case.params).pad_size != -1
 
 
 def _longer_query(group: Any) -> None:

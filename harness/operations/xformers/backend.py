@@ -17,21 +17,21 @@ from attnproof.harness.cases.layers.attention import (
     CACHE,
     KEY,
     OUT,
-    PLAIN,
     QUERY,
+    SIMPLEST_LAYER,
     VALUE,
-    Attention,
+    AttentionInputs,
     Shape,
-    dense,
     num_blocks,
+    with_dense_block_ids,
 )
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.layers.xformers_step import (
-    capped,
-    constants_of,
+    impl_arguments,
     import_xformers,
-    layer_of,
-    layer_params,
+    make_layer,
+    shortened_batch,
+    with_supported_head_size,
 )
 from attnproof.harness.consumer.attention import attention_violations, new_key_violations
 from attnproof.harness.model.case import Batch, Case
@@ -68,7 +68,7 @@ _CLASSES = {
     "get_state_cls": "CommonAttentionState",
 }
 _PAGES = (16, 32, 48, 64, 128)
-_PLAIN = PLAIN | {"window": 0, "soft_cap": 0.0, "page": 0, "more": []}
+_PLAIN = SIMPLEST_LAYER | {"window": 0, "soft_cap": 0.0, "page": 0, "more": []}
 _OUTPUT, _REST = "output", "rest of output kept"
 
 
@@ -94,7 +94,7 @@ def _case(batch: Batch, **params: Any) -> Case:
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
     page = draw(st.sampled_from((0, 0, 0, 1, 2, 3, 4)))
-    batch = capped(draw(batches(max_requests=2)))
+    batch = shortened_batch(draw(batches(max_requests=2)))
     params = draw(layers(_PAGES[page]))
     params |= {"num_kv_heads": 1, "group": min(params["group"], 2)}
     more = draw(st.sampled_from(([], [], [1], [3])))
@@ -132,7 +132,7 @@ def _large() -> Iterator[tuple[str, Case]]:
 
 def _steps(batch: Batch) -> Iterator[Case]:
     if batch.num_tokens % 3 == 0:
-        yield _case(capped(batch), more=[1], seed=batch.num_tokens % 50)
+        yield _case(shortened_batch(batch), more=[1], seed=batch.num_tokens % 50)
 
 
 def steps_of(batch: Batch, params: dict[str, Any]) -> list[Batch]:
@@ -146,7 +146,7 @@ def steps_of(batch: Batch, params: dict[str, Any]) -> list[Batch]:
         computed.append([c + q for c, q in zip(computed[-1], queries[-1], strict=True)])
         queries.append([max(1, more) if row % 2 == 0 else 1 for row in range(len(computed[0]))])
     last = make_batch(queries[-1], computed[-1], size, order="descending")
-    last = dense(last)
+    last = with_dense_block_ids(last)
     steps = []
     for query_lens, lens in zip(queries, computed, strict=True):
         lists = {"query_lens": tuple(query_lens), "computed_lens": tuple(lens)}
@@ -156,11 +156,11 @@ def steps_of(batch: Batch, params: dict[str, Any]) -> list[Batch]:
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    params = layer_params(case.params)
+    params = with_supported_head_size(case.params)
     shape, steps, arena = Shape.of(params), [], None
     batches_of_steps = steps_of(batch_of(case), params)
     for number, batch in enumerate(batches_of_steps):
-        attention = Attention(batch, shape, "computed" if not number else "nothing")
+        attention = AttentionInputs(batch, shape, "computed" if not number else "nothing")
         pieces = attention.pieces(pattern)
         metadata, own = lay_out(batch, pattern, device, more=pieces)
         arena = arena or own
@@ -174,8 +174,8 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     return Call(
         {
             "asked": {"shape": list(asked), "head_size": shape.head_size},
-            "constants": constants_of(shape, params),
-            "layer": layer_of(shape, device),
+            "constants": impl_arguments(shape, params),
+            "layer": make_layer(shape, device),
             "kv_cache": first.cache_tensor(arena.tensors[CACHE]),
             "outs": [step.out for step in steps],
         },

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
-from attnproof.harness.cases.batches.tensors import lay_out, numbers
+from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out
 from attnproof.harness.cases.layers.xformers_step import import_xformers
-from attnproof.harness.consumer.batch import Rows, array, expected_tokens, row_violations
+from attnproof.harness.consumer.batch import Rows, expected_tokens, int64_array, row_violations
 from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import (
@@ -190,8 +190,8 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Compare the split and the lengths in the mask with the batch's numbers."""
-    batch, made = call.facts.batch, numbers(call.facts.batch, call.facts.pattern)
+    """Compare the split and the lengths in the mask with the batch's batch_arrays."""
+    batch, made = call.facts.batch, batch_arrays(call.facts.batch, call.facts.pattern)
     split = split_of(batch)
     behind = made.num_actual_tokens - split.tokens if made.num_reqs else 0
     rows = made.num_reqs - split.rows
@@ -222,7 +222,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if outputs.get("attn_bias") is None:
         return
     names = ("q_seqinfo.seqstart", "k_seqinfo.seqlen", "block_tables")
-    starts, seq_lens, table = (array(outputs[f"attn_bias.{name}"]) for name in names)
+    starts, seq_lens, table = (int64_array(outputs[f"attn_bias.{name}"]) for name in names)
     rows = Rows(starts, seq_lens, table)
     tokens = np.arange(min(outputs["num_decode_tokens"], len(expected.requests)))
     for violation in row_violations(expected, rows, tokens):
@@ -235,7 +235,7 @@ _CONSUMED = {"query_start_loc": "q_seqinfo.seqstart", "seq_lens": "k_seqinfo.seq
 
 
 def _mask_violations(made: Any, rows: int, room: int, outputs: Outputs) -> Iterator[Violation]:
-    """Check that the mask's tensors and lists are equal to the batch's numbers."""
+    """Check that the mask's tensors and lists are equal to the batch's batch_arrays."""
     live = ~made.stale_blocks[:rows]
     expected = {
         "q_seqinfo.seqstart": made.query_start_loc[: rows + 1].tolist(),

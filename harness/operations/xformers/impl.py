@@ -17,21 +17,21 @@ from attnproof.harness.cases.layers.attention import (
     MAGNITUDES,
     OUT,
     OUT_DTYPES,
-    PLAIN,
     QUERY,
+    SIMPLEST_LAYER,
     VALUE,
-    Attention,
+    AttentionInputs,
     Shape,
-    dense,
+    with_dense_block_ids,
 )
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.layers.xformers_step import (
-    capped,
-    constants_of,
     decode_mask,
+    impl_arguments,
     import_xformers,
-    layer_of,
-    layer_params,
+    make_layer,
+    shortened_batch,
+    with_supported_head_size,
 )
 from attnproof.harness.consumer.attention import attention_violations, new_key_violations
 from attnproof.harness.model.case import Batch, Case
@@ -83,7 +83,7 @@ _STEP: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class _StepFacts(Facts):
-    attention: Attention
+    attention: AttentionInputs
     params: dict[str, Any]
     pattern: int
     split: Split
@@ -95,7 +95,7 @@ class _StepFacts(Facts):
 
 def _case(batch: Batch, **params: Any) -> Case:
     """Return a case with the parameters of a `Shape` and of `_STEP` that are not plain."""
-    return Case(NAME, batch, PLAIN | _STEP | params)
+    return Case(NAME, batch, SIMPLEST_LAYER | _STEP | params)
 
 
 @st.composite
@@ -128,7 +128,7 @@ def layers(draw: st.DrawFn, block_size: int) -> dict[str, Any]:
 
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
-    batch = capped(draw(batches(max_requests=2)))
+    batch = shortened_batch(draw(batches(max_requests=2)))
     params = draw(layers(batch.block_size))
     extra = draw(st.integers(0, 11))
     params |= {"flat": extra == 1, "profile": extra == 2, "gap": 8 * (extra in (1, 3))}
@@ -217,7 +217,9 @@ def _large() -> Iterator[tuple[str, Case]]:
 
 def _steps(batch: Batch) -> Iterator[Case]:
     if batch.num_tokens % 2:
-        yield _case(capped(batch), group=1 + batch.num_tokens % 3, seed=batch.num_tokens % 50)
+        yield _case(
+            shortened_batch(batch), group=1 + batch.num_tokens % 3, seed=batch.num_tokens % 50
+        )
 
 
 def _timed_models() -> Iterator[tuple[str, Case]]:
@@ -228,9 +230,9 @@ def _timed_models() -> Iterator[tuple[str, Case]]:
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    batch, params = dense(batch_of(case)), layer_params(case.params)
+    batch, params = with_dense_block_ids(batch_of(case)), with_supported_head_size(case.params)
     shape = Shape.of(params)
-    attention = Attention(batch, shape, "computed")
+    attention = AttentionInputs(batch, shape, "computed")
     out_dtype = OUT_DTYPES.get(params["out"], shape.dtype)
     pieces = attention.pieces(
         pattern, spare_rows=params["spare_rows"], gap=params["gap"], out_dtype=out_dtype
@@ -242,14 +244,14 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     tensor = {name: attention.tensor(arena.tensors[name]) for name in (QUERY, KEY, VALUE)}
     output = arena.tensors[OUT].view(out_dtype)
     step = {
-        "layer": layer_of(shape, device),
+        "layer": make_layer(shape, device),
         **{name: tensor[name] for name in (QUERY, KEY, VALUE)},
         CACHE: attention.cache_tensor(arena.tensors[CACHE]),
         "attn_metadata": None if params["profile"] else XFormersAttentionMetadata(**fields),
         "output": output.flatten(1) if params["flat"] else output,
     }
     return Call(
-        {"constants": constants_of(shape, params), "step": step},
+        {"constants": impl_arguments(shape, params), "step": step},
         arena=arena,
         written=frozenset({CACHE, OUT}),
         facts=_StepFacts(

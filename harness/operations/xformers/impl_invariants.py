@@ -7,7 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from attnproof.harness.cases.layers.attention import CACHE, Attention, as_words, new_slots
+from attnproof.harness.cases.layers.attention import (
+    CACHE,
+    AttentionInputs,
+    as_words,
+    query_token_slots,
+)
 from attnproof.harness.cases.layers.tolerance import TOLERANCES
 from attnproof.harness.model.operation import Call, Outputs, Violation
 from attnproof.harness.operations.attention.common import is_rounded
@@ -18,7 +23,7 @@ _MOST_TOKENS = 40
 
 def step_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Check that only new tokens' slots are written, and that outputs stay in the values' range."""
-    attention: Attention = call.facts.attention
+    attention: AttentionInputs = call.facts.attention
     if outputs["returned"] is not True:
         yield Violation("returned", "is not the buffer that was given")
     if outputs["rest of output kept"] is not True:
@@ -36,7 +41,7 @@ def step_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def written_violations(
-    steps: list[Attention], words: torch.Tensor, before: torch.Tensor, pattern: int
+    steps: list[AttentionInputs], words: torch.Tensor, before: torch.Tensor, pattern: int
 ) -> Iterator[Violation]:
     """Check that new tokens are written to their slots and that all else is unchanged."""
     expected = before.clone(memory_format=torch.contiguous_format)
@@ -58,15 +63,15 @@ def written_violations(
 _UNTOUCHED = "is written at a slot that no new token has"
 
 
-def _slots(attention: Attention, pattern: int) -> np.ndarray:
+def _slots(attention: AttentionInputs, pattern: int) -> np.ndarray:
     """Return the slots of the new tokens; with pattern 1 the blocks have other ids."""
-    slots, size = new_slots(attention.batch), attention.batch.block_size
+    slots, size = query_token_slots(attention.batch), attention.batch.block_size
     return slots if not pattern else (slots // size ^ 1) * size + slots % size
 
 
-def new_words(attention: Attention) -> Iterator[np.ndarray]:
+def new_words(attention: AttentionInputs) -> Iterator[np.ndarray]:
     """Yield (T, Hkv, D) keys, then values, of the new tokens as integers of the cache."""
-    shape, slots = attention.shape, new_slots(attention.batch)
+    shape, slots = attention.shape, query_token_slots(attention.batch)
     pairs = ((attention.keys, shape.k_scale), (attention.values, shape.v_scale))
     for content, scale in pairs:
         new = content.reshape(-1, *content.shape[2:])[slots]
@@ -74,7 +79,7 @@ def new_words(attention: Attention) -> Iterator[np.ndarray]:
 
 
 def range_violations(
-    attention: Attention, output: torch.Tensor, window: int
+    attention: AttentionInputs, output: torch.Tensor, window: int
 ) -> Iterator[Violation]:
     """Check that outputs are between the least and the greatest value that their token sees."""
     shape = attention.shape
@@ -100,7 +105,7 @@ def range_violations(
             return
 
 
-def _held(attention: Attention) -> np.ndarray:
+def _held(attention: AttentionInputs) -> np.ndarray:
     """Return (slots, Hkv, D) float32 values as they are read from the cache."""
     shape = attention.shape
     words = torch.from_numpy(as_words(attention.values, shape.cache_dtype, shape.v_scale))
@@ -110,7 +115,7 @@ def _held(attention: Attention) -> np.ndarray:
     return values.reshape(-1, *values.shape[2:])
 
 
-def _seen(attention: Attention, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _seen(attention: AttentionInputs, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield positions and slots of the keys that each of the first query tokens sees."""
     batch = attention.batch
     left = _MOST_TOKENS

@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
-from attnproof.harness.cases.batches.tensors import lay_out, numbers
+from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out
 from attnproof.harness.consumer.batch import expected_tokens
 from attnproof.harness.consumer.parts import view_violations as part_violations
 from attnproof.harness.model.case import Batch, Case
@@ -217,8 +217,8 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 def view_violations(
     batch: Batch, split: Split, outputs: Outputs, pattern: int = 0
 ) -> Iterator[Violation]:
-    """Compare the two views with the batch's numbers."""
-    made = numbers(batch, pattern)
+    """Compare the two views with the batch's batch_arrays."""
+    made = batch_arrays(batch, pattern)
     tokens = made.num_actual_tokens if made.num_reqs else 0
     behind = (made.num_reqs - split.rows, tokens - split.tokens)
     yield from _presence(outputs, PREFILLS, behind[0] > 0)

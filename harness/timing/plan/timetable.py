@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from attnproof.harness.cases.steps.workloads import Timed, Trace
+from attnproof.harness.cases.steps.workloads import TimedBatch, TraceSteps
 from attnproof.harness.model.case import Batch, Case, Origin, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.timing import Workload
@@ -54,7 +54,7 @@ def why_never(operation: Operation) -> str:
 
 
 def timed_cases(
-    operations: Sequence[Operation], workloads: Iterable[Timed], *, real_sizes: bool = False
+    operations: Sequence[Operation], workloads: Iterable[TimedBatch], *, real_sizes: bool = False
 ) -> list[TimedCase]:
     """Every distinct case; with `real_sizes` those that only a GPU computes in time, too."""
     cases: dict[str, TimedCase] = {}
@@ -65,7 +65,7 @@ def timed_cases(
     return list(cases.values())
 
 
-def _of(operation: Operation, batches: list[Timed], real_sizes: bool) -> Iterator[TimedCase]:
+def _of(operation: Operation, batches: list[TimedBatch], real_sizes: bool) -> Iterator[TimedCase]:
     choose = operation.bench.cases or operation.inputs.from_batch
     for workload, batch in batches:
         for case in choose(batch):
@@ -80,7 +80,7 @@ def _of(operation: Operation, batches: list[Timed], real_sizes: bool) -> Iterato
         yield TimedCase(operation, Workload(name=name, kind="model", **sizes), case)
 
 
-def timed_steps(operations: Sequence[Operation], trace: Trace) -> Iterator[TimedStep]:
+def timed_steps(operations: Sequence[Operation], trace: TraceSteps) -> Iterator[TimedStep]:
     """The steps of a trace; what comes after the reordering gets the decodes first."""
     by_name = {operation.name: operation for operation in operations}
     for workload, batch in trace.steps:

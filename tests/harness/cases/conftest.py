@@ -1,4 +1,4 @@
-"""The real traces, where there are any."""
+"""Fixture for the real traces, which are not part of the repository."""
 
 from __future__ import annotations
 

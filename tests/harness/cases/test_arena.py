@@ -1,4 +1,4 @@
-"""Guard words around inputs: a change is located, and told apart from a stray write."""
+"""An arena locates modified inputs and writes beside inputs."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ def arena():
     return Arena([PLAIN, STRIDED, TABLE, SLOTS], STALE_PATTERNS[0])
 
 
-def test_tensors_hold_the_values_in_the_layout_asked_for(arena):
+def test_tensors_have_the_requested_values_and_layout(arena):
     assert arena.tensors["lengths"].tolist() == [0, 1, 2, 3]
     assert arena.tensors["strided"].stride() == (2,)
     assert arena.tensors["table"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert arena.tensors["table"].stride() == (7, 2)
-    assert arena.intrusions() == []
+    assert arena.unexpected_writes() == []
 
 
 @pytest.mark.parametrize(("name", "index"), [("lengths", 3), ("strided", 2), ("slots", 0)])
 def test_modified_input_is_located(arena, name, index):
     arena.tensors[name][index] += 1
-    [intrusion] = arena.intrusions()
-    assert (intrusion.name, intrusion.inside) == (name, True)
+    [write] = arena.unexpected_writes()
+    assert (write.name, write.inside) == (name, True)
 
 
-def test_element_of_a_strided_table_is_told_from_the_words_between(arena):
+def test_elements_of_a_strided_table_are_inside_and_words_between_are_not(arena):
     table = arena.tensors["table"]
     table[1, 2] = 99
-    assert arena.intrusions()[0].inside
+    assert arena.unexpected_writes()[0].inside
     table[1, 2] = 5
     between = table.as_strided((1,), (1,), table.storage_offset() + 1)
     between.fill_(0)
-    [intrusion] = arena.intrusions()
-    assert (intrusion.name, intrusion.word, intrusion.inside) == ("table", 1, False)
+    [write] = arena.unexpected_writes()
+    assert (write.name, write.word, write.inside) == ("table", 1, False)
 
 
 @pytest.mark.parametrize("offset", [-1, 4])
-def test_write_beside_an_input_is_a_stray_write(arena, offset):
+def test_a_write_beside_an_input_is_not_inside(arena, offset):
     lengths = arena.tensors["lengths"]
     lengths.as_strided((1,), (1,), lengths.storage_offset() + offset).fill_(0)
-    [intrusion] = arena.intrusions()
-    assert (intrusion.name, intrusion.word, intrusion.inside) == ("lengths", offset, False)
+    [write] = arena.unexpected_writes()
+    assert (write.name, write.word, write.inside) == ("lengths", offset, False)
 
 
-def test_written_inputs_may_change_but_not_what_lies_beside_them(arena):
+def test_written_inputs_may_change_but_not_the_words_beside_them(arena):
     slots = arena.tensors["slots"]
     slots.fill_(7)
-    assert arena.intrusions(frozenset({"slots"})) == []
+    assert arena.unexpected_writes(frozenset({"slots"})) == []
     slots.as_strided((1,), (1,), slots.storage_offset() + 5).fill_(0)
-    assert not arena.intrusions(frozenset({"slots"}))[0].inside
+    assert not arena.unexpected_writes(frozenset({"slots"}))[0].inside
 
 
-def test_owner_of_a_view(arena):
+def test_owner_of_a_view_is_the_input_that_it_overlaps(arena):
     assert arena.owner(arena.tensors["table"][1:]) == "table"
     assert arena.owner(arena.tensors["slots"][2:4]) == "slots"
     assert arena.owner(torch.zeros(3)) is None
     assert arena.owner(arena.tensors["slots"][:0]) is None
 
 
-def test_empty_piece_takes_no_room():
+def test_an_empty_piece_takes_no_memory():
     arena = Arena([Piece("none", np.zeros(0, dtype=np.int32), False, (1,)), PLAIN], 0)
     assert arena.tensors["none"].numel() == 0
     assert arena.tensors["lengths"].storage_offset() == 2 * GUARD_WORDS

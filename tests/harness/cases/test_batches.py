@@ -1,4 +1,4 @@
-"""Drawn batches are what an engine could have made, and cover what DESIGN.md lists."""
+"""Drawn batches are consistent and cover the kinds of batches that engines make."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shares_blocks(batch):
 def test_drawn_batches_are_valid_metadata(batch):
     metadata, arena = lay_out(batch)
     validate(metadata, batch.block_size)
-    assert arena.intrusions() == []
+    assert arena.unexpected_writes() == []
     for query_len, computed, blocks in zip(
         batch.query_lens, batch.computed_lens, batch.blocks, strict=True
     ):
@@ -79,14 +79,14 @@ def test_patterns_differ_in_stale_places_and_block_ids(batch):
         *((f"block size {n}", lambda b, n=n: b.block_size == n) for n in BLOCK_SIZES),
     ],
 )
-def test_batches_cover(what, holds):
+def test_drawn_batches_cover(what, holds):
     found = find(
         batches(), lambda batch: bool(holds(batch)), settings=settings(QUICK, max_examples=3000)
     )
     assert holds(found)
 
 
-def test_metadata_of_a_subclass_has_a_field_of_each_declaration():
+def test_subclassed_metadata_has_a_field_of_each_kind_of_declaration():
     batch = make_batch([2, 1], [3, 0], 4, padded_requests=1, spare_slots=2, subclassed=True)
     metadata, _ = lay_out(batch)
     assert type(metadata) is Subclassed

@@ -1,4 +1,4 @@
-"""The small engine backend holds its metadata in every way that it claims to."""
+"""The small engine backend makes metadata classes of every form and kind of field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def built(form, kinds=EVERY):
 
 
 @pytest.mark.parametrize("form", range(5))
-def test_built_metadata_has_its_values(form):
+def test_built_metadata_has_the_expected_values(form):
     made, builder = built(form)
     assert {name: getattr(made, name) for name in engine.field_names(EVERY)} == (
         engine.expected_values(EVERY)

@@ -1,4 +1,4 @@
-"""Paged caches in guarded memory: layouts, gaps and values that tell elements apart."""
+"""Paged caches in guarded memory: layouts, gaps and distinct values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_layouts_hold_the_same_elements(layout, dtype):
     assert made.data_ptr() == words.data_ptr()
 
 
-def test_layouts_are_those_that_their_names_say():
+def test_layouts_have_the_order_that_their_name_says():
     strides = [laid_out(layout=layout)[1].tensors["kv"].stride() for layout in range(4)]
     assert strides[0] == (192, 64, 32, 8, 1)
     views = []
@@ -39,7 +39,7 @@ def test_layouts_are_those_that_their_names_say():
     assert views[3] == (192, 16, 8, 48, 1)
 
 
-def test_elements_differ_from_each_other_and_from_those_of_other_caches():
+def test_elements_differ_within_a_cache_and_between_caches():
     cache, arena = laid_out()
     words = cache.words(arena.tensors["kv"])
     assert words.unique().numel() == words.numel()
@@ -49,7 +49,7 @@ def test_elements_differ_from_each_other_and_from_those_of_other_caches():
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float8_e4m3fn"])
-def test_blocks_of_bytes_differ_though_bytes_repeat(dtype):
+def test_blocks_of_one_byte_elements_differ(dtype):
     cache = PagedCache("kv", 40, 2, 4, 8, dtype, 0)
     blocks = cache.piece(0).values.reshape(80, -1)
     assert len({block.tobytes() for block in blocks}) == 80
@@ -59,11 +59,11 @@ def test_memory_between_the_rows_is_guarded():
     cache, arena = laid_out(layout=1, gap=3)
     made = cache.tensor(arena.tensors["kv"])
     made.view(torch.int16).as_strided((9,), (1,)).fill_(1)
-    [found] = arena.intrusions(frozenset({"kv"}))
+    [found] = arena.unexpected_writes(frozenset({"kv"}))
     assert (found.word, found.inside) == (8, False)
 
 
-def test_a_cache_without_blocks():
+def test_a_cache_without_blocks_is_empty():
     cache, arena = laid_out()
     empty = cache._replace(num_blocks=0)
     arena = Arena([empty.piece(0)], 0)

@@ -1,4 +1,4 @@
-"""The sampler: its quantiles are those published, of its own tables and of the real traces."""
+"""Sampled requests have the quantiles of the sampler's tables and of the real traces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = {
 
 
 def hit_rate(prefixes: list[tuple[int, ...]]) -> float:
-    """Part of all hash blocks that an endless prefix cache would have."""
+    """Return the share of hash blocks that an unbounded prefix cache would hold."""
     seen: set[int] = set()
     hits = 0
     for prefix in prefixes:
@@ -32,7 +32,7 @@ def hit_rate(prefixes: list[tuple[int, ...]]) -> float:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_samples_have_the_profile_s_quantiles(name: str) -> None:
+def test_samples_have_the_quantiles_of_their_profile(name: str) -> None:
     profile = PROFILES[name]
     requests = sample_requests(20_000, 5, name)
     for field, table in (
@@ -50,7 +50,7 @@ def test_samples_have_the_profile_s_quantiles(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_profiles_are_those_of_the_traces(traces: Path, name: str) -> None:
+def test_profiles_equal_the_quantiles_of_the_traces(traces: Path, name: str) -> None:
     profile, requests = PROFILES[name], read_trace(traces / FILES[name])
     for field in ("input_tokens", "output_tokens"):
         values = [getattr(request, field) for request in requests]
@@ -65,7 +65,7 @@ def test_prefixes_are_shared_about_as_much_as_in_mooncake(traces: Path) -> None:
     assert hit_rate([r.prefix_hashes for r in sampled]) == pytest.approx(real, abs=0.1)
 
 
-def test_a_hash_stands_for_all_before_it() -> None:
+def test_a_hash_has_the_same_predecessors_in_every_prompt() -> None:
     before: dict[int, tuple[int, ...]] = {}
     for request in sample_requests(300, 2, "mooncake-conversation"):
         assert len(request.prefix_hashes) == -(-request.input_tokens // 512)
@@ -80,16 +80,16 @@ def test_a_seed_always_gives_the_same_requests() -> None:
     assert sample_requests(50, 7) == sample_requests(50, 7) != sample_requests(50, 8)
 
 
-def test_no_requests() -> None:
+def test_sampling_no_requests() -> None:
     assert sample_requests(0) == []
 
 
-def test_unknown_profile() -> None:
+def test_an_unknown_profile_is_rejected() -> None:
     with pytest.raises(ValueError, match="profile: got 'x', expected one of azure-conv, mooncake"):
         sample_requests(1, profile="x")
 
 
-def test_batches() -> None:
+def test_batches_of_sampled_requests() -> None:
     chosen = batches_from_sampler(20, seed=3, num_requests=40)
     assert len({item.source for item in chosen.batches}) == 20
     assert chosen.batches[0].source.startswith("sampled:azure-conv#default,step=")

@@ -1,4 +1,4 @@
-"""The scheduler: small schedules by hand, and what holds in every schedule."""
+"""Small schedules computed by hand, and properties of every schedule."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_chunked_prefill_then_decodes_with_the_newer_request_behind() -> None:
     ]
 
 
-def test_long_prefill_threshold_lets_requests_pass() -> None:
+def test_long_prefill_threshold_lets_other_requests_run() -> None:
     requests = [TraceRequest(0, 10, 2), TraceRequest(0, 3, 2)]
     assert lens(Scheduler(requests, config(long_prefill_token_threshold=4))) == [
         ([4, 3], [0, 0]),
@@ -58,7 +58,7 @@ def test_a_full_prefix_hit_still_computes_the_last_block() -> None:
     assert schedule.counts.cached_tokens == 4
 
 
-def test_requests_of_one_step_share_a_prefix() -> None:
+def test_requests_of_one_engine_step_share_a_prefix() -> None:
     hashed = {"prefix_hashes": (5, 6, 7), "tokens_per_hash": 4}
     schedule = Scheduler([TraceRequest(0, 12, 2, **hashed)] * 2, config())
     batch = next(iter(schedule)).batch()
@@ -66,7 +66,7 @@ def test_requests_of_one_step_share_a_prefix() -> None:
     assert batch.blocks[0][:2] == batch.blocks[1][:2]
 
 
-def test_preemption_computes_again_and_goes_first() -> None:
+def test_a_preempted_request_is_first_in_the_queue_and_computes_everything_again() -> None:
     # 16 blocks: both prompts fit (8 + 7), their first decodes (9 + 8) do not.
     requests = [TraceRequest(0, 32, 9), TraceRequest(0, 28, 9), TraceRequest(0, 4, 1)]
     schedule = Scheduler(requests, config(enable_prefix_caching=False, max_num_seqs=2))
@@ -98,14 +98,14 @@ def test_a_request_waits_until_its_whole_prompt_fits() -> None:
     assert next(iter(chunk)).query_lens.tolist() == [40, 4]
 
 
-def test_speculative_tokens_all_accepted() -> None:
+def test_all_speculative_tokens_are_accepted() -> None:
     options = {"num_speculative_tokens": 2, "acceptance_rate": 1.0}
     schedule = Scheduler([TraceRequest(0, 5, 7)], config(**options))
     assert lens(schedule) == [([5], [0]), ([3], [5]), ([3], [8])]
     assert schedule.served[0].generated == 7
 
 
-def test_speculative_tokens_all_rejected() -> None:
+def test_all_speculative_tokens_are_rejected() -> None:
     options = {"num_speculative_tokens": 2, "acceptance_rate": 0.0}
     assert lens(Scheduler([TraceRequest(0, 5, 4)], config(**options))) == [
         ([5], [0]),
@@ -134,7 +134,7 @@ def test_graph_padding_of_speculative_decodes_fills_whole_requests() -> None:
     assert [step.padding for step in rounded] == [(0, 4), (1, 3)]
 
 
-def test_overlong_requests_are_cut_or_left_out() -> None:
+def test_overlong_requests_are_truncated_or_rejected() -> None:
     requests = [
         TraceRequest(0, 100, 4),
         TraceRequest(0, 100, 100),
@@ -151,12 +151,12 @@ def test_overlong_requests_are_cut_or_left_out() -> None:
     assert left.counts.rejected == 4
 
 
-def test_empty_prompts_and_failed_requests_are_one_token() -> None:
+def test_empty_prompts_and_outputs_count_as_one_token() -> None:
     schedule = Scheduler([TraceRequest(0, 0, 0)], config())
     assert lens(schedule) == [([1], [0])]
 
 
-def test_no_requests_no_steps() -> None:
+def test_without_requests_there_are_no_engine_steps() -> None:
     assert list(Scheduler([], config())) == []
 
 
@@ -179,7 +179,9 @@ def test_the_clock_follows_the_cost_and_waits_for_arrivals() -> None:
         ({"max_model_len": 1}, "max_model_len: got 1, expected at least 2"),
     ],
 )
-def test_limits_that_would_starve_a_request(options: dict[str, int], message: str) -> None:
+def test_limits_that_would_starve_a_request_are_rejected(
+    options: dict[str, int], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         config(**options)
 
@@ -194,7 +196,7 @@ def request_lists(draw: st.DrawFn) -> list[TraceRequest]:
         if width:
             total = -(-length // width)
             family, shared = draw(st.integers(0, 1)), draw(st.integers(0, total))
-            # A hash stands for all before it: one chain a family, then the request's own.
+            # A hash identifies all tokens before it: one chain per family, then private ids.
             chain = range(1000 * family, 1000 * family + shared)
             own = range(1000 * (index + 2), 1000 * (index + 2) + total - shared)
             hashes = (*chain, *own)
@@ -224,7 +226,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
 
 
 def prefix(request: TraceRequest, tokens: int) -> object:
-    """What the first tokens of a request are: equal for equal prefixes, else its own."""
+    """Return an object that is equal for requests whose first tokens are equal."""
     width = request.tokens_per_hash
     if width and tokens <= min(request.input_tokens, len(request.prefix_hashes) * width):
         return request.prefix_hashes[: -(-tokens // width)]
@@ -253,7 +255,9 @@ def check_blocks(step: Step, requests: list[TraceRequest], pool_size: int) -> No
 
 @settings(max_examples=300, deadline=None)
 @given(request_lists(), configs())
-def test_every_schedule(requests: list[TraceRequest], limits: SchedulerConfig) -> None:
+def test_properties_of_every_schedule(
+    requests: list[TraceRequest], limits: SchedulerConfig
+) -> None:
     schedule = Scheduler(requests, limits)
     computed: dict[int, int] = {}
     steps = 0
@@ -294,7 +298,7 @@ def test_a_schedule_is_the_same_every_time(
     assert first == [msgspec.json.encode(step.batch()) for step in Scheduler(requests, limits)]
 
 
-def test_a_step_stays_true_when_the_schedule_moves_on() -> None:
+def test_an_engine_step_does_not_change_when_the_schedule_continues() -> None:
     random = np.random.default_rng(3)
     requests = [
         TraceRequest(0, int(n), int(m)) for n, m in random.integers(1, 30, (40, 2)).tolist()

@@ -1,4 +1,4 @@
-"""The scheduler against a measured vLLM run: the errors of docs/scheduler.md, with some room."""
+"""The scheduler's errors against a measured vLLM run stay near those of docs/scheduler.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ validation = sys.modules["scheduler_validation"] = importlib.util.module_from_sp
 _spec.loader.exec_module(validation)
 
 BOUNDS = {
-    # Relative mean absolute error at most, correlation at least.
+    # Largest relative mean absolute error, smallest correlation.
     "running": (0.06, 0.96),
     "waiting": (0.03, 0.998),
     "kv_cache_pct": (0.03, 0.98),
@@ -40,7 +40,7 @@ def test_errors_stay_within_bounds(directory: Path, capsys: pytest.CaptureFixtur
         assert error.correlation >= correlation, error
 
 
-def test_configuration_is_the_measured_engine_s(directory: Path) -> None:
+def test_configuration_is_that_of_the_measured_engine(directory: Path) -> None:
     config = validation.measured_config(directory)
     assert (config.num_blocks, config.block_size) == (2588, 16)
     assert (config.max_num_seqs, config.max_num_batched_tokens) == (256, 2048)
@@ -48,14 +48,16 @@ def test_configuration_is_the_measured_engine_s(directory: Path) -> None:
     assert config.scheduler_reserve_full_isl
 
 
-def test_part_of_a_run(directory: Path) -> None:
+def test_part_of_a_run_begins_and_ends_at_the_given_times(directory: Path) -> None:
     measured = validation.measured_run(directory)
     part = validation.between(measured, 92, math.inf, measured)
     assert len(part.series["running"]) == 184 - 91
     assert part.times["finished"].min() >= 92
 
 
-def test_command(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_the_cost_and_a_row_per_quantity(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     validation.main([str(directory)])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("StepCost(fixed_s=")
@@ -63,7 +65,7 @@ def test_command(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_fit_to_the_first_half_holds_in_the_second(directory: Path) -> None:
+def test_a_fit_to_the_first_half_predicts_the_second(directory: Path) -> None:
     half = 92.0
     cost = validation.fit(directory, half)
     measured = validation.measured_run(directory)

@@ -1,4 +1,4 @@
-"""The choice of steps: rare structure survives, the memory is bounded."""
+"""The selection of engine steps keeps rare structures in bounded memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def steps_of(engine: str, count: int = 120) -> list[Step]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_value_of_every_field_is_chosen_however_rare(engine: str) -> None:
+def test_every_value_of_every_field_is_chosen(engine: str) -> None:
     steps = steps_of(engine)
     marks = [signature(step) for step in steps]
     seen = {value for mark in marks for value in enumerate(mark)}
@@ -40,31 +40,31 @@ def test_rare_structures_come_before_common_ones() -> None:
     assert often[50] <= 2 < even[len(even) // 2]
 
 
-def test_the_batch_is_that_of_the_step() -> None:
+def test_a_chosen_batch_is_that_of_its_engine_step() -> None:
     steps = steps_of("tight")
     for index, batch in choose_steps(steps, 20):
         assert batch == steps[index].batch()
         assert batch.query_lens == tuple(steps[index].query_lens.tolist())
 
 
-def test_the_choice_depends_on_the_seed_only() -> None:
+def test_the_selection_depends_on_the_seed_only() -> None:
     steps = steps_of("speculative")
     indices = [[index for index, _ in choose_steps(steps, 40, seed)] for seed in (0, 0, 1)]
     assert indices[0] == indices[1] != indices[2]
 
 
-def test_common_structures_fill_up_what_rare_ones_leave() -> None:
+def test_common_structures_fill_the_rest_of_the_selection() -> None:
     requests = [TraceRequest(0, 4, 200)]
     chosen = choose_steps(Scheduler(requests, ENGINES["default"]), 50)
     assert len({index for index, _ in chosen}) == 50
 
 
-def test_fewer_steps_than_wanted() -> None:
+def test_fewer_engine_steps_than_requested() -> None:
     assert len(choose_steps(Scheduler([TraceRequest(0, 4, 3)], ENGINES["default"]), 50)) == 3
     assert choose_steps([], 5) == []
 
 
-def test_what_is_kept_is_bounded_and_the_rarest_values_stay() -> None:
+def test_the_reservoir_is_bounded_and_keeps_the_rarest_values() -> None:
     steps = steps_of("tight")
     reservoir = StepReservoir(10)
     for step in steps:
@@ -77,7 +77,7 @@ def test_what_is_kept_is_bounded_and_the_rarest_values_stay() -> None:
     assert all(any(mark[field] == value for mark in chosen) for field, value in rarest)
 
 
-def test_large_steps_are_passed_over_and_counted() -> None:
+def test_large_engine_steps_are_skipped_and_counted() -> None:
     steps = steps_of("default")
     reservoir = StepReservoir(20, max_blocks=500, max_tokens=100)
     for step in steps:
@@ -111,7 +111,7 @@ def test_signature_fields() -> None:
         zeros._replace(prefills=2, continued=1, new_block=2, exact_block=2, longest=11),
         zeros._replace(decodes=2, new_block=2, longest=11),
         zeros._replace(decodes=1, longest=4),
-        # Two tokens behind a cached prefix of eight.
+        # Two tokens after a cached prefix of eight.
         zeros._replace(prefills=1, shared=2, new_block=2, longest=4),
     ]
 
@@ -131,7 +131,7 @@ def test_signature_of_preemption_speculation_and_padding() -> None:
     zeros = Signature(*[0] * len(Signature._fields))
     assert marks == [
         zeros._replace(prefills=2, new_block=2, exact_block=2, longest=6),
-        # One request decodes with two drafts, the other lost its place.
+        # One request decodes with two drafts, the other is preempted.
         zeros._replace(decodes=1, drafts=1, padding=2, preempted=1, new_block=2, longest=6),
         zeros._replace(prefills=1, resumed=1, new_block=2, longest=5),
     ]

@@ -1,4 +1,4 @@
-"""Batches of whole traces: small enough, named, quick."""
+"""Batches of whole traces are small, have a source and are made quickly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def small(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_real_traces(traces: Path, name: str) -> None:
+def test_batches_of_real_traces(traces: Path, name: str) -> None:
     chosen = batches_from_trace(traces / name, 60, seed=1, max_steps=1500)
     assert len(chosen.batches) == len({item.source for item in chosen.batches}) == 60
     for item in chosen.batches:
@@ -72,13 +72,13 @@ def test_count_is_shared_by_the_engines(small: Path, count: int) -> None:
     assert len(batches_from_trace(small, count).batches) == count
 
 
-def test_large_steps_are_named_in_the_summary(small: Path) -> None:
+def test_the_summary_counts_skipped_engine_steps(small: Path) -> None:
     chosen = batches_from_trace(small, 10, max_blocks=30)
-    assert "steps above 30 blocks passed over" in chosen.summary
+    assert "steps above 30 blocks skipped" in chosen.summary
     assert all(sum(map(len, item.batch.blocks)) <= 30 for item in chosen.batches)
 
 
-def test_errors_pass_through(tmp_path: Path) -> None:
+def test_errors_of_the_reader_are_raised(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be read"):
         batches_from_trace(tmp_path / "none")
 

@@ -1,4 +1,4 @@
-"""Readers: every format, every error message, arrivals."""
+"""The trace readers: every format, every error message, arrivals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def jsonl(*rows: dict[str, object]) -> str:
 
 CONTENTS: dict[str, tuple[str, list[TraceRequest]]] = {
     "azure": (
-        # CRLF, seven digits, no newline at the end: as published.
+        # As published: CRLF, seven digits, no newline at the end.
         AZURE + "2023-11-16 18:15:46.6805900,374,44\r\n2023-11-16 18:15:50.9951690,396,109",
         [TraceRequest(0.0, 374, 44), TraceRequest(4.314579, 396, 109)],
     ),
@@ -173,7 +173,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_errors_say_where_and_what_to_do(tmp_path: Path, name: str) -> None:
+def test_errors_name_the_line_and_a_remedy(tmp_path: Path, name: str) -> None:
     text, message = ERRORS[name]
     path = tmp_path / "t.csv"
     path.write_text(text)
@@ -189,11 +189,11 @@ def test_wrong_format_override_names_the_columns(tmp_path: Path) -> None:
         read_trace(path, format="azure")
     assert str(caught.value).replace(f"{tmp_path}/", "") == (
         "t.csv:1: no column timestamp, contexttokens, generatedtokens; "
-        "give the header line or another format"
+        "add the header line or choose another format"
     )
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
+def test_unreadable_files_raise_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError) as missing:
         read_trace(tmp_path / "none.csv")
     assert str(missing.value).replace(f"{tmp_path}/", "") == (
@@ -210,20 +210,20 @@ def test_unreadable_files(tmp_path: Path) -> None:
     )
 
 
-def test_a_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b"\xef\xbb\xbf" + (VIDUR + "1,2,3,4\n").encode())
     assert detect_format(path) == "vidur"
 
 
-def test_ticks_are_spread_up_to_the_next_stamp() -> None:
+def test_arrivals_of_a_tick_are_spread_up_to_the_next_timestamp() -> None:
     arrivals = np.array([0.0, 0, 0, 3, 3, 6, 20, 20])
     spread = spread_ticks(arrivals)
     assert spread.tolist() == [0, 1, 2, 3, 4.5, 6, 20, 21.5]
     assert spread_ticks(np.zeros(3)).tolist() == [0, 0, 0]
 
 
-def test_poisson_arrivals() -> None:
+def test_poisson_arrivals_have_the_given_rate() -> None:
     arrivals = poisson_arrivals(20_000, 4.0, seed=1)
     gaps = np.diff(arrivals)
     assert gaps.mean() == pytest.approx(0.25, rel=0.03)

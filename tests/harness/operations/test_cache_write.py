@@ -8,7 +8,7 @@ import torch
 from attnproof import reference
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.layers.cache_write import CacheWrite
-from attnproof.harness.cases.memory.far_memory import FAR
+from attnproof.harness.cases.memory.far_memory import FAR_ELEMENTS
 from attnproof.harness.operations.attention.cache_write import _PLAIN as PLAIN
 from attnproof.harness.operations.attention.cache_write import _case, reshape_and_cache_flash
 from attnproof.harness.oracles import judge
@@ -116,9 +116,9 @@ def test_far_caches_have_offsets_that_need_more_than_32_bits(name):
     made = CacheWrite(case.batch, case.params, 0, "cpu")
     offsets = made.element_offsets()[made.slots[made.slots >= 0]]
     assert offsets.min() < 2**20
-    assert offsets.max() >= FAR
+    assert offsets.max() >= FAR_ELEMENTS
     for cache in (made.args["key_cache"], made.args["value_cache"]):
-        assert cache.untyped_storage().nbytes() > 2 * FAR
+        assert cache.untyped_storage().nbytes() > 2 * FAR_ELEMENTS
 
 
 def test_a_far_cache_starts_as_it_should_each_time():

@@ -9,7 +9,11 @@ import torch
 
 from attnproof import reference
 from attnproof.harness.cases.batches.strategies import make_batch
-from attnproof.harness.cases.layers.xformers_step import HEAD_SIZES, capped, layer_params
+from attnproof.harness.cases.layers.xformers_step import (
+    HEAD_SIZES,
+    shortened_batch,
+    with_supported_head_size,
+)
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.xformers.backend import steps_of
 from attnproof.harness.operations.xformers.builder import MASK, mask_name
@@ -186,17 +190,17 @@ def test_steps_go_on_where_the_last_one_ended():
 def test_an_engines_batch_becomes_short_and_keeps_its_layout():
     lens = ([1, 1, 900], [5000, 7, 3000])
     batch = make_batch(*lens, 16, padded_requests=1, padded_tokens=9, strided=True)
-    short = capped(batch)
+    short = shortened_batch(batch)
     assert short.query_lens[0] == 1
     assert short.query_lens[1] > 1
     assert max(short.computed_lens) <= 35
     assert (short.strided, short.padded_requests, short.padded_tokens) == (True, 1, 3)
-    assert capped(make_batch([], [], 16)).query_lens == ()
+    assert shortened_batch(make_batch([], [], 16)).query_lens == ()
 
 
 @pytest.mark.parametrize("size", [0, 1, 33, 128, 1000])
 def test_a_shrunk_head_size_is_one_that_the_backend_supports(size):
-    assert layer_params({"head_size": size})["head_size"] in HEAD_SIZES
+    assert with_supported_head_size({"head_size": size})["head_size"] in HEAD_SIZES
 
 
 def test_a_candidates_mask_must_be_of_xformers():

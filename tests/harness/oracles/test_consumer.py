@@ -1,4 +1,4 @@
-"""The consumer: what a layout makes each token see, judged by the batch in numbers alone."""
+"""The consumer finds wrong keys, positions and slots from the batch's numbers alone."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ BATCH = make_batch([1, 3, 2], [4, 0, 3], 2)
 """Blocks 0 to 2, 3 and 4, 5 to 7."""
 
 
-def breaches(metadata, batch=BATCH, **options) -> list[Violation]:
+def violations(metadata, batch=BATCH, **options) -> list[Violation]:
     return list(metadata_violations(expected_tokens(batch), metadata_outputs(metadata), **options))
 
 
 def changed(**tensors: list[int] | list[list[int]] | int) -> list[Violation]:
-    """What is said of the batch's own metadata with other values in some fields."""
+    """Return the violations of the batch's own metadata with some fields replaced."""
     metadata, _ = lay_out(BATCH)
     values = {
         name: value if isinstance(value, int) else torch.tensor(value, dtype=torch.int32)
         for name, value in tensors.items()
     }
-    return breaches(replace(metadata, **values))
+    return violations(replace(metadata, **values))
 
 
 @given(batches(extras=True))
 @settings(deadline=None)
-def test_a_batch_sees_what_it_sees(batch):
+def test_correct_metadata_and_slots_have_no_violation(batch):
     metadata, _ = lay_out(batch)
-    assert breaches(metadata, batch) == []
+    assert violations(metadata, batch) == []
     slots = metadata.slot_mapping[: metadata.num_actual_tokens]
     assert list(slot_violations(expected_tokens(batch), slots, "slot_mapping")) == []
 
@@ -66,7 +66,7 @@ def test_a_batch_sees_what_it_sees(batch):
         (
             {"seq_lens": [6, 3, 5], "max_seq_len": 6},
             "seq_lens",
-            "sees a key that nobody has written",
+            "sees a key that was never written",
             "token 0 of request 0 sees 6 keys, must see 5: its key at position 5 too",
         ),
         (
@@ -86,8 +86,8 @@ def test_a_batch_sees_what_it_sees(batch):
                 "block_table_tensor": [[0, 1, 2], [3, 4, 4], [5, 6, 7]],
             },
             "seq_lens",
-            "sees keys behind its block-table row",
-            "token 0 of request 1 sees 7 keys, must see 1: a position behind its block-table row "
+            "sees keys beyond its block-table row",
+            "token 0 of request 1 sees 7 keys, must see 1: a position beyond its block-table row "
             "too",
         ),
         (
@@ -100,7 +100,7 @@ def test_a_batch_sees_what_it_sees(batch):
             {"block_table_tensor": [[0, 1, 9], [3, 4, 0], [5, 6, 7]]},
             "block_table_tensor",
             "sees a block that no request has",
-            "token 0 of request 0 sees block 9 of nobody, must see its key at position 4",
+            "token 0 of request 0 sees block 9 of no request, must see its key at position 4",
         ),
         (
             {"block_table_tensor": [[0, 0, 2], [3, 4, 0], [5, 6, 7]]},
@@ -123,8 +123,8 @@ def test_a_batch_sees_what_it_sees(batch):
         (
             {"query_start_loc": [0, 1, 4, 7]},
             "query_start_loc",
-            "gives a row to nobody's token",
-            "7 tokens are in rows, 6 are anybody's",
+            "gives rows to more tokens than there are",
+            "7 tokens are in rows, expected 6",
         ),
         (
             {"query_start_loc": [0, 1, 6]},
@@ -148,7 +148,7 @@ def test_a_batch_sees_what_it_sees(batch):
             {"num_computed_tokens_cpu": [4, 1, 3]},
             "num_computed_tokens_cpu",
             "puts tokens at other positions",
-            "token 0 of request 1 is put at position 1, is at 0",
+            "token 0 of request 1 is put at position 1, must be at 0",
         ),
         (
             {"seq_lens_cpu": [5, 2, 5]},
@@ -159,23 +159,23 @@ def test_a_batch_sees_what_it_sees(batch):
     ],
     ids=lambda value: value if isinstance(value, str) and "token" not in value else "",
 )
-def test_a_wrong_field_is_told_by_what_a_token_sees(tensors, field, text, detail):
+def test_a_wrong_field_is_named_with_the_token_that_shows_it(tensors, field, text, detail):
     assert changed(**tensors) == [Violation(field, text, detail)]
 
 
-def test_keys_in_another_order_are_the_same_keys():
+def test_the_order_of_the_keys_does_not_matter():
     batch = make_batch([1], [5], 2)
     metadata, _ = lay_out(batch)
     table = torch.tensor([[1, 0, 2]], dtype=torch.int32)
-    assert breaches(replace(metadata, block_table_tensor=table), batch) == []
+    assert violations(replace(metadata, block_table_tensor=table), batch) == []
 
 
-def test_what_is_not_causal_must_see_all_of_its_request():
+def test_without_a_causal_mask_a_token_must_see_all_of_its_request():
     batch = make_batch([2, 1], [3, 2], 2, causal=False)
     metadata, _ = lay_out(batch)
-    assert breaches(metadata, batch) == []
-    (breach,) = breaches(replace(metadata, causal=True), batch)
-    assert breach.detail.startswith("token 0 of request 0 sees 4 keys, must see 5")
+    assert violations(metadata, batch) == []
+    (violation,) = violations(replace(metadata, causal=True), batch)
+    assert violation.detail.startswith("token 0 of request 0 sees 4 keys, must see 5")
 
 
 def virtual(batch, chunk: int):
@@ -183,17 +183,17 @@ def virtual(batch, chunk: int):
     return make_local_attention_virtual_batches(chunk, metadata, batch.block_size)
 
 
-def test_virtual_batches_see_their_chunk():
+def test_tokens_of_virtual_batches_see_their_chunk():
     batch = make_batch([3, 9000], [4, 0], 2)
-    assert breaches(virtual(batch, 4), batch, chunk=4) == []
+    assert violations(virtual(batch, 4), batch, chunk=4) == []
 
 
 def test_without_virtual_batches_a_token_sees_another_chunk():
     batch = make_batch([3], [4], 2)
     metadata, _ = lay_out(batch)
-    (breach,) = breaches(metadata, batch, chunk=4)
-    assert breach.text == "sees keys of another chunk"
-    assert breach.detail == (
+    (violation,) = violations(metadata, batch, chunk=4)
+    assert violation.text == "sees keys of another chunk"
+    assert violation.detail == (
         "token 0 of request 0 sees 5 keys, must see 1: its key at position 0 too"
     )
 
@@ -201,7 +201,7 @@ def test_without_virtual_batches_a_token_sees_another_chunk():
 @pytest.mark.parametrize(
     ("slots", "text", "detail"),
     [
-        ([4, 6, 7, 8, 13, 14, 3], "writes padding to the cache", "entry 6 is nobody's token"),
+        ([4, 6, 7, 8, 13, 14, 3], "writes padding to the cache", "entry 6 is padding"),
         ([4, 6, 7, 8, 13], "has too few entries", "token 1 of request 2 has no entry"),
         ([-1, 6, 7, 8, 13, 14], "leaves a token unwritten", "token 0 of request 0 is not written"),
         ([3, 6, 7, 8, 13, 14], "overwrites a cached key of its own request", "position 3"),
@@ -211,16 +211,16 @@ def test_without_virtual_batches_a_token_sees_another_chunk():
     ],
 )
 def test_a_token_must_be_read_where_it_is_written(slots, text, detail):
-    (breach,) = slot_violations(expected_tokens(BATCH), slots, "slots")
-    assert (breach.field, breach.text) == ("slots", text)
-    assert detail in breach.detail
+    (violation,) = slot_violations(expected_tokens(BATCH), slots, "slots")
+    assert (violation.field, violation.text) == ("slots", text)
+    assert detail in violation.detail
 
 
 def test_a_token_without_a_slot_may_not_be_written():
     unwritten = np.array([True, *[False] * 5])
     slots = [4, 6, 7, 8, 13, 14]
-    (breach,) = slot_violations(expected_tokens(BATCH), slots, "slots", unwritten=unwritten)
-    assert breach.text == "writes a token that has no slot"
+    (violation,) = slot_violations(expected_tokens(BATCH), slots, "slots", unwritten=unwritten)
+    assert violation.text == "writes a token that has no slot"
 
 
 @pytest.mark.parametrize(
@@ -232,17 +232,17 @@ def test_a_token_without_a_slot_may_not_be_written():
         ((2, 1, 4, 2), 3, True, "takes rows of several lengths for uniform ones"),
         ((1, 2, 1, 4), 1, False, "leaves tokens in neither part"),
         ((1, 2, 2, 4), 1, False, "leaves tokens without a row"),
-        ((1, 2, 0, 6), 1, False, "gives a row to nobody's token"),
+        ((1, 2, 0, 6), 1, False, "gives rows to more tokens than there are"),
         ((1, 1, 1, 5), 1, False, "leaves tokens without a row"),
     ],
 )
-def test_a_batch_is_cut_in_two_at_the_counts(counts, threshold, uniform, text):
+def test_counts_must_split_the_batch_into_decodes_and_prefills(counts, threshold, uniform, text):
     found = list(count_violations(expected_tokens(BATCH), counts, threshold, uniform=uniform))
-    assert [breach.text for breach in found] == ([text] if text else [])
+    assert [violation.text for violation in found] == ([text] if text else [])
 
 
 def _wrong(visible: VisibleKeys) -> Iterator[VisibleKeys]:
-    """Return visible keys that differ in one place."""
+    """Yield copies of `visible` with one stop or one block id changed."""
     for token in range(len(visible.rows)):
         longer, shorter = visible.stop.copy(), visible.stop.copy()
         longer[token] += 1
@@ -260,22 +260,21 @@ def _wrong(visible: VisibleKeys) -> Iterator[VisibleKeys]:
     st.sampled_from((Mask(), Mask(window=3), Mask(chunk=4), Mask(causal=False))),
 )
 @settings(deadline=None, max_examples=40)
-def test_sets_of_slots_and_attention_agree(requests, mask):
-    """Where sets say that all is the same attention is, and nowhere else."""
+def test_attention_differs_exactly_where_the_slot_sets_differ(requests, mask):
     expected = expected_tokens(make_batch([q for q, _ in requests], [c for _, c in requests], 2))
     tokens = np.arange(len(expected.requests))
-    must = expected.visible_keys(tokens, mask)
-    right = attention(must, tokens, expected.live)
+    required = expected.visible_keys(tokens, mask)
+    right = attention(required, tokens, expected.live)
     assert right is not None
     assert np.isfinite(right).all()
-    for seen in _wrong(must):
+    for seen in _wrong(required):
         given_ = attention(seen, tokens, expected.live)
         assert given_ is not None
         differs = ~(np.abs(given_ - right) <= 1e-9).all(1)
-        assert np.flatnonzero(differs).tolist() == differing(must, seen).tolist()
+        assert np.flatnonzero(differs).tolist() == differing(required, seen).tolist()
 
 
-def test_attention_over_large_batches_is_left_to_the_sets():
+def test_attention_over_a_large_batch_is_not_computed():
     expected = expected_tokens(make_batch([100], [0], 16))
     tokens = np.arange(100)
     assert attention(expected.visible_keys(tokens, Mask()), tokens, expected.live) is None

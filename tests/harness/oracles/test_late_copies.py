@@ -191,4 +191,4 @@ def test_a_device_that_is_lost_on_the_way_is_no_error_of_the_harness(monkeypatch
     monkeypatch.setattr(torch.cuda, "synchronize", lost)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda _cycles: None)
     with pytest.raises(DeviceLostError, match="illegal memory access"):
-        call_with_late_copies(OPERATION, lambda: 7, Call([]), "cuda")
+        call_with_late_copies(OPERATION, lambda: 7, Call({}), "cuda")

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from attnproof.harness.cases.batches.strategies import make_batch
-from attnproof.harness.cases.steps.workloads import named
+from attnproof.harness.cases.steps.workloads import timed_batch
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.run import OperationResult
 from attnproof.harness.operations import ALL
@@ -36,7 +36,7 @@ def dying(monkeypatch):
 
 def test_a_death_leaves_no_sample_of_the_control(dying):
     """One of nothing would spoil a baseline: no piece of work takes no time."""
-    workload = named("mixed, 3 requests", "mixed", make_batch([1, 1, 5], [9, 20, 3], 16))
+    workload = timed_batch("mixed, 3 requests", "mixed", make_batch([1, 1, 5], [9, 20, 3], 16))
     cases = timed_cases([ALL[SPLIT]], [workload])
     passed = OperationResult(name=SPLIT, section="", candidate="mine", device="cpu", verdict="PASS")
     judged = {timed.case.id: Judged(timed.case.id) for timed in cases}

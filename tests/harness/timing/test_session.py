@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from attnproof.harness.cases.batches.strategies import make_batch
-from attnproof.harness.cases.steps.workloads import named
+from attnproof.harness.cases.steps.workloads import timed_batch
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.errors import InfrastructureError
@@ -19,7 +19,7 @@ from attnproof.harness.timing.session import TimingProcess
 
 SPLIT, REORDER = "split_decodes_and_prefills", "reorder_batch_to_split_decodes_and_prefills"
 QUICK = Budget(seconds=0.02, least_rounds=4, most_rounds=6)
-WORKLOAD = named("mixed, 3 requests", "mixed", make_batch([1, 1, 5], [9, 20, 3], 16))
+WORKLOAD = timed_batch("mixed, 3 requests", "mixed", make_batch([1, 1, 5], [9, 20, 3], 16))
 SOUND = f"from attnproof.reference import {SPLIT}\n"
 DIES = f"""
 import os, signal

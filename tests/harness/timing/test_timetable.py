@@ -7,7 +7,14 @@ from itertools import pairwise
 import pytest
 
 from attnproof.harness.cases.batches.strategies import make_batch
-from attnproof.harness.cases.steps.workloads import KINDS, REQUESTS, make, named, synthetic, traced
+from attnproof.harness.cases.steps.workloads import (
+    KINDS,
+    REQUESTS,
+    make_step,
+    synthetic_batches,
+    timed_batch,
+    trace_steps,
+)
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Sourced
 from attnproof.harness.model.run import OperationResult
@@ -28,7 +35,7 @@ from attnproof.harness.timing.plan.timetable import (
 from attnproof.harness.timing.steps import comparisons, entries
 from attnproof.harness.verbs.timekeeping import workloads
 
-SMALL = [timed for timed in synthetic() if timed.workload.requests in (1, 8, 64)]
+SMALL = [timed for timed in synthetic_batches() if timed.workload.requests in (1, 8, 64)]
 SPLIT = "split_decodes_and_prefills"
 
 
@@ -67,8 +74,8 @@ def test_arguments_are_those_of_engines():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("requests", REQUESTS)
 def test_workloads_are_consistent_and_the_same_for_a_seed(kind, requests):
-    batch = make(kind, requests, seed=3)
-    assert batch == make(kind, requests, seed=3) != make(kind, requests, seed=4)
+    batch = make_step(kind, requests, seed=3)
+    assert batch == make_step(kind, requests, seed=3) != make_step(kind, requests, seed=4)
     lengths = [q + c for q, c in zip(batch.query_lens, batch.computed_lens, strict=True)]
     assert [len(blocks) for blocks in batch.blocks] == [-(-n // batch.block_size) for n in lengths]
     assert all(len(set(blocks)) == len(blocks) for blocks in batch.blocks)
@@ -78,7 +85,7 @@ def test_workloads_are_consistent_and_the_same_for_a_seed(kind, requests):
 
 
 def test_some_requests_share_a_prefix_and_no_request_writes_into_it():
-    batch = make("mixed", 256)
+    batch = make_step("mixed", 256)
     size = batch.block_size
     live = [block for blocks in batch.blocks for block in blocks]
     assert len(set(live)) < len(live)
@@ -91,14 +98,14 @@ def test_some_requests_share_a_prefix_and_no_request_writes_into_it():
 
 
 def test_a_few_steps_of_each_trace_are_workloads():
-    trace = traced(None, 7)
+    trace = trace_steps(None, 7)
     batches = workloads([trace], 0)
-    assert batches[:-3] == list(synthetic(0))
+    assert batches[:-3] == list(synthetic_batches(0))
     assert batches[-3:] == list(trace.steps[:5:2])
 
 
 def test_steps_of_a_trace_are_spread_over_it():
-    trace = traced(None, 5)
+    trace = trace_steps(None, 5)
     numbers = [int(step.workload.name.rsplit(" ", 1)[1]) for step in trace.steps]
     assert len(numbers) == 5
     gaps = [b - a for a, b in pairwise(numbers)]
@@ -108,8 +115,8 @@ def test_steps_of_a_trace_are_spread_over_it():
 
 def test_a_step_reorders_the_engines_batch_and_splits_the_reordered_one():
     batch = make_batch([5, 1, 3, 1], [2, 7, 0, 4], 4)
-    timed = named("a step", "trace", batch)
-    trace = traced(None, 1)._replace(steps=(timed,))
+    timed = timed_batch("a step", "trace", batch)
+    trace = trace_steps(None, 1)._replace(steps=(timed,))
     (step,) = timed_steps(list(ALL.values()), trace)
     by_name = {one.operation.name: one.case for one in step.cases}
     assert tuple(by_name) == STEP_OPERATIONS
@@ -194,7 +201,7 @@ def test_steps_are_compared_one_by_one():
 
 
 def test_a_step_has_what_all_candidates_can_do_and_names_the_rest():
-    steps = list(timed_steps(list(ALL.values()), traced(None, 3)))
+    steps = list(timed_steps(list(ALL.values()), trace_steps(None, 3)))
     judged = {one.case.id: Judged(one.case.id) for step in steps for one in step.cases}
 
     def standing(missing=()):
@@ -218,7 +225,7 @@ def test_a_step_has_what_all_candidates_can_do_and_names_the_rest():
 
 
 def test_a_trace_without_two_common_operations_says_why_it_has_no_steps():
-    trace = traced(None, 3)
+    trace = trace_steps(None, 3)
     steps = list(timed_steps([ALL[REORDER], ALL[SPLIT]], trace))
     judged = {one.case.id: Judged(one.case.id) for step in steps for one in step.cases}
     sound = {name: result(name, "PASS") for name in (REORDER, SPLIT)}

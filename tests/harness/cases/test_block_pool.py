@@ -1,4 +1,4 @@
-"""The block pool: what it hands out, keeps, shares and forgets."""
+"""The block pool allocates, caches, shares and releases blocks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from attnproof.harness.cases.scheduler.block_pool import NULL_BLOCK, BlockKeys, 
 from attnproof.harness.cases.traces.formats import TraceRequest
 
 
-def test_the_null_block_is_never_handed_out() -> None:
+def test_the_null_block_is_never_allocated() -> None:
     pool = BlockPool(5)
     assert pool.size == 4
     assert NULL_BLOCK not in pool.allocate(4)
     assert pool.num_free == 0
 
 
-def test_the_last_block_of_a_request_is_reused_first_and_the_longest_free_before_it() -> None:
+def test_blocks_are_reused_longest_free_first_and_those_of_a_request_from_the_last() -> None:
     pool = BlockPool(7)
     first, second = pool.allocate(2), pool.allocate(2)
     pool.release(second)
@@ -21,24 +21,24 @@ def test_the_last_block_of_a_request_is_reused_first_and_the_longest_free_before
     assert pool.allocate(6) == [5, 6, 4, 3, 2, 1]
 
 
-def test_a_free_block_is_found_until_it_is_handed_out_again() -> None:
+def test_a_free_block_is_found_by_its_key_until_it_is_allocated_again() -> None:
     pool = BlockPool(4)
     blocks = pool.allocate(2)
-    pool.remember(blocks, [10, 11])
+    pool.register(blocks, [10, 11])
     pool.release(blocks)
-    assert pool.cached([10, 11, 12]) == [1, 2]
-    assert pool.cached([11]) == [2]
-    assert pool.num_idle([1, 2]) == 2
+    assert pool.find_prefix([10, 11, 12]) == [1, 2]
+    assert pool.find_prefix([11]) == [2]
+    assert pool.count_free([1, 2]) == 2
     pool.share([1])
     assert (pool.references(1), pool.num_free) == (1, 2)
     assert pool.allocate(2) == [3, 2]
-    assert pool.cached([10, 11]) == [1]
+    assert pool.find_prefix([10, 11]) == [1]
 
 
-def test_shared_blocks_are_free_when_the_last_request_gives_them_up() -> None:
+def test_shared_blocks_are_free_once_the_last_request_releases_them() -> None:
     pool = BlockPool(3)
     blocks = pool.allocate(1)
-    pool.remember(blocks, [5])
+    pool.register(blocks, [5])
     pool.share(blocks)
     assert pool.references(1) == 2
     pool.release(blocks)
@@ -47,11 +47,11 @@ def test_shared_blocks_are_free_when_the_last_request_gives_them_up() -> None:
     assert pool.num_free == 2
 
 
-def test_the_first_block_of_a_key_stays() -> None:
+def test_a_key_keeps_its_first_block() -> None:
     pool = BlockPool(4)
-    pool.remember([1], [5])
-    pool.remember([2], [5])
-    assert pool.cached([5]) == [1]
+    pool.register([1], [5])
+    pool.register([2], [5])
+    assert pool.find_prefix([5]) == [1]
 
 
 def test_keys_of_equal_prefixes_are_equal() -> None:
@@ -66,14 +66,14 @@ def test_keys_of_equal_prefixes_are_equal() -> None:
         assert len(set(first)) == len(first)
 
 
-def test_keys_stop_where_the_hashes_or_the_truncated_prompt_do() -> None:
+def test_keys_end_with_the_hashes_or_the_truncated_prompt() -> None:
     keys = BlockKeys(4)
     assert len(keys.of_prompt(TraceRequest(0, 100, 1, (1,), 16), 100)) == 4
     assert len(keys.of_prompt(TraceRequest(0, 100, 1, (1, 2), 16), 11)) == 2
     assert keys.of_prompt(TraceRequest(0, 100, 1), 100) == []
 
 
-def test_own_keys_meet_no_other_keys() -> None:
+def test_private_keys_of_requests_are_distinct() -> None:
     own = [*BlockKeys.own(0, 0, 50), *BlockKeys.own(1, 0, 50)]
     assert len(set(own)) == 100
     assert max(own) < 0

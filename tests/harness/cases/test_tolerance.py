@@ -1,4 +1,4 @@
-"""The tolerance of float results: what passes, and what never does."""
+"""The tolerance of float results accepts rounding and rejects larger errors."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ RIGHT = torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(3, 4, 5)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-def test_rounding_is_within_it(dtype):
+def test_rounding_is_within_the_tolerance(dtype):
     assert close(RIGHT, RIGHT.to(dtype))
     assert close(RIGHT[:0], RIGHT[:0].to(dtype))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-def test_a_relative_error_beyond_it_is_not(dtype):
+def test_a_relative_error_above_the_tolerance_is_rejected(dtype):
     assert close(RIGHT, (RIGHT * (1 + 0.5 * TOLERANCES[dtype])).to(dtype))
     assert not close(RIGHT, (RIGHT * (1 + 2.5 * TOLERANCES[dtype])).to(dtype))
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_never_passes(wrong):
+def test_a_number_that_is_not_finite_is_rejected(wrong):
     got = RIGHT.to(torch.float16)
     got[1, 2, 3] = wrong
     assert not close(RIGHT, got)
     assert farthest(RIGHT, got) == (1, 2, 3)
 
 
-def test_one_element_counts_by_its_row():
+def test_the_error_of_one_element_is_relative_to_its_row():
     right = torch.ones(64, 64, dtype=torch.float64)
     right[0] *= 1e-3
     got = right.to(torch.float16)
-    got[0, 5] += 1e-3  # a 2**-16 of all, yet all of its row's usual element
+    got[0, 5] += 1e-3  # small for the tensor, as large as the other elements of its row
     assert not close(right, got)
     assert farthest(right, got) == (0, 5)
 

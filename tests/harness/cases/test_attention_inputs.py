@@ -1,4 +1,4 @@
-"""Caches and queries made from numbers: NaN wherever nobody has written."""
+"""Generated queries and caches: numbers in written slots, NaN in all others."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, make_batch
 from attnproof.harness.cases.layers.attention import (
     CACHES,
     MAGNITUDES,
-    PLAIN,
-    Attention,
+    SIMPLEST_LAYER,
+    AttentionInputs,
     Shape,
-    dense,
     num_blocks,
+    with_dense_block_ids,
 )
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations.attention.common import LAYER, Laid, capped, shared_batch
@@ -27,7 +27,7 @@ def laid(pattern=0, *, one_each=False, batch=BATCH, **params):
 
 
 def gathered(made, half, row):
-    """What a row's table leads to, (blocks * B, Hkv, D)."""
+    """Return the cache's content at the blocks of a row, (blocks * B, Hkv, D)."""
     length = made.arena.tensors["seq_lens"][row]
     blocks = made.arena.tensors["block_table"][row][: -(-int(length) // made.batch.block_size)]
     return (
@@ -37,8 +37,8 @@ def gathered(made, half, row):
     )
 
 
-def test_blocks_become_few_and_keep_their_order():
-    batch = dense(BATCH)
+def test_dense_block_ids_keep_their_order():
+    batch = with_dense_block_ids(BATCH)
     assert num_blocks(batch) <= 10
     order = np.argsort(np.concatenate(BATCH.blocks))
     assert (np.argsort(np.concatenate(batch.blocks)) == order).all()
@@ -46,7 +46,7 @@ def test_blocks_become_few_and_keep_their_order():
 
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("magnitude", MAGNITUDES)
-def test_positions_hold_numbers_and_nothing_else_does(cache, magnitude):
+def test_exactly_the_positions_of_a_sequence_hold_finite_numbers(cache, magnitude):
     made = laid(cache=cache, magnitude=magnitude)
     for row, length in enumerate((7, 10)):
         for half in (0, 1):
@@ -57,7 +57,7 @@ def test_positions_hold_numbers_and_nothing_else_does(cache, magnitude):
             assert finite.tolist() == [place < length for place in range(len(finite))]
 
 
-def test_both_patterns_hold_the_same_in_other_blocks():
+def test_both_patterns_have_the_same_content_in_different_blocks():
     one, other = laid(0), laid(1)
     tables = [made.arena.tensors["block_table"][0, 0] for made in (one, other)]
     assert tables[0] != tables[1]
@@ -65,14 +65,14 @@ def test_both_patterns_hold_the_same_in_other_blocks():
         assert torch.equal(gathered(one, half, 1)[:10], gathered(other, half, 1)[:10])
 
 
-def test_what_is_missing_shortens_sequences_and_leaves_queries():
+def test_missing_tokens_shorten_sequences_and_not_queries():
     made = laid(missing=[6, 40])
     assert made.arena.tensors["seq_lens"].tolist() == [1, 0]
     assert made.tokens == 3
     assert made.batch.computed_lens == (-1, -1)
 
 
-def test_a_far_cache_holds_what_a_near_one_does():
+def test_a_far_cache_has_the_content_of_a_near_one():
     near, far = laid(head_size=64), laid(head_size=64, far=True)
     assert far.cache.stride(1) * int(far.arena.tensors["block_table"].max()) > 2**31
     for row in (0, 1):
@@ -86,15 +86,15 @@ def test_capped_batches_are_consistent():
     assert [len(blocks) for blocks in batch.blocks] == [3, 1]
 
 
-def test_shared_batches_have_each_block_once_in_a_row():
+def test_no_row_of_a_shared_batch_repeats_a_block():
     batch = shared_batch([1] * 40, [900 + 10 * row for row in range(40)], 16)
     assert all(
         len(set(row)) == len(row) == -(-(901 + 10 * r) // 16) for r, row in enumerate(batch.blocks)
     )
-    assert num_blocks(dense(batch)) < 2 * 85
+    assert num_blocks(with_dense_block_ids(batch)) < 2 * 85
 
 
-def test_results_of_every_dtype_begin_as_nan():
+def test_outputs_of_every_dtype_are_initially_nan():
     for name, dtype in (
         ("", torch.bfloat16),
         ("float32", torch.float32),
@@ -105,9 +105,9 @@ def test_results_of_every_dtype_begin_as_nan():
         assert bool(made.out.isnan().all())
 
 
-def test_new_keys_are_what_the_cache_holds_of_them():
-    shape = Shape.of(PLAIN)
-    batch = dense(BATCH)
-    attention = Attention(batch, shape, "all")
+def test_new_keys_equal_the_cache_s_content_at_their_slots():
+    shape = Shape.of(SIMPLEST_LAYER)
+    batch = with_dense_block_ids(BATCH)
+    attention = AttentionInputs(batch, shape, "all")
     pieces = {piece.name: piece for piece in attention.pieces(0)}
     assert pieces["key"].values.shape == (3, 1, 32)
