@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attnproof.harness import __version__
+from attnproof import __version__
 from attnproof.harness.cli import app, main
 from attnproof.harness.operations import ALL
 
@@ -36,10 +36,10 @@ FILES = {
 
 MISTAKES = [
     ("verify --ops splt_decodes", "no operation 'splt_decodes': did you mean split_decodes_and_"),
-    ("verify --ops zzz", "no operation 'zzz': `attnproof list` shows all of them"),
-    ("list frobnicate", "no operation 'frobnicate': `attnproof list` shows all of them"),
-    ("list --markdown --candidate nobody", "--markdown tells of no candidate"),
-    ("verify --ops ,", "no operation '': `attnproof list` shows all of them"),
+    ("verify --ops zzz", "no operation 'zzz': `attnproof list` prints all names"),
+    ("list frobnicate", "no operation 'frobnicate': `attnproof list` prints all names"),
+    ("list --markdown --candidate nobody", "--markdown lists no candidates: leave out --candidate"),
+    ("verify --ops ,", "no operation '': `attnproof list` prints all names"),
     ("verify --candidate nope", "no candidate 'nope': not built in or installed (optimized, "),
     ("verify --candidate nope.py", "candidate file nope.py does not exist"),
     ("verify --candidate syntax.py", "candidate file syntax.py, line 1: invalid syntax"),
@@ -53,6 +53,7 @@ MISTAKES = [
     ("verify --memory inf", "--memory is inf, expected a number from 0 to 1,000,000"),
     ("verify --timeout nan", "--timeout is nan, expected a number from 0 to 1,000,000"),
     ("verify --seconds -1", "--seconds is -1.0, expected a number from 0 to 1,000,000"),
+    ("verify --steps 0 --trace t.csv", "--trace with --steps 0 takes no step of the trace"),
     ("verify --timeout 0", "--timeout and --memory must be above 0"),
     ("verify --memory 0", "--timeout and --memory must be above 0"),
     ("verify --device tpu", "--device is 'tpu', expected one of auto, cpu, interpreter, cuda"),
@@ -60,10 +61,10 @@ MISTAKES = [
         "bench --markdown nowhere/table.md",
         "--markdown nowhere/table.md: there is no folder nowhere",
     ),
-    ("bench --seconds 0", "--seconds is 0, expected more than 0 and at most 36000"),
+    ("bench --seconds 0", "--seconds is 0, expected more than 0 and at most 36,000"),
     ("bench --device interpreter", "the interpreter has no speed: use --device cpu or cuda"),
     ("bench --save-baseline a/b", "baseline 'a/b': a name is letters, digits, '-', '_' and '.'"),
-    ("bench --steps 0 --trace t.csv", "--trace with --steps 0 would look at no step of it"),
+    ("bench --steps 0 --trace t.csv", "--trace with --steps 0 takes no step of the trace"),
     ("verify --trace none.csv", "none.csv: cannot be read (No such file or directory); give the"),
     ("verify --trace no_rows.csv", "no_rows.csv: is empty; give the path of a trace with at least"),
     ("verify --trace bad_cell.csv", "bad_cell.csv:3: contexttokens is 'ten', not a whole number"),

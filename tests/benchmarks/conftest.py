@@ -21,7 +21,8 @@ from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.timing.plan.timetable import TimedCase, timed_cases, why_never
 from attnproof.harness.verbs.bench import OWN, default_peer
-from attnproof.harness.verbs.timekeeping import BenchOptions, workloads
+from attnproof.harness.verbs.benchmark import workloads
+from attnproof.harness.verbs.options import TimingOptions
 
 _TIMEOUT_S, _MEMORY_BYTES = 60.0, 4 << 30
 
@@ -106,8 +107,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _parameters(entrants: Field) -> Iterator[Any]:
     operations = [operation for operation in ALL.values() if not why_never(operation)]
-    trace = traced(None, BenchOptions.steps, BenchOptions.seed)
-    for timed in timed_cases(operations, workloads([trace], BenchOptions.seed)):
+    trace = traced(None, TimingOptions.steps, TimingOptions.seed)
+    for timed in timed_cases(operations, workloads([trace], TimingOptions.seed)):
         for name, contestant in reversed(entrants.contestants.items()):
             offers = timed.operation.name in contestant.worker.offers
             if offers and not not_run(timed.operation, contestant.candidate)[0]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 import attnproof.harness.running.candidates as candidates
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.verbs.options import ReplayOptions, VerifyOptions
 from attnproof.harness.verbs.replay import replay
-from attnproof.harness.verbs.verify import Options, verify
+from attnproof.harness.verbs.verify import verify
 from tests.harness.conftest import CANDIDATES
 
 SPLIT = "split_decodes_and_prefills"
@@ -35,7 +37,7 @@ def verified(tmp_path):
     def run(text, **options):
         path.write_text(text, encoding="utf-8")
         small = {"examples": 20, "steps": 0, "seed": 1, "remember": False} | options
-        chosen = Options(
+        chosen = VerifyOptions(
             ops=SPLIT,
             candidates=[str(CANDIDATES / "two_bugs.py")],
             out=tmp_path / "out",
@@ -56,9 +58,10 @@ def test_known_deviations_pass_and_are_told_and_replayed(verified, tmp_path, cap
     assert "STALE" not in said, "fewer examples than usual make nothing stale"
     case = command.split()[2]
     known = tmp_path / "known.toml"
-    assert replay(case, [], "auto", tmp_path / "out", 20.0, known) == 0
+    saved = ReplayOptions(case=case, out=tmp_path / "out")
+    assert replay(replace(saved, deviations=known)) == 0
     assert f"KNOWN {SPLIT} [two_bugs] D2: one token too many" in capfd.readouterr().out
-    assert replay(case, [], "auto", tmp_path / "out", 20.0) == 1
+    assert replay(saved) == 1
 
 
 def test_a_mistake_in_the_file_is_heard_of_before_the_run(verified, tmp_path):

@@ -13,13 +13,13 @@ import jsonschema
 import msgspec
 import pytest
 
-import attnproof.harness.report
+from attnproof.harness.report.formats.schema import SCHEMA_PATH
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
+from attnproof.harness.verbs.options import ReplayOptions, VerifyOptions
 from attnproof.harness.verbs.replay import replay
-from attnproof.harness.verbs.verify import Options, verify
+from attnproof.harness.verbs.verify import verify
 
 CANDIDATES = Path(__file__).parents[1] / "candidates"
-SCHEMA = Path(attnproof.harness.report.__file__).parent / "summary.schema.json"
 FILES = {"results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "cases"}
 
 
@@ -37,7 +37,7 @@ def options(tmp_path, monkeypatch):
             "out": tmp_path / "out",
             "jobs": 2,
         }
-        return Options(**quick | changes)
+        return VerifyOptions(**quick | changes)
 
     return make
 
@@ -51,7 +51,7 @@ def test_verified_run_writes_every_file(options, capfd):
     out = options().out
     assert {path.name for path in out.iterdir()} == FILES
     summary = summary_of(out)
-    jsonschema.validate(summary, json.loads(SCHEMA.read_text(encoding="utf-8")))
+    jsonschema.validate(summary, json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
     assert (summary["schema"], summary["verdict"], summary["seed"]) == (
         "attnproof.summary/1",
         "PASS",
@@ -76,11 +76,11 @@ def test_failing_run_saves_its_cases_and_says_how_to_replay_them(options, capfd)
         case_path = out / finding["case_path"]
         assert case_path.exists()
         assert str(case_path) in finding["command"]
-        assert replay(str(case_path), [], "auto", out, 5.0) == MISMATCH
+        assert replay(ReplayOptions(case=str(case_path), out=out)) == MISMATCH
         shown = capfd.readouterr().out
         assert "expected" in shown
         assert finding["diagnosis"] in shown
-        assert replay(str(case_path), ["reference"], "auto", out, 5.0) == VERIFIED
+        assert replay(ReplayOptions(case=str(case_path), candidates=["reference"], out=out)) == VERIFIED
 
 
 def test_case_of_the_last_run_is_replayed_by_its_id(options, capfd):
@@ -88,7 +88,8 @@ def test_case_of_the_last_run_is_replayed_by_its_id(options, capfd):
     lines = (options().out / "results.jsonl").read_bytes().splitlines()
     events = [msgspec.json.decode(line) for line in lines]
     traced = next(e for e in events if e["event"] == "case" and e["origin"] == "trace")
-    assert replay(traced["id"], ["reference"], "auto", options().out, 5.0) == VERIFIED
+    by_id = ReplayOptions(case=traced["id"], candidates=["reference"], out=options().out)
+    assert replay(by_id) == VERIFIED
     assert f"case {traced['id']}" in capfd.readouterr().out
 
 
