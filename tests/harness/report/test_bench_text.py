@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from attnproof.harness.model.timing import BaselineResult
+from attnproof.harness.report.shared.baseline import control_text
 from attnproof.harness.report.shared.quantities import ratio_text, time_text
-from attnproof.harness.report.shared.ratios import control_text
 from attnproof.harness.report.terminal.bench import bench_text
 
 
@@ -30,7 +30,7 @@ def test_what_got_worse_is_said_the_largest_slowdown_first(slower):
     lines = bench_text(slower).splitlines()
     (place,) = [n for n, line in enumerate(lines) if line.endswith("2 slower or costlier")]
     first, second = lines[place + 1 : place + 3]
-    assert first.endswith(": 1.18× the host time of then (1.15 to 1.22)")  # noqa: RUF001
+    assert first.endswith(": 1.18× the baseline's host time (1.15 to 1.22)")  # noqa: RUF001
     assert second.endswith("; allocations 3 to 4")
 
 

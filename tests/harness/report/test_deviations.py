@@ -11,13 +11,10 @@ from attnproof.harness.model.run import DeviationResult, OracleCount
 from attnproof.harness.report.formats.junit import junit_bytes
 from attnproof.harness.report.formats.markdown import markdown_text
 from attnproof.harness.report.formats.summary import summary_bytes
-from attnproof.harness.report.page.deviations import (
-    build_deviations,
-    deviation_line,
-    deviations_title,
-)
+from attnproof.harness.report.page.deviations import build_deviations
 from attnproof.harness.report.page.html import render_html
 from attnproof.harness.report.page.matrix import build_matrix
+from attnproof.harness.report.shared.deviations import deviation_line, deviations_title
 
 
 @pytest.fixture

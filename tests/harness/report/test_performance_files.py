@@ -79,7 +79,7 @@ def test_junit_fails_what_got_worse(slower):
     }
     (entry,) = failed["optimized", "make_local_attention_virtual_batches"].result
     assert entry.message.startswith("decode, 64 requests: 1.18")
-    assert entry.message.endswith(" the host time of then (1.15 to 1.22)")
+    assert entry.message.endswith(" the baseline's host time (1.15 to 1.22)")
     # A timing that only the baseline has is a skip, never green.
     (comparison,) = [case for case in suite if case.name == "comparison"]
     assert "swap_blocks" in comparison.result[0].message

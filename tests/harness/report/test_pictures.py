@@ -61,7 +61,7 @@ def test_batch_picture_shows_every_kind_of_cell(mixed):
     ):
         assert text in found, text
     description = root.find("desc").text
-    assert "Request 1: 2 computed tokens, 6 query tokens, blocks 4 and 21, the first" in description
+    assert "Request 1: 2 computed tokens, 6 query tokens, blocks 4 and 21, with the first" in description
 
 
 def test_batch_picture_stays_small():
@@ -142,7 +142,7 @@ def test_terminal_draws_the_case(mixed, make_difference):
         "> r3  q 3 c 0 s 3   12[###.]  4 stale columns\n"
         "  2 padded rows: q 0 s 0, 5 stale columns each\n"
         "  4 padding tokens with slot -1\n"
-        "  3 stale slots behind the tokens\n"
+        "  3 stale slots after the tokens\n"
         "  o computed   # query   . unused   17[..] block 17   > first difference\n"
         "block_size 4\n"
         "fault short table\n"

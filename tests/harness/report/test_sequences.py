@@ -64,7 +64,7 @@ def test_steps_show_what_they_changed(make_sequence_finding):
         "[1] new 'b'",
         "1 -> 2",
     ]
-    assert view.steps[1].remarks == ("raises ValueError, as it must", "no visible change")
+    assert view.steps[1].remarks == ("raises ValueError, as expected", "no visible change")
 
 
 def test_the_failing_step_holds_what_is_wrong(make_sequence_finding):
@@ -174,9 +174,9 @@ def test_card_of_a_sequence(sequence, oracles):
         "First wrong field, after step 4",
         "✗ goes wrong here",
         "first difference at [1, 0]: expected 3, got 7; 2 of 6 elements wrong",
-        "raises ValueError, as it must",
+        "raises ValueError, as expected",
         "Changed alike on both sides:",
-        "What comes after the first difference follows from it",
+        "Later differences follow from the first one",
         'data-copy="Copy the program"',
         "from candidate import Batch",
     ):
@@ -296,7 +296,7 @@ def test_terminal_draws_a_sequence(make_sequence_finding):
         "       rows  [0, 0..2] 3 4 0\n"
         "       req_ids  [0] 'a'\n"
         "       num_reqs  1\n"
-        "  2  add a again, which is refused  (raises ValueError, as it must)  (no visible change)\n"
+        "  2  add a again, which is refused  (raises ValueError, as expected)  (no visible change)\n"
         "     batch.add('a')\n"
         "  3  add request b\n"
         "     batch.add('b')\n"

@@ -51,4 +51,4 @@ def test_a_missing_folder_is_an_error(passing, tmp_path):
 
 def test_oracles_are_optional(passing, tmp_path):
     write_report(passing, tmp_path)
-    assert "What each oracle holds" not in (tmp_path / "index.html").read_text("utf-8")
+    assert "Contract of each oracle" not in (tmp_path / "index.html").read_text("utf-8")
