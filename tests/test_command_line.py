@@ -1,4 +1,4 @@
-"""The command line as a user meets it: help, exit codes, one clear line for every mistake."""
+"""The command line: help, exit codes, one line for every usage error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MISTAKES = [
     ("verify --ops splt_decodes", "no operation 'splt_decodes': did you mean split_decodes_and_"),
     ("verify --ops zzz", "no operation 'zzz': `attnproof list` prints all names"),
     ("list frobnicate", "no operation 'frobnicate': `attnproof list` prints all names"),
-    ("list --markdown --candidate nobody", "--markdown lists no candidates: leave out --candidate"),
+    ("list --markdown --candidate mine", "--markdown lists no candidates: leave out --candidate"),
     ("verify --ops ,", "no operation '': `attnproof list` prints all names"),
     ("verify --candidate nope", "no candidate 'nope': not built in or installed (optimized, "),
     ("verify --candidate nope.py", "candidate file nope.py does not exist"),
@@ -105,7 +105,7 @@ MISUSES = [
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working folder with all that a user may name by mistake, and a report of an earlier run."""
+    """A working folder with invalid inputs, and the report of an earlier run."""
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -118,7 +118,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """All files and their bytes; Python's own cache of what it imported aside."""
+    """Return all files and their bytes, without Python's caches."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path: path.read_bytes() for path in files if path.suffix != ".pyc"}
 
@@ -203,7 +203,7 @@ def test_version(monkeypatch, capsys):
     assert capsys.readouterr().out == f"attnproof {__version__}\n"
 
 
-def test_list_tells_all_about_one_operation(monkeypatch, capsys):
+def test_list_describes_one_operation(monkeypatch, capsys):
     wrong = str(Path(__file__).parents[1] / "examples/wrong_backend.py")
     named = ["list", "is_block_tables_empty", "--candidate", wrong]
     assert run_here(" ".join(named), monkeypatch) == 0
@@ -227,7 +227,7 @@ def test_list_names_every_operation_in_a_pipe(monkeypatch, capsys):
     assert [name for name in ALL if name not in shown] == []
 
 
-def test_doctor_finds_this_machine_fit():
+def test_doctor_passes_on_this_machine():
     done = run("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("verify can run here\n")

@@ -79,7 +79,7 @@ GLOSSARY = (
     ),
     Entry(
         "stale",
-        "Left over from earlier batches: columns behind a row's blocks, entries behind the "
+        "Left over from earlier batches: columns after a row's blocks, entries after the "
         "tokens. No result may depend on it.",
     ),
     Entry(

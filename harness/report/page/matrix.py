@@ -179,7 +179,7 @@ class Skip(NamedTuple):
     state: str
     glyph: str
     reason: str
-    what: tuple[str, ...]
+    entries: tuple[str, ...]
     size: str
 
 

@@ -60,7 +60,7 @@ class Reason(NamedTuple):
     """A reason for a missing time, and the entries that it concerns."""
 
     reason: str
-    what: tuple[str, ...]
+    entries: tuple[str, ...]
     size: str
 
 

@@ -1,4 +1,4 @@
-"""write_report writes all it can, whole files only, and says what it could not write."""
+"""write_report writes whole files only, and returns the files that it could not write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench` times what it has verified, beside a peer, and never calls a run good that is not."""
+"""`bench`: timings of verified operations, baselines, exit codes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def {OP}(block_tables):
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    """Runs `attnproof bench` on a candidate of one operation; the exit code."""
+    """Run `attnproof bench` on a candidate of one operation; return the exit code."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(CANDIDATE, encoding="utf-8")
     (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
@@ -89,7 +89,7 @@ def test_candidates_are_timed_beside_their_peer(bench, tmp_path, capfd):
     assert (tmp_path / "out" / "index.html").exists()
 
 
-def test_what_is_wrong_is_not_timed(bench, tmp_path, capfd):
+def test_a_failed_operation_is_not_timed(bench, tmp_path, capfd):
     assert bench(candidate="wrong.py") == MISMATCH
     found = bench_of(tmp_path)
     assert {timing.candidate for timing in found.timings} == {"reference"}
@@ -122,9 +122,7 @@ def test_a_baseline_lets_the_same_speed_pass_and_not_a_slower_one(
     assert {r.verdict for r in regressions if r.candidate == "mine"} == {"faster"}
 
 
-def test_what_looks_slower_is_timed_again_before_it_is_called_so(
-    bench, tmp_path, monkeypatch, capfd
-):
+def test_a_slower_timing_is_repeated_before_the_verdict(bench, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("DELAY_S", "0.0001")
     assert bench("--save-baseline", "main") == VERIFIED
 
@@ -150,7 +148,7 @@ def test_what_looks_slower_is_timed_again_before_it_is_called_so(
     assert "looked slower, but not when timed again" in printed
 
 
-def test_what_goes_wrong_when_timed_again_is_told(bench, monkeypatch, capfd):
+def test_a_problem_while_timing_again_is_reported(bench, monkeypatch, capfd):
     monkeypatch.setenv("DELAY_S", "0.0001")
     assert bench("--save-baseline", "main") == VERIFIED
     monkeypatch.setenv("DELAY_S", "0.0006")
@@ -169,7 +167,7 @@ def test_what_goes_wrong_when_timed_again_is_told(bench, monkeypatch, capfd):
     assert f"; {OP} of mine crashed" in last_lines(capfd)
 
 
-def test_an_interrupt_while_timing_again_leaves_what_looked_slower(bench, monkeypatch, capfd):
+def test_an_interrupt_while_timing_again_keeps_the_first_timings(bench, monkeypatch, capfd):
     monkeypatch.setenv("DELAY_S", "0.0001")
     assert bench("--save-baseline", "main") == VERIFIED
     monkeypatch.setenv("DELAY_S", "0.0006")
@@ -222,7 +220,7 @@ def test_a_run_without_a_time_is_no_baseline(bench, monkeypatch, tmp_path, capfd
 
 
 @pytest.mark.parametrize("damage", ["another machine", "damaged"])
-def test_a_baseline_that_says_nothing_here_is_incomplete(bench, tmp_path, damage, capfd):
+def test_a_baseline_that_cannot_be_compared_is_incomplete(bench, tmp_path, damage, capfd):
     assert bench("--save-baseline", "main") == VERIFIED
     path = tmp_path / "reports" / "baselines" / "main.json"
     saved = json.loads(path.read_text(encoding="utf-8"))
@@ -286,7 +284,7 @@ def test_a_clock_too_coarse_is_one_line_and_nothing_is_run(bench, monkeypatch, c
     assert capfd.readouterr().err == "attnproof: the clock is too coarse: use another machine\n"
 
 
-def test_an_interrupt_leaves_what_was_timed_and_an_incomplete_run(
+def test_an_interrupt_keeps_timings_and_leaves_the_run_incomplete(
     bench, monkeypatch, tmp_path, capfd
 ):
     from attnproof.harness.timing.session import TimingProcess

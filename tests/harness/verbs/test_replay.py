@@ -1,4 +1,4 @@
-"""`attnproof replay` of a sequence: its steps, what each changed, and a program that runs."""
+"""`attnproof replay` of a sequence: steps, changed fields, and a program that runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def replayed(saved, candidate, tmp_path, capfd):
     return code, capfd.readouterr().out
 
 
-def test_a_mistake_of_the_reference_too_is_called_one(tmp_path, monkeypatch, capfd):
+def test_a_mistake_shared_with_the_reference_is_reported(tmp_path, monkeypatch, capfd):
     mistake = MISTAKES[0]
     for package in (reference, optimized):
         monkeypatch.setattr(package, mistake.part, mistake.plant(getattr(package, mistake.part)))

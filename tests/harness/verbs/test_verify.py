@@ -1,4 +1,4 @@
-"""`verify` writes what DESIGN.md promises, and never over something before it has ended."""
+"""`verify`: files of a run, saved cases, and an earlier report that an interrupt keeps."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_verified_run_writes_every_file(options, capfd):
     assert str(out / "index.html") in printed
 
 
-def test_failing_run_saves_its_cases_and_says_how_to_replay_them(options, capfd):
+def test_failing_run_saves_its_cases_and_prints_replay_commands(options, capfd):
     candidate = str(CANDIDATES / "two_bugs.py")
     assert verify(options(candidates=[candidate], examples=200)) == MISMATCH
     out = options().out
@@ -80,7 +80,10 @@ def test_failing_run_saves_its_cases_and_says_how_to_replay_them(options, capfd)
         shown = capfd.readouterr().out
         assert "expected" in shown
         assert finding["diagnosis"] in shown
-        assert replay(ReplayOptions(case=str(case_path), candidates=["reference"], out=out)) == VERIFIED
+        assert (
+            replay(ReplayOptions(case=str(case_path), candidates=["reference"], out=out))
+            == VERIFIED
+        )
 
 
 def test_case_of_the_last_run_is_replayed_by_its_id(options, capfd):
@@ -137,7 +140,7 @@ def test_corpus_of_an_earlier_run_is_run_again(options, tmp_path):
     assert summary_of(options().out)["settings"]["corpus cases"] == 2
 
 
-def test_operation_that_nobody_offers_is_incomplete(options):
+def test_operation_that_is_not_offered_is_incomplete(options):
     made = options(
         ops="build_slot_mapping,split_decodes_and_prefills",
         candidates=[str(CANDIDATES / "two_bugs.py")],
