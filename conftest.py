@@ -1,4 +1,4 @@
-"""`pytest --benchmark` runs tests/benchmarks and nothing else; plain `pytest` runs the rest."""
+"""`pytest --benchmark` runs tests/benchmarks only; plain `pytest` runs all other tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BENCHMARKS = Path(__file__).parent / "tests" / "benchmarks"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The flag, and whom to time."""
+    """Add the flag `--benchmark` and the option `--benchmark-candidate`."""
     group = parser.getgroup("attnproof")
     group.addoption(
         "--benchmark",
@@ -23,13 +23,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         dest="timed_candidates",
-        help="what to time, as attnproof's --candidate; repeatable, the last one is the peer "
-        "(default: optimized and vllm, without vllm the reference)",
+        help="candidate to time, as attnproof's --candidate; repeatable, the last one is the peer "
+        "(default: optimized and vllm, or the reference without vllm)",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse whom nobody can time here: while tests are collected an error is a traceback."""
+    """Raise pytest.UsageError for a candidate that cannot be timed."""
+    # Checked here, as an error during collection is printed with a traceback.
     names = config.getoption("timed_candidates")
     if not config.getoption("times_operations") or not names:
         return
@@ -42,12 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--benchmark-candidate: {error}") from None
     if "interpreter" in lanes:
         raise pytest.UsageError(
-            "--benchmark-candidate: the interpreter has no speed, name other candidates"
+            "--benchmark-candidate: the interpreter has no speed; name candidates of another lane"
         )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Either the benchmarks or the tests."""
+    """Return True for a path of the benchmarks, or with `--benchmark` for any other path."""
     timed = collection_path == BENCHMARKS or BENCHMARKS in collection_path.parents
     if not config.getoption("times_operations"):
         return True if timed else None

@@ -118,6 +118,7 @@ def _make_metadata_with_slice(
         "max_seq_len": int(seq_lens_cpu.max()),
     }
     child = replace(md, **moved | changed)
+    child.num_logits_indices = None  # a count alone cannot be divided
     if md.logits_indices_padded is not None:
         indices = md.logits_indices_padded[: md.num_logits_indices]
         child.logits_indices_padded = indices[(indices >= t0) & (indices < t1)] - t0

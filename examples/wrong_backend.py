@@ -107,6 +107,7 @@ def _make_metadata_with_slice(
         value = getattr(child, field)
         if alignment in cuts and value is not None and value is getattr(md, field):
             setattr(child, field, value[cuts[alignment]])
+    child.num_logits_indices = None  # a count alone cannot be divided
     if md.logits_indices_padded is not None:
         indices = md.logits_indices_padded[: md.num_logits_indices]
         child.logits_indices_padded = indices[(indices >= t0) & (indices < t1)] - t0

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: help, exit codes, one clear line for every mistake."""
+"""The command line: help, exit codes, one line for every usage error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attnproof.harness import __version__
+from attnproof import __version__
 from attnproof.harness.cli import app, main
 from attnproof.harness.operations import ALL
 
@@ -36,10 +36,10 @@ FILES = {
 
 MISTAKES = [
     ("verify --ops splt_decodes", "no operation 'splt_decodes': did you mean split_decodes_and_"),
-    ("verify --ops zzz", "no operation 'zzz': `attnproof list` shows all of them"),
-    ("list frobnicate", "no operation 'frobnicate': `attnproof list` shows all of them"),
-    ("list --markdown --candidate nobody", "--markdown tells of no candidate"),
-    ("verify --ops ,", "no operation '': `attnproof list` shows all of them"),
+    ("verify --ops zzz", "no operation 'zzz': `attnproof list` prints all names"),
+    ("list frobnicate", "no operation 'frobnicate': `attnproof list` prints all names"),
+    ("list --markdown --candidate mine", "--markdown lists no candidates: leave out --candidate"),
+    ("verify --ops ,", "no operation '': `attnproof list` prints all names"),
     ("verify --candidate nope", "no candidate 'nope': not built in or installed (optimized, "),
     ("verify --candidate nope.py", "candidate file nope.py does not exist"),
     ("verify --candidate syntax.py", "candidate file syntax.py, line 1: invalid syntax"),
@@ -53,6 +53,7 @@ MISTAKES = [
     ("verify --memory inf", "--memory is inf, expected a number from 0 to 1,000,000"),
     ("verify --timeout nan", "--timeout is nan, expected a number from 0 to 1,000,000"),
     ("verify --seconds -1", "--seconds is -1.0, expected a number from 0 to 1,000,000"),
+    ("verify --steps 0 --trace t.csv", "--trace with --steps 0 takes no step of the trace"),
     ("verify --timeout 0", "--timeout and --memory must be above 0"),
     ("verify --memory 0", "--timeout and --memory must be above 0"),
     ("verify --device tpu", "--device is 'tpu', expected one of auto, cpu, interpreter, cuda"),
@@ -60,10 +61,10 @@ MISTAKES = [
         "bench --markdown nowhere/table.md",
         "--markdown nowhere/table.md: there is no folder nowhere",
     ),
-    ("bench --seconds 0", "--seconds is 0, expected more than 0 and at most 36000"),
+    ("bench --seconds 0", "--seconds is 0, expected more than 0 and at most 36,000"),
     ("bench --device interpreter", "the interpreter has no speed: use --device cpu or cuda"),
     ("bench --save-baseline a/b", "baseline 'a/b': a name is letters, digits, '-', '_' and '.'"),
-    ("bench --steps 0 --trace t.csv", "--trace with --steps 0 would look at no step of it"),
+    ("bench --steps 0 --trace t.csv", "--trace with --steps 0 takes no step of the trace"),
     ("verify --trace none.csv", "none.csv: cannot be read (No such file or directory); give the"),
     ("verify --trace no_rows.csv", "no_rows.csv: is empty; give the path of a trace with at least"),
     ("verify --trace bad_cell.csv", "bad_cell.csv:3: contexttokens is 'ten', not a whole number"),
@@ -104,7 +105,7 @@ MISUSES = [
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working folder with all that a user may name by mistake, and a report of an earlier run."""
+    """A working folder with invalid inputs, and the report of an earlier run."""
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -117,7 +118,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """All files and their bytes; Python's own cache of what it imported aside."""
+    """Return all files and their bytes, without Python's caches."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path: path.read_bytes() for path in files if path.suffix != ".pyc"}
 
@@ -202,7 +203,7 @@ def test_version(monkeypatch, capsys):
     assert capsys.readouterr().out == f"attnproof {__version__}\n"
 
 
-def test_list_tells_all_about_one_operation(monkeypatch, capsys):
+def test_list_describes_one_operation(monkeypatch, capsys):
     wrong = str(Path(__file__).parents[1] / "examples/wrong_backend.py")
     named = ["list", "is_block_tables_empty", "--candidate", wrong]
     assert run_here(" ".join(named), monkeypatch) == 0
@@ -226,7 +227,7 @@ def test_list_names_every_operation_in_a_pipe(monkeypatch, capsys):
     assert [name for name in ALL if name not in shown] == []
 
 
-def test_doctor_finds_this_machine_fit():
+def test_doctor_passes_on_this_machine():
     done = run("doctor")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("verify can run here\n")

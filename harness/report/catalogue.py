@@ -1,7 +1,7 @@
-"""The catalogue of operations: what is said of each on the command line and in the documents.
+"""The catalogue of operations, for `attnproof list` and docs/operations.md.
 
-Everything is read from the operations and from the reference's docstrings, so that it
-cannot drift from what is verified.
+All of it comes from the operations and from the reference's docstrings, so that it cannot
+differ from the code that is verified.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ class Member(NamedTuple):
     signature: str
     """Such as `build_slot_mapping(query_start_loc, ...) -> Tensor`."""
     text: str
-    """Its docstring."""
+    """Docstring of the function or method."""
 
 
 class Entry(NamedTuple):
-    """What is said of one operation."""
+    """One operation in the catalogue."""
 
     operation: Operation
     members: tuple[Member, ...]
     oracles: tuple[str, ...]
-    """The oracles that have something to check in its cases."""
+    """Oracles that check something in the operation's cases."""
     boundaries: tuple[str, ...]
 
     @property
     def place(self) -> str:
-        """Where `optimized` computes it."""
+        """Location of the computation in `optimized`: host, device or shared."""
         if self.operation.built_in.shared:
             return f"shared by both packages: {self.operation.built_in.shared}"
         return "host and device" if self.operation.built_in.kernels else "host"
 
 
 def entry_of(operation: Operation) -> Entry:
-    """The operation's entry; one case is judged to see which oracles apply."""
+    """Return the operation's entry; judge one case to find the oracles that apply."""
     cases = list(operation.inputs.boundaries())
     offer = offered_by(reference, operation)
     checks = judge(Trial(operation, cases[0][1], offer, offer, "cpu")).checks
@@ -60,7 +60,7 @@ def entry_of(operation: Operation) -> Entry:
 
 
 def _members(name: str) -> Iterator[Member]:
-    """The function, or the class and its public methods."""
+    """Yield the function, or the class and its public methods."""
     offered = getattr(reference, name)
     if not inspect.isclass(offered):
         yield Member(f"{name}{_signature(offered)}", inspect.getdoc(offered) or "")
@@ -74,7 +74,7 @@ def _members(name: str) -> Iterator[Member]:
 
 
 def _signature(function: Any) -> str:
-    """Without the annotations' quotes and the instance."""
+    """Return the signature without the quotes of annotations, and without `self`."""
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -84,18 +84,18 @@ def _signature(function: Any) -> str:
 
 
 def page(entries: list[Entry]) -> str:
-    """The reference page of the documents, in Markdown."""
+    """Return the page docs/operations.md."""
     ordered = sorted(entries, key=lambda entry: entry.operation.section)
     return "\n\n".join([_HEAD, _table(ordered), *map(_section, ordered)]) + "\n"
 
 
 _HEAD = """# Operations
 
-What `attnproof verify` verifies, operation by operation. Made by `attnproof list --markdown` from \
+The operations that `attnproof verify` verifies. `attnproof list --markdown` prints this page from \
 the operations and the reference's docstrings; a test compares the two.
 
-*Boundaries* are cases that are always run, *faults* ways in which input is spoilt and the error \
-that it must get."""
+*Boundaries* are cases that are always run. *Faults* are ways to malform an input, each with the \
+error that the call must raise."""
 
 
 def _table(entries: list[Entry]) -> str:

@@ -1,4 +1,4 @@
-"""Writes the report of a run into its folder."""
+"""The files of the report."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _OPTIONAL = ("jinja2", "markupsafe", "junitparser")
 def write_report(run: Run, out_dir: Path, *, oracles: Mapping[str, str] | None = None) -> list[str]:
     """Write summary.json, summary.md, junit.xml and index.html into the existing `out_dir`.
 
-    `oracles` maps the name of each oracle to its contract in a sentence, in the order in
-    which the report shows them. Each file is replaced in one step. Returns what was not
-    written and why, a sentence each: a machine without jinja2 or junitparser still gets the
-    summaries. FileNotFoundError if `out_dir` is missing.
+    `oracles` maps the name of each oracle to its contract in a sentence, in the order of the
+    report. Each file is replaced in one step. Return a sentence for each file that was not
+    written because jinja2 or junitparser is not installed; the summaries need neither. Raise
+    FileNotFoundError if `out_dir` is missing.
     """
 
     def junit() -> bytes:
@@ -39,7 +39,7 @@ def write_report(run: Run, out_dir: Path, *, oracles: Mapping[str, str] | None =
 
 
 def _write(path: Path, render: Callable[[], bytes]) -> str:
-    """Write what `render` gives; the reason if a package that it needs is not installed."""
+    """Write the bytes of `render`; return a reason if a package is not installed, else ""."""
     try:
         data = render()
     except ModuleNotFoundError as error:

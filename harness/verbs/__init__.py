@@ -1,1 +1,1 @@
-"""What the verbs of the command line do, one file a verb; `harness.cli` reads the options."""
+"""The verbs of the command line, one file per verb; `options` declares what they take."""

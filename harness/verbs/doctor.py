@@ -1,4 +1,4 @@
-"""`attnproof doctor`: whether `verify` can run on this machine, and what it will leave out."""
+"""`attnproof doctor`: check that `verify` can run here, and list what it will leave out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MARKS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 
 
 def examine_machine() -> int:
-    """Print one line a check; 0 if `verify` can run, 5 if not."""
+    """Print one line per check; return exit code 0 if `verify` can run, 5 if not."""
     bad = False
     for state, text in _checks():
         print(f"{_MARKS[state]} {text}")
@@ -26,6 +26,7 @@ def examine_machine() -> int:
 
 
 def _checks() -> Iterator[tuple[str, str]]:
+    """Return the state ("ok", "note" or "bad") and the line of each check."""
     environment = describe()
     version = sys.version_info[:2]
     yield (
@@ -37,11 +38,11 @@ def _checks() -> Iterator[tuple[str, str]]:
         yield ("ok", f"{name} {installed}") if installed else ("bad", f"{name} is not installed")
     for name, use in (("jinja2", "index.html"), ("junitparser", "junit.xml")):
         if find_spec(name) is None:
-            yield "note", f"{name} is not installed: {use} will not be written"
+            yield "note", f"{name} is not installed: verify does not write {use}"
     yield from _optional_packages()
     yield "ok", f"{environment.cpus} CPU cores ({environment.cpu})"
-    yield _attempt("a worker answers", _worker_answers)
-    yield _attempt("numba compiles and caches", _numba_compiles)
+    yield _attempt("a worker process runs a case", _worker_runs)
+    yield _attempt("numba compiles and caches a function", _numba_compiles)
     yield _attempt("Triton's interpreter runs a kernel", _interpreter_runs)
     yield _attempt("the current folder can be written", _folder_writable)
     gpu = gpu_name()
@@ -50,28 +51,29 @@ def _checks() -> Iterator[tuple[str, str]]:
 
 
 def _optional_packages() -> Iterator[tuple[str, str]]:
-    """Packages that only some operations of `optimized` need."""
+    """Return a line for each package that only some operations of `optimized` need."""
     from attnproof.harness.operations import ALL
 
     for name in sorted({operation.built_in.package for operation in ALL.values()} - {""}):
         installed = package_version(name) if find_spec(name) else None
-        waiting = ", ".join(op.name for op in ALL.values() if op.built_in.package == name)
-        missing = f"{name} is not installed: what needs it stays unverified ({waiting})"
+        users = ", ".join(op.name for op in ALL.values() if op.built_in.package == name)
+        missing = f"{name} is not installed: these operations stay unverified: {users}"
         yield ("ok", f"{name} {installed}") if installed else ("note", missing)
 
 
-def _attempt(what: str, check: Callable[[], str]) -> tuple[str, str]:
+def _attempt(name: str, check: Callable[[], str]) -> tuple[str, str]:
     problem = check()
-    return ("bad", f"{what}: no, {problem}") if problem else ("ok", what)
+    return ("bad", f"failed: {name}: {problem}") if problem else ("ok", name)
 
 
 def _round_trip(candidate_name: str, operation_name: str) -> str:
-    """Judge one boundary case of one operation; "" or what went wrong."""
+    """Judge one boundary case of one operation; return the error, "" for none."""
     from attnproof.harness.operations import ALL
     from attnproof.harness.running.candidates import resolve
     from attnproof.harness.running.errors import AttnproofError
     from attnproof.harness.running.task.workers import Worker
     from attnproof.harness.running.worker.worker import warm_up
+    from attnproof.harness.verbs.options import MEMORY_BYTES
 
     warm_up()
     operation = ALL[operation_name]
@@ -81,7 +83,7 @@ def _round_trip(candidate_name: str, operation_name: str) -> str:
             resolve([candidate_name], "auto")[0],
             {operation.name: operation},
             timeout_s=120,
-            memory_bytes=4 << 30,
+            memory_bytes=MEMORY_BYTES,
         )
         failures = worker.judge(case).failures
         worker.stop()
@@ -90,7 +92,7 @@ def _round_trip(candidate_name: str, operation_name: str) -> str:
     return failures[0].message if failures else ""
 
 
-def _worker_answers() -> str:
+def _worker_runs() -> str:
     return _round_trip("reference", "split_decodes_and_prefills")
 
 

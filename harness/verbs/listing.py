@@ -1,4 +1,4 @@
-"""`attnproof list`: the operations, what they are held to, and who offers them."""
+"""`attnproof list`: the operations, their oracles, and the candidates that offer them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,23 @@ from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.running.worker.worker import warm_up
+from attnproof.harness.verbs.options import MEMORY_BYTES, CallOptions, ListOptions
 from attnproof.harness.verbs.selection import pick_operations
 
 _PIPED_COLUMNS: Final = 240
+"""Width of the table without a terminal: no name is broken over two lines."""
 
 
-def show_operations(names: list[str], candidate_names: list[str], markdown: bool) -> None:
-    """Print the operations: a table of all, or all about those that are named (UsageError)."""
+def show_operations(options: ListOptions) -> None:
+    """Print a table of all operations, or the named ones in full. Raise UsageError."""
+    names = options.operations
     entries = [entry_of(operation) for operation in pick_operations(",".join(names))]
-    if markdown:
-        if candidate_names:
-            raise UsageError("--markdown tells of no candidate: leave out --candidate")
+    if options.markdown:
+        if options.candidates:
+            raise UsageError("--markdown lists no candidates: leave out --candidate")
         print(page(entries), end="")
         return
-    candidates = resolve(candidate_names, "auto")
+    candidates = resolve(options.candidates, "auto")
     offers = {candidate.name: _offers(candidate) for candidate in candidates}
     console = _console()
     if names:
@@ -43,7 +46,7 @@ def show_operations(names: list[str], candidate_names: list[str], markdown: bool
 
 
 def _console() -> Console:
-    """As wide as the terminal; where there is none, so wide that no name is cut in two."""
+    """Return a console as wide as the terminal, or `_PIPED_COLUMNS` wide without one."""
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_COLUMNS
@@ -51,9 +54,9 @@ def _console() -> Console:
 
 
 def _offers(candidate: Candidate) -> dict[str, str]:
-    """What the candidate has for each operation, in a word or two."""
+    """Return for each operation how the candidate offers it, such as "kernels"."""
     warm_up()
-    worker = Worker(candidate, ALL, timeout_s=20.0, memory_bytes=4 << 30)
+    worker = Worker(candidate, ALL, timeout_s=CallOptions.timeout_s, memory_bytes=MEMORY_BYTES)
     worker.stop()
     offers = {name: _offer(candidate, op, name in worker.offers) for name, op in ALL.items()}
     return offers | {name: f"not offered: {why}" for name, why in worker.withheld.items()}
@@ -83,9 +86,9 @@ def _operations(entries: list[Entry], offers: dict[str, dict[str, str]]) -> Tabl
             *(offered[operation.name].partition(":")[0] for offered in offers.values()),
         )
     table.caption = (
-        "oracles: the letters of those that apply, see below; cases: boundary cases that are "
-        "always run; faults: ways in which input is spoilt; shared: both packages have one "
-        "implementation; host only: no kernel of its own to verify."
+        "oracles: letters of the oracles that apply, see below; cases: boundary cases, which "
+        "always run; faults: ways to malform an input; shared: one implementation for both "
+        "packages; host only: no kernel to verify."
     )
     table.caption_justify = "left"
     return table
@@ -108,7 +111,7 @@ def _oracles() -> Table:
 
 
 def _print_entry(console: Console, entry: Entry, offers: dict[str, dict[str, str]]) -> None:
-    """All about one operation."""
+    """Print signatures, docstrings, oracles, boundaries and faults of one operation."""
     operation = entry.operation
     console.print(f"{operation.name}, SPEC section {operation.section}", style="bold")
     console.print(f"{operation.summary}; in optimized: {entry.place}\n", markup=False)

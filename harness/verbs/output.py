@@ -1,4 +1,4 @@
-"""The folder that a run writes: nothing in it is replaced before the run has ended."""
+"""The output folder of a run: no file in it is replaced before the run has ended."""
 
 from __future__ import annotations
 
@@ -21,19 +21,17 @@ _OURS = (
     *("results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "bench.json"),
     "cases",
 )
-
-
 _SCRATCH = ".running-"
 
 
 class Output:
-    """`--out`: a scratch folder inside it while the run lasts, its files at the end."""
+    """The folder `--out`: a scratch folder inside it during the run, the report at the end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _sweep(folder)
+            _remove_leftovers(folder)
             prefix = f"{_SCRATCH}{os.getpid()}-"
             self.scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
         except OSError as error:
@@ -42,9 +40,10 @@ class Output:
             ) from None
 
     def finish(self, run: Run, candidates: list[Candidate]) -> Path:
-        """Write everything and put it in place; returns the folder it is in.
+        """Write the report, move it to its place, and return that folder.
 
-        An interrupted run does not replace an earlier one: it goes to `incomplete/`.
+        An interrupted run does not replace an earlier report: it goes to `incomplete/`. Raise
+        InfrastructureError if a file cannot be written.
         """
         interrupted = bool(run.settings.get("interrupted"))
         place = self.folder
@@ -58,7 +57,7 @@ class Output:
         except OSError as error:
             raise InfrastructureError(
                 f"the report could not be written to {place}: {error.strerror}; "
-                f"what there is lies in {self.scratch}"
+                f"its files so far are in {self.scratch}"
             ) from None
         self.discard()
         return place
@@ -93,8 +92,8 @@ class Output:
             print(f"attnproof: {reason}", file=sys.stderr)
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what runs that were killed have left behind."""
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the scratch folders of runs whose process is gone."""
     for scratch in folder.glob(f"{_SCRATCH}*"):
         pid = scratch.name.removeprefix(_SCRATCH).split("-")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():
@@ -102,8 +101,9 @@ def _sweep(folder: Path) -> None:
 
 
 def _replace(new: Path, old: Path) -> None:
-    """Put `new` in the place of `old`; a folder is moved aside first."""
+    """Replace `old` by `new`, or remove `old` if there is no `new`."""
     if old.is_dir():
+        # os.replace cannot replace a folder that has files in it.
         aside = new.with_name(f"{old.name}.old")
         os.replace(old, aside)  # noqa: PTH105
     if new.exists():

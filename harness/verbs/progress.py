@@ -1,4 +1,4 @@
-"""How a run shows that it goes on: bars on a terminal, one line an operation otherwise."""
+"""Progress of a run: bars on a terminal, otherwise one line per operation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from attnproof.harness.running.parent.session import Watcher
 
 
 @contextmanager
-def shown(expected_cases: int) -> Iterator[Watcher]:
-    """A watcher for a run of tasks of about `expected_cases` cases each."""
+def run_progress(expected_cases: int) -> Iterator[Watcher]:
+    """Yield callbacks that print progress; a task has about `expected_cases` cases."""
     if sys.stderr.isatty():
         with _bars(expected_cases) as watcher:
             yield watcher
@@ -22,19 +22,19 @@ def shown(expected_cases: int) -> Iterator[Watcher]:
             planned=lambda _total: None,
             started=lambda _operation, _candidate: None,
             progressed=lambda _operation, _candidate, _cases: None,
-            ended=_tell,
+            ended=_print_result,
             tick=lambda: None,
         )
 
 
-def _tell(result: OperationResult) -> None:
-    """One line; what is not offered is counted at the end, or it would drown the rest."""
+def _print_result(result: OperationResult) -> None:
+    """Print one line, but none for "not offered": the closing summary counts those."""
     if result.verdict != "NOT OFFERED":
         say(line(result))
 
 
 def say(text: str) -> None:
-    """Print; a reader that has closed the pipe does not change what the run found."""
+    """Print and flush; a closed pipe is no error, as it must not change the verdict."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -42,7 +42,7 @@ def say(text: str) -> None:
 
 
 def line(result: OperationResult) -> str:
-    """The verdict on one operation and candidate in one line."""
+    """Return the verdict on one operation and candidate as one line."""
     head = f"{result.verdict:<11} {result.name} [{result.candidate}]"
     if result.verdict == "UNVERIFIED":
         return f"{head} {result.reason}"
@@ -62,7 +62,7 @@ def _bars(expected_cases: int) -> Iterator[Watcher]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    # No refresh thread: the run forks, and a fork copies a lock that a thread may hold.
+    # No refresh thread: the run forks, and a lock held by a thread stays locked in the fork.
     with Progress(
         *columns, console=Console(stderr=True), auto_refresh=False, transient=True
     ) as progress:
@@ -89,36 +89,36 @@ def _bars(expected_cases: int) -> Iterator[Watcher]:
 
 
 @contextmanager
-def timing_shown() -> Iterator[Callable[[str, int, int], None]]:
-    """Told what is timed now, its number and how many there are: a bar, or a line an operation."""
+def timing_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a callback (operation, its number from 0, total): a bar, or a line per operation."""
     if not sys.stderr.isatty():
-        yield _Teller().tell
+        yield _LinePerOperation().show
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("timing {task.description}"), BarColumn(), MofNCompleteColumn())
-    # No refresh thread, as above: the process that times is forked anew when it dies.
+    # No refresh thread, as above: a process that times is forked again if it dies.
     with Progress(
         *columns, console=Console(stderr=True), auto_refresh=False, transient=True
     ) as progress:
         bar = progress.add_task("", total=None)
 
-        def told(name: str, number: int, total: int) -> None:
+        def show(name: str, number: int, total: int) -> None:
             progress.update(bar, description=name, completed=number, total=total)
             progress.refresh()
 
-        yield told
+        yield show
 
 
-class _Teller:
-    """A line whenever another operation begins."""
+class _LinePerOperation:
+    """Prints a line when the operation changes."""
 
     def __init__(self) -> None:
         self._last = ""
 
-    def tell(self, name: str, number: int, total: int) -> None:
-        """The entry `number` of `total` begins."""
+    def show(self, name: str, number: int, total: int) -> None:
+        """Report that entry `number` (from 0) of `total` begins."""
         if name != self._last:
             say(f"timing      {name} ({number + 1} of {total})")
         self._last = name

@@ -1,4 +1,4 @@
-"""`attnproof replay`: one saved case again, drawn, expected beside got."""
+"""`attnproof replay`: run a saved case again and print it, expected values beside got."""
 
 from __future__ import annotations
 
@@ -33,32 +33,31 @@ from attnproof.harness.running.task.workers import (
     Worker,
 )
 from attnproof.harness.running.worker.worker import warm_up
+from attnproof.harness.verbs.options import MEMORY_BYTES, ReplayOptions
 from attnproof.harness.verbs.selection import check_case
 
 
-def replay(
-    name: str,
-    candidate_names: list[str],
-    device: str,
-    out: Path,
-    timeout_s: float,
-    deviations: Path | None = None,
-) -> int:
-    """Run the case on each candidate and print what happens; the exit code (UsageError)."""
-    saved = find_case(name, out)
-    check_case(saved.case, f"case {name}")
-    names = candidate_names or _remembered(saved)
-    candidates = with_deviations(resolve(names, device), deviations)
+def replay(options: ReplayOptions) -> int:
+    """Run the case on each candidate and print the results; return the exit code.
+
+    Raise UsageError if the case or a candidate cannot be found or loaded.
+    """
+    saved = _find_case(options.case, options.out)
+    check_case(saved.case, f"case {options.case}")
+    names = options.candidates or _saved_candidate(saved)
+    candidates = with_deviations(resolve(names, options.device), options.deviations)
     warm_up()
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"case {saved.case.id} of {saved.case.operation}", style="bold")
     console.print(case_literal(saved.case), markup=False)
-    codes = [_replay_on(candidate, saved.case, console, timeout_s) for candidate in candidates]
+    codes = [
+        _replay_on(candidate, saved.case, console, options.timeout_s) for candidate in candidates
+    ]
     return max(codes, key=[VERIFIED, INCOMPLETE, MISMATCH].index)
 
 
-def find_case(name: str, out: Path) -> CaseFile:
-    """The case in a file, or under an id in the run in `out` (UsageError)."""
+def _find_case(name: str, out: Path) -> CaseFile:
+    """Return the case in the file `name`, or with the id `name` in the run in `out`."""
     path = Path(name)
     try:
         if path.suffix == ".json" or path.exists():
@@ -76,6 +75,7 @@ def find_case(name: str, out: Path) -> CaseFile:
 
 
 def _in_ledger(case_id: str, ledger: Path) -> Case | None:
+    """Return the case with this id, None if the ledger has none."""
     batches = {}
     wanted = f'"id":"{case_id}"'.encode()
     with ledger.open("rb") as lines:
@@ -85,14 +85,15 @@ def _in_ledger(case_id: str, ledger: Path) -> Case | None:
                 batches[record["batch_id"]] = record["batch"]
             elif wanted in line and line.startswith(b'{"event":"case"'):
                 fields = msgspec.json.decode(line)["case"]
+                # A batch is written once, before the first case that has it.
                 if "batch_id" in fields:
                     fields["batch"] = batches[fields.pop("batch_id")]
                 return msgspec.convert(fields, Case)
     return None
 
 
-def _remembered(saved: CaseFile) -> list[str]:
-    """The candidate that the case was saved for, if it can still be named."""
+def _saved_candidate(saved: CaseFile) -> list[str]:
+    """Return the name of the candidate that failed on the case; none if its file is gone."""
     target = Path(saved.target)
     if target.is_absolute():
         return [str(target)] if target.exists() else []
@@ -108,13 +109,13 @@ def _replay_on(candidate: Candidate, case: Case, console: Console, timeout_s: fl
         return INCOMPLETE
     try:
         worker = Worker(
-            candidate, {operation.name: operation}, timeout_s=timeout_s, memory_bytes=4 << 30
+            candidate, {operation.name: operation}, timeout_s=timeout_s, memory_bytes=MEMORY_BYTES
         )
     except CandidateUnloadableError as error:
         raise UsageError(str(error)) from None
     try:
         if operation.name not in worker.offers:
-            console.print(f"UNVERIFIED {label} the candidate has no such function", markup=False)
+            console.print(f"UNVERIFIED {label} not offered: no such function", markup=False)
             return INCOMPLETE
         return _judge(worker, case, console, label)
     except InvalidCaseError as error:
@@ -124,7 +125,8 @@ def _replay_on(candidate: Candidate, case: Case, console: Console, timeout_s: fl
 
 
 def _judge(worker: Worker, case: Case, console: Console, label: str) -> int:
-    explained = _explained(worker, case)
+    verdict = worker.judge(case)
+    explained = explain(deviations_of(worker.candidate), case, verdict.failures)
     known = [failure for _, failure in explained.known]
     failures = [*explained.unknown, *known]
     explanation = worker.explain(case)
@@ -153,14 +155,8 @@ def _judge(worker: Worker, case: Case, console: Console, label: str) -> int:
     return _conclude(explained, console, label)
 
 
-def _explained(worker: Worker, case: Case) -> Explained:
-    """What is wrong on the case, known deviations told from the rest."""
-    verdict = worker.judge(case)
-    return explain(deviations_of(worker.candidate), case, verdict.failures)
-
-
 def _conclude(explained: Explained, console: Console, label: str) -> int:
-    """The last lines: each known deviation, and whether anything else is wrong."""
+    """Print each known deviation and the verdict; return the exit code."""
     for deviation in {deviation.id: deviation for deviation, _ in explained.known}.values():
         text = f"KNOWN {label} {deviation.id}: {deviation.title} ({deviation.reference})"
         console.print(text, style="yellow", markup=False)
@@ -172,5 +168,6 @@ def _conclude(explained: Explained, console: Console, label: str) -> int:
 
 
 def _sentence(failure: Failure) -> str:
-    known = failure.diagnosis in failure.message
-    return f"{failure.oracle}: {'' if known else f'{failure.diagnosis}: '}{failure.message}"
+    repeated = failure.diagnosis in failure.message
+    diagnosis = "" if repeated else f"{failure.diagnosis}: "
+    return f"{failure.oracle}: {diagnosis}{failure.message}"

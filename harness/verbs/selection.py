@@ -1,4 +1,4 @@
-"""From words on the command line to operations, batches and cases."""
+"""Operations, batches and cases from the names and paths on the command line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from attnproof.harness.running.errors import UsageError
 
 
 def pick_operations(names: str) -> list[Operation]:
-    """The operations named in a comma-separated list, all of them for "" (UsageError)."""
+    """Return the operations of a comma-separated list, all for "". Raise UsageError."""
     if not names:
         return list(ALL.values())
     picked = []
     for name in dict.fromkeys(part.strip() for part in names.split(",")):
         if name not in ALL:
             near = get_close_matches(name, ALL, n=1, cutoff=0.45)
-            hint = f"did you mean {near[0]}?" if near else "`attnproof list` shows all of them"
+            hint = f"did you mean {near[0]}?" if near else "`attnproof list` prints all names"
             raise UsageError(f"no operation {name!r}: {hint}")
         picked.append(ALL[name])
     return picked
@@ -32,9 +32,12 @@ def pick_operations(names: str) -> list[Operation]:
 def pick_steps(
     traces: list[Path], count: int, seed: int
 ) -> tuple[list[tuple[str, Batch]], list[str]]:
-    """`count` batches of the traces, or of sampled requests without one; a note on each source."""
+    """Return `count` batches with their sources, and a note on each trace. Raise UsageError.
+
+    Without a trace the batches come from sampled requests.
+    """
     if not count:
-        return [], ["no trace steps were asked for"]
+        return [], ["trace steps: --steps is 0"]
     if not traces:
         sampled = batches_from_sampler(count, seed)
         return [(item.source, item.batch) for item in sampled.batches], [sampled.summary]
@@ -51,7 +54,7 @@ def pick_steps(
 
 
 def pick_corpus(folder: Path | None) -> list[Sourced]:
-    """The cases under a folder, none without one (UsageError)."""
+    """Return the cases in a folder and its subfolders, none for None. Raise UsageError."""
     if folder is None:
         return []
     try:
@@ -64,7 +67,10 @@ def pick_corpus(folder: Path | None) -> list[Sourced]:
 
 
 def check_case(case: Case, where: str) -> None:
-    """UsageError for a case of an operation, or with a fault, that is not known."""
+    """Raise UsageError if the operation or the fault of the case does not exist.
+
+    `where` names the case in the message.
+    """
     if case.operation not in ALL:
         raise UsageError(f"{where}: no operation {case.operation!r}")
     if case.fault and case.fault not in ALL[case.operation].inputs.faults:

@@ -1,4 +1,4 @@
-"""`attnproof verify`: examine, report, and say in the exit code whether to merge."""
+"""`attnproof verify`: run the cases, write the report, return the verdict as exit code."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import datetime
 import os
 import secrets
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.run import Finding, OperationResult, Run, RunVerdict
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve
-from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, SLOWER, VERIFIED, UsageError
+from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, SLOWER, VERIFIED
 from attnproof.harness.running.parent.environment import describe, gpu_name
 from attnproof.harness.running.parent.session import HOST_ONLY, Plan, probe, run
 from attnproof.harness.running.task.deviations import with_deviations
 from attnproof.harness.running.task.task import Outcome, Settings
-from attnproof.harness.verbs.last_words import last_words
+from attnproof.harness.verbs.benchmark import prepare
+from attnproof.harness.verbs.checks import check_run, check_timing
+from attnproof.harness.verbs.closing_summary import closing_summary
+from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
 from attnproof.harness.verbs.output import Output
-from attnproof.harness.verbs.progress import say, shown
+from attnproof.harness.verbs.progress import run_progress, say
 from attnproof.harness.verbs.selection import pick_corpus, pick_operations, pick_steps
-from attnproof.harness.verbs.timekeeping import BenchOptions, prepare
 
 _EXIT_CODES: dict[RunVerdict, int] = {
     "PASS": VERIFIED,
@@ -30,39 +30,28 @@ _EXIT_CODES: dict[RunVerdict, int] = {
     "INCOMPLETE": INCOMPLETE,
     "SLOWER": SLOWER,
 }
-_MOST = 1_000_000
-_DEVICES = ("auto", "cpu", "interpreter", "cuda")
+_DEFAULT_JOBS = 8
+"""Most operations verified at a time unless `--jobs` says otherwise."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The command line of `verify`, unresolved."""
+def verify(
+    options: VerifyOptions,
+    *,
+    command: str = "attnproof verify",
+    timing: TimingOptions | None = None,
+    minimise_known: bool = True,
+) -> int:
+    """Run the cases, write the report, print the verdict; return the exit code.
 
-    ops: str = ""
-    candidates: list[str] = field(default_factory=list)
-    device: str = "auto"
-    examples: int = 200
-    steps: int = 200
-    seconds: float = 0.0
-    seed: int | None = None
-    traces: list[Path] = field(default_factory=list)
-    corpus: Path | None = None
-    out: Path = Path("reports/latest")
-    jobs: int = 0
-    timeout_s: float = 20.0
-    memory_gib: float = 4.0
-    remember: bool = True
-    deviations: Path | None = None
-    """Known deviations of the candidates that have no file of their own."""
-    minimise_known: bool = True
-    command: str = "attnproof verify"
-    bench: BenchOptions | None = None
-    """What to time of what was verified, None for nothing."""
-
-
-def verify(options: Options) -> int:
-    """Run, write the report, print the verdict; the exit code (UsageError before the run)."""
-    _check(options)
+    `command` is the command line that the report names. Verified operations are timed if
+    `timing` is given or `options.bench` is set. Cases of known deviations are shrunk unless
+    `minimise_known` is False. Raise UsageError before anything runs.
+    """
+    check_run(options)
+    if timing is None and options.bench:
+        timing = TimingOptions(traces=options.traces)
+    if timing is not None:
+        check_timing(timing)
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     operations = pick_operations(options.ops)
     candidates = resolve(options.candidates, options.device)
@@ -76,68 +65,57 @@ def verify(options: Options) -> int:
         timeout_s=options.timeout_s,
         memory_bytes=int(options.memory_gib * 2**30),
         examples_db=".attnproof/examples" if options.remember else "",
-        minimise_known=options.minimise_known,
-        thorough=options.examples >= Options.examples and options.steps >= Options.steps,
+        minimise_known=minimise_known,
+        thorough=options.examples >= VerifyOptions.examples
+        and options.steps >= VerifyOptions.steps,
     )
     corpus = pick_corpus(options.corpus)
-    timekeeper = prepare(options.bench, operations, candidates) if options.bench else None
-    if timekeeper is not None:
-        corpus += timekeeper.sourced
+    benchmark = prepare(timing, operations, candidates) if timing else None
+    if benchmark is not None:
+        corpus += benchmark.cases
     steps, notes = pick_steps(options.traces, options.steps, seed)
     lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
     output = Output(options.out)
-    # Hypothesis would keep what it learns of the source in the current folder.
+    # Otherwise Hypothesis writes constants of the source into the current folder.
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(output.scratch / "hypothesis")
-    jobs = options.jobs or min(8, len(os.sched_getaffinity(0)))
+    jobs = options.jobs or min(_DEFAULT_JOBS, len(os.sched_getaffinity(0)))
     plan = Plan(operations, candidates, settings, steps, corpus, jobs, lacking)
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
-    with shown(options.examples + len(steps)) as watcher:
-        outcomes, interrupted = run(plan, output.scratch, watcher)
-    record = _record(plan, outcomes, options, interrupted, timekeeper.peer if timekeeper else "")
+    with run_progress(options.examples + len(steps)) as progress:
+        outcomes, interrupted = run(plan, output.scratch, progress)
+    peer = benchmark.peer if benchmark else ""
+    record = _record(plan, outcomes, options, command, interrupted, peer)
     record.started = started.isoformat(timespec="seconds")
     record.seconds = round(time.monotonic() - clock, 1)
-    record.notes[:0] = [*notes, *_not_looked_at(candidates, len(steps))]
-    if timekeeper is not None and not interrupted:
-        timekeeper.keep_time(record, plan, output.scratch)
+    record.notes[:0] = [*notes, *_coverage_notes(candidates, len(steps))]
+    if benchmark is not None and not interrupted:
+        benchmark.time(record, plan, output.scratch)
         record.seconds = round(time.monotonic() - clock, 1)
         say(bench_text(record))
     place = output.finish(record, candidates)
-    if record.bench is not None and timekeeper is not None:
-        timekeeper.write(record)
-    say(last_words(record, place))
+    if record.bench is not None and benchmark is not None:
+        benchmark.write(record)
+    say(closing_summary(record, place))
     return _EXIT_CODES[record.verdict]
 
 
-def _check(options: Options) -> None:
-    for name in ("examples", "steps", "jobs", "seconds", "timeout_s", "memory_gib"):
-        value = getattr(options, name)
-        if not 0 <= value <= _MOST:
-            flag = name.removesuffix("_s").removesuffix("_gib")
-            raise UsageError(f"--{flag} is {value}, expected a number from 0 to {_MOST:,}")
-    if options.seed is not None and options.seed < 0:
-        raise UsageError(f"--seed is {options.seed}, expected a number of at least 0")
-    if not options.timeout_s or not options.memory_gib:
-        raise UsageError("--timeout and --memory must be above 0")
-    if options.traces and not options.steps:
-        raise UsageError("--trace with --steps 0 would look at no step of it: drop one of them")
-    if options.examples < 1:
-        raise UsageError("--examples is 0, expected at least 1")
-    if options.device not in _DEVICES:
-        raise UsageError(f"--device is {options.device!r}, expected one of {', '.join(_DEVICES)}")
-
-
 def _record(
-    plan: Plan, outcomes: list[Outcome], options: Options, interrupted: bool, peer: str
+    plan: Plan,
+    outcomes: list[Outcome],
+    options: VerifyOptions,
+    command: str,
+    interrupted: bool,
+    peer: str,
 ) -> Run:
     results = [outcome.result for outcome in outcomes]
     for result in results:
-        lacks = result.verdict == "NOT OFFERED" and result.reason != HOST_ONLY
-        if options.ops and lacks and result.candidate != peer:
-            result.verdict, result.reason = "UNVERIFIED", f"asked for by --ops, but {result.reason}"
+        not_offered = result.verdict == "NOT OFFERED" and result.reason != HOST_ONLY
+        if options.ops and not_offered and result.candidate != peer:
+            result.verdict, result.reason = "UNVERIFIED", f"named in --ops, but {result.reason}"
     findings = [finding for outcome in outcomes for finding in outcome.findings]
     deviations = [deviation for outcome in outcomes for deviation in outcome.deviations]
     for finding in [*findings, *(found.shown for found in deviations if found.shown)]:
-        _address(finding, plan.candidates, options)
+        _set_command(finding, plan.candidates, options)
     verdict, reason = _verdict(results, interrupted)
     return Run(
         verdict=verdict,
@@ -145,7 +123,7 @@ def _record(
         seed=plan.settings.seed,
         started="",
         seconds=0.0,
-        command=options.command,
+        command=command,
         environment=describe(),
         settings={
             "examples": plan.settings.examples,
@@ -159,13 +137,13 @@ def _record(
         },
         operations=results,
         findings=findings,
-        notes=_not_called_stale(plan),
+        notes=_stale_notes(plan),
         deviations=deviations,
     )
 
 
-def _address(finding: Finding, candidates: list[Candidate], options: Options) -> None:
-    """Fill in the command that shows the finding again."""
+def _set_command(finding: Finding, candidates: list[Candidate], options: VerifyOptions) -> None:
+    """Set the command that replays the finding."""
     candidate = next(c for c in candidates if c.name == finding.candidate)
     plain = candidate.lane == "cpu" or candidate in BUILT_IN
     device = "" if plain else f" --device {candidate.lane}"
@@ -175,14 +153,15 @@ def _address(finding: Finding, candidates: list[Candidate], options: Options) ->
     finding.command = f"attnproof replay {path} --candidate {name_of(candidate)}{device}{known}"
 
 
-def _not_called_stale(plan: Plan) -> list[str]:
-    """Why known deviations that did not show may be there all the same, if that is so."""
+def _stale_notes(plan: Plan) -> list[str]:
+    """Return a note if the run is too small to call known deviations stale."""
     if plan.settings.thorough or not any(candidate.deviations for candidate in plan.candidates):
         return []
-    return ["whether known deviations are stale: fewer cases than usual were run"]
+    return ["stale known deviations: fewer cases than by default were run"]
 
 
 def _verdict(results: list[OperationResult], interrupted: bool) -> tuple[RunVerdict, str]:
+    """Return the verdict on the run, and the reason why it is incomplete."""
     unverified = [result for result in results if result.verdict == "UNVERIFIED"]
     reason = ""
     if interrupted:
@@ -199,17 +178,18 @@ def _verdict(results: list[OperationResult], interrupted: bool) -> tuple[RunVerd
     return ("INCOMPLETE", reason) if reason else ("PASS", "")
 
 
-def _not_looked_at(candidates: list[Candidate], steps: int) -> list[str]:
+def _coverage_notes(candidates: list[Candidate], steps: int) -> list[str]:
+    """Return what the run leaves out because of its lanes, one note each."""
     lanes = {candidate.lane for candidate in candidates}
     notes = []
     if "interpreter" in lanes and steps > 1:
         notes.append(
-            f"three in four of the {steps} trace steps in Triton's interpreter, where a kernel "
-            "takes tens of milliseconds"
+            f"three in four of the {steps} trace steps in Triton's interpreter: a kernel takes "
+            "tens of milliseconds there"
         )
     if "cuda" not in lanes:
         notes.append(
-            "compiled kernels on a GPU: this run called every candidate on CPU tensors only, "
-            "Triton kernels through the interpreter"
+            "compiled kernels on a GPU: this run called every candidate on CPU tensors only, and "
+            "Triton kernels in the interpreter"
         )
     return notes

@@ -1,4 +1,4 @@
-"""What is timed: the workloads of `attnproof bench`, each verified in a worker before."""
+"""The timed cases: the workloads of `attnproof bench`, each verified in a worker first."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.timing.plan.timetable import TimedCase, timed_cases, why_never
 from attnproof.harness.verbs.bench import OWN, default_peer
-from attnproof.harness.verbs.timekeeping import BenchOptions, workloads
+from attnproof.harness.verbs.benchmark import workloads
+from attnproof.harness.verbs.options import MEMORY_BYTES, TimingOptions
 
-_TIMEOUT_S, _MEMORY_BYTES = 60.0, 4 << 30
+_TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -38,15 +39,15 @@ class Contestant:
     def _module(self) -> Any:
         enter_lane(self.candidate)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an engine's own
+            warnings.simplefilter("ignore")  # an engine warns when it is imported
             return load(self.candidate)
 
     def function(self, timed: TimedCase) -> Any:
-        """What it offers for the operation."""
+        """Return the candidate's function or class for the operation."""
         return offered_by(self._module, timed.operation)
 
     def verified(self, timed: TimedCase) -> tuple[str, ...]:
-        """Ids of the known deviations that show; the test fails on anything else that is wrong."""
+        """Return the ids of known deviations on the case; fail the test for any other failure."""
         failures = self.worker.judge(timed.case).failures
         explained = explain(self.deviations, timed.case, failures)
         if explained.unknown:
@@ -57,15 +58,15 @@ class Contestant:
 
 @dataclass
 class Field:
-    """Everybody who takes part, and what each took so far."""
+    """The candidates, and their median times so far."""
 
     contestants: dict[str, Contestant]
     medians: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By group and candidate, in seconds."""
+    """Median in seconds, by group and candidate."""
 
     @property
     def peer(self) -> str:
-        """The last one named, which is timed first."""
+        """Name of the last candidate, which is timed first."""
         return list(self.contestants)[-1]
 
 
@@ -75,7 +76,7 @@ def _entered(names: list[str]) -> Field:
     for candidate in resolve(names or [OWN, default_peer()], "auto"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            worker = Worker(candidate, ALL, timeout_s=_TIMEOUT_S, memory_bytes=_MEMORY_BYTES)
+            worker = Worker(candidate, ALL, timeout_s=_TIMEOUT_S, memory_bytes=MEMORY_BYTES)
         contestants[candidate.name] = Contestant(candidate, worker, deviations_of(candidate))
     return Field(contestants)
 
@@ -106,8 +107,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _parameters(entrants: Field) -> Iterator[Any]:
     operations = [operation for operation in ALL.values() if not why_never(operation)]
-    trace = trace_steps(None, BenchOptions.steps, BenchOptions.seed)
-    for timed in timed_cases(operations, workloads([trace], BenchOptions.seed)):
+    trace = trace_steps(None, TimingOptions.steps, TimingOptions.seed)
+    for timed in timed_cases(operations, workloads([trace], TimingOptions.seed)):
         for name, contestant in reversed(entrants.contestants.items()):
             offers = timed.operation.name in contestant.worker.offers
             if offers and not not_run(timed.operation, contestant.candidate)[0]:

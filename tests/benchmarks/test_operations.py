@@ -1,4 +1,4 @@
-"""Every operation on every workload, by every candidate; a group is one operation and workload."""
+"""Times of every candidate on every operation and workload; these two are a group."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def test_speed(timed: TimedCase, name: str, entrants: Any, benchmark: Any) -> No
 
 
 def _ready(make: Any, deviations: tuple[str, ...]) -> Any:
-    """A call that works; one that raises as is known has no time."""
+    """Return a call that works; skip the test if it raises as a known deviation."""
     thunk = make()
     try:
         thunk()
     except Exception:
         if deviations:
-            pytest.skip(f"raises, as known deviation {', '.join(deviations)} says")
+            pytest.skip(f"raises, a known deviation: {', '.join(deviations)}")
         raise
     return make()

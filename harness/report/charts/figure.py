@@ -1,4 +1,4 @@
-"""What all charts share: axes, marks, and the figure with the table that says the same."""
+"""Parts of all charts: axes, marks, and the figure with its table of the same values."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from attnproof.harness.report.pictures.svg import CHARACTER, Markup, tag, text
 Point = tuple[float, float]
 
 SERIES = 4
-"""Looks of a line; further candidates share them."""
+"""Number of line styles; further candidates reuse them."""
 _ACROSS, _UPWARD = 56, 26
-"""Pixels between two labels, side by side and one above the other."""
+"""Least pixels between two labels, side by side and one above the other."""
 _STEPS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
-"""What a decade of a logarithmic axis is cut into."""
+"""Labels in a decade of a logarithmic axis, the finest choice first."""
 
 
 class Table(NamedTuple):
-    """Rows of text; the first cell of each is its heading."""
+    """Rows of text; the first cell of a row is its heading."""
 
     caption: str
     head: tuple[str, ...]
@@ -28,7 +28,7 @@ class Table(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A picture, what it shows, how it is read, and the same as a table."""
+    """A picture with its title, result in words, reading instructions, and table of values."""
 
     key: str
     title: str
@@ -39,7 +39,7 @@ class Chart(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """From values to pixels."""
+    """A mapping of values to pixels."""
 
     low: float
     high: float
@@ -49,7 +49,7 @@ class Axis(NamedTuple):
     log: bool = True
 
     def at(self, value: float) -> float:
-        """The value's pixel; what lies outside is drawn at the edge."""
+        """Return the value's pixel; a value outside the axis is put at its end."""
         value = min(max(value, self.low), self.high)
         if self.log:
             share = math.log(value / self.low) / math.log(self.high / self.low)
@@ -58,7 +58,7 @@ class Axis(NamedTuple):
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Round values, as many as can be read."""
+        """Return round values, as many as fit as labels."""
         if not self.log:
             return _linear_ticks(self.low, self.high)
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
@@ -78,9 +78,10 @@ class Axis(NamedTuple):
 
 
 def log_axis(values: Iterable[float], start: float, end: float, *, room: float = 1.25) -> Axis:
-    """A logarithmic axis around the positive values, with a factor `room` on either side."""
+    """Return a logarithmic axis around the positive values, wider by `room` on both sides."""
     found = [value for value in values if 0 < value < math.inf] or [1.0]
     low, high = min(found) / room, max(found) * room
+    # An axis of less than a factor of 2 would show noise as large differences.
     if high < low * 2:
         middle = math.sqrt(low * high)
         low, high = middle / math.sqrt(2), middle * math.sqrt(2)
@@ -88,7 +89,7 @@ def log_axis(values: Iterable[float], start: float, end: float, *, room: float =
 
 
 def linear_axis(values: Iterable[float], start: float, end: float) -> Axis:
-    """A linear axis around values of at least 0, with a twelfth of room on either side."""
+    """Return a linear axis around values of at least 0, wider by a twelfth on both sides."""
     found = list(values) or [0.0]
     low, high = min(found), max(found)
     margin = (high - low) / 12 or high / 12 or 1.0
@@ -96,7 +97,7 @@ def linear_axis(values: Iterable[float], start: float, end: float) -> Axis:
 
 
 def upright(axis: Axis, top: float, bottom: float, label: Callable[[float], str]) -> Markup:
-    """Grid lines and labels of a horizontal axis, drawn from `top` to `bottom`."""
+    """Draw grid lines and labels of a horizontal axis, from `top` to `bottom`."""
     ticks = axis.ticks()
     grid = "".join(f"M{_px(axis.at(tick))} {_px(top)}V{_px(bottom)}" for tick in ticks)
     labels = "".join(tag("tspan", escape(label(tick)), x=_px(axis.at(tick))) for tick in ticks)
@@ -105,7 +106,7 @@ def upright(axis: Axis, top: float, bottom: float, label: Callable[[float], str]
 
 
 def level(axis: Axis, left: float, right: float, label: Callable[[float], str]) -> Markup:
-    """Grid lines and labels of a vertical axis, drawn from `left` to `right`."""
+    """Draw grid lines and labels of a vertical axis, from `left` to `right`."""
     ticks = axis.ticks()
     grid = "".join(f"M{_px(left)} {_px(axis.at(tick))}H{_px(right)}" for tick in ticks)
     labels = "".join(
@@ -116,14 +117,14 @@ def level(axis: Axis, left: float, right: float, label: Callable[[float], str]) 
 
 
 def line(points: list[Point], series: int, *, marked: bool = False) -> Markup:
-    """Points joined by a line in the look of the series, with its mark at each if `marked`."""
+    """Join points by a line in the style of the series, with a mark at each if `marked`."""
     path = "".join(f"{'L' if i else 'M'}{_px(x)} {_px(y)}" for i, (x, y) in enumerate(points))
     class_ = f"line k{series % SERIES}{' marked' if marked else ''}"
     return tag("path", d=path, class_=class_) if points else ""
 
 
 def staircase(points: list[Point], series: int) -> Markup:
-    """A line that stays level until the next point; a pixel has one step at most."""
+    """Draw a line that stays level until the next point, with at most one step per pixel."""
     if not points:
         return ""
     corners = {_px(x): _px(y) for x, y in points[1:]}
@@ -133,21 +134,23 @@ def staircase(points: list[Point], series: int) -> Markup:
 
 
 def marks(points: Iterable[Point], series: int, size: float = 7.0) -> Markup:
-    """A mark at each point: circle, square, triangle or diamond by the series."""
-    # A line without length is drawn as its cap alone: a circle or a square in ten bytes.
-    look = series % SERIES
+    """Draw a mark at each point: circle, square, triangle or diamond by the series."""
+    style = series % SERIES
+    # A line without length is drawn as its cap: a circle or a square in ten bytes.
     shapes = [
-        f"M{_px(x)} {_px(y)}h0" if look < 2 else _SHAPES[look - 2](x, y, size / 2)
+        f"M{_px(x)} {_px(y)}h0" if style < 2 else _SHAPES[style - 2](x, y, size / 2)
         for x, y in points
     ]
-    width = size if look < 2 else None
+    width = size if style < 2 else None
     return (
-        tag("path", d="".join(shapes), class_=f"mark k{look}", stroke_width=width) if shapes else ""
+        tag("path", d="".join(shapes), class_=f"mark k{style}", stroke_width=width)
+        if shapes
+        else ""
     )
 
 
 def legend(names: list[str], x: float, y: float) -> Markup:
-    """Each series' line, mark and name, side by side."""
+    """Draw line, mark and name of each series, side by side."""
     parts = []
     for series, name in enumerate(names):
         parts.append(line([(x, y), (x + 26, y)], series) + marks([(x + 13, y)], series))
@@ -157,7 +160,7 @@ def legend(names: list[str], x: float, y: float) -> Markup:
 
 
 def legend_width(names: list[str]) -> float:
-    """Pixels that the legend takes."""
+    """Return the width of the legend in pixels."""
     return sum(32 + (len(name) + 3) * CHARACTER for name in names)
 
 
@@ -181,5 +184,5 @@ def _linear_ticks(low: float, high: float) -> list[float]:
 
 
 def _px(value: float) -> str:
-    """A whole pixel: a mark is wider, and a page holds thousands of them."""
+    """Round to a whole pixel, which saves bytes: a page has thousands of marks."""
     return f"{value:.0f}"

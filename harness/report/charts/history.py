@@ -1,4 +1,4 @@
-"""How fast it has been: this run beside the baselines that were saved on this machine."""
+"""History: this run beside the baselines that were saved on this machine."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from attnproof.harness.report.shared.wording import many
 
 _LEFT, _TOP, _BOTTOM, _STEP = 70.0, 36.0, 190.0, 110.0
 _MOST = 12
+"""Baselines drawn, the latest ones."""
 _READING = (
     "Each column is a saved baseline, the oldest on the left, this run on the right. A line is a "
-    "candidate: the geometric mean of its times over all workloads that this baseline and this "
-    "run both have, each in units of that run's control, divided by this run's. Above 1 it was "
-    "slower than now. A candidate whose code did not change should lie level; where it does "
-    "not, the machine or its software differs."
+    "candidate: the geometric mean of its times, in units of the control, divided by this run's "
+    "times, over the workloads in both. Above 1 the candidate was slower than now. The line of a "
+    "candidate whose code did not change should be level; otherwise the machine or its software "
+    "differs."
 )
 
 
@@ -41,12 +42,12 @@ class _Column(NamedTuple):
     created: str
     commit: str
     relative: dict[str, float]
-    """By candidate, its time then divided by its time now."""
+    """Time in this column divided by the time now, by candidate."""
     timings: int
 
 
 def history(run: Run, key: str) -> Chart | None:
-    """One line a candidate, None where no baseline shares a timing with this run."""
+    """Return one line per candidate, None if no baseline shares a timing with this run."""
     assert run.bench is not None
     past = run.bench.history[-_MOST:]
     columns = [column for entry in past if (column := _column(run, entry)).relative]
@@ -57,7 +58,7 @@ def history(run: Run, key: str) -> Chart | None:
     commit = run.environment.commit or "unknown"
     columns.append(_Column("this run", run.started, commit, now, len(run.bench.timings)))
     names = [name for name in names if any(name in column.relative for column in columns[:-1])]
-    title = "History: time then divided by time now"
+    title = "History: earlier time divided by time now"
     table = Table(
         title,
         ("Baseline", "Created", "Commit", "Timings in common", *names),
@@ -68,6 +69,7 @@ def history(run: Run, key: str) -> Chart | None:
 
 
 def _column(run: Run, past: Past) -> _Column:
+    """Return the baseline's times relative to this run, in units of each run's control."""
     bench = run.bench
     assert bench is not None
     control = median(bench.control_ns) if bench.control_ns else 0.0

@@ -1,4 +1,4 @@
-"""How much faster, as pictures: the forest of ratios by operation, and the performance profile."""
+"""Ratios as pictures: the forest by operation, and the performance profile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from attnproof.harness.report.shared.wording import many
 _ROW = 24
 _WIDTH = 1190
 _COUNTS = 200
-"""Width of what is written to the right of the forest."""
+"""Width of the text to the right of the forest, in pixels."""
 _CLASSES = {"faster": "good", "slower": "bad", "no evidence": "open"}
 _THRESHOLDS = (0.5, 0.8, 0.9, 1.0, 1.1, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 
@@ -37,24 +37,23 @@ _FOREST_READING = (
     "A row is an operation, the slowest against its peer first; the axis is logarithmic, so "
     "twice as fast and half as fast are equally far from the line at 1. A mark is a workload: "
     "▲ faster, ▼ slower, ◇ no evidence of either. The thin line runs from the lowest to the "
-    "highest end of the workloads' 95 % intervals, the upright bar is the geometric mean. What "
-    "lies in the hatched band is less than this run can tell from noise, or less than is "
-    "worth a verdict."
+    "highest end of the workloads' 95 % intervals; the vertical bar is the geometric mean. A "
+    "ratio in the hatched band differs from 1 by less than the noise floor or the minimum effect."
 )
 _PROFILE_READING = (
-    "Go up from a factor p on the axis: the line says which share of the workloads is at least "
-    "p times as fast as the peer. A line further right is better; where it leaves 100 % is the "
-    "worst workload, where it meets 0 % the best. At 1 it says how many are no slower at all."
+    "Go up from a factor p on the axis: the line gives the share of the workloads that are at "
+    "least p times as fast as the peer. A line further right is better; it leaves 100 % at the "
+    "worst workload and reaches 0 % at the best. At 1 it gives the share that is not slower."
 )
 
 
 def pair_text(pair: Pair) -> str:
-    """ "optimized against vllm, host time"."""
+    """Return the pair in words, such as "optimized against vllm, host time"."""
     return f"{pair.candidate} against {pair.peer}, {pair.clock} time"
 
 
 def forest(bench: Bench, pair: Pair, key: str) -> Chart:
-    """One row an operation: its workloads, their range, and the geometric mean."""
+    """Return a row per operation: its workloads, their range, and the geometric mean."""
     rows = by_operation(bench, pair)
     total = overall(bench, pair)
     sentence = (
@@ -74,7 +73,7 @@ def forest(bench: Bench, pair: Pair, key: str) -> Chart:
 
 
 def profile(bench: Bench, key: str) -> Chart:
-    """Share of the workloads that are at least p times as fast as the peer, a line a pair."""
+    """Return the share of workloads at least p times as fast as the peer, a line per pair."""
     found = [overall(bench, pair) for pair in pairs(bench)]
     title = "Share of workloads at least p times as fast"
     shares = {p: [percent(_share(total, p)) for total in found] for p in _THRESHOLDS}
@@ -118,7 +117,7 @@ def _draw_forest(rows: list[Gathered], noise: Noise, title: str, words: str, key
 
 
 def _sides(axis: Axis, top: float, bottom: float, noise: Noise, key: str) -> Markup:
-    """The line at 1, which side of it is which, and the band that no verdict reaches into."""
+    """Draw the line at 1, the names of its sides, and the band without verdicts around it."""
     one, room = axis.at(1), max(noise.floor, noise.minimum_effect)
     low, high = axis.at(1 / (1 + room)), axis.at(1 + room)
     band = tag(
@@ -159,7 +158,7 @@ def _verdict_marks(row: Gathered, speed: str, axis: Axis, y: float) -> Markup:
 
 
 def _verdict_shape(speed: str, x: float, y: float) -> str:
-    """The path of a verdict's mark: up, down, or a diamond."""
+    """Return the path of a verdict's mark: a triangle up or down, or a diamond."""
     if speed == "faster":
         return f"M{x:.0f} {y - 4:.0f}l4 7h-8z"
     if speed == "slower":

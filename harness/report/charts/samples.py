@@ -1,4 +1,4 @@
-"""Raw samples in the order in which they were taken: strips of single timings, and the control."""
+"""Raw samples in the order of the rounds: strips of single timings, and the control."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from attnproof.harness.report.charts.figure import (
     upright,
 )
 from attnproof.harness.report.pictures.svg import CHARACTER, Markup, picture, tag, text
+from attnproof.harness.report.shared.baseline import worse, worse_text
 from attnproof.harness.report.shared.quantities import (
     median,
     percent,
@@ -26,50 +27,49 @@ from attnproof.harness.report.shared.quantities import (
     time_text,
     time_tick,
 )
-from attnproof.harness.report.shared.ratios import Drift, worse, worse_text
+from attnproof.harness.report.shared.ratios import Drift
 from attnproof.harness.report.shared.wording import many
 
 _REGRESSIONS, _WIDEST = 4, 2
-"""Strips drawn: of what got worse, and of the widest intervals."""
+"""Strips drawn of worse timings, and of comparisons with the widest intervals."""
 _MOST = 400
-"""Samples drawn of a strip; of more, evenly chosen ones."""
+"""Samples drawn of a strip; more samples are thinned evenly."""
 _APART = 5
-"""Times that the slowest sample takes of the fastest, beyond which the axis is logarithmic."""
+"""Ratio of the slowest sample to the fastest above which the axis is logarithmic."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76.0, 550.0, 30.0, 190.0
 _EXPECTED = "- - - expected from the baseline"
 _STRIP_READING = (
-    "A mark is one sample, from the first round on the left to the last on the right; none is "
-    "left out as an outlier. The level line is the median. Two clouds side by side that do not "
-    "overlap are a clear difference; a slope, steps or a second cloud say that the machine "
-    "changed meanwhile."
+    "A mark is one sample, from the first round on the left to the last on the right; no outlier "
+    "is left out. The level line is the median. Two clouds that do not overlap are a clear "
+    "difference; a slope, a jump or a second cloud means that the machine changed during the run."
 )
 _CONTROL_READING = (
-    "The control is a fixed piece of work that no candidate has a part in. A level cloud says that "
-    "the machine was the same from beginning to end; where it rises, everything was slower."
+    "The control is a fixed piece of work without any candidate. A level cloud means that the "
+    "machine was the same from beginning to end; where it rises, the whole machine was slower."
 )
 
 
 class Strip(NamedTuple):
-    """What one strip shows, and why this one."""
+    """The timings of one strip, and the reason for which it is drawn."""
 
     title: str
     why: str
     clock: Clock
     timings: list[Timing]
     baseline_ns: float = 0.0
-    """What the baseline leads one to expect here, 0 for nothing."""
+    """Median expected from the baseline in nanoseconds, 0 for none."""
 
 
 def strips(bench: Bench, prefix: str) -> list[Chart]:
-    """Of what got worse since the baseline, and of the comparisons with the widest intervals."""
+    """Return strips of the timings that got worse, and of the widest intervals."""
     chosen = [*_regressions(bench), *_widest(bench)]
     return [_strip(strip, f"{prefix}{number}") for number, strip in enumerate(chosen, 1)]
 
 
 def control_chart(bench: Bench, seen: Drift, key: str) -> Chart:
-    """The control's samples through the run."""
-    title = "The control through the run"
-    table = Table(title, _HEAD, (_five("control", bench.control_ns),))
+    """Return the chart of the control's samples over the run."""
+    title = "The control over the run"
+    table = Table(title, _HEAD, (_quantiles("control", bench.control_ns),))
     points = _chosen(bench.control_ns)
     sentence = f"{many(seen.samples, 'sample')}: {drift_text(seen)}."
     drawn = _draw([("control", points)], [median(bench.control_ns)], title, sentence, key)
@@ -77,22 +77,23 @@ def control_chart(bench: Bench, seen: Drift, key: str) -> Chart:
 
 
 def drift_text(seen: Drift) -> str:
-    """ "changed by +1.2 % from beginning to end, 8 in 10 samples within 3 %"."""
+    """Return "changed by +1.2 % from beginning to end, 8 in 10 samples are within 3 %"."""
     sign = "+" if seen.change >= 0 else ""
     return (
         f"changed by {sign}{percent(seen.change)} from beginning to end, "
-        f"8 in 10 samples lie within {percent(seen.spread)}"
+        f"8 in 10 samples are within {percent(seen.spread)}"
     )
 
 
 def _regressions(bench: Bench) -> list[Strip]:
     found = []
-    compared = bench.baseline.state == "compared"  # another machine has counts, and no times
+    # A baseline of another machine has comparable counts, but no comparable times.
+    compared = bench.baseline.state == "compared"
     for entry in worse(bench)[:_REGRESSIONS]:
         mine = _timings(bench, entry.operation, entry.workload, (entry.candidate,))
         if not mine:
             continue
-        samples = samples_of(mine[0], entry.clock)
+        samples = _samples(mine[0], entry.clock)
         found.append(
             Strip(
                 f"{entry.operation}, {entry.workload}",
@@ -133,15 +134,14 @@ def _timings(
     return [found[name] for name in candidates if name in found]
 
 
-def samples_of(timing: Timing, clock: Clock) -> list[float]:
-    """The timing's samples by one clock."""
+def _samples(timing: Timing, clock: Clock) -> list[float]:
     return timing.host_ns if clock == "host" else timing.device_ns
 
 
 _HEAD = ("Of", "Samples", "Least", "Lower quarter", "Median", "Upper quarter", "Most")
 
 
-def _five(name: str, samples: list[float]) -> tuple[str, ...]:
+def _quantiles(name: str, samples: list[float]) -> tuple[str, ...]:
     shares = (0.0, 0.25, 0.5, 0.75, 1.0)
     return (
         name,
@@ -151,8 +151,8 @@ def _five(name: str, samples: list[float]) -> tuple[str, ...]:
 
 
 def _strip(strip: Strip, key: str) -> Chart:
-    taken = {timing.candidate: samples_of(timing, strip.clock) for timing in strip.timings}
-    table = Table(strip.title, _HEAD, tuple(_five(name, taken[name]) for name in taken))
+    taken = {timing.candidate: _samples(timing, strip.clock) for timing in strip.timings}
+    table = Table(strip.title, _HEAD, tuple(_quantiles(name, taken[name]) for name in taken))
     series = [(name, _chosen(samples)) for name, samples in taken.items() if samples]
     medians = [median(samples) for samples in taken.values() if samples]
     step = max((_step(samples) for samples in taken.values()), default=1)
@@ -199,7 +199,7 @@ def _draw(
 
 
 def _upward(values: list[float]) -> Axis:
-    """Linear, so that noise looks as large as it is, unless the slower would hide the faster."""
+    """Return a linear axis, or a logarithmic one if the slowest samples would hide the fastest."""
     apart = max(values, default=0.0) > _APART * min(values, default=1.0) > 0
     return (log_axis if apart else linear_axis)(values, _BOTTOM, _TOP)
 

@@ -1,10 +1,10 @@
-"""All the metadata of an engine step: its distribution over a trace, its growth with requests."""
+"""Metadata of a whole engine step: distribution over a trace, growth with the requests."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-from attnproof.harness.model.timing import Bench, Step, StepComparison, Steps
+from attnproof.harness.model.timing import Bench, Step, Steps
 from attnproof.harness.report.charts.figure import (
     Axis,
     Chart,
@@ -20,37 +20,37 @@ from attnproof.harness.report.charts.figure import (
 )
 from attnproof.harness.report.pictures.svg import Markup, picture
 from attnproof.harness.report.shared.quantities import (
-    between,
     median,
     percent,
     quantile,
-    ratio_text,
     time_text,
     time_tick,
 )
+from attnproof.harness.report.shared.timings import step_medians
 from attnproof.harness.report.shared.wording import listed, many
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 550.0, 30.0, 230.0
 _SHARES = (0.1, 0.5, 0.9, 0.99)
-_BEHIND = 5
-"""Steps that must lie beyond a quantile for it to be worth naming."""
+_BEYOND = 5
+"""Least number of steps beyond a quantile that is shown."""
 _MOST = 400
-"""Steps drawn of a trace and candidate; of more, evenly chosen ones."""
+"""Steps drawn of a trace and candidate; a longer trace is thinned evenly."""
 _BINS = (0, 1, 8, 64, 256, 1024, 1 << 62)
+"""Bounds of the groups of steps by requests; the last has no upper bound."""
 _SPREAD_READING = (
-    "Go up from a time on the axis (logarithmic): the line says in which share of the trace's "
-    "steps all the metadata took no longer. A line further left is better; a long flat end on "
-    "the right means that a few steps take much longer than the rest."
+    "Go up from a time on the axis (logarithmic): the line gives the share of the trace's steps "
+    "whose metadata took no longer. A line further left is better; a long flat end on the right "
+    "means that a few steps take much longer than the rest."
 )
 _GROWTH_READING = (
-    "A mark is a step of the trace, its median over the rounds against the number of requests in "
-    "the step; both axes are logarithmic. Marks that lie higher for as many requests have more "
-    "tokens or longer contexts, or a candidate that reacts to those."
+    "A mark is a step of the trace: its median over the rounds against its number of requests; "
+    "both axes are logarithmic. A higher mark at the same number of requests has more tokens or "
+    "longer contexts, if the candidate's time depends on those."
 )
 
 
 def step_charts(bench: Bench, prefix: str) -> list[Chart]:
-    """Two charts a trace."""
+    """Return two charts per trace: the distribution and the growth."""
     charts = []
     for number, trace in enumerate(dict.fromkeys(steps.trace for steps in bench.steps), 1):
         mine = [steps for steps in bench.steps if steps.trace == trace]
@@ -59,27 +59,10 @@ def step_charts(bench: Bench, prefix: str) -> list[Chart]:
     return charts
 
 
-def comparison_text(comparison: StepComparison) -> str:
-    """One trace in a sentence."""
-    return (
-        f"{comparison.trace}: {comparison.candidate} is {ratio_text(comparison.geometric_mean)} "
-        f"({between(comparison.low, comparison.high)}) as fast as {comparison.peer} by geometric "
-        f"mean; at worst {ratio_text(comparison.worst)}, at {comparison.worst_source}"
-    )
-
-
-def parts_text(bench: Bench) -> list[str]:
-    """What a step consists of, and what is not part of it."""
-    said = dict.fromkeys(f"A step is {listed(steps.operations)}." for steps in bench.steps)
-    for steps in bench.steps:
-        said.update(dict.fromkeys(f"Not part: {n} ({why})." for n, why in steps.left_out.items()))
-    return list(said)
-
-
 def _spread(trace: str, found: list[Steps], key: str) -> Chart:
     title = f"Time of a step: {trace}"
-    shares = [s for s in _SHARES if min(map(_count, found)) * (1 - s) >= _BEHIND or s == 0.5]
-    times = {steps.candidate: _medians(steps.steps) for steps in found}
+    shares = [s for s in _SHARES if min(map(_count, found)) * (1 - s) >= _BEYOND or s == 0.5]
+    times = {steps.candidate: step_medians(steps) for steps in found}
     table = Table(
         title,
         ("Candidate", "Steps", *(_quantile_name(share) for share in shares)),
@@ -111,7 +94,7 @@ def _growth(trace: str, found: list[Steps], key: str) -> Chart:
     drawn_steps = [_thinned(steps.steps) for steps in found]
     every = [step for steps in drawn_steps for step in steps]
     across = log_axis([max(1.0, step.requests) for step in every], _LEFT, _RIGHT)
-    upward = log_axis(_medians(every), _BOTTOM, _TOP)
+    upward = log_axis([median(step.ns) for step in every], _BOTTOM, _TOP)
     body = [upright(across, _TOP, _BOTTOM, lambda tick: f"{tick:,.0f}")]
     body.append(level(upward, _LEFT, _RIGHT, time_tick))
     for series, steps in enumerate(drawn_steps):
@@ -125,11 +108,11 @@ def _growth(trace: str, found: list[Steps], key: str) -> Chart:
 
 
 class _Bin:
-    """Steps whose requests lie between two numbers, both included."""
+    """Steps whose number of requests is between two numbers, both included."""
 
     def __init__(self, low: int, high: int) -> None:
         self.low, self.high = low, high
-        last = "" if high > 1 << 30 else f" to {high:,}"
+        last = "" if high == _BINS[-1] else f" to {high:,}"
         first = f"{low:,}" if last else f"{low:,} or more"
         self.name = many(1, "request") if high == 1 else f"{first}{last} requests"
 
@@ -138,15 +121,12 @@ class _Bin:
 
     def text(self, steps: Steps) -> str:
         found = self.of(steps)
-        return f"{time_text(median(_medians(found)))} ({len(found):,})" if found else "none"
+        medians = [median(step.ns) for step in found if step.ns]
+        return f"{time_text(median(medians))} ({len(found):,})" if found else "none"
 
 
 def _count(steps: Steps) -> int:
     return len(steps.steps)
-
-
-def _medians(steps: list[Step]) -> list[float]:
-    return [median(step.ns) for step in steps if step.ns]
 
 
 def _thinned(steps: list[Step]) -> list[Step]:
@@ -158,7 +138,7 @@ def _quantile_name(share: float) -> str:
 
 
 def _climb(values: list[float], across: Axis, upward: Axis) -> list[Point]:
-    """The distribution's corners."""
+    """Return the corners of the cumulative distribution, in pixels."""
     ordered = sorted(values)
     points = [(across.at(ordered[0]), upward.at(0))] if ordered else []
     points += [

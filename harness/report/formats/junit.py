@@ -1,4 +1,4 @@
-"""junit.xml: one test case for each operation of each candidate, for CI systems."""
+"""junit.xml: a test case for each operation of each candidate, for CI systems."""
 
 from __future__ import annotations
 
@@ -8,21 +8,28 @@ import junitparser
 
 from attnproof.harness.model.run import DeviationResult, Finding, OperationResult, Run
 from attnproof.harness.model.timing import BaselineResult, BaselineState, Regression
-from attnproof.harness.report.page.deviations import deviation_line
 from attnproof.harness.report.pictures.sequence_input import input_size
-from attnproof.harness.report.shared.ratios import is_worse, worse_text
-from attnproof.harness.report.shared.wording import clean, listed, many, middle_out, shorten
+from attnproof.harness.report.shared.baseline import is_worse, uncompared_reason, worse_text
+from attnproof.harness.report.shared.deviations import deviation_line
+from attnproof.harness.report.shared.wording import (
+    NO_REASON,
+    clean,
+    listed,
+    many,
+    middle_out,
+    shorten,
+)
 
 _MESSAGE = 1_000
 _LOG = 4_000
 _REGRESSIONS = 20
-"""Failures of one test case at most; index.html has them all."""
+"""Most failures of one test case; index.html has the rest."""
 
 
 def junit_bytes(run: Run) -> bytes:
-    """The run as JUnit XML: a suite a candidate, a failure a finding, a skip for no verdict.
+    """Return JUnit XML: a suite per candidate, a failure per finding, a skip for no verdict.
 
-    Nor is an operation green whose failures are all known: it is a skip that names them.
+    An operation whose failures are all known deviations is a skip that names them.
     """
     findings: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in run.findings:
@@ -46,7 +53,7 @@ def junit_bytes(run: Run) -> bytes:
     if run.bench and run.bench.baseline.state != "not asked for":
         document.add_testsuite(_performance(run, run.bench.baseline))
     document.update_statistics()
-    # Two lines of XML are the same to a parser; one element a line is readable in a diff.
+    # One element per line is readable in a diff, and the same to a parser.
     text: bytes = document.tostring()
     return text.replace(b"><", b">\n<") + b"\n"
 
@@ -62,13 +69,13 @@ def _suite(run: Run, candidate: str, device: str) -> Any:
 
 
 def _performance(run: Run, result: BaselineResult) -> Any:
-    """Whether there was a comparison, then a test case an operation and candidate."""
+    """Return a test case for the comparison, then one per operation and candidate."""
     name = clean(f"performance against baseline {result.name}")
     suite = junitparser.TestSuite(name)
     suite.timestamp = clean(run.started)
     suite.add_property("state", result.state)
     comparison = junitparser.TestCase("comparison", classname=name)
-    if missing := _not_compared(result):
+    if missing := _incomplete_reason(result):
         comparison.result = [junitparser.Skipped(clean(f"INCOMPLETE: {missing}"))]
     suite.add_testcase(comparison)
     entries: dict[tuple[str, str], list[Regression]] = {}
@@ -82,13 +89,10 @@ def _performance(run: Run, result: BaselineResult) -> Any:
     return suite
 
 
-def _not_compared(result: BaselineResult) -> str:
-    """Why the comparison is not complete, "" if it is."""
-    if result.state != "compared":
-        return result.reason or f"the baseline is {result.state}"
-    if not result.regressions:
-        return "the baseline and this run have no timing in common"
-    return f"not timed in this run: {listed(result.lost, 3)}" if result.lost else ""
+def _incomplete_reason(result: BaselineResult) -> str:
+    """Return why the comparison is incomplete, "" if it is complete."""
+    lost = f"not timed in this run: {listed(result.lost, 3)}" if result.lost else ""
+    return uncompared_reason(result) or lost
 
 
 def _worse(entry: Regression, state: BaselineState) -> str:
@@ -106,7 +110,7 @@ def _testcase(result: OperationResult, findings: list[Finding]) -> Any:
         words = f"DEVIATES: {many(result.known, 'case')} fail by known deviations only"
         case.result = [junitparser.Skipped(words)]
     elif result.verdict != "PASS":
-        reason = result.reason or "no reason was given"
+        reason = result.reason or NO_REASON
         case.result = [junitparser.Skipped(clean(f"{result.verdict}: {reason}"))]
     return case
 

@@ -10,6 +10,7 @@ from attnproof.harness.report.formats.performance_markdown import performance_pa
 from attnproof.harness.report.pictures.sequence_input import input_size
 from attnproof.harness.report.shared.wording import (
     GLYPHS,
+    NO_REASON,
     STATE_WORDS,
     STATES,
     clean,
@@ -27,7 +28,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!@&$])")
 
 
 def markdown_text(run: Run) -> str:
-    """Verdict, one sentence of counts, a table of candidates, findings with their replay line."""
+    """Return verdict, counts, a table of candidates, and findings with their replay commands."""
     parts = [
         f"## {GLYPHS[run.verdict]} attnproof: {run.verdict}",
         _escape(counts_sentence(run)),
@@ -37,7 +38,7 @@ def markdown_text(run: Run) -> str:
         parts.append(f"**{label}:** {_escape(run.reason)}")
     if run.operations:
         parts.append(_candidates(run))
-    parts += [_finding(number, finding) for number, finding in _numbered(run)]
+    parts += [_finding(n, finding) for n, finding in enumerate(run.findings[:_FINDINGS], 1)]
     if len(run.findings) > _FINDINGS:
         parts.append(f"{many(len(run.findings) - _FINDINGS, 'more finding')}: see index.html.")
     if run.bench:
@@ -55,12 +56,8 @@ def markdown_text(run: Run) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _numbered(run: Run) -> list[tuple[int, Finding]]:
-    return list(enumerate(run.findings[:_FINDINGS], 1))
-
-
 def _candidates(run: Run) -> str:
-    """One row a candidate and device, one column a state."""
+    """Return one row per candidate and device, one column per state."""
     rows: dict[tuple[str, str], Counter[Verdict]] = {}
     for result in run.operations:
         rows.setdefault((result.candidate, result.device), Counter())[result.verdict] += 1
@@ -92,7 +89,7 @@ def _finding(number: int, finding: Finding) -> str:
 
 
 def _deviations(deviations: list[DeviationResult]) -> str:
-    """Stale ones first, as they ask for something to be done."""
+    """Return the known deviations; stale ones first, as their entries need an edit."""
     ordered = sorted(deviations, key=lambda deviation: not deviation.stale)
     lines = [f"- {_deviation(deviation)}" for deviation in ordered[:_DEVIATIONS]]
     if len(ordered) > _DEVIATIONS:
@@ -109,12 +106,12 @@ def _deviation(deviation: DeviationResult) -> str:
 
 
 def _skips(run: Run) -> str:
-    """Reasons of what has no verdict though it was asked for, the most frequent first."""
+    """Return the reasons of operations without a verdict, each with its operations."""
     reasons: dict[str, list[str]] = {}
     for result in run.operations:
         if result.verdict == "UNVERIFIED":
             name = f"{_code(result.name)} of {_code(result.candidate)}"
-            reasons.setdefault(result.reason or "no reason was given", []).append(name)
+            reasons.setdefault(result.reason or NO_REASON, []).append(name)
     lines = [f"- {_escape(reason)}: {listed(names, 3)}" for reason, names in reasons.items()]
     if len(lines) > _REASONS:
         lines = [*lines[:_REASONS], f"- {many(len(lines) - _REASONS, 'more reason')}"]
@@ -122,12 +119,12 @@ def _skips(run: Run) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text on one line that Markdown takes literally."""
+    """Return the text on one line, with Markdown's special characters escaped."""
     return _SPECIAL.sub(r"\\\1", " ".join(clean(text).split()))
 
 
 def _code(text: str) -> str:
-    """Inline code; a bar would end a table cell and is not used inside tables."""
+    """Return inline code; not for tables, where a bar would end the cell."""
     text = " ".join(clean(text).split())
     ticks = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
     pad = " " if text.startswith("`") or text.endswith("`") else ""

@@ -1,23 +1,25 @@
-"""The performance of a run in a few lines of Markdown."""
+"""The performance of a run in a few lines of Markdown, for summary.md."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from attnproof.harness.model.timing import Bench
-from attnproof.harness.report.charts.steps import comparison_text
 from attnproof.harness.report.performance.section import build_baseline
+from attnproof.harness.report.shared.baseline import place_text, worse, worse_text
 from attnproof.harness.report.shared.quantities import SPEED_GLYPHS, SPEEDS, ratio_text
-from attnproof.harness.report.shared.ratios import overall, pairs, worse, worse_text
+from attnproof.harness.report.shared.ratios import overall, pairs
+from attnproof.harness.report.shared.timings import step_comparison_text
 from attnproof.harness.report.shared.wording import many
 
 _REGRESSIONS = 10
+"""Worse timings named; the rest is counted."""
 
 
 def performance_parts(bench: Bench, escape: Callable[[str], str]) -> list[str]:
-    """A table of the pairs, a line a trace, and what the baseline says, the worst first."""
+    """Return a table of the pairs, a line per trace, and the comparison with the baseline."""
     parts = [_table(bench, escape)] if bench.comparisons else []
-    parts += [f"Whole step, {escape(comparison_text(c))}." for c in bench.step_comparisons]
+    parts += [f"Whole step, {escape(step_comparison_text(c))}." for c in bench.step_comparisons]
     if bench.baseline.state != "not asked for":
         baseline = build_baseline(bench)
         lines = [f"**{baseline.glyph} {escape(baseline.title)}.** {escape(baseline.sentence)}"]
@@ -47,9 +49,8 @@ def _worse(bench: Bench, escape: Callable[[str], str]) -> list[str]:
     found = worse(bench)
     lines = [""] if found else []
     for entry in found[:_REGRESSIONS]:
-        what = worse_text(entry, bench.baseline.state)
-        where = f"{entry.operation} of {entry.candidate} on {entry.workload}"
-        lines.append(f"- {SPEED_GLYPHS[entry.verdict]} {escape(f'{where}: {what}')}")
+        line = f"{place_text(entry)}: {worse_text(entry, bench.baseline.state)}"
+        lines.append(f"- {SPEED_GLYPHS[entry.verdict]} {escape(line)}")
     if len(found) > _REGRESSIONS:
         lines.append(f"- {many(len(found) - _REGRESSIONS, 'more timing')}: see index.html")
     return lines

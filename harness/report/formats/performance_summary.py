@@ -1,4 +1,4 @@
-"""The part of summary.json that says how fast the candidates are."""
+"""The key `performance` of summary.json: ratios, steps, baseline."""
 
 from __future__ import annotations
 
@@ -12,26 +12,20 @@ from attnproof.harness.model.timing import (
     StepComparison,
     Untimed,
 )
-from attnproof.harness.report.shared.ratios import (
-    Gathered,
-    by_operation,
-    drift,
-    overall,
-    pairs,
-    worse,
-)
+from attnproof.harness.report.shared.baseline import worse
+from attnproof.harness.report.shared.ratios import Gathered, by_operation, drift, overall, pairs
 
 
 class SummarySpeed(msgspec.Struct, kw_only=True):
-    """One candidate against a peer, over all workloads of an operation or of all operations."""
+    """One candidate against a peer, over all workloads of one or of all operations."""
 
     operation: str
-    """"" for all of them."""
+    """Name, "" for all operations."""
     candidate: str
     peer: str
     clock: Clock
     geometric_mean: float
-    """Of the ratios, peer's time over the candidate's: above 1 the candidate is faster."""
+    """Mean of the ratios, peer's time divided by the candidate's: above 1 is faster."""
     worst: float
     worst_operation: str
     worst_workload: str
@@ -41,27 +35,27 @@ class SummarySpeed(msgspec.Struct, kw_only=True):
 
 
 class SummaryBaseline(msgspec.Struct, kw_only=True):
-    """What became of the comparison with a baseline; only "compared" compared times."""
+    """The comparison with a baseline; times were compared only in the state "compared"."""
 
     state: BaselineState
     name: str
     created: str
     reason: str
-    """Why nothing was compared, "" otherwise."""
+    """Reason why no time was compared, "" otherwise."""
     compared: int
-    """Timings that both have."""
+    """Number of timings in both runs."""
     worse: list[Regression]
-    """Slower ones and those whose exact counts grew, the largest slowdown first."""
+    """Timings that are slower or whose exact counts grew, the largest slowdown first."""
     lost: list[str]
-    """Timings that only the baseline has."""
+    """Timings in the baseline only."""
     control: float
-    """How many times as long the control takes as it did then."""
+    """Time of the control divided by its time in the baseline."""
     not_confirmed: int
-    """Timings that looked slower, and did not when they were timed again."""
+    """Number of timings that looked slower, but not when timed again."""
 
 
 class SummaryPerformance(msgspec.Struct, kw_only=True):
-    """What was timed; every sample is in bench.json."""
+    """The timings in short; every sample is in bench.json."""
 
     timings: int
     seconds: float
@@ -69,7 +63,7 @@ class SummaryPerformance(msgspec.Struct, kw_only=True):
     minimum_effect: float
     clock_resolution_ns: float
     control_change: float | None
-    """Of the machine from the beginning of the run to its end, null if it was not watched."""
+    """Change of the control over the run as a share of its median, null for too few samples."""
     overall: list[SummarySpeed]
     operations: list[SummarySpeed]
     steps: list[StepComparison]
@@ -78,7 +72,7 @@ class SummaryPerformance(msgspec.Struct, kw_only=True):
 
 
 def summarize_performance(bench: Bench | None) -> SummaryPerformance | None:
-    """The numbers that a program asks for first, None where nothing was timed."""
+    """Return the key `performance`, None if nothing was timed."""
     if bench is None:
         return None
     seen = drift(bench.control_ns)

@@ -1,6 +1,6 @@
 """The JSON Schema of summary.json.
 
-`python -m attnproof.harness.report.formats.schema` writes it.
+`python -m attnproof.harness.report.formats.schema` writes it to `SCHEMA_PATH`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SCHEMA_PATH = Path(__file__).with_name("summary.schema.json")
 
 
 def schema_bytes() -> bytes:
-    """The JSON Schema of summary.json, as committed."""
+    """Return the JSON Schema of summary.json."""
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **msgspec.json.schema(Summary),

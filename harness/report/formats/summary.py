@@ -1,4 +1,4 @@
-"""summary.json: the run for machines, described by the committed summary.schema.json."""
+"""summary.json: the run for programs; summary.schema.json describes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SummaryOperation(msgspec.Struct, kw_only=True):
     cases: int
     checks: int
     reason: str
-    """Why the verdict is UNVERIFIED or NOT OFFERED, "" otherwise."""
+    """Reason of the verdict UNVERIFIED or NOT OFFERED, "" otherwise."""
 
 
 class SummaryFinding(msgspec.Struct, kw_only=True):
@@ -56,7 +56,7 @@ class SummaryFinding(msgspec.Struct, kw_only=True):
     requests: int
     tokens: int
     steps: int
-    """Of a sequence, 0 for any other operation."""
+    """Number of steps of a sequence, 0 for other operations."""
     failed_cases: int
     expected: str
     got: str
@@ -73,25 +73,25 @@ class SummaryDeviation(msgspec.Struct, kw_only=True):
     operation: str
     candidate: str
     version: str
-    """Of the candidate's package, "" if it is not known."""
+    """Version of the candidate's package, "" if unknown."""
     stale: bool
-    """Whether it should have shown and did not; then there is no case."""
+    """True if a complete run had no case that shows it."""
     cases: int
     oracles: tuple[str, ...]
     fields: tuple[str, ...]
     message: str
     case_path: str
-    """Of the smallest case that shows it, relative to the folder of summary.json."""
+    """Smallest case that shows it, relative to the folder of summary.json; "" if stale."""
     command: str
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """What one invocation of `attnproof verify` found out."""
+    """The result of one invocation of `attnproof verify` or `attnproof bench`."""
 
     schema: Literal["attnproof.summary/1"]
     verdict: RunVerdict
     reason: str
-    """Why the run is INCOMPLETE, "" otherwise."""
+    """Reason of the verdict INCOMPLETE or SLOWER, "" otherwise."""
     seed: int
     started: str
     """ISO 8601, UTC."""
@@ -104,13 +104,13 @@ class Summary(msgspec.Struct, kw_only=True):
     findings: list[SummaryFinding]
     deviations: list[SummaryDeviation]
     notes: list[str]
-    """What this run did not look at, and why."""
+    """Parts that the run left out, with reasons."""
     performance: SummaryPerformance | None
     """Null if nothing was timed."""
 
 
 def summarize(run: Run) -> Summary:
-    """The part of a run that summary.json holds."""
+    """Return the part of a run that summary.json holds."""
     return Summary(
         schema="attnproof.summary/1",
         verdict=run.verdict,
@@ -131,13 +131,13 @@ def summarize(run: Run) -> Summary:
 
 
 def summary_bytes(run: Run) -> bytes:
-    """summary.json, indented, ending in a line feed."""
+    """Return summary.json, indented, ending in a line feed."""
     tree = clean_tree(msgspec.to_builtins(summarize(run), enc_hook=str))
     return msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n"
 
 
 def write_summary(run: Run, path: Path) -> None:
-    """Write summary.json to `path`, replacing it in one step."""
+    """Write summary.json to `path` in one step."""
     replace_file(path, summary_bytes(run))
 
 

@@ -1,4 +1,4 @@
-"""The appendix: environment, settings and the words of the report."""
+"""The appendix: environment, settings and glossary of the report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attnproof.harness.report.shared.wording import clean_tree, shorten
 
 
 class Entry(NamedTuple):
-    """A name and what there is to say about it."""
+    """A name and its text."""
 
     name: str
     text: str
@@ -20,13 +20,13 @@ class Entry(NamedTuple):
 GLOSSARY = (
     Entry(
         "operation",
-        "One utility of the specification: its inputs, its reference function, what must hold, "
-        "which elements of its outputs have a meaning, and what it may cost.",
+        "One utility of the specification: its inputs, its reference function, its invariants, the "
+        "outputs' elements that have a meaning, and the costs that it may have.",
     ),
     Entry(
         "candidate",
-        "Something that claims to implement operations: a module that offers functions or classes "
-        "under the specified names. What it lacks is not offered.",
+        "An implementation of operations: a module with functions or classes under the specified "
+        "names. A missing name is not offered.",
     ),
     Entry(
         "case",
@@ -35,8 +35,8 @@ GLOSSARY = (
     ),
     Entry(
         "sequence",
-        "A case of many steps through the same persistent objects. After each step everything "
-        "that a program can see of them is compared.",
+        "A case of many steps on the same persistent objects. After each step their visible state "
+        "is compared.",
     ),
     Entry("oracle", "A rule that judges a candidate on a case."),
     Entry("check", "One oracle judging one candidate on one case."),
@@ -45,33 +45,41 @@ GLOSSARY = (
         "One root cause: the shrunk case, the first wrong field, and a diagnosis in words.",
     ),
     Entry("run", "All verdicts of one invocation, with environment and seed."),
-    Entry("verified", "Every oracle that applies has checked the operation and none objected."),
-    Entry("failed", "At least one oracle objected, or the candidate crashed or hung."),
+    Entry(
+        "verified", "Every oracle that applies has checked the operation, and every check passed."
+    ),
+    Entry("failed", "At least one check failed, or the candidate crashed or hung."),
     Entry(
         "unverified",
-        "Offered, but no verdict could be reached. The run is then incomplete, never a pass.",
+        "Offered, but without a verdict. The run is then incomplete, never a pass.",
     ),
     Entry("not offered", "The candidate has no function or class of that name."),
     Entry("workload", "A case that is timed, in the same form for every candidate."),
     Entry("peer", "The candidate that the others are timed against, in turn in one process."),
     Entry(
         "noise floor",
-        "The smallest difference that this run can tell from none: what a function timed against "
-        "itself showed.",
+        "The smallest difference that this run can measure, taken from functions timed against "
+        "themselves.",
     ),
-    Entry("control", "A fixed piece of work, timed all through a run: what the machine is doing."),
+    Entry(
+        "control", "A fixed piece of work, timed throughout a run to measure the machine's speed."
+    ),
     Entry(
         "baseline",
-        "The timings of an earlier run with its machine; slower than it allows is the verdict "
-        "SLOWER, and a comparison that could not be made leaves the run incomplete.",
+        "The timings of an earlier run on its machine. A slower timing is the verdict SLOWER; a "
+        "comparison that is not possible leaves the run incomplete.",
     ),
-    Entry("query token", "A token that is computed in this step."),
-    Entry("computed token", "A token that already lies in the cache: c = s - q of them."),
-    Entry("block", "A run of block_size places in the KV cache; a block table lists a row's."),
-    Entry("slot", "A token's place in the cache: block id times block size plus offset; -1: none."),
+    Entry("query token", "A token that is computed in this engine step."),
+    Entry("computed token", "A token that is already in the cache; there are c = s - q of them."),
+    Entry(
+        "block", "block_size places of the KV cache; a block table lists the blocks of each row."
+    ),
+    Entry(
+        "slot", "A token's place in the cache: block id times block size plus offset; -1 for none."
+    ),
     Entry(
         "stale",
-        "Left over from earlier batches: columns behind a row's blocks, entries behind the "
+        "Left over from earlier batches: columns after a row's blocks, entries after the "
         "tokens. No result may depend on it.",
     ),
     Entry(
@@ -97,7 +105,7 @@ _ENVIRONMENT = {
 
 
 def environment_rows(run: Run) -> tuple[Entry, ...]:
-    """Where the run took place, and when."""
+    """Return the start time, the machine and the versions of the run."""
     environment = run.environment
     known = [
         Entry(label, _or_none(getattr(environment, name))) for name, label in _ENVIRONMENT.items()
@@ -111,7 +119,7 @@ def environment_rows(run: Run) -> tuple[Entry, ...]:
 
 
 def settings_rows(run: Run) -> tuple[Entry, ...]:
-    """What the run was told to do, as resolved."""
+    """Return the seed and the resolved settings of the run."""
     plain = clean_tree(msgspec.to_builtins(run.settings, enc_hook=str))
     rows = [Entry(name, shorten(_value(value), 500)) for name, value in plain.items()]
     return (Entry("seed", str(run.seed)), *(row for row in rows if row.name != "seed"))
@@ -122,5 +130,5 @@ def _or_none(value: object) -> str:
 
 
 def _value(value: object) -> str:
-    """A setting as a person writes it: strings bare, the rest as JSON."""
+    """Return a string as it is, any other setting as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

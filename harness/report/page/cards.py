@@ -1,4 +1,4 @@
-"""Failure cards: what the page shows of each finding, within a budget of bytes."""
+"""Failure cards: the parts of each finding on the page, within a budget of bytes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from attnproof.harness.report.shared.wording import many, middle_out, shared_mis
 BUDGET = 3_000_000
 """Bytes of all pictures, literals and logs: the page stays under 5 MB."""
 KNOWN_BUDGET = 1_000_000
-"""The same for known deviations, which no finding has to make room for."""
+"""The same for known deviations, apart from the budget of the findings."""
 _FIELDS = 4
-"""Wrong fields drawn on a card."""
+"""Most wrong fields drawn on a card."""
 _LITERAL = 20_000
 _LOG = 8_000
 _SENTENCE = 1_200
 _SHORT_LITERAL = 16
-"""Lines of a literal that is shown unfolded."""
+"""Lines from which a literal is folded."""
 
 
 class Card(NamedTuple):
-    """One finding as the page shows it; empty strings and tuples are left out."""
+    """One finding on the page; empty strings and tuples are left out."""
 
     label: str
-    """Such as "F1"; in lower case the prefix of its ids."""
+    """Such as "F1"; in lower case the prefix of the card's ids."""
     finding: Finding
     message: str
     expected: str
@@ -40,73 +40,73 @@ class Card(NamedTuple):
     source: str
     fields: tuple[FieldPicture, ...]
     more_fields: tuple[str, ...]
-    """Wrong fields that are not drawn."""
+    """Names of the wrong fields that are not drawn."""
     equal_fields: tuple[str, ...]
     shared: str
-    """That the reference has the same mistake, "" if it has not."""
+    """Sentence if the reference has the same mistake, "" otherwise."""
     sequence: SequenceCard | None
-    """The steps, which hold the wrong fields; None for one call."""
+    """The steps with their wrong fields; None for a single call."""
     after: str
-    """Such as "after step 3", "" for one call."""
+    """Such as "after step 3", "" for a single call."""
     batch: str
     facts: str
     params: tuple[tuple[str, str], ...]
     literal: str
     literal_open: bool
     example: str
-    """"" for a sequence: its steps come from a state machine, which takes no example."""
+    """The `@example` line; "" for a sequence, as state machines take no examples."""
     snippet: str
-    """Of a sequence: the program that shows what went wrong."""
+    """Program that shows the mistake of a sequence, "" for a single call."""
     log: str
     left_out: tuple[str, ...]
-    """What would make the page too big."""
+    """Names of the parts left out to keep the page small."""
 
 
 class _Budget:
-    """Gives bytes away until none are left; remembers what a card had to go without."""
+    """Bytes left for all cards, and the parts that the current card leaves out."""
 
     def __init__(self, left: int) -> None:
         self.left = left
         self.left_out: list[str] = []
 
-    def take(self, size: int, what: str) -> bool:
-        """Whether `size` bytes still fit; if so they are spent."""
+    def take(self, size: int, name: str) -> bool:
+        """True if `size` bytes still fit; they are then taken from the budget."""
         if size > self.left:
-            self.left_out.append(what)
+            self.left_out.append(name)
             return False
         self.left -= size
         return True
 
-    def keep(self, text: str, what: str, limit: int = _LITERAL) -> str:
-        """The text, "" if it is too long or nothing is left for it."""
+    def keep(self, text: str, name: str, limit: int = _LITERAL) -> str:
+        """Return the text, or "" if it is too long for the limit or the budget."""
         if len(text) > limit:
-            self.left_out.append(what)
+            self.left_out.append(name)
             return ""
-        return text if self.take(len(text), what) else ""
+        return text if self.take(len(text), name) else ""
 
 
 def build_cards(findings: list[Finding], budget: int = BUDGET) -> list[Card]:
-    """One card a finding, in order; the first ones get the pictures when not all fit."""
-    purse = _Budget(budget)
-    return [_card(f"F{number}", finding, purse) for number, finding in enumerate(findings, 1)]
+    """Return one card per finding, in order; the first ones have pictures if not all fit."""
+    room = _Budget(budget)
+    return [_card(f"F{number}", finding, room) for number, finding in enumerate(findings, 1)]
 
 
 def build_known_cards(
     numbered: list[tuple[int, Finding]], budget: int = KNOWN_BUDGET
 ) -> list[Card]:
-    """The cards of known deviations, which have their own numbers."""
-    purse = _Budget(budget)
-    return [_card(f"K{number}", finding, purse) for number, finding in numbered]
+    """Return the cards of known deviations, which have their own numbers."""
+    room = _Budget(budget)
+    return [_card(f"K{number}", finding, room) for number, finding in numbered]
 
 
-def _card(label: str, finding: Finding, purse: _Budget) -> Card:
-    purse.left_out = []
+def _card(label: str, finding: Finding, room: _Budget) -> Card:
+    room.left_out = []
     prefix = label.lower()
-    sequence = _sequence(finding, prefix, purse)
+    sequence = _sequence(finding, prefix, room)
     wrong = [difference for difference in finding.outputs if not difference.equal]
     alone = not step_count(finding)
-    fields, batch = _pictures(finding, wrong, prefix, purse) if alone else ((), "")
-    literal = purse.keep(case_literal(finding.case), "literal of the input")
+    fields, batch = _pictures(finding, wrong, prefix, room) if alone else ((), "")
+    literal = room.keep(case_literal(finding.case), "literal of the input")
     failing = next((step.number for step in sequence.steps if step.failing), 0) if sequence else 0
     return Card(
         label=label,
@@ -127,39 +127,39 @@ def _card(label: str, finding: Finding, purse: _Budget) -> Card:
         params=_params(finding),
         literal=literal,
         literal_open=literal.count("\n") < _SHORT_LITERAL and not finding.snippet,
-        example=purse.keep(example_line(finding.case), "@example") if literal and alone else "",
-        snippet=purse.keep(finding.snippet, "program"),
-        log=purse.keep(middle_out(finding.log, _LOG), "log"),
-        left_out=tuple(purse.left_out),
+        example=room.keep(example_line(finding.case), "@example") if literal and alone else "",
+        snippet=room.keep(finding.snippet, "program"),
+        log=room.keep(middle_out(finding.log, _LOG), "log"),
+        left_out=tuple(room.left_out),
     )
 
 
-def _sequence(finding: Finding, prefix: str, purse: _Budget) -> SequenceCard | None:
-    """The steps, without pictures if these are too much, None if all is too much."""
+def _sequence(finding: Finding, prefix: str, room: _Budget) -> SequenceCard | None:
+    """Return the steps, without pictures if these do not fit, None if no step fits."""
     sequence = build_sequence(finding, prefix)
-    if sequence is None or purse.take(sequence.size, "pictures"):
+    if sequence is None or room.take(sequence.size, "pictures"):
         return sequence
     plain = sequence.without_pictures()
-    return plain if purse.take(plain.size, "steps") else None
+    return plain if room.take(plain.size, "steps") else None
 
 
 def _pictures(
-    finding: Finding, wrong: list[Difference], prefix: str, purse: _Budget
+    finding: Finding, wrong: list[Difference], prefix: str, room: _Budget
 ) -> tuple[tuple[FieldPicture, ...], str]:
-    """The wrong fields and the batch, drawn."""
+    """Return the pictures of the wrong fields and of the batch."""
     fields = tuple(field_picture(d, f"{prefix}-{i}") for i, d in enumerate(wrong[:_FIELDS]))
     batch = _batch(finding, wrong, prefix)
-    if purse.take(len(batch) + sum(len(field.svg) for field in fields), "pictures"):
+    if room.take(len(batch) + sum(len(field.svg) for field in fields), "pictures"):
         return fields, batch
     return tuple(field._replace(svg="") for field in fields), ""
 
 
 def size_sentence(finding: Finding) -> str:
-    """The input's size before and after shrinking."""
+    """Return the input's size before and after shrinking, in words."""
     steps = step_count(finding)
     if steps:
         after, before = many(steps, "step"), many(finding.steps_before, "step")
-        # "3 steps, shrunk from 22": the word once.
+        # "3 steps, shrunk from 22", without a second "steps".
         return _shrunk(after, before, before.split()[0])
     if finding.case.batch is None:
         return "no batch"
@@ -168,10 +168,10 @@ def size_sentence(finding: Finding) -> str:
     return _shrunk(after, before, before)
 
 
-def _shrunk(after: str, before: str, told: str) -> str:
+def _shrunk(after: str, before: str, before_text: str) -> str:
     if after == before:
         return f"{after}; it was found at this size"
-    return f"{after}, shrunk from {told}"
+    return f"{after}, shrunk from {before_text}"
 
 
 def _source(finding: Finding) -> str:
@@ -186,7 +186,7 @@ def _batch(finding: Finding, wrong: list[Difference], prefix: str) -> str:
 
 
 def _params(finding: Finding) -> tuple[tuple[str, str], ...]:
-    """The case's other arguments, and what was spoilt."""
+    """Return the case's other arguments, and its fault."""
     pairs: list[tuple[str, Any]] = [
         (name, value) for name, value in finding.case.params.items() if name != "steps"
     ]

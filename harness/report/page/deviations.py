@@ -1,4 +1,4 @@
-"""Known deviations: what every form of the report says of them, and their cards."""
+"""Cards of known deviations."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class DeviationCard(NamedTuple):
     anchor: str
     deviation: DeviationResult
     age: str
-    """Such as "known since 2025-10-01, 93 days", "" if nobody wrote down since when."""
+    """Such as "known since 2025-10-01, 93 days", "" without a date."""
     card: Card | None
-    """Its smallest case, drawn as a failure is; None if it is stale."""
+    """The smallest case, drawn like a failure; None for a stale deviation."""
 
 
 def build_deviations(run: Run) -> list[DeviationCard]:
-    """One card a known deviation, in the order of the run."""
+    """Return one card per known deviation, in the order of the run."""
     shown = [
         (number, deviation.shown)
         for number, deviation in enumerate(run.deviations, 1)
@@ -39,31 +39,15 @@ def build_deviations(run: Run) -> list[DeviationCard]:
     ]
 
 
-def deviations_title(deviations: list[DeviationResult]) -> str:
-    """How many there are, such as "3 known deviations, 1 of them stale"."""
-    stale = sum(deviation.stale for deviation in deviations)
-    title = many(len(deviations), "known deviation")
-    return f"{title}, {stale:,} of them stale" if stale else title
-
-
-def deviation_line(deviation: DeviationResult) -> str:
-    """All about one of them on a line, for a terminal or a log."""
-    about = f"{deviation.operation} [{deviation.candidate}] {deviation.id}: {deviation.title}"
-    if deviation.stale:
-        version = deviation.version or "this version"
-        return f"STALE  {about}; no case shows it in {version}: correct its versions, or drop it"
-    return f"KNOWN  {about}; {many(deviation.cases, 'case')}; {deviation.command}"
-
-
 def _anchor(deviation: DeviationResult) -> str:
-    """Its place on the page: the same from run to run, as that of a finding."""
+    """Return the address on the page, which is the same in every run."""
     if deviation.shown is not None:
         return f"/finding/{deviation.shown.id}"
     return f"/stale/{deviation.id}/{deviation.candidate}/{deviation.operation}"
 
 
 def _age(deviation: DeviationResult, started: str) -> str:
-    """How long it is known at the run's start."""
+    """Return the date since which the deviation is known, and the days until the run."""
     if not deviation.since:
         return ""
     since = datetime.date.fromisoformat(deviation.since)

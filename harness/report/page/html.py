@@ -1,4 +1,4 @@
-"""index.html: one file with its style and script inside, and nothing fetched from anywhere."""
+"""index.html: one file with its style and script; it fetches nothing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from attnproof.harness.model.run import Run
 from attnproof.harness.report.charts.growth import READING as GROWTH_READING
 from attnproof.harness.report.page.appendix import GLOSSARY, environment_rows, settings_rows
 from attnproof.harness.report.page.cards import build_cards
-from attnproof.harness.report.page.deviations import build_deviations, deviations_title
+from attnproof.harness.report.page.deviations import build_deviations
 from attnproof.harness.report.page.matrix import build_matrix, skips
 from attnproof.harness.report.performance.section import build_performance
+from attnproof.harness.report.shared.deviations import deviations_title
+from attnproof.harness.report.shared.literal import IMPORTS
 from attnproof.harness.report.shared.wording import (
     STATE_WORDS,
     capital,
@@ -34,9 +36,9 @@ _SCRIPTS = ("page.js",)
 
 
 def render_html(run: Run, oracles: Mapping[str, str]) -> str:
-    """The report of `run`; `oracles` maps each oracle's name to its contract in a sentence.
+    """Return the report of `run`; `oracles` maps an oracle's name to its contract in a sentence.
 
-    The same run gives the same text: nothing here reads a clock or draws a number.
+    The same run gives the same text: no clock or random number is read.
     """
     style, script = _joined(_STYLES), _joined(_SCRIPTS)
     matrix = build_matrix(run, oracles)
@@ -62,6 +64,7 @@ def render_html(run: Run, oracles: Mapping[str, str]) -> str:
             environment=environment_rows(run),
             settings=settings_rows(run),
             glossary=GLOSSARY,
+            case_imports=IMPORTS,
         )
     )
 
@@ -83,7 +86,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Strings from candidates may hold terminal colours and control codes."""
+    """Remove terminal colours and control codes, which strings of candidates may hold."""
     return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -92,7 +95,7 @@ def _joined(names: tuple[str, ...]) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """A content security policy that lets exactly our style and our script run."""
+    """Return a content security policy that allows only this page's style and script."""
     return (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"

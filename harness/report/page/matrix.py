@@ -1,4 +1,4 @@
-"""The matrix: operations and candidates against oracles, every state summed."""
+"""The matrix: operations and candidates against oracles, with the sum of each state."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from attnproof.harness.model.run import DeviationResult, Finding, OperationResult, Run
-from attnproof.harness.report.shared.wording import GLYPHS, STATES, many
+from attnproof.harness.report.shared.wording import GLYPHS, NO_REASON, STATES, many
 
 Key = tuple[str, str, str]
 """Operation, candidate, device."""
-
-
 _JUDGED = ("PASS", "FAIL", "DEVIATES")
 
 
@@ -23,12 +21,13 @@ class Link(NamedTuple):
 
 
 _KNOWN = "known "
+"""Prefix of the oracle in a link to a known deviation."""
 Links = dict[tuple[Key, str], tuple[Link, ...]]
 """Links to the cards by operation, candidate, device and oracle."""
 
 
 class MatrixCell(NamedTuple):
-    """What one oracle says of one operation and candidate."""
+    """The result of one oracle on one operation and candidate."""
 
     state: str
     glyph: str
@@ -38,7 +37,7 @@ class MatrixCell(NamedTuple):
 
 
 class MatrixRow(NamedTuple):
-    """One candidate of an operation; `cells` is empty where it was not judged at all."""
+    """One candidate of an operation; `cells` is empty if no oracle judged it."""
 
     candidate: str
     device: str
@@ -58,7 +57,7 @@ class MatrixGroup(NamedTuple):
 
 
 class Total(NamedTuple):
-    """How often a state occurs, over all pairs and for each oracle."""
+    """The number of occurrences of a state, over all pairs and for each oracle."""
 
     state: str
     glyph: str
@@ -75,9 +74,9 @@ class Matrix(NamedTuple):
 
 
 def build_matrix(run: Run, known: Iterable[str]) -> Matrix:
-    """The table of `run`; oracles in the order of `known`, those it lacks behind them."""
+    """Return the table of `run`: first the oracles in the order of `known`, then the others."""
     oracles = _oracle_names(run, known)
-    links = finding_links(run.findings) | deviation_links(run.deviations)
+    links = _finding_links(run.findings) | _deviation_links(run.deviations)
     groups: dict[str, list[OperationResult]] = {}
     for result in run.operations:
         groups.setdefault(result.name, []).append(result)
@@ -91,8 +90,8 @@ def build_matrix(run: Run, known: Iterable[str]) -> Matrix:
     )
 
 
-def finding_links(findings: list[Finding]) -> Links:
-    """Links to the cards by operation, candidate, device and oracle."""
+def _finding_links(findings: list[Finding]) -> Links:
+    """Return links to the cards by operation, candidate, device and oracle."""
     links: Links = {}
     for number, finding in enumerate(findings, 1):
         key = ((finding.operation, finding.candidate, finding.device), finding.oracle)
@@ -101,8 +100,8 @@ def finding_links(findings: list[Finding]) -> Links:
     return links
 
 
-def deviation_links(deviations: list[DeviationResult]) -> Links:
-    """Links to the cards of known deviations: their key has "known " before the oracle."""
+def _deviation_links(deviations: list[DeviationResult]) -> Links:
+    """Return links to the cards of known deviations, with `_KNOWN` before the oracle."""
     links: Links = {}
     for number, deviation in enumerate(deviations, 1):
         if deviation.shown is None:
@@ -131,13 +130,13 @@ def _row(result: OperationResult, oracles: tuple[str, ...], links: Links) -> Mat
         verdict=result.verdict,
         glyph=GLYPHS[result.verdict],
         cases=result.cases,
-        reason=result.reason or ("" if result.verdict in _JUDGED else "no reason given"),
+        reason=result.reason or ("" if result.verdict in _JUDGED else NO_REASON),
         cells=cells if judged or result.verdict in _JUDGED else (),
     )
 
 
 def _cell(result: OperationResult, oracle: str, links: Links) -> MatrixCell:
-    """A failure if there is one, else what is known, else a pass, else why it did not check."""
+    """Return a failure if there is one, else known deviations, a pass, or a missing check."""
     pair = (result.name, result.candidate, result.device)
     found, known = links.get((pair, oracle), ()), links.get((pair, f"{_KNOWN}{oracle}"), ())
     count = result.oracles.get(oracle)
@@ -175,17 +174,17 @@ def _total(
 
 
 class Skip(NamedTuple):
-    """One reason for which something has no verdict, and what it concerns."""
+    """A reason for missing verdicts, and the entries that it concerns."""
 
     state: str
     glyph: str
     reason: str
-    what: tuple[str, ...]
+    entries: tuple[str, ...]
     size: str
 
 
 def skips(matrix: Matrix) -> tuple[Skip, ...]:
-    """Everything without a verdict, grouped by state and reason."""
+    """Return every entry without a verdict, grouped by state and reason."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for group in matrix.groups:
         for row in group.rows:

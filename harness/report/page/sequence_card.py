@@ -1,4 +1,4 @@
-"""The steps of a sequence on a failure card: what each changed, and where both sides part."""
+"""The steps of a sequence on a failure card: changed fields, and the first difference."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from attnproof.harness.report.pictures.state import state_picture
 from attnproof.harness.report.shared.wording import many, shorten
 
 _PICTURES = 250_000
-"""Bytes of all pictures of one sequence; those nearest to the first difference come first."""
+"""Bytes of all pictures of one sequence; the last steps, nearest to the failure, come first."""
 _LABEL = 200
 _CODE = 600
 _NAMES = 24
 _FRAME = 250
-"""Bytes of a step's tags."""
+"""Approximate bytes of a step's tags."""
 
 
 class StepCard(NamedTuple):
-    """One step as the page shows it."""
+    """One step on the page."""
 
     number: int
     label: str
@@ -31,30 +31,30 @@ class StepCard(NamedTuple):
     remarks: tuple[str, ...]
     fields: tuple[FieldPicture, ...]
     more_fields: tuple[str, ...]
-    """Wrong fields that are not drawn."""
+    """Names of the wrong fields that are not drawn."""
     state: str
-    """Picture of what it changed."""
+    """Picture of the fields that the step changed."""
     more: tuple[str, ...]
-    """Changed fields that are not drawn."""
+    """Names of the changed fields that are not drawn."""
     equal: tuple[str, ...]
 
 
 class SequenceCard(NamedTuple):
-    """The steps that are drawn, and what is said of the rest."""
+    """The steps that are drawn, and the sentences on those that are not."""
 
     steps: tuple[StepCard, ...]
     above: str
     below: str
     pictured: bool
-    """Whether any state is drawn."""
+    """True if any state is drawn."""
 
     @property
     def size(self) -> int:
-        """About as many bytes as the page spends on it."""
+        """Approximate bytes on the page."""
         return sum(map(_size, self.steps))
 
     def without_pictures(self) -> SequenceCard:
-        """Steps in words only."""
+        """Return the steps in words only."""
         return self._replace(
             steps=tuple(
                 step._replace(
@@ -67,7 +67,7 @@ class SequenceCard(NamedTuple):
 
 
 def build_sequence(finding: Finding, prefix: str) -> SequenceCard | None:
-    """The steps of a finding, None if it has none."""
+    """Return the steps of a finding, None if it has none."""
     steps = finding_steps(finding)
     if not steps:
         return None
@@ -107,7 +107,7 @@ def _size(step: StepCard) -> int:
 
 
 def _few(names: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """The names, beyond two dozen only how many more."""
+    """Return the first two dozen names, and the number of the others."""
     if len(names) <= _NAMES:
         return tuple(names)
     return (*names[:_NAMES], many(len(names) - _NAMES, "more field"))

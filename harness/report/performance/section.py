@@ -1,38 +1,41 @@
-"""The performance section: what of a run's benchmark is shown, and in which order."""
+"""The performance section: the parts of a run's benchmark that the page shows, in order."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from attnproof.harness.model.run import Run
-from attnproof.harness.model.timing import BaselineState, Bench, Regression
+from attnproof.harness.model.timing import BaselineResult, BaselineState, Bench, Regression
 from attnproof.harness.report.charts.figure import Chart, Table
 from attnproof.harness.report.charts.history import history
 from attnproof.harness.report.charts.ratios import forest, pair_text, profile
 from attnproof.harness.report.charts.samples import control_chart, strips
-from attnproof.harness.report.charts.steps import comparison_text, parts_text, step_charts
+from attnproof.harness.report.charts.steps import step_charts
 from attnproof.harness.report.performance.timing_tables import Parts, conditions, operation_parts
-from attnproof.harness.report.shared.quantities import SPEED_GLYPHS, between, percent, ratio_text
-from attnproof.harness.report.shared.ratios import (
+from attnproof.harness.report.shared.baseline import (
     control_text,
-    counts_text,
-    drift,
     is_worse,
     not_confirmed_text,
-    overall,
-    pairs,
+    uncompared_reason,
     worse,
 )
-from attnproof.harness.report.shared.wording import GLYPHS, many
+from attnproof.harness.report.shared.quantities import SPEED_GLYPHS, between, percent, ratio_text
+from attnproof.harness.report.shared.ratios import counts_text, drift, overall, pairs
+from attnproof.harness.report.shared.timings import (
+    left_out_of_steps,
+    step_comparison_text,
+    step_operations,
+)
+from attnproof.harness.report.shared.wording import GLYPHS, NO_REASON, listed, many
 
 _ROOM = 285_000
-"""Bytes of the page for all operations, half of it beside failures; the rest is in bench.json."""
+"""Bytes of the page for all operations, half of them if the run has findings."""
 _LISTED = 60
-"""Rows of a list that may be long; the rest is counted."""
+"""Rows shown of a long list; the rest is counted."""
 
 
 class Headline(NamedTuple):
-    """One pair of candidates in a line."""
+    """The result of one pair of candidates in a line."""
 
     pair: str
     ratio: str
@@ -40,10 +43,10 @@ class Headline(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What became of the comparison with a baseline."""
+    """The comparison with a baseline."""
 
     state: str
-    """"good", "bad", "open" or "none": how it is coloured."""
+    """Colour: "good", "bad", "open" or "none"."""
     glyph: str
     title: str
     sentence: str
@@ -54,15 +57,15 @@ class Baseline(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why something has no speed, and what it concerns."""
+    """A reason for a missing time, and the entries that it concerns."""
 
     reason: str
-    what: tuple[str, ...]
+    entries: tuple[str, ...]
     size: str
 
 
 class Performance(NamedTuple):
-    """Everything that the section shows."""
+    """The parts of the section."""
 
     headlines: tuple[Headline, ...]
     trust: str
@@ -82,7 +85,7 @@ class Performance(NamedTuple):
 
 
 def build_performance(run: Run) -> Performance | None:
-    """The section's content, None where nothing was timed."""
+    """Return the section's parts, None if nothing was timed."""
     bench = run.bench
     if bench is None:
         return None
@@ -96,8 +99,11 @@ def build_performance(run: Run) -> Performance | None:
         ),
         profile=profile(bench, "profile") if bench.comparisons else None,
         parts=operation_parts(bench, "operation", _ROOM // 2 if run.findings else _ROOM),
-        step_sentences=tuple(f"{comparison_text(c)}." for c in bench.step_comparisons),
-        step_parts=tuple(parts_text(bench)),
+        step_sentences=tuple(f"{step_comparison_text(c)}." for c in bench.step_comparisons),
+        step_parts=(
+            *(f"A step is {listed(names)}." for names in step_operations(bench)),
+            *(f"Not part: {name} ({why})." for name, why in left_out_of_steps(bench)),
+        ),
         steps=tuple(step_charts(bench, "trace")),
         strips=tuple(strips(bench, "strip")),
         history=history(run, "history"),
@@ -109,16 +115,16 @@ def build_performance(run: Run) -> Performance | None:
 
 
 def build_baseline(bench: Bench) -> Baseline:
-    """What the baseline says, in words; nothing compared is never a pass."""
+    """Return the comparison with the baseline in words; without one it is never a pass."""
     result = bench.baseline
     found = worse(bench)
     faster = [r for r in result.regressions if r.verdict == "faster" and not is_worse(r)]
-    state, glyph, title = _state(bench, len(found))
+    state, glyph, title = _state(result, len(found))
     return Baseline(
         state=state,
         glyph=glyph,
         title=title,
-        sentence=_sentence(bench, len(found), len(faster)),
+        sentence=_sentence(result, len(found), len(faster)),
         worse=_regressions("Worse than the baseline", found, result.state) if found else None,
         better=_regressions("Faster than the baseline", faster[:_LISTED], result.state)
         if faster
@@ -151,36 +157,35 @@ def _trust(bench: Bench) -> str:
     )
 
 
-def _state(bench: Bench, count: int) -> tuple[str, str, str]:
-    result = bench.baseline
+def _state(result: BaselineResult, count: int) -> tuple[str, str, str]:
+    """Return colour, glyph and title for `count` timings that got worse."""
     if result.state == "not asked for":
         return "none", GLYPHS["NOT OFFERED"], "No baseline was asked for"
     if count:
         what = many(count, "timing")
         return "bad", SPEED_GLYPHS["slower"], f"{what} worse than baseline {result.name}"
-    if result.state != "compared" or result.lost or not result.regressions:
+    if uncompared_reason(result) or result.lost:
         return "open", GLYPHS["INCOMPLETE"], f"Incomplete against baseline {result.name}"
     return "good", GLYPHS["PASS"], f"Nothing worse than baseline {result.name}"
 
 
-def _sentence(bench: Bench, count: int, faster: int) -> str:
-    result = bench.baseline
+def _sentence(result: BaselineResult, count: int, faster: int) -> str:
     of = f" of {result.created}" if result.created else ""
     if result.state == "not asked for":
-        return "This run says nothing about slowdowns since an earlier one."
-    if result.state == "compared":
-        if not result.regressions:
-            return f"Baseline {result.name}{of} and this run have no timing in common."
+        return "This run was not compared with an earlier one."
+    reason = uncompared_reason(result)
+    if not reason:
         return (
             f"Of {many(len(result.regressions), 'timing')} that baseline {result.name}{of} and "
             f"this run both have, {count:,} {'is' if count == 1 else 'are'} worse and "
             f"{faster:,} faster{not_confirmed_text(result)}{control_text(result)}."
         )
-    why = result.reason or f"the baseline is {result.state}"
     counts = ""
     if result.regressions:
-        counts = f" Exact counts were compared all the same: {count:,} grew."
-    return f"No time was compared with baseline {result.name}{of}, which is no pass: {why}.{counts}"
+        counts = f" Exact counts were still compared: {count:,} grew."
+    return (
+        f"No time was compared with baseline {result.name}{of}, which is no pass: {reason}.{counts}"
+    )
 
 
 def _regressions(caption: str, found: list[Regression], state: BaselineState) -> Table:
@@ -202,7 +207,7 @@ def _regressions(caption: str, found: list[Regression], state: BaselineState) ->
 
 
 def _change(entry: Regression) -> tuple[str, str, str, str]:
-    """Ratio, interval, p-value and verdict."""
+    """Return ratio, interval, p-value and verdict."""
     return (
         ratio_text(entry.ratio),
         between(entry.low, entry.high),
@@ -216,7 +221,7 @@ def _untimed(bench: Bench) -> list[Reason]:
     for entry in bench.untimed:
         where = f", {entry.workload}" if entry.workload else ""
         name = f"{entry.operation} · {entry.candidate}{where}"
-        grouped.setdefault(entry.reason or "no reason was given", []).append(name)
+        grouped.setdefault(entry.reason or NO_REASON, []).append(name)
     return [
         Reason(reason, tuple(what), many(len(what), "entry", "entries"))
         for reason, what in sorted(grouped.items(), key=lambda item: (-len(item[1]), item[0]))
@@ -224,7 +229,7 @@ def _untimed(bench: Bench) -> list[Reason]:
 
 
 def _deviations(run: Run, bench: Bench) -> Table | None:
-    """Known deviations that show on what was timed: the speed of something not quite right."""
+    """Return the known deviations among the timed cases, None for none."""
     titles = {entry.id: entry.title for entry in run.deviations}
     grouped: dict[tuple[str, str, str], int] = {}
     for timing in bench.timings:
@@ -235,5 +240,5 @@ def _deviations(run: Run, bench: Bench) -> Table | None:
         (name, titles.get(name, "see the file of known deviations"), operation, candidate, f"{n:,}")
         for (name, operation, candidate), n in sorted(grouped.items())
     )
-    head = ("Deviation", "What it does", "Operation", "Candidate", "Workloads timed")
-    return Table("Timed although it deviates in a known way", head, rows) if rows else None
+    head = ("Deviation", "Title", "Operation", "Candidate", "Workloads timed")
+    return Table("Timed operations with known deviations", head, rows) if rows else None

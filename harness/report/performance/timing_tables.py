@@ -1,13 +1,13 @@
-"""Per operation, every workload as a row; what a call costs; the conditions of the run."""
+"""Tables per operation: a row per workload, the costs of a call; the conditions of the run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from attnproof.harness.model.timing import Bench, Clock, Comparison, Costs, Interval, Speed, Timing
+from attnproof.harness.model.timing import Bench, Clock, Comparison, Costs, Speed
 from attnproof.harness.report.charts.figure import Chart, Table
-from attnproof.harness.report.charts.growth import growth, interval_of
+from attnproof.harness.report.charts.growth import growth
 from attnproof.harness.report.charts.samples import drift_text
 from attnproof.harness.report.shared.quantities import (
     SPEED_GLYPHS,
@@ -26,10 +26,11 @@ from attnproof.harness.report.shared.ratios import (
     drift,
     pairs,
 )
+from attnproof.harness.report.shared.timings import CLOCKS, TimingRow, timing_rows
 from attnproof.harness.report.shared.wording import clean, many
 
 _CHART, _ROW = 3_400, 225
-"""Bytes that a chart and a row take, about."""
+"""Approximate bytes of a chart and of a row."""
 
 
 class Cell(NamedTuple):
@@ -48,7 +49,7 @@ class Row(NamedTuple):
 
 
 class OperationPart(NamedTuple):
-    """One operation, folded away below its name."""
+    """One operation: its charts, timings and costs, folded below its name."""
 
     name: str
     section: str
@@ -61,17 +62,17 @@ class OperationPart(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """All operations that fit, and those that do not."""
+    """Operations on the page, and the names of those left out for their size."""
 
     shown: tuple[OperationPart, ...]
     left_out: tuple[str, ...]
 
 
 def operation_parts(bench: Bench, prefix: str, room: int) -> Parts:
-    """The operations by the first pair's ratios, the slowest first, as far as `room` bytes go."""
-    timings: dict[str, list[Timing]] = {}
-    for timing in bench.timings:
-        timings.setdefault(timing.operation, []).append(timing)
+    """Return the operations, the slowest against the first pair's peer first, in `room` bytes."""
+    timings: dict[str, list[TimingRow]] = {}
+    for row in timing_rows(bench):
+        timings.setdefault(row.operation, []).append(row)
     gathered: dict[str, list[Gathered]] = {}
     for pair in pairs(bench):
         for entry in by_operation(bench, pair):
@@ -80,7 +81,7 @@ def operation_parts(bench: Bench, prefix: str, room: int) -> Parts:
     left_out = []
     used = 0
     for name in dict.fromkeys([*gathered, *timings]):
-        used += _CHART + _ROW * len({t.workload.name for t in timings.get(name, [])})
+        used += _CHART + _ROW * len({row.workload for row in timings.get(name, [])})
         if used > room:
             left_out.append(name)
             continue
@@ -90,46 +91,47 @@ def operation_parts(bench: Bench, prefix: str, room: int) -> Parts:
 
 
 def conditions(bench: Bench) -> Table:
-    """What the run says about the machine that it was made on."""
+    """Return the noise, the clock and the control of the run."""
     noise = bench.noise
     seen = drift(bench.control_ns)
     declared = f"{noise.declared:,} of {many(noise.comparisons, 'comparison')}"
     rows = [
-        ("Noise floor", f"{percent(noise.floor)}: smaller differences can't be told from noise"),
-        ("Minimum effect", f"{percent(noise.minimum_effect)}: smaller ones get no verdict"),
-        ("The same against itself", f"{declared} called faster or slower before the floor"),
+        ("Noise floor", f"{percent(noise.floor)}: a smaller difference may be noise"),
+        (
+            "Minimum effect",
+            f"{percent(noise.minimum_effect)}: a smaller difference gets no verdict",
+        ),
+        ("Function against itself", f"{declared} called faster or slower before the floor"),
         ("Resolution of the clock", time_text(noise.clock_resolution_ns)),
-        ("Control", drift_text(seen) if seen else "too few samples to tell of drift"),
+        ("Control", drift_text(seen) if seen else "too few samples to compute its drift"),
         ("Timed for", f"{bench.seconds:,.0f} s, {many(len(bench.timings), 'timing')}"),
     ]
-    return Table("What these numbers can tell apart", ("Condition", "In this run"), tuple(rows))
+    return Table("Precision of these numbers", ("Condition", "In this run"), tuple(rows))
 
 
-def _part(name: str, timings: list[Timing], gathered: list[Gathered], key: str) -> OperationPart:
-    candidates = list(dict.fromkeys(timing.candidate for timing in timings))
-    clocks: list[Clock] = ["host"]
-    if any(timing.device for timing in timings):
-        clocks.append("device")
+def _part(name: str, timings: list[TimingRow], gathered: list[Gathered], key: str) -> OperationPart:
+    candidates = list(dict.fromkeys(row.candidate for row in timings))
+    clocks = [clock for clock in CLOCKS if any(row.clock == clock for row in timings)]
     found = [entry.pair for entry in gathered]
     columns = [(candidate, clock) for clock in clocks for candidate in candidates]
-    samples = {interval.samples for t in timings if (interval := interval_of(t, "host"))}
+    samples = {row.interval.samples for row in timings if row.clock == "host"}
     return OperationPart(
         name=name,
-        section=timings[0].section if timings else "",
+        section=timings[0].timing.section if timings else "",
         sentence="; ".join(_sentence(entry, len(gathered) > 1) for entry in gathered),
         charts=tuple(growth(timings, candidates, clock, f"{key}-{clock}") for clock in clocks),
         caption=f"Medians with bootstrap 95 % intervals{_uniform(samples)}; host time"
         + (" and device time." if len(clocks) > 1 else "."),
         head=_head(columns, found, len(clocks) > 1, len(samples) > 1),
-        rows=tuple(_rows(timings, gathered, columns, len(samples) > 1)),
+        rows=tuple(_rows(timings, found, columns, len(samples) > 1)),
         costs=_costs(timings, candidates),
     )
 
 
 def _sentence(entry: Gathered, named: bool) -> str:
-    who = f"against {entry.pair.peer} ({entry.pair.clock}) " if named else ""
+    against = f"against {entry.pair.peer} ({entry.pair.clock}) " if named else ""
     return (
-        f"{who}{ratio_text(entry.geometric_mean)} as fast, at worst "
+        f"{against}{ratio_text(entry.geometric_mean)} as fast, at worst "
         f"{ratio_text(entry.worst.ratio)} ({entry.worst.workload}); {counts_text(entry.counts)}"
     )
 
@@ -147,40 +149,40 @@ def _head(
     single = len(found) == 1
     names = [f"{candidate}{clock(name)}" for candidate, name in columns]
     for pair in found:
-        who = "" if single else f" {pair.candidate} to {pair.peer}{clock(pair.clock)}"
-        names += [f"Times as fast{who}", f"Verdict{who}"]
+        which = "" if single else f" {pair.candidate} to {pair.peer}{clock(pair.clock)}"
+        names += [f"Times as fast{which}", f"Verdict{which}"]
     return ("Workload", *names, *(("n",) if varied else ()))
 
 
 def _rows(
-    timings: list[Timing],
-    gathered: list[Gathered],
+    timings: list[TimingRow],
+    found: Sequence[Pair],
     columns: Sequence[tuple[str, Clock]],
     varied: bool,
 ) -> list[Row]:
-    by_workload: dict[str, dict[str, Timing]] = {}
-    for timing in timings:
-        by_workload.setdefault(timing.workload.name, {})[timing.candidate] = timing
-    ratios = [{c.workload: c for c in entry.comparisons} for entry in gathered]
+    """Return a row per workload: times, then ratio and verdict per pair, then samples if varied."""
+    by_workload: dict[str, dict[tuple[str, Clock], TimingRow]] = {}
+    for row in timings:
+        by_workload.setdefault(row.workload, {})[row.candidate, row.clock] = row
     rows = []
     for workload, mine in by_workload.items():
-        cells = [_time(mine.get(candidate), clock) for candidate, clock in columns]
-        for found in ratios:
-            cells += _verdict(found.get(workload))
+        cells = [_time(mine.get(column)) for column in columns]
+        for pair in found:
+            own = mine.get((pair.candidate, pair.clock))
+            cells += _verdict(own.compared if own else None)
         if varied:
-            counts = sorted({timing.host.samples for timing in mine.values()})
-            cells.append(
-                Cell(" to ".join(f"{count:,}" for count in counts[:: len(counts) - 1 or 1]))
-            )
+            counts = sorted({row.timing.host.samples for row in mine.values()})
+            # The least and the most, or the only count.
+            ends = counts[:: len(counts) - 1 or 1]
+            cells.append(Cell(" to ".join(f"{count:,}" for count in ends)))
         rows.append(Row(workload, tuple(cells)))
     return rows
 
 
-def _time(timing: Timing | None, clock: Clock) -> Cell:
-    interval: Interval | None = interval_of(timing, clock) if timing else None
-    if interval is None:
+def _time(row: TimingRow | None) -> Cell:
+    if row is None:
         return Cell("not timed")
-    return Cell(time_text(interval.median_ns), interval_text(interval))
+    return Cell(time_text(row.interval.median_ns), interval_text(row.interval))
 
 
 def _verdict(comparison: Comparison | None) -> list[Cell]:
@@ -206,23 +208,25 @@ _COSTS: tuple[tuple[str, Callable[[Costs], int | None], Callable[[float], str]],
 )
 
 
-def _costs(timings: list[Timing], candidates: list[str]) -> Table:
-    """Exact counts of one call, least to most; without those that no lane here can see."""
-    seen = [cost for cost in _COSTS if any(cost[1](t.costs) is not None for t in timings)]
+def _costs(timings: list[TimingRow], candidates: list[str]) -> Table:
+    """Return the exact counts of a call per candidate, without counts that no lane here sees."""
+    seen = [
+        cost for cost in _COSTS if any(cost[1](row.timing.costs) is not None for row in timings)
+    ]
     rows = []
     for candidate in candidates:
-        mine = [timing.costs for timing in timings if timing.candidate == candidate]
-        cells = (_range([of(costs) for costs in mine], say) for _, of, say in seen)
+        mine = [row.timing.costs for row in timings if row.candidate == candidate]
+        cells = (_range([of(costs) for costs in mine], text) for _, of, text in seen)
         rows.append((clean(candidate), *cells))
     names = tuple(name for name, _, _ in seen)
     return Table(
-        "What one call costs, least to most over the workloads", ("Candidate", *names), tuple(rows)
+        "Costs of one call, least to most over the workloads", ("Candidate", *names), tuple(rows)
     )
 
 
-def _range(counts: list[int | None], say: Callable[[float], str]) -> str:
+def _range(counts: list[int | None], text: Callable[[float], str]) -> str:
     known = [count for count in counts if count is not None]
     if not known:
         return "n/a"
     low, high = min(known), max(known)
-    return say(low) if low == high else f"{say(low)} to {say(high)}"
+    return text(low) if low == high else f"{text(low)} to {text(high)}"

@@ -1,4 +1,4 @@
-"""The batch of a case as an SVG picture: requests as rows, tokens as cells, blocks as groups."""
+"""The batch of a case as an SVG picture: a row per request, a cell per token, a frame per block."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from attnproof.harness.report.pictures.svg import CHARACTER, Markup, hatched, pi
 from attnproof.harness.report.shared.wording import listed, many
 
 _LEFT = 156
-"""Least width of the row labels."""
+"""Least width of the row labels, in pixels."""
 _LEGEND = 880
-"""Width at which the legend goes on in another line."""
+"""Width above which the legend continues on another line, in pixels."""
 
 
 def batch_picture(
     batch: Batch, prefix: str, focus: Focus | None = None, marks: Marks = NO_MARKS
 ) -> Markup:
-    """The batch as SVG; `prefix` makes its ids unique, `focus` and `marks` are drawn.
+    """Return the batch as SVG; `prefix` makes its ids unique, `focus` and `marks` are drawn.
 
     Computed tokens, query tokens, unused places of a block, stale block-table columns and
     graph padding differ in outline, fill and text, not in colour alone.
@@ -56,11 +56,11 @@ def batch_picture(
 
 
 def describe(view: BatchView) -> str:
-    """The picture in words, row by row."""
+    """Return the picture in words, row by row."""
     rows = [
         f"Request {row.number}: {many(row.computed, 'computed token')}, "
         f"{many(row.query, 'query token')}, blocks {_blocks(row)}"
-        f"{', the first difference lies here' if row.focused else ''}."
+        f"{', with the first difference' if row.focused else ''}."
         for row in view.rows
     ]
     rest = [f"{part.capitalize()}." for part in (view.above, view.below) if part]
@@ -69,7 +69,7 @@ def describe(view: BatchView) -> str:
     if view.padded_tokens:
         rest.append(f"{many(view.padded_tokens, 'padding token')} with slot -1.")
     if view.spare_slots:
-        rest.append(f"{many(view.spare_slots, 'stale slot')} behind them.")
+        rest.append(f"{many(view.spare_slots, 'stale slot')} after them.")
     return " ".join([*rows, *rest]) or "A batch without requests."
 
 
@@ -78,7 +78,7 @@ def _blocks(row: RequestRow) -> str:
 
 
 def _padding(view: BatchView, left: float, y: float, prefix: str) -> list[Drawn]:
-    """A row for padded requests and one for the tokens behind the batch."""
+    """Draw a row for padded requests, and one for the tokens after the batch."""
     drawn = []
     if view.padded_rows:
         label = text(0, y + 22, many(view.padded_rows, "padded row"), "t strong")
@@ -88,7 +88,7 @@ def _padding(view: BatchView, left: float, y: float, prefix: str) -> list[Drawn]
         drawn.append(Drawn(label + stale.markup, stale.right))
         y += ROW - 10
     if view.padded_tokens or view.spare_slots or view.logits_padding:
-        parts, x = [text(0, y + 22, "behind the batch", "t strong")], left
+        parts, x = [text(0, y + 22, "after the batch", "t strong")], left
         for _ in range(min(view.padded_tokens, 3)):
             parts.append(rect(x, y + 7, CELL - 1, CELL, "padding"))
             parts.append(text(x + (CELL - 1) / 2, y + 23, "-1", "t middle"))
@@ -108,7 +108,7 @@ def _padding(view: BatchView, left: float, y: float, prefix: str) -> list[Drawn]
 
 
 def _legend(view: BatchView, y: float, prefix: str) -> tuple[Drawn, float]:
-    """The kinds of cell that this picture shows, each with its name; and its last line's y."""
+    """Draw each kind of cell in this picture with its name; return the y of the last line too."""
     kinds = {row.kind(p) for row in view.rows for piece in row.pieces for p in piece}
     sampled = any(row.sampled for row in view.rows)
     stale = view.padded_rows or view.spare_slots or any(row.stale_columns for row in view.rows)

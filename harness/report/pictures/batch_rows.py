@@ -8,27 +8,27 @@ from attnproof.harness.report.pictures.batch_view import RequestRow
 from attnproof.harness.report.pictures.svg import CHARACTER, Markup, hatched, rect, text
 
 CELL = 24
-"""Width and height of a token's cell."""
+"""Width and height of a token's cell, in pixels."""
 ROW = 48
-"""Height of a row."""
+"""Height of a row, in pixels."""
 _GROUP = 5
-"""Space between two blocks."""
+"""Space between two blocks, in pixels."""
 
 
 class Drawn(NamedTuple):
-    """A part of the picture and where it ends on the right."""
+    """A part of the picture, and the x of its right end."""
 
     markup: Markup
     right: float
 
 
 def size_text(row: RequestRow) -> str:
-    """The row's lengths, as on its label."""
+    """Return the lengths on the row's label."""
     return f"q {row.query:,} · c {row.computed:,} · s {row.length:,}"
 
 
 def draw_request(row: RequestRow, left: float, y: float, prefix: str) -> Drawn:
-    """Label, blocks, stale columns and note of one request."""
+    """Draw label, blocks, stale columns and note of one request."""
     parts = [
         text(0, y + 22, f"request {row.number:,}", "t strong"),
         text(0, y + 36, size_text(row), "t soft"),
@@ -60,7 +60,7 @@ def draw_request(row: RequestRow, left: float, y: float, prefix: str) -> Drawn:
 def _piece(
     row: RequestRow, piece: range, x: float, y: float, label_end: float
 ) -> tuple[Drawn, float]:
-    """The cells of neighbouring positions, framed block by block, with the blocks' ids above."""
+    """Draw the cells of a range of positions, in a frame per block with the block's id above."""
     parts, frames, cuts = [], [], []
     frame_start, block = x, piece.start // row.block_size
     for position in piece:
@@ -85,7 +85,7 @@ def _piece(
 
 
 def _cell(row: RequestRow, position: int, x: float, y: float) -> Markup:
-    """One position: query tokens carry their index in the batch."""
+    """Draw one position; a query token has its index in the batch."""
     kind = row.kind(position)
     cell = rect(x, y, CELL - 1, CELL, kind)
     if kind == "query":
@@ -95,14 +95,14 @@ def _cell(row: RequestRow, position: int, x: float, y: float) -> Markup:
         if position in row.sampled:
             cell += rect(x + 2, y + CELL - 5, CELL - 5, 3, "sampled")
     if position == row.focus_position:
-        # A light frame between the dark cell and the dark mark keeps them apart.
+        # A light frame separates the dark cell from the dark mark.
         cell += rect(x, y, CELL - 1, CELL, "focus-ground")
         cell += rect(x - 1, y - 1, CELL + 1, CELL + 2, "focus")
     return cell
 
 
 def _gap(row: RequestRow, hidden: range, x: float, y: float) -> Drawn:
-    """How many positions are left out, by kind; nothing for none."""
+    """Draw the number of positions left out, by kind; nothing for none."""
     if not hidden:
         return Drawn("", x)
     counts: dict[str, int] = {}
@@ -116,7 +116,7 @@ def _gap(row: RequestRow, hidden: range, x: float, y: float) -> Drawn:
 
 
 def stale_boxes(count: int, x: float, y: float, word: str, prefix: str) -> Drawn:
-    """Up to three hatched boxes and the number of them."""
+    """Draw up to three hatched boxes, and the count."""
     if count <= 0:
         return Drawn("", x)
     boxes = "".join(

@@ -1,7 +1,7 @@
-"""What of a batch is drawn: the same choice for the SVG picture and the terminal.
+"""The part of a batch that is drawn, for the SVG picture and the terminal.
 
-Big batches are cut to the rows and tokens around the first difference; whatever is left
-out is counted and said.
+Of a big batch only the rows and tokens around the first difference are drawn; the others are
+counted.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from attnproof.harness.report.shared.wording import many
 Kind = Literal["computed", "query", "unused"]
 
 MAX_ROWS = 12
-"""Rows drawn of a batch."""
+"""Most rows drawn of a batch."""
 MAX_CELLS = 36
-"""Tokens drawn of a row before its middle is left out."""
+"""Most tokens drawn of a row before its middle is left out."""
 
 
 class RequestRow(NamedTuple):
-    """One request: token positions in blocks."""
+    """One request as token positions in blocks."""
 
     number: int
     query: int
@@ -30,7 +30,7 @@ class RequestRow(NamedTuple):
     blocks: tuple[int, ...]
     block_size: int
     first_token: int
-    """Index of its first query token in the batch."""
+    """Index of the request's first query token in the batch."""
     stale_columns: int
     sampled: frozenset[int]
     """Positions whose logits are sampled."""
@@ -40,7 +40,7 @@ class RequestRow(NamedTuple):
     focused: bool
     focus_position: int | None
     pieces: tuple[range, ...]
-    """Ranges of positions that are drawn; what lies between them is left out."""
+    """Ranges of positions that are drawn; positions between them are left out."""
 
     @property
     def length(self) -> int:
@@ -53,32 +53,32 @@ class RequestRow(NamedTuple):
         return max(len(self.blocks) * self.block_size, self.length)
 
     def kind(self, position: int) -> Kind:
-        """What lies at a position of the row's blocks."""
+        """Return the kind of a position in the row's blocks."""
         if position >= self.length:
             return "unused"
         return "query" if position >= self.computed else "computed"
 
 
 class BatchView(NamedTuple):
-    """The rows that are drawn, and what is said of the rest."""
+    """The rows that are drawn, and the counts of the rest."""
 
     facts: str
     rows: tuple[RequestRow, ...]
     above: str
-    """What is left out above the rows, "" for nothing."""
+    """Sentence on the requests left out above the rows, "" for none."""
     below: str
     padded_rows: int
     columns: int
-    """Width of the block table: all of a padded row's columns are stale."""
+    """Width of the block table; all columns of a padded row are stale."""
     padded_tokens: int
     spare_slots: int
     logits_padding: int
     mark: str
-    """What the rows' marks mean."""
+    """Meaning of the rows' marks, for the legend."""
 
 
 def view_batch(batch: Batch, focus: Focus | None = None, marks: Marks = NO_MARKS) -> BatchView:
-    """Choose what to draw of `batch`, around `focus` when it has too many rows."""
+    """Choose the rows of `batch` to draw: those around `focus` if there are too many."""
     columns = max((len(blocks) for blocks in batch.blocks), default=0) + batch.spare_columns
     starts = [0, *accumulate(batch.query_lens)]
     first, last = 0, batch.num_requests
@@ -101,12 +101,12 @@ def view_batch(batch: Batch, focus: Focus | None = None, marks: Marks = NO_MARKS
 
 
 def batch_size(requests: int, tokens: int) -> str:
-    """Such as "3 requests and 24 query tokens"."""
+    """Return the size, such as "3 requests and 24 query tokens"."""
     return f"{many(requests, 'request')} and {many(tokens, 'query token')}"
 
 
 def batch_facts(batch: Batch) -> str:
-    """What the batch is like, its size apart."""
+    """Return the properties of the batch other than its size."""
     facts = [f"block size {batch.block_size:,}"]
     if batch.padded_requests:
         facts.append(many(batch.padded_requests, "padded row"))
@@ -131,7 +131,7 @@ def _row(
 ) -> RequestRow:
     query, computed, blocks = batch.query_lens[r], batch.computed_lens[r], batch.blocks[r]
     capacity = max(len(blocks) * batch.block_size, computed + query)
-    # A token's position in its sequence is its index in the batch and this.
+    # Added to a token's index in the batch, it gives the position in the sequence.
     shift = computed - starts[r]
     tokens = range(starts[r], starts[r + 1])
     token = focus.token if focus and focus.row == r else None
@@ -155,7 +155,7 @@ def _row(
 
 
 def _note(batch: Batch, r: int) -> str:
-    """What else is known of a row, "" for nothing."""
+    """Return the row's other lengths, "" for none."""
     notes = []
     if batch.encoder_seq_lens is not None:
         notes.append(f"encoder {batch.encoder_seq_lens[r]:,}")
@@ -165,7 +165,7 @@ def _note(batch: Batch, r: int) -> str:
 
 
 def _pieces(capacity: int, computed: int, length: int, focus: int | None) -> tuple[range, ...]:
-    """All positions if they fit, else those around the row's edges and the focus."""
+    """Return all positions if they fit, else those around the row's edges and the focus."""
     if capacity <= MAX_CELLS:
         return (range(capacity),) if capacity else ()
     around = [(0, 2), (computed - 3, computed + 5), (length - 4, length + 1)]
@@ -173,7 +173,7 @@ def _pieces(capacity: int, computed: int, length: int, focus: int | None) -> tup
         around.append((focus - 3, focus + 4))
     pieces: list[range] = []
     for low, high in sorted((max(0, low), min(high, capacity)) for low, high in around):
-        # A hole of two cells is no shorter than the sign that says so.
+        # A gap of two cells is no wider than the text that would replace it.
         if pieces and low <= pieces[-1].stop + 2:
             pieces[-1] = range(pieces[-1].start, max(high, pieces[-1].stop))
         else:

@@ -1,4 +1,4 @@
-"""What a step of a sequence changed in one field, for the page and the terminal."""
+"""The change of one field by a step of a sequence, for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from attnproof.harness.report.shared.wording import many
 
 _LINES = 2
 _WIDTH = 72
-"""Lines drawn of a changed field, and columns of text in one."""
+"""Lines drawn of a changed field, and columns of text in a line."""
 _BLANK = ("0", "None", "False")
+"""Values that are left out of the first state."""
 
 
 class Change(NamedTuple):
@@ -19,15 +20,15 @@ class Change(NamedTuple):
 
     name: str
     lines: tuple[Line, ...]
-    """What was is expected, what is is got, what changed is wrong."""
+    """Cells with the old value as `expected`, the new one as `got`, and `wrong` if changed."""
     more: int
-    """Changed elements that are not in the lines."""
+    """Number of changed elements that are not in the lines."""
     fresh: bool
-    """Whether nothing is known of the value before, as at the first step."""
+    """True if the old value is unknown, as at the first step."""
 
 
 def change_of(name: str, before: Any, after: Any, fresh: bool) -> Change:
-    """What a step changed in a field; `fresh` as in `Change`."""
+    """Return the change of a field from `before` to `after`; `fresh` as in `Change`."""
     lines = changed_lines([] if fresh and isinstance(after, list) else before, after, _WIDTH)
     if fresh:
         lines = [line for line in lines if not all(cell.got in _BLANK for cell in line.cells)]
@@ -36,12 +37,12 @@ def change_of(name: str, before: Any, after: Any, fresh: bool) -> Change:
 
 
 def is_blank(value: Any) -> bool:
-    """Zero, empty or none, all through: not worth a word where everything starts."""
+    """True if all elements are zero, empty or None: the first state leaves these out."""
     return all(map(is_blank, value)) if isinstance(value, list | tuple) else not value
 
 
 def change_text(change: Change) -> str:
-    """The change in words: `None -> 3`, `[2] 0 -> 5, [3..4] new 7 8`."""
+    """Return the change in words: `None -> 3`, `[2] 0 -> 5, [3..4] new 7 8`."""
     parts = [
         _run_text(list(run), change.fresh)
         for line in change.lines
@@ -60,7 +61,7 @@ def _kind(cell: Cell) -> str:
 
 
 def _run_text(cells: list[Cell], fresh: bool) -> str:
-    """Neighbouring cells that changed in the same way."""
+    """Return the change of neighbouring cells that changed in the same way."""
     place = _place(cells)
     was = " ".join(cell.expected or "" for cell in cells)
     now = " ".join(cell.got or "" for cell in cells)

@@ -15,15 +15,15 @@ from attnproof.harness.report.pictures.difference_view import (
 from attnproof.harness.report.pictures.svg import CHARACTER, Markup, hatched, picture, rect, text
 
 _COLUMNS = 126
-"""Characters across the cells of a line."""
+"""Characters in the cells of a line."""
 _WORDS = 78
-"""Width of the words expected and got."""
+"""Width of the words "expected" and "got", in pixels."""
 _CELL = 24
-"""Height of a cell."""
+"""Height of a cell, in pixels."""
 
 
 class FieldPicture(NamedTuple):
-    """One wrong field, drawn."""
+    """The picture of one wrong field."""
 
     name: str
     sentence: str
@@ -32,7 +32,7 @@ class FieldPicture(NamedTuple):
 
 
 def field_picture(difference: Difference, prefix: str) -> FieldPicture:
-    """One wrong field with its sentence, its types and its picture."""
+    """Return one wrong field with its sentence, its types and its picture."""
     view = view_difference(difference, 80)
     types = difference.expected_type
     if difference.expected_type != difference.got_type:
@@ -43,7 +43,7 @@ def field_picture(difference: Difference, prefix: str) -> FieldPicture:
 
 
 def difference_picture(difference: Difference, prefix: str) -> Markup:
-    """One field as SVG; wrong elements are hatched, framed and marked with ≠."""
+    """Return one field as SVG; wrong elements are hatched, framed and marked with ≠."""
     view = view_difference(difference, _COLUMNS, separator=3)
     label = max((len(line.label) for line in view.lines), default=0)
     drawing = _Drawing(view, prefix, (label + 1) * CHARACTER if label else 0.0)
@@ -59,7 +59,7 @@ def difference_picture(difference: Difference, prefix: str) -> Markup:
 
 
 def _describe(view: DifferenceView) -> str:
-    """The wrong elements in words, the first dozen of them."""
+    """Return the first dozen wrong elements in words."""
     wrong = [cell for line in view.lines for cell in line.cells if cell.wrong][:12]
     places = [
         f"{index_text(cell.at) if cell.at else view.field}: expected {cell.expected}, "
@@ -70,7 +70,7 @@ def _describe(view: DifferenceView) -> str:
 
 
 class _Drawing:
-    """Lines of cells from top to bottom."""
+    """A drawing of lines of cells, from top to bottom."""
 
     def __init__(self, view: DifferenceView, prefix: str, label: float) -> None:
         sides = [side or "" for line in view.lines for cell in line.cells for side in cell[1:3]]
@@ -82,7 +82,7 @@ class _Drawing:
         self.header: tuple[str, ...] = ()
 
     def note(self, words: str) -> None:
-        """A line of text where lines of cells are left out."""
+        """Draw a line of text in the place of cells that are left out."""
         if words:
             self.parts.append(text(0, self.y + 12, f"⋮ {words}", "t soft"))
             self.width = max(self.width, (len(words) + 3) * CHARACTER)
@@ -90,7 +90,7 @@ class _Drawing:
             self.header = ()
 
     def line(self, line: Line) -> None:
-        """Expected above got; a line without a difference is drawn once, for both."""
+        """Draw expected above got; draw a line without a difference once."""
         left = self.label + _WORDS
         if not self.view.scalar and line.indices != self.header:
             self._indices(line, left)
@@ -113,7 +113,7 @@ class _Drawing:
         self.header = line.indices
 
     def _cell(self, cell: Cell, x: float, both: bool) -> Markup:
-        """One element; when it is wrong, a ≠ stands below."""
+        """Draw one element, with ≠ below if it is wrong."""
         middle, y, low = x + self.cell / 2, self.y, self.y + _CELL + 1
         size = (self.cell, _CELL)
         above = rect(x, y, *size, "right" if cell.wrong else "equal")

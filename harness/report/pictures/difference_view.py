@@ -1,4 +1,4 @@
-"""What of a wrong field is drawn: aligned lines of cells around the first difference."""
+"""The part of a wrong field that is drawn: aligned cells around the first difference."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from attnproof.harness.report.shared.wording import clean, many
 Index = tuple[int, ...]
 
 MAX_LINES = 8
-"""Lines drawn of one field."""
+"""Most lines drawn of one field."""
 _BEFORE = 2
-"""Of these, lines that lead up to the first difference."""
+"""Lines drawn before the first difference."""
 _TEXT = 14
-"""Characters of a value in a cell."""
+"""Most characters of a value in a cell."""
 
 
 class Cell(NamedTuple):
-    """One element on both sides; None where a side has no such element."""
+    """One element on both sides; None on a side that has no such element."""
 
     at: Index
     expected: str | None
@@ -32,22 +32,22 @@ class Line(NamedTuple):
     """Neighbouring elements of one row of a field."""
 
     label: str
-    """Index of the row, such as "[3]", "" for a one-dimensional field or a scalar."""
+    """Index of the row, such as "[3]"; "" for a one-dimensional field or a scalar."""
     cells: tuple[Cell, ...]
 
     @property
     def wrong(self) -> bool:
-        """Whether any of its elements is wrong."""
+        """True if any of its elements is wrong."""
         return any(cell.wrong for cell in self.cells)
 
     @property
     def indices(self) -> tuple[str, ...]:
-        """Last index of each of its elements."""
+        """Last index of each element."""
         return tuple(str(cell.at[-1]) if cell.at else "" for cell in self.cells)
 
 
 class DifferenceView(NamedTuple):
-    """One wrong field: the lines around its first difference, and what is said of the rest."""
+    """One wrong field: the lines around the first difference, and the counts of the rest."""
 
     field: str
     expected_type: str
@@ -56,7 +56,7 @@ class DifferenceView(NamedTuple):
     above: str
     below: str
     scalar: bool
-    """Whether the field is one value, without indices."""
+    """True if the field is one value without indices."""
     total: int
     wrong: int
     first: Cell | None
@@ -79,7 +79,7 @@ class DifferenceView(NamedTuple):
 
 
 def view_difference(difference: Difference, width: int, separator: int = 2) -> DifferenceView:
-    """Choose what to draw of `difference` in `width` columns of text."""
+    """Choose the lines of `difference` to draw in `width` columns of text."""
     rows = list(_paired(difference))
     cells = [cell for row in rows for cell in row]
     lines = _lines(rows, width, separator)
@@ -103,15 +103,15 @@ def view_difference(difference: Difference, width: int, separator: int = 2) -> D
 
 
 def changed_lines(before: Any, after: Any, width: int, separator: int = 2) -> list[Line]:
-    """The lines in which a field's value has changed: what was is expected, what is is got.
+    """Return the changed lines of a field: old values as `expected`, new ones as `got`.
 
-    A changed cell is a wrong one; those around the changes are left out, but for one. Values
-    that differ in no element, such as in the number of empty rows, are one cell each.
+    A changed cell is marked `wrong`, and has one unchanged neighbour on each side. Two values
+    that differ in no element, such as in the number of empty rows, are one cell.
     """
     depth = _depth(after)
     rows: list[list[Cell]] = []
     if depth >= _depth(before):
-        # Beside a value of less depth, such as none, every element is new.
+        # Every element is new if the old value has less depth, such as None.
         earlier = before if depth == _depth(before) else []
         rows = list(_aligned(earlier, after, depth, None))
     lines = [_trimmed(line) for line in _lines(rows, width, separator) if line.wrong]
@@ -119,26 +119,26 @@ def changed_lines(before: Any, after: Any, width: int, separator: int = 2) -> li
 
 
 def first_wrong(difference: Difference) -> Index | None:
-    """Index of the first wrong element, None if there is none."""
+    """Return the index of the first wrong element, None if there is none."""
     return next((c.at for row in _paired(difference) for c in row if c.wrong), None)
 
 
 def index_text(index: Index) -> str:
-    """Such as "[3, 17]"."""
+    """Return the index as text, such as "[3, 17]"."""
     return f"[{', '.join(map(str, index))}]"
 
 
 def shown(text: str | None) -> str:
-    """A side of a cell in words."""
+    """Return one side of a cell as text."""
     return "no element" if text is None else text
 
 
 def _paired(difference: Difference) -> Iterator[list[Cell]]:
-    """Rows of cells: the elements of both sides with the same index side by side."""
+    """Yield rows of cells; a cell has the elements of both sides with the same index."""
     expected, got = difference.expected, difference.got
     depth = _depth(expected)
     if depth != _depth(got):
-        # Nothing lines up between a number and a table.
+        # Elements of a number and of a table have no common indices.
         yield [Cell((), _text(expected), _text(got), True)]
         return
     marked = None if difference.wrong is None else {tuple(index) for index in difference.wrong}
@@ -148,7 +148,7 @@ def _paired(difference: Difference) -> Iterator[list[Cell]]:
 def _aligned(
     expected: Any, got: Any, depth: int, marked: set[Index] | None
 ) -> Iterator[list[Cell]]:
-    """Two values of one depth; wrong is what differs, or what is `marked`."""
+    """Yield rows of two values of one depth; wrong are the `marked` cells, or those that differ."""
     left, right = dict(_rows(expected, ())), dict(_rows(got, ()))
     for prefix in sorted(left.keys() | right.keys()):
         ours, theirs = left.get(prefix, []), right.get(prefix, [])
@@ -164,7 +164,7 @@ def _aligned(
 
 
 def _lines(rows: list[list[Cell]], width: int, separator: int) -> list[Line]:
-    """Rows cut into lines that fit."""
+    """Cut rows into lines of at most `width` columns of text."""
     texts = (text for row in rows for cell in row for text in cell[1:3] if text)
     per_line = _per_line(width, max(map(len, texts), default=1) + separator)
     return [
@@ -175,20 +175,20 @@ def _lines(rows: list[list[Cell]], width: int, separator: int) -> list[Line]:
 
 
 def _trimmed(line: Line) -> Line:
-    """The line from one cell before its first wrong one to one behind its last."""
+    """Return the line from one cell before its first wrong cell to one after its last."""
     wrong = [i for i, cell in enumerate(line.cells) if cell.wrong]
     return line._replace(cells=line.cells[max(0, wrong[0] - 1) : wrong[-1] + 2])
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal in type and value: True is not 1, 1 is not 1.0, nan is nan."""
+    """True if type and value are equal: True is not 1, 1 is not 1.0, nan is nan."""
     if isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b):
         return True
     return type(a) is type(b) and bool(a == b)
 
 
 def _rows(value: Any, prefix: Index) -> Iterator[tuple[Index, list[Any]]]:
-    """The innermost lists of nested lists, with the indices that lead to them."""
+    """Yield the innermost lists of nested lists, each with its index."""
     if not isinstance(value, list | tuple):
         yield prefix, [value]
     elif any(isinstance(item, list | tuple) for item in value):
@@ -199,14 +199,14 @@ def _rows(value: Any, prefix: Index) -> Iterator[tuple[Index, list[Any]]]:
 
 
 def _depth(value: Any) -> int:
-    """How deep lists are nested: 0 for a scalar."""
+    """Return the depth of nested lists, 0 for a scalar."""
     if not isinstance(value, list | tuple):
         return 0
     return 1 + max((_depth(item) for item in value), default=0)
 
 
 def _text(value: Any) -> str:
-    """A value in few characters; integers always whole."""
+    """Return a value in few characters; integers are never shortened."""
     if isinstance(value, bool | int):
         return str(value)
     if isinstance(value, float):
@@ -217,7 +217,7 @@ def _text(value: Any) -> str:
 
 
 def _per_line(width: int, cell: int) -> int:
-    """Cells in a line: a round number, so that indices are easy to count."""
+    """Return the cells in a line: a round number, so that indices are easy to count."""
     fits = max(2, width // cell)
     return next((round_ for round_ in (32, 24, 20, 16, 12, 10, 8) if round_ <= fits), fits)
 

@@ -1,4 +1,4 @@
-"""Where to look in a batch: at the first difference, and at the cuts that the case makes."""
+"""Marked places in the picture of a batch: the first difference, and the cuts of the case."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.model.run import Difference
 from attnproof.harness.report.pictures.difference_view import first_wrong
 
+# Prefixes of fields with one element per row.
 _BY_ROW = ("seq_lens", "num_computed", "block_table", "encoder_", "dcp_")
 
 
 class Focus(NamedTuple):
-    """Where in the batch the first difference lies: a row, and a token of it if known."""
+    """Place of the first difference in the batch: a row, and one of its tokens if known."""
 
     row: int
     token: int | None
-    """Index into the batch's query tokens."""
+    """Index among the batch's query tokens."""
 
 
 class Marks(NamedTuple):
-    """Cuts through the rows that the case's other arguments ask for."""
+    """Cuts through the rows, given by the case's other arguments."""
 
     tokens: frozenset[int]
-    """Query tokens of the batch before which it is cut."""
+    """Query tokens of the batch at which a part starts."""
     chunk: int
-    """Every row is cut before each multiple of this position, 0 for no such cut."""
+    """Positions between two cuts of every row, 0 for no such cuts."""
     meaning: str
 
 
@@ -35,7 +36,7 @@ NO_MARKS = Marks(frozenset(), 0, "")
 
 
 def find_marks(case: Case) -> Marks:
-    """Starts of micro-batch slices, and bounds of attention chunks."""
+    """Return the starts of micro-batch slices, or of attention chunks."""
     params = case.params
     chunk = params.get("attn_chunk_size")
     if isinstance(chunk, int) and chunk > 0:
@@ -48,10 +49,10 @@ def find_marks(case: Case) -> Marks:
 
 
 def find_focus(case: Case, differences: Sequence[Difference]) -> Focus | None:
-    """The row and token that the first wrong element belongs to, None if it can't be told.
+    """Return the row and token of the first wrong element, None if unknown.
 
-    Only fields of the batch itself can be mapped: the parts of a split or the virtual
-    batches of local attention number their rows anew.
+    Only fields of the batch itself have a place: the parts of a split batch and the virtual
+    batches of local attention number their rows differently.
     """
     batch = case.batch
     wrong = next((difference for difference in differences if not difference.equal), None)

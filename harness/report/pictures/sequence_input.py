@@ -1,4 +1,4 @@
-"""The input of a finding in words: how many steps, or how many requests and tokens."""
+"""The input of a finding in words: the number of steps, or of requests and tokens."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from attnproof.harness.report.shared.wording import many
 
 
 def finding_steps(finding: Finding) -> list[tuple[str, str]]:
-    """Label and source of each step; of a candidate that died what the case says of them."""
+    """Return label and source of each step; labels from the case if the candidate died."""
     return finding.steps or case_steps(finding.case)
 
 
 def case_steps(case: Case) -> list[tuple[str, str]]:
-    """Label and source of each step as far as the case alone tells; none without steps."""
+    """Return the label of each step from the case alone, with "" as source; [] without steps."""
     if not case.num_steps:
         return []
     return [(_words_of_step(step), "") for step in case.params["steps"]]
 
 
 def step_count(finding: Finding) -> int:
-    """Steps of the shrunk sequence, 0 for anything else."""
+    """Return the number of steps of the shrunk sequence, 0 for a single call."""
     return len(finding_steps(finding))
 
 
 def input_size(finding: Finding) -> str:
-    """Such as "3 steps, wrong after step 2 (swap rows 0 and 1)" or "1 request, 3 tokens"."""
+    """Return "3 steps, wrong after step 2 (swap rows 0 and 1)", or "1 request, 3 tokens"."""
     steps = finding_steps(finding)
     if not steps:
         return f"{many(finding.requests, 'request')}, {many(finding.tokens, 'token')}"

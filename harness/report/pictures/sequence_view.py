@@ -1,7 +1,7 @@
-"""What of a sequence is drawn: its steps, and what each of them changed in the state.
+"""The part of a sequence that is drawn: its steps and the fields that each changed.
 
-The same choice for the page and the terminal. Up to the first difference both sides
-agree, so one state is shown; there both are; what comes later follows from it.
+The page and the terminal draw the same part. Up to the first difference both sides agree and
+one state is drawn; at the first difference both states are; later states are not compared.
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ from attnproof.harness.report.pictures.changes import Change, change_of, is_blan
 from attnproof.harness.report.pictures.difference_view import same
 
 MAX_STEPS = 32
-"""Steps drawn of a sequence, those around the first difference."""
+"""Most steps drawn of a sequence, those around the first difference."""
 MAX_FIELDS = 6
-"""Changed fields drawn of a step."""
+"""Most changed fields drawn of a step."""
 MAX_WRONG = 4
-"""Wrong fields drawn of a step."""
+"""Most wrong fields drawn of a step."""
 _AFTER = 3
-"""Steps drawn behind the first difference when not all are."""
+"""Steps drawn after the first difference if not all are drawn."""
 _OF_STEP = re.compile(r"\[(\d+)\]\.(.*)", re.DOTALL)
 _RAISES = "raises"
-"""The field of every step that holds the class of the error it got."""
+"""Field of every step with the class of the error that the step raised."""
 
 
 class StepView(NamedTuple):
     """One step and the state after it."""
 
     number: int
-    """From 1, as people count."""
+    """Number of the step, from 1."""
     label: str
     code: str
     failing: bool
     reached: bool
-    """Whether its state is compared: False for all behind the first difference."""
+    """True if the state is compared: False after the first difference."""
     raises: str
-    """Class of the error that it gets on both sides, "" for none."""
+    """Class of the error that both sides raise, "" for none."""
     wrong: tuple[Difference, ...]
-    """Fields that differ, under their name without the step."""
+    """Fields that differ, named without the step."""
     more_wrong: tuple[str, ...]
-    """Fields that differ and are not in `wrong`: too many, or lost with an error."""
+    """Names of further fields that differ: too many to draw, or missing due to an error."""
     changes: tuple[Change, ...]
-    """What both sides changed alike."""
+    """Changes that are the same on both sides."""
     unchanged: bool
-    """Whether the step changed nothing that is looked at."""
+    """True if the step changed no compared field."""
     more: tuple[str, ...]
-    """Changed fields that are not in `changes`."""
+    """Names of changed fields that are not in `changes`."""
     equal: tuple[str, ...]
-    """Of the failing step: fields that are equal on both sides."""
+    """Names of equal fields, for the failing step only."""
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What is said of it behind its label."""
-        raises = f"raises {self.raises}, as it must" if self.raises else ""
+        """Remarks after the step's label."""
+        raises = f"raises {self.raises}, as expected" if self.raises else ""
         return tuple(filter(None, (raises, "no visible change" if self.unchanged else "")))
 
 
 class SequenceView(NamedTuple):
-    """The steps that are drawn, and what is said of the rest."""
+    """The steps that are drawn, and the sentences on those that are not."""
 
     steps: tuple[StepView, ...]
     above: str
@@ -72,7 +72,7 @@ class SequenceView(NamedTuple):
 def view_sequence(
     steps: Sequence[tuple[str, str]], outputs: Sequence[Difference], field: str = ""
 ) -> SequenceView:
-    """Choose what to draw of `steps` (label, source); `field` is the first wrong one."""
+    """Choose the steps (label, source) to draw; `field` is the first wrong field."""
     states = states_by_step(outputs)
     failing = failing_step(field, states)
     last = len(steps)
@@ -85,7 +85,7 @@ def view_sequence(
 
 
 def states_by_step(outputs: Sequence[Difference]) -> dict[int, dict[str, Difference]]:
-    """The outputs by step, each under its name without the step."""
+    """Return the outputs by step (from 0) and by name without the step."""
     states: dict[int, dict[str, Difference]] = {}
     for output in outputs:
         if found := _OF_STEP.fullmatch(output.field):
@@ -94,7 +94,7 @@ def states_by_step(outputs: Sequence[Difference]) -> dict[int, dict[str, Differe
 
 
 def failing_step(field: str, states: dict[int, dict[str, Difference]]) -> int | None:
-    """The step that the finding names, else the first that differs."""
+    """Return the step (from 0) in `field`, else the first step that differs."""
     if found := _OF_STEP.match(field):
         return int(found[1])
     return next(
@@ -103,7 +103,7 @@ def failing_step(field: str, states: dict[int, dict[str, Difference]]) -> int | 
 
 
 def _leading(field: str, state: dict[str, Difference]) -> list[str]:
-    """What goes wrong in the end is shown first at every step, the finding's field before all."""
+    """Return the fields that come first at every step: `field`, then the others that go wrong."""
     found = _OF_STEP.match(field)
     path = found[2] if found else ""
     wrong = [name for name, output in state.items() if not output.equal]
@@ -121,7 +121,7 @@ def _step(
     state = states.get(index, {}) if reached else {}
     state = {name: state[name] for name in dict.fromkeys([*leading, *state]) if name in state}
     wrong = [_named(name, output) for name, output in state.items() if not output.equal]
-    # An error that should not be takes the rest with it: it alone is worth a picture.
+    # After an unexpected error all other fields are missing: draw the error alone.
     drawn = [output for output in wrong if output.field == _RAISES and output.got] or wrong
     drawn = drawn[:MAX_WRONG]
     changed = list(_changed(state, states.get(index - 1, {}), index == 0))
@@ -143,7 +143,7 @@ def _step(
 
 
 def _named(name: str, output: Difference) -> Difference:
-    """The field under its name without the step; an error and none are no matter of types."""
+    """Rename the field to its name without the step; describe the type of an error in words."""
     if name != _RAISES:
         return msgspec.structs.replace(output, field=name)
     kind = "class of the error, None without one"
@@ -151,16 +151,16 @@ def _named(name: str, output: Difference) -> Difference:
 
 
 def _equal(state: dict[str, Difference]) -> tuple[str, ...]:
-    """Fields that are equal on both sides; that neither raised is not worth a word."""
+    """Return the names of fields that are equal on both sides, without the error."""
     return tuple(name for name, output in state.items() if output.equal and name != _RAISES)
 
 
 def _changed(
     state: dict[str, Difference], earlier: dict[str, Difference], first: bool
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Fields with another value than after the step before: name, before and after.
+    """Yield name, old and new value of each field that the step changed.
 
-    At the first step those that have any value; a field that is there no more becomes None.
+    At the first step every field with a value is changed; a removed field becomes None.
     """
     before = {name: output.expected for name, output in earlier.items()}
     for name, output in state.items():

@@ -1,4 +1,4 @@
-"""What a step of a sequence changed, as an SVG picture: the new values, a bar under each."""
+"""The fields that a step of a sequence changed, as an SVG picture of the new values."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from attnproof.harness.report.pictures.svg import CHARACTER, Markup, picture, re
 from attnproof.harness.report.shared.wording import clean, many
 
 _CELL = 24
-"""Height of a cell."""
+"""Height of a cell, in pixels."""
 _LEAST = 30.0
-"""Least width of a cell."""
+"""Least width of a cell, in pixels."""
 _NAME = 40
-"""Characters of a field's name."""
+"""Most characters of a field's name."""
 
 
 def state_picture(step: StepView, prefix: str) -> Markup:
-    """The changed fields of a step as SVG, "" for none.
+    """Return the changed fields of a step as SVG, "" for none.
 
-    A changed element has a strong frame and a bar, one that is gone a dashed frame and a
-    dash for its value; the elements beside them are there for orientation.
+    A changed element has a strong frame and a bar, a removed one a dashed frame and a dash; its
+    unchanged neighbours are drawn for orientation.
     """
     if not step.changes:
         return ""
@@ -39,7 +39,7 @@ def _name(change: Change) -> str:
 
 
 class _Drawing:
-    """Fields from top to bottom."""
+    """A drawing of fields, from top to bottom."""
 
     def __init__(self, longest: int) -> None:
         self.left = (longest + 2) * CHARACTER
@@ -48,7 +48,7 @@ class _Drawing:
         self.width = 240.0
 
     def change(self, change: Change) -> None:
-        """The name once, and beside it the lines."""
+        """Draw the field's name, and its lines to the right."""
         scalar = len(change.lines) == 1 and not change.lines[0].cells[0].at
         top = self.y + (16 if scalar else 30)
         self.parts.append(text(0, top, _name(change), "t strong"))
@@ -63,7 +63,7 @@ class _Drawing:
             self.y += 18
 
     def _scalar(self, cell: Cell, fresh: bool) -> None:
-        """What it was, an arrow, and what it is now."""
+        """Draw the old value, an arrow, and the new value."""
         x = self.left
         if not fresh:
             width = _width(cell.expected)
@@ -76,7 +76,7 @@ class _Drawing:
         self._below(x + width)
 
     def _line(self, line: Line) -> None:
-        """Indices, and the elements below them."""
+        """Draw indices, and the elements below them."""
         width = max(max(_width(cell.expected), _width(cell.got)) for cell in line.cells)
         label = (len(line.label) + 1) * CHARACTER if line.label else 0.0
         if line.label:

@@ -1,4 +1,4 @@
-"""The few SVG elements that the pictures are made of. Colours come from the page's classes."""
+"""SVG elements of the pictures. Colours come from classes of the page's style sheet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHARACTER = 7.3
 
 
 def tag(name: str, content: Markup = "", **attributes: object) -> Markup:
-    """An element; `class_` is written class, an underscore a hyphen."""
+    """Return an element; `class_` becomes class, any other underscore a hyphen."""
     pairs = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(clean(_number(value)))}"'
         for key, value in attributes.items()
@@ -26,17 +26,17 @@ def tag(name: str, content: Markup = "", **attributes: object) -> Markup:
 
 
 def text(x: float, y: float, content: str, class_: str = "t") -> Markup:
-    """A line of text, its baseline at y."""
+    """Return a line of text with its baseline at y."""
     return tag("text", escape(clean(content)), x=x, y=y, class_=class_)
 
 
 def rect(x: float, y: float, width: float, height: float, class_: str) -> Markup:
-    """A rectangle."""
+    """Return a rectangle."""
     return tag("rect", x=x, y=y, width=width, height=height, class_=class_)
 
 
 def hatched(x: float, y: float, width: float, height: float, kind: str, prefix: str) -> Markup:
-    """A rectangle of class `kind` with the hatching `kind` over it."""
+    """Return a rectangle of class `kind` with the hatching `kind` over it."""
     over = tag("rect", x=x, y=y, width=width, height=height, fill=f"url(#{prefix}-{kind})")
     return rect(x, y, width, height, kind) + over
 
@@ -51,10 +51,10 @@ def picture(
     *,
     hatched: bool = True,
 ) -> Markup:
-    """An image with a name and a description for those who don't see it.
+    """Return an image with a name and a description for screen readers.
 
-    `prefix` keeps the ids of several pictures on a page apart; the hatchings are only
-    defined in a picture that may use them.
+    `prefix` makes the ids unique on a page with several pictures; `hatched` defines the
+    hatchings.
     """
     patterns = "".join(
         tag(
@@ -85,5 +85,5 @@ def picture(
 
 
 def _number(value: object) -> str:
-    """Coordinates to a tenth of a pixel: half the bytes, the same picture."""
+    """Round coordinates to a tenth of a pixel, which halves the bytes."""
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)

@@ -1,1 +1,1 @@
-"""Words, numbers and files that every form of the report uses."""
+"""Rows, words, numbers and files that every format uses."""

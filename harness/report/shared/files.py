@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one, never half of one."""
+"""Files that are replaced in one step, so that no reader sees half of one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write `data` beside `path`, then move it there in one step."""
+    """Write `data` to a file beside `path`, then rename that file to `path`."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.write_bytes(data)

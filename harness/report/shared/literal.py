@@ -1,4 +1,4 @@
-"""A case as Python source: an expression that evaluates to an equal case."""
+"""A case as Python source."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import msgspec
 from attnproof.harness.model.case import Case
 
 IMPORTS = "from attnproof.harness.model.case import Batch, Case"
+"""The line that a literal needs."""
 _WIDTH = 88
 
 
 def case_literal(case: Case) -> str:
-    """`Case(...)`: with `Case` and `Batch` imported it evaluates to an equal case."""
+    """Return an expression `Case(...)` that evaluates to an equal case after `IMPORTS`."""
     return _literal(case, 0, 0)
 
 
 def example_line(case: Case) -> str:
-    """The Hypothesis decorator that makes a test run this case first, every time."""
+    """Return the Hypothesis decorator with which a test always runs this case first."""
     inner = _literal(case, 0, len("@example()"))
     if "\n" not in inner:
         return f"@example({inner})"
@@ -27,7 +28,7 @@ def example_line(case: Case) -> str:
 
 
 def _literal(value: Any, indent: int, used: int) -> str:
-    """`value` as source that starts `used` columns into a line indented by `indent`."""
+    """Return `value` as source that starts `used` columns into a line indented by `indent`."""
     flat = _flat(value)
     if indent + used + len(flat) <= _WIDTH and not _has_steps(value):
         return flat
@@ -54,7 +55,7 @@ def _literal(value: Any, indent: int, used: int) -> str:
 
 
 def _has_steps(value: Any) -> bool:
-    """Whether it holds a list of several dicts: steps are read one a line."""
+    """True if `value` holds a list of several dicts: steps are printed one per line."""
     if isinstance(value, Case):
         return _has_steps(value.params)
     if isinstance(value, dict):
@@ -63,7 +64,7 @@ def _has_steps(value: Any) -> bool:
 
 
 def _flat(value: Any) -> str:
-    """`value` as source on one line."""
+    """Return `value` as source on one line."""
     if isinstance(value, msgspec.Struct):
         fields = ", ".join(f"{name}={_flat(item)}" for name, item in _set_fields(value))
         return f"{type(value).__name__}({fields})"
@@ -74,13 +75,13 @@ def _flat(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(map(_flat, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, float) and not math.isfinite(value):
-        # The name alone (inf, nan) is no Python.
+        # repr gives inf and nan, which are no Python names.
         return f"float({str(value)!r})"
     return repr(value)
 
 
 def _set_fields(value: msgspec.Struct) -> list[tuple[str, Any]]:
-    """The fields that differ from their defaults, in order."""
+    """Return the fields that differ from their defaults, in order."""
     fields = []
     for field in msgspec.structs.fields(value):
         item = getattr(value, field.name)
@@ -98,7 +99,7 @@ def _broken(start: str, items: list[str], end: str, indent: int) -> str:
 
 
 def _filled(items: list[str], indent: int) -> list[str]:
-    """Short items packed into lines: thousands of numbers, not thousands of lines."""
+    """Pack short items into lines: thousands of numbers should not take as many lines."""
     lines: list[str] = []
     for item in items:
         if lines and indent + len(lines[-1]) + len(item) + 3 <= _WIDTH:

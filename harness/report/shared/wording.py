@@ -1,4 +1,4 @@
-"""Words shared by every form of the report: counts, durations, states, clean text."""
+"""Words of every format: counts, durations, states, clean text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ GLYPHS = {
     "NOT OFFERED": "○",
     "NO CHECK": "-",
 }
-"""One shape for each state, so that no state is told by colour alone."""
+"""One shape for each state: colour alone distinguishes none."""
+NO_REASON = "no reason was given"
 DEVICES = {"cpu": "CPU", "interpreter": "Triton interpreter on CPU", "cuda": "CUDA"}
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -36,14 +37,14 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 def clean(text: str) -> str:
-    """Text that HTML, XML and UTF-8 can carry: no terminal colours, control or surrogate codes."""
+    """Return text that is valid in HTML, XML and UTF-8: no terminal colours or control codes."""
     text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def clean_tree(value: Any) -> Any:
-    """`clean` applied to every string of nested dicts and lists."""
+    """Apply `clean` to every string of nested dicts and lists."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
@@ -54,32 +55,33 @@ def clean_tree(value: Any) -> Any:
 
 
 def shorten(text: str, limit: int) -> str:
-    """`text` cut to `limit` characters, with how much is missing."""
+    """Cut `text` to `limit` characters and append the number of missing ones."""
     if len(text) <= limit:
         return text
     return f"{text[:limit]}… ({len(text) - limit:,} more characters)"
 
 
 def middle_out(text: str, limit: int) -> str:
-    """`text` cut to about `limit` characters: a log says most at its two ends."""
+    """Cut the middle out of `text`, which leaves about `limit` characters of its two ends."""
     if len(text) <= limit:
         return text
+    # The end of a log has the error; it gets three quarters.
     head, tail = text[: limit // 4], text[-(limit - limit // 4) :]
     return f"{head}\n[… {len(text) - len(head) - len(tail):,} characters left out …]\n{tail}"
 
 
 def many(count: int, noun: str, plural: str = "") -> str:
-    """A count with its noun: "1 case", "2,000 cases"."""
+    """Return a count with its noun: "1 case", "2,000 cases"."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def capital(text: str) -> str:
-    """`text` with a capital first letter, the rest as it is."""
+    """Make the first letter a capital, and keep the rest as it is."""
     return text[:1].upper() + text[1:]
 
 
 def listed(items: Sequence[str], limit: int = 0) -> str:
-    """Items as an English list; beyond `limit` (0 for none) only their number."""
+    """Join items to an English list; those beyond `limit` (0 for no limit) are counted."""
     if limit and len(items) > limit:
         items = [*items[:limit], f"{len(items) - limit:,} more"]
     if len(items) < 2:
@@ -88,7 +90,7 @@ def listed(items: Sequence[str], limit: int = 0) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: "0.4 s", "62 s", "12 min 3 s", "2 h 5 min"."""
+    """Return a duration such as "0.4 s", "62 s", "12 min 3 s" or "2 h 5 min"."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -100,20 +102,23 @@ def duration(seconds: float) -> str:
 
 
 def shared_mistake(oracle: str, outputs: Sequence[Difference]) -> str:
-    """That the reference has the mistake too, if an oracle that does not look at it objects."""
+    """Return a sentence if the reference has the same mistake, "" otherwise.
+
+    That is so if all outputs are equal, and an oracle that does not use the reference fails.
+    """
     if oracle not in WITHOUT_REFERENCE or not outputs or not all(d.equal for d in outputs):
         return ""
-    return f"the reference has the same mistake: equality sees nothing, the oracle {oracle} does"
+    return f"the reference has the same mistake: equality passes, the oracle {oracle} fails"
 
 
 def tally(run: Run) -> dict[Verdict, int]:
-    """How many pairs of operation and candidate are in each state."""
+    """Return the number of pairs of operation and candidate in each state."""
     counted = Counter(result.verdict for result in run.operations)
     return {state: counted[state] for state in STATES}
 
 
 def counts_sentence(run: Run) -> str:
-    """The whole run in one sentence of counts."""
+    """Return the counts of the run in one sentence."""
     states, counts = tally(run), run.counts
     pairs = sum(states.values())
     if not pairs:
@@ -130,7 +135,7 @@ def counts_sentence(run: Run) -> str:
 
 
 def device_words(run: Run) -> str:
-    """Where candidates ran, with the GPU's name when there is one."""
+    """Return the devices on which candidates ran, and the GPU's name."""
     used = list(dict.fromkeys(result.device for result in run.operations))
     words = listed([DEVICES.get(device, device) for device in used]) or "none used"
     return f"{words} ({run.environment.gpu or 'no GPU'})"

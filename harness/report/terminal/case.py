@@ -1,4 +1,4 @@
-"""The same pictures for a terminal: they read without colour and in plain ASCII."""
+"""Pictures of cases and differences for a terminal: readable without colour, plain ASCII."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _STYLES = {"computed": "cyan", "query": "bold blue", "unused": "dim"}
 
 
 def draw_case(case: Case, differences: Sequence[Difference] = ()) -> RenderableType:
-    """A case's batch and other arguments; what the first of `differences` hits is marked.
+    """Draw a case's batch and other arguments, and mark the first of `differences`.
 
-    Steps of a sequence are left to `attnproof.harness.report.terminal.sequence`.
+    `attnproof.harness.report.terminal.sequence` draws the steps of a sequence.
     """
     parts: list[RenderableType] = []
     if case.batch is not None:
@@ -41,7 +41,7 @@ def draw_case(case: Case, differences: Sequence[Difference] = ()) -> RenderableT
 def draw_batch(
     batch: Batch, *, focus: Focus | None = None, marks: Marks = NO_MARKS
 ) -> RenderableType:
-    """The batch, a line a request: blocks with their ids, computed and query tokens."""
+    """Draw the batch, one line per request: blocks with ids, computed and query tokens."""
     view = view_batch(batch, focus, marks)
     lines = [Text(view.facts, style="bold")]
     if view.above:
@@ -57,7 +57,7 @@ def draw_batch(
 
 
 def draw_difference(differences: Iterable[Difference], width: int = 96) -> RenderableType:
-    """Every wrong field, expected above got, ^ under what is wrong; equal ones by name."""
+    """Draw every wrong field as `difference_lines` does, and name the equal ones."""
     differences = list(differences)
     parts = difference_lines(differences, width)
     equal = [clean(difference.field) for difference in differences if difference.equal]
@@ -67,7 +67,7 @@ def draw_difference(differences: Iterable[Difference], width: int = 96) -> Rende
 
 
 def difference_lines(differences: Iterable[Difference], width: int = 96) -> list[Text]:
-    """Every wrong field, expected above got, ^ under what is wrong."""
+    """Draw every wrong field: expected above got, and ^ under wrong elements."""
     parts: list[Text] = []
     for difference in differences:
         if not difference.equal:
@@ -76,7 +76,7 @@ def difference_lines(differences: Iterable[Difference], width: int = 96) -> list
 
 
 def _request(row: RequestRow, view: BatchView) -> Text:
-    """`> r3  q 2 c 5 s 7   17[oooo] 3[o##.]  2 stale columns`."""
+    """Draw a request as `> r3  q 2 c 5 s 7   17[oooo] 3[o##.]  2 stale columns`."""
     digits = len(str(max(r.number for r in view.rows)))
     size = f"q {row.query} c {row.computed} s {row.length}"
     widest = max(len(f"q {r.query} c {r.computed} s {r.length}") for r in view.rows)
@@ -100,7 +100,7 @@ def _request(row: RequestRow, view: BatchView) -> Text:
 
 
 def _blocks(line: Text, row: RequestRow, piece: range) -> None:
-    """Append the positions of `piece`, block by block."""
+    """Append the positions of `piece` to the line, block by block."""
     block = -1
     for position in piece:
         if position // row.block_size != block:
@@ -125,7 +125,7 @@ def _padding(view: BatchView) -> list[str]:
     if view.padded_tokens:
         lines.append(f"{many(view.padded_tokens, 'padding token')} with slot -1")
     if view.spare_slots:
-        lines.append(f"{many(view.spare_slots, 'stale slot')} behind the tokens")
+        lines.append(f"{many(view.spare_slots, 'stale slot')} after the tokens")
     return lines
 
 
@@ -146,7 +146,7 @@ def _field(view: DifferenceView) -> list[Text]:
 
 
 def _line(line: Line, view: DifferenceView, header: tuple[str, ...]) -> list[Text]:
-    """Indices unless they are `header` again, expected, got and marks, one under the other."""
+    """Draw indices (unless they equal `header`), expected, got and marks below each other."""
     label = max(len(item.label) for item in view.lines)
     width = max(
         len(text or "-")

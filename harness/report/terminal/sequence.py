@@ -1,4 +1,4 @@
-"""A sequence for a terminal: its steps, what each changed, and where both sides part."""
+"""A sequence for a terminal: steps, changed fields, and the first difference."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnproof.harness.report.shared.wording import clean, listed, many, shorten
 from attnproof.harness.report.terminal.case import difference_lines
 
 _CHANGE = 120
-"""Characters of what happened to one field."""
+"""Most characters of the change of one field."""
 _NAMES = 8
 
 
@@ -25,10 +25,10 @@ def draw_steps(
     *,
     passed: bool = False,
 ) -> RenderableType:
-    """Every step (label, source), the changed state below it, the failing one behind `>`.
+    """Draw every step (label, source) with the changed state below it; `>` marks the failing one.
 
-    `field` is the first wrong field, `[2].layout` for one of the third step. Where the
-    candidate `passed`, no step is marked.
+    `field` is the first wrong field, such as `[2].layout` of the third step. No step is marked
+    if the candidate `passed`.
     """
     view = view_sequence(steps, outputs, field)
     digits = len(str(len(steps)))

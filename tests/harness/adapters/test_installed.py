@@ -8,7 +8,8 @@ import warnings
 import pytest
 
 from attnproof.harness.running.errors import UsageError
-from attnproof.harness.verbs.verify import Options, verify
+from attnproof.harness.verbs.options import VerifyOptions
+from attnproof.harness.verbs.verify import verify
 from tests.harness.adapters.conftest import RELEASES
 
 
@@ -98,7 +99,7 @@ def test_another_release_is_a_usage_error_before_the_run(tmp_path, monkeypatch, 
     monkeypatch.syspath_prepend(release(tmp_path, "0.99.1"))
     out = tmp_path / "out"
     with pytest.raises(UsageError, match=r"UnsupportedVLLMError: vLLM 0\.99\.1 is not") as error:
-        verify(Options(ops="is_block_tables_empty", candidates=["vllm"], steps=0, out=out))
+        verify(VerifyOptions(ops="is_block_tables_empty", candidates=["vllm"], steps=0, out=out))
     assert error.value.exit_code == 2
     assert "\n" not in str(error.value)
     assert not out.exists()

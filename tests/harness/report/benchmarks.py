@@ -1,4 +1,4 @@
-"""A benchmark as `attnproof bench` makes one, drawn from a seed: no candidate is run."""
+"""Benchmarks like those of `attnproof bench`, drawn from a seed; no candidate is run."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def comparison(fast: Timing, slow: Timing) -> Comparison:
 
 
 def bench(operations: tuple[str, ...] = OPERATIONS, seed: int = 7, **changes: Any) -> Bench:
-    """`optimized` against `vllm`: mostly faster, about equal in one operation."""
+    """Return `optimized` against `vllm`: mostly faster, about equal in one operation."""
     draw = random.Random(seed)
     timings: list[Timing] = []
     comparisons = []
@@ -190,11 +190,11 @@ def regression(found: Timing, **changes: Any) -> Regression:
 
 
 def compared(found: Bench) -> Bench:
-    """The benchmark beside a baseline: one timing slower, one with more allocations."""
-    calm = {"ratio": 1.01, "low": 0.98, "high": 1.03, "p_value": 0.5, "verdict": "no evidence"}
-    entries = [regression(t, **calm) for t in found.timings]
+    """Compare with a baseline: one timing is slower, one has more allocations."""
+    equal = {"ratio": 1.01, "low": 0.98, "high": 1.03, "p_value": 0.5, "verdict": "no evidence"}
+    entries = [regression(t, **equal) for t in found.timings]
     entries[4] = regression(found.timings[4])
-    entries[9] = regression(found.timings[9], **(calm | {"costs": "allocations 3 to 4"}))
+    entries[9] = regression(found.timings[9], **(equal | {"costs": "allocations 3 to 4"}))
     found.baseline = BaselineResult(
         name="main",
         state="compared",
@@ -206,7 +206,7 @@ def compared(found: Bench) -> Bench:
 
 
 def past(found: Bench, name: str, factor: float) -> Past:
-    """A baseline in which `optimized` took `factor` of the time that it takes now."""
+    """Return a baseline in which `optimized` took `factor` times its present time."""
     return Past(
         name=name,
         created=f"2024-12-{len(name):02}T00:00:00Z",

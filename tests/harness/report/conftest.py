@@ -1,4 +1,4 @@
-"""Runs made by hand: the report is judged on them without running any candidate."""
+"""Runs built by hand, so that tests of the report run no candidate."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attnproof.harness.model.timing import BaselineResult
 
 ORACLES = {
     "equality": "Every output element is exactly the reference's.",
-    "invariants": "What must hold without a reference holds.",
+    "invariants": "Properties that need no reference hold.",
     "purity": "No input is modified.",
     "padding": "No result depends on stale memory.",
 }
@@ -155,7 +155,7 @@ _RIGHT: list[dict[str, Any]] = [
 
 
 def sequence_finding(number: int = 1, **changes: Any) -> Finding:
-    """Two rows that are views of each other when they are swapped, in the fourth of five steps."""
+    """Return a finding in the fourth of five steps: a swap makes two rows equal."""
     state: dict[str, Any] = {}
     outputs = []
     for index, changed in enumerate(_RIGHT):
@@ -183,7 +183,7 @@ def sequence_finding(number: int = 1, **changes: Any) -> Finding:
 
 @pytest.fixture(scope="session")
 def benchmarks() -> ModuleType:
-    """benchmarks.py: what makes benchmarks without timing anything."""
+    """The module benchmarks.py beside this file."""
     path = Path(__file__).with_name("benchmarks.py")
     spec = importlib.util.spec_from_file_location("benchmarks", path)
     assert spec
@@ -206,13 +206,13 @@ def make_timed_run() -> Callable[..., Run]:
 
 @pytest.fixture
 def timed(benchmarks: ModuleType) -> Run:
-    """Timed, and compared with nothing."""
+    """A timed run without a baseline."""
     return timed_run("PASS", benchmarks.bench())
 
 
 @pytest.fixture
 def slower(benchmarks: ModuleType) -> Run:
-    """One timing slower than the baseline's, one with another allocation; with a history."""
+    """A run with a slower timing, one with another allocation, and a history."""
     bench = benchmarks.compared(benchmarks.bench())
     bench.history = [benchmarks.past(bench, "first", 2.0), benchmarks.past(bench, "second", 1.5)]
     return timed_run("SLOWER", bench, reason="build_slot_mapping takes 18 % longer")
@@ -220,7 +220,7 @@ def slower(benchmarks: ModuleType) -> Run:
 
 @pytest.fixture
 def foreign(benchmarks: ModuleType) -> Run:
-    """Asked for a baseline that is another machine's."""
+    """A run compared with a baseline of another machine."""
     reason = "baseline main is of another machine: cpu Other CPU, here Example CPU"
     bench = benchmarks.bench()
     bench.baseline = BaselineResult(name="main", state="another machine", reason=reason)

@@ -18,13 +18,13 @@ def tables(run):
 
 @pytest.fixture
 def alone(timed):
-    """A run of one candidate, with nobody to compare with."""
+    """A run of one candidate without a peer."""
     mine = [timing for timing in timed.bench.timings if timing.candidate == "optimized"]
     timed.bench = msgspec.structs.replace(timed.bench, timings=mine, comparisons=[], steps=[])
     return timed
 
 
-def test_it_begins_with_the_command_and_who_is_compared_with(timed):
+def test_it_begins_with_the_command_and_the_peer(timed):
     timed.settings["compared with"] = "vllm 0.10.2"
     first = bench_markdown(timed).splitlines()[0]
     assert first.startswith(f"Made by `{timed.command}`")
@@ -54,7 +54,7 @@ def test_each_comparison_on_a_drawn_batch_has_its_cell(timed):
     assert drawn > 10
 
 
-def test_what_is_not_faster_is_marked(timed):
+def test_cells_that_are_not_faster_are_marked(timed):
     marked = sum(cell.startswith("▼") for table in tables(timed) for row in table for cell in row)
     slower = [c for c in timed.bench.comparisons if c.verdict == "slower" and c.clock == "host"]
     workloads = {t.workload.name: t.workload.kind for t in timed.bench.timings}
@@ -81,7 +81,7 @@ def test_a_candidate_alone_has_times_without_ratios(alone):
     assert f"{TIMES}," not in text
 
 
-def test_traces_whose_steps_differ_say_so(timed):
+def test_each_choice_of_operations_in_a_step_is_listed(timed):
     first = timed.bench.steps[0]
     other = msgspec.structs.replace(
         first, trace="another", operations=("swap_blocks",), left_out={"copy_blocks": "not here"}

@@ -1,4 +1,4 @@
-"""The terminal's table says of each number what it is of."""
+"""The tables of the terminal: times by clock, ratios, worse timings."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from attnproof.harness.model.timing import BaselineResult
+from attnproof.harness.report.shared.baseline import control_text
 from attnproof.harness.report.shared.quantities import ratio_text, time_text
-from attnproof.harness.report.shared.ratios import control_text
 from attnproof.harness.report.terminal.bench import bench_text
 
 
@@ -26,15 +26,15 @@ def test_each_clock_has_its_own_time_ratio_and_verdict(timed):
     assert second.endswith("0.500× (0.400 to 0.600) of vllm  slower")  # noqa: RUF001
 
 
-def test_what_got_worse_is_said_the_largest_slowdown_first(slower):
+def test_worse_timings_are_listed_the_largest_slowdown_first(slower):
     lines = bench_text(slower).splitlines()
     (place,) = [n for n, line in enumerate(lines) if line.endswith("2 slower or costlier")]
     first, second = lines[place + 1 : place + 3]
-    assert first.endswith(": 1.18× the host time of then (1.15 to 1.22)")  # noqa: RUF001
+    assert first.endswith(": 1.18× the baseline's host time (1.15 to 1.22)")  # noqa: RUF001
     assert second.endswith("; allocations 3 to 4")
 
 
-def test_beside_another_machines_baseline_only_counts_are_said(slower):
+def test_only_counts_are_compared_with_a_baseline_of_another_machine(slower):
     baseline = slower.bench.baseline
     baseline.state, baseline.reason = "another machine", "it is of another machine"
     baseline.regressions = baseline.regressions[9:10]
@@ -44,6 +44,6 @@ def test_beside_another_machines_baseline_only_counts_are_said(slower):
 
 
 @pytest.mark.parametrize(("control", "said"), [(1.04, False), (0.97, False), (1.3, True)])
-def test_a_machine_of_another_speed_is_told(control, said):
+def test_a_change_of_the_control_is_reported(control, said):
     told = control_text(BaselineResult(state="compared", control=control))
     assert told.startswith("; the control takes 1.3") if said else told == ""

@@ -66,7 +66,7 @@ def test_values_without_a_logarithm_make_no_axis_fail(values):
 def test_series_differ_in_shape_and_not_only_in_colour():
     drawn = [marks([(10, 10)], series) for series in range(4)]
     shapes = [markup.split('"')[1] for markup in drawn]
-    # Circle and square are caps of a line without length; the style sheet tells them apart.
+    # Circle and square are caps of a line without length, which the style sheet chooses.
     assert shapes[0] == shapes[1] == "M10 10h0"
     assert len(set(shapes[1:])) == 3
     assert "k0" in drawn[0]

@@ -1,4 +1,4 @@
-"""Known deviations stand apart in every file of the report, and stale ones are named."""
+"""Known deviations are separate from failures in every format, and stale ones are named."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from attnproof.harness.model.run import DeviationResult, OracleCount
 from attnproof.harness.report.formats.junit import junit_bytes
 from attnproof.harness.report.formats.markdown import markdown_text
 from attnproof.harness.report.formats.summary import summary_bytes
-from attnproof.harness.report.page.deviations import (
-    build_deviations,
-    deviation_line,
-    deviations_title,
-)
+from attnproof.harness.report.page.deviations import build_deviations
 from attnproof.harness.report.page.html import render_html
 from attnproof.harness.report.page.matrix import build_matrix
+from attnproof.harness.report.shared.deviations import deviation_line, deviations_title
 
 
 @pytest.fixture
 def known(make_run, make_result, make_finding):
-    """A run of which one operation deviates as known; another entry is stale."""
+    """A run with a known deviation and a stale one."""
     shown = make_finding(7, command="attnproof replay cases/x.json --candidate vllm")
     about = {"reference": "SPEC <2>", "operation": shown.operation, "candidate": shown.candidate}
     counts = {"equality": OracleCount(checks=400, known=31), "purity": OracleCount(checks=400)}
@@ -59,7 +56,7 @@ def test_the_line_of_the_terminal(known):
     )
 
 
-def test_the_card_of_one_that_showed_and_of_a_stale_one(known):
+def test_cards_of_a_shown_and_of_a_stale_deviation(known):
     there, stale = build_deviations(known)
     assert (there.label, there.age) == ("K1", "known since 2024-12-03, 30 days")
     assert there.card is not None
@@ -77,7 +74,7 @@ def test_the_page_has_a_section_a_link_and_words(known, oracles):
     assert f'href="#/finding/{known.deviations[0].shown.id}" aria-label="Finding K1"' in page
 
 
-def test_the_matrix_tells_known_from_verified(known, oracles):
+def test_the_matrix_distinguishes_known_from_verified(known, oracles):
     matrix = build_matrix(known, oracles)
     row = matrix.groups[0].rows[0]
     cell = row.cells[matrix.oracles.index("equality")]
@@ -87,7 +84,7 @@ def test_the_matrix_tells_known_from_verified(known, oracles):
     assert (totals["PASS"], totals["DEVIATES"]) == (1, 1)
 
 
-def test_a_failure_leads_where_something_is_known_too(known, oracles, make_finding):
+def test_a_failure_comes_before_a_known_deviation(known, oracles, make_finding):
     known.findings = [make_finding(8)]
     known.operations[0].verdict = "FAIL"
     known.operations[0].oracles["equality"].failed = 3
@@ -96,7 +93,7 @@ def test_a_failure_leads_where_something_is_known_too(known, oracles, make_findi
     assert (cell.state, [link.label for link in cell.links]) == ("FAIL", ["F1", "K1"])
 
 
-def test_junit_shows_no_green_for_it(known):
+def test_junit_skips_an_operation_that_deviates(known):
     suite = ElementTree.fromstring(junit_bytes(known))[0]
     case = suite.find("testcase")
     message = case.find("skipped").get("message")
@@ -113,7 +110,7 @@ def test_markdown_names_stale_ones_first(known):
     assert "1 known to deviate" in text
 
 
-def test_summary_has_them(known):
+def test_summary_lists_known_deviations(known):
     found = msgspec.json.decode(summary_bytes(known))
     assert found["counts"]["deviating"] == 1
     there, stale = found["deviations"]

@@ -19,7 +19,7 @@ VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
-    """Checks nesting and collects what the tests ask for."""
+    """A parser that checks nesting and collects ids, links, headings and text."""
 
     def __init__(self, source):
         super().__init__(convert_charrefs=True)
@@ -124,7 +124,7 @@ def test_has_landmarks_language_and_table_scopes(source):
             assert {"aria-labelledby", "aria-describedby"} <= set(found)
 
 
-def test_a_pass_says_so(passing, oracles):
+def test_the_page_of_a_pass(passing, oracles):
     page = Page(render_html(passing, oracles))
     assert page.title == "PASS · attnproof"
     text = page.text
@@ -156,7 +156,7 @@ def test_a_failure_shows_its_cards(failing, oracles):
     assert "@example(\n    Case(" in code
 
 
-def test_a_mistake_of_both_sides_is_called_one(
+def test_a_mistake_shared_with_the_reference_is_reported(
     make_run, make_result, make_finding, make_difference, oracles
 ):
     finding = make_finding(
@@ -168,14 +168,14 @@ def test_a_mistake_of_both_sides_is_called_one(
     )
     run = make_run("FAIL", [make_result("build_slot_mapping", "FAIL")], findings=[finding])
     text = Page(render_html(run, oracles)).text
-    assert "The reference has the same mistake: equality sees nothing" in text
+    assert "The reference has the same mistake: equality passes" in text
 
 
-def test_only_oracles_without_a_reference_tell_of_its_mistakes(failing, oracles):
+def test_only_oracles_without_a_reference_report_its_mistakes(failing, oracles):
     assert "The reference has the same mistake" not in Page(render_html(failing, oracles)).text
 
 
-def test_what_candidates_say_is_never_markup(failing, oracles):
+def test_text_of_candidates_is_never_markup(failing, oracles):
     source = render_html(failing, oracles)
     page = Page(source)
     assert [tag for tag, _ in page.tags].count("script") == 1
@@ -186,7 +186,7 @@ def test_what_candidates_say_is_never_markup(failing, oracles):
     assert "\x00" not in source
 
 
-def test_an_incomplete_run_says_why(incomplete, oracles):
+def test_the_page_of_an_incomplete_run_has_the_reason(incomplete, oracles):
     text = Page(render_html(incomplete, oracles)).text
     assert "INCOMPLETE" in text
     assert "time ran out before 1 operation was checked" in text

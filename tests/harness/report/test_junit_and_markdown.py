@@ -1,4 +1,4 @@
-"""junit.xml and summary.md: what CI shows."""
+"""junit.xml and summary.md, for CI systems."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_markdown_of_a_failure_names_the_cause_and_the_replay(failing):
     assert "- no \\<reference\\> yet: `get_mla_dims` of `optimized`" in text
 
 
-def test_markdown_of_an_incomplete_run_says_why(incomplete):
+def test_markdown_of_an_incomplete_run_has_the_reason(incomplete):
     text = markdown_text(incomplete)
     assert "## ◐ attnproof: INCOMPLETE" in text
     assert "**Incomplete:** time ran out before 1 operation was checked" in text

@@ -70,7 +70,7 @@ def test_literal_omits_defaults_and_breaks_lines(mixed):
     assert max(map(len, literal.splitlines())) <= 88
 
 
-def test_steps_stand_one_a_line():
+def test_steps_are_printed_one_per_line():
     case = Case("x", None, {"width": 2, "steps": [{"do": "get"}, {"do": "set", "to": "a"}]})
     assert case_literal(case) == (
         "Case(\n"

@@ -1,4 +1,4 @@
-"""The matrix: every pair in exactly one state, nothing without a verdict forgotten."""
+"""The matrix: every pair is in one state, and every missing verdict is listed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_pair_without_a_verdict_shows_its_reason_once(incomplete, oracles):
 
 
 def test_skips_are_grouped_by_reason(incomplete, oracles):
-    found = {skip.reason: skip.what for skip in skips(build_matrix(incomplete, oracles))}
+    found = {skip.reason: skip.entries for skip in skips(build_matrix(incomplete, oracles))}
     assert found == {
         "takes no tensors": ("is_block_tables_empty · optimized (cpu): padding",),
         "time ran out": ("split_attn_metadata · optimized (cpu)",),
@@ -71,7 +71,7 @@ def test_zero_checks_never_pass(make_run, make_result, oracles):
     assert (cell.state, cell.reason) == ("UNVERIFIED", "no check was made")
 
 
-def test_the_consumer_stands_behind_the_invariants(make_run, make_result, make_finding):
+def test_the_consumer_comes_after_the_invariants(make_run, make_result, make_finding):
     names = ("purity", "consumer", "equality", "invariants")
     counts = {name: OracleCount(checks=400) for name in names} | {
         "consumer": OracleCount(checks=400, failed=7)

@@ -1,4 +1,4 @@
-"""The performance section says what was measured, what was not, and nothing more certain."""
+"""The performance section: timings, missing timings, and no unfounded verdict."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def charts(run):
     return [*view.forests, *parts, *view.steps, *view.strips, *(c for c in single if c)]
 
 
-def test_nothing_timed_is_said_in_one_line(passing, oracles):
+def test_without_timings_the_section_is_one_line(passing, oracles):
     text = shown(passing, oracles)
     assert "Nothing was timed." in text
     assert "attnproof bench" in text
@@ -140,7 +140,7 @@ def test_regressions_come_before_any_ratio(slower, oracles):
     assert "swap_blocks / optimized / decode, 8 requests" in text
 
 
-def test_raw_samples_of_a_regression_show_what_was_expected(slower):
+def test_raw_samples_of_a_regression_show_the_expected_median(slower):
     strips = build_performance(slower).strips
     assert "expected from the baseline" in strips[0].svg
     assert "expected from the baseline" not in strips[-1].svg
@@ -173,18 +173,18 @@ def test_lost_timings_are_no_pass(slower):
     assert build_baseline(slower.bench).state == "good"
 
 
-def test_no_baseline_asked_for_says_how_to_ask(timed, oracles):
+def test_without_a_baseline_the_option_is_named(timed, oracles):
     text = shown(timed, oracles)
-    assert "This run says nothing about slowdowns since an earlier one." in text
+    assert "This run was not compared with an earlier one." in text
     assert "--save-baseline NAME" in text
 
 
-def test_grown_counts_of_another_machine_are_worse_all_the_same(slower):
+def test_grown_counts_of_another_machine_are_still_worse(slower):
     slower.bench.baseline.state = "another machine"
     slower.bench.baseline.regressions = slower.bench.baseline.regressions[9:10]
     found = build_baseline(slower.bench)
     assert found.state == "bad"
-    assert "Exact counts were compared all the same: 1 grew." in found.sentence
+    assert "Exact counts were still compared: 1 grew." in found.sentence
     ((*_, time, _, _, _, counts),) = found.worse.rows
     assert (time, counts) == ("not compared", "allocations 3 to 4")
 
@@ -202,7 +202,7 @@ def test_the_history_is_in_units_of_the_control(slower):
     assert after == pytest.approx(before / 2, rel=0.01)
 
 
-def test_steps_say_distribution_growth_and_what_they_consist_of(timed, oracles):
+def test_steps_have_distribution_growth_and_operations(timed, oracles):
     text = shown(timed, oracles)
     assert "by geometric mean; at worst 2.10" in text
     assert "A step is build_slot_mapping and split_attn_metadata." in text
@@ -219,21 +219,21 @@ def test_steps_say_distribution_growth_and_what_they_consist_of(timed, oracles):
     assert growth.table.head[1:3] == ("1 request", "2 to 8 requests")
 
 
-def test_what_was_not_timed_is_named_with_its_reason(timed, oracles):
+def test_untimed_operations_are_listed_with_reasons(timed, oracles):
     text = shown(timed, oracles)
-    assert "What was not timed, and why" in text
+    assert "Not timed, with reasons" in text
     assert "a sequence of steps batch_sequence · optimized batch_sequence · vllm" in text
 
 
-def test_known_deviations_of_what_was_timed_are_named(timed, oracles):
+def test_known_deviations_of_timed_operations_are_listed(timed, oracles):
     first = timed.bench.timings[0]
     timed.bench.timings[0] = msgspec.structs.replace(first, deviations=("E3",))
     text = shown(timed, oracles)
-    assert "Known deviations among what was timed" in text
+    assert "Known deviations of timed operations" in text
     assert "E3 see the file of known deviations" in text
 
 
-def test_conditions_tell_noise_clock_and_drift(timed, oracles):
+def test_conditions_have_noise_clock_and_drift(timed, oracles):
     timed.bench.control_ns = [100.0] * 20 + [112.0] * 20
     text = shown(timed, oracles)
     assert "3 of 200 comparisons called faster or slower before the floor" in text
@@ -294,5 +294,5 @@ def test_strips_of_many_samples_or_wide_apart_stay_readable(timed):
     timed.bench.comparisons = timed.bench.comparisons[:1]
     (strip,) = build_performance(timed).strips
     assert "One sample in 3 is drawn." in strip.sentence
-    assert "1 µs</tspan>" in strip.svg, "a logarithmic axis names what lies between"
+    assert "1 µs</tspan>" in strip.svg, "a logarithmic axis has labels between its ends"
     assert strip.table.rows[0][1] == "1,000"

@@ -1,4 +1,4 @@
-"""summary.json, summary.md and junit.xml say of the performance what index.html says."""
+"""The performance in summary.json, summary.md and junit.xml."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_summary_of_a_regression_holds_it(slower):
     assert baseline["compared"] == len(slower.bench.timings)
 
 
-def test_summary_without_timings_says_null(passing):
+def test_performance_is_null_without_timings(passing):
     assert performance(passing) is None
 
 
@@ -54,22 +54,22 @@ def test_markdown_has_a_row_a_pair_and_the_regressions(slower):
     assert "allocations 3 to 4" in text
 
 
-def test_markdown_of_a_foreign_baseline_says_incomplete(foreign):
+def test_markdown_of_a_foreign_baseline_is_incomplete(foreign):
     assert "**◐ Incomplete against baseline main.**" in markdown_text(foreign)
 
 
-def test_markdown_tells_counts_of_a_foreign_baseline_and_no_time(slower):
+def test_markdown_of_a_foreign_baseline_has_counts_and_no_time(slower):
     slower.bench.baseline.state = "another machine"
     slower.bench.baseline.regressions = slower.bench.baseline.regressions[9:10]
     (line,) = [line for line in markdown_text(slower).splitlines() if line.startswith("- ◇")]
     assert line.endswith(": allocations 3 to 4")
 
 
-def test_markdown_says_nothing_of_what_was_not_timed(passing):
+def test_markdown_without_timings_has_no_performance(passing):
     assert "geometric mean" not in markdown_text(passing)
 
 
-def test_junit_fails_what_got_worse(slower):
+def test_junit_fails_for_worse_timings(slower):
     suite = suites(slower)["performance against baseline main"]
     cases = {(case.classname.rpartition(".")[2], case.name): case for case in suite}
     failed = {key: case for key, case in cases.items() if case.result and case.name != "comparison"}
@@ -79,7 +79,7 @@ def test_junit_fails_what_got_worse(slower):
     }
     (entry,) = failed["optimized", "make_local_attention_virtual_batches"].result
     assert entry.message.startswith("decode, 64 requests: 1.18")
-    assert entry.message.endswith(" the host time of then (1.15 to 1.22)")
+    assert entry.message.endswith(" the baseline's host time (1.15 to 1.22)")
     # A timing that only the baseline has is a skip, never green.
     (comparison,) = [case for case in suite if case.name == "comparison"]
     assert "swap_blocks" in comparison.result[0].message

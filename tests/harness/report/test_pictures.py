@@ -1,4 +1,4 @@
-"""SVG and terminal pictures: well-formed, told in words, never by colour alone."""
+"""SVG and terminal pictures: well-formed, described in words, never by colour alone."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ def test_batch_picture_shows_every_kind_of_cell(mixed):
     ):
         assert text in found, text
     description = root.find("desc").text
-    assert "Request 1: 2 computed tokens, 6 query tokens, blocks 4 and 21, the first" in description
+    assert (
+        "Request 1: 2 computed tokens, 6 query tokens, blocks 4 and 21, with the first"
+        in description
+    )
 
 
 def test_batch_picture_stays_small():
@@ -88,7 +91,7 @@ def test_unusual_batches_are_drawn(batch):
     assert shown(draw_batch(batch))
 
 
-def test_difference_picture_marks_and_labels_what_is_wrong(make_difference):
+def test_difference_picture_marks_and_labels_wrong_elements(make_difference):
     difference = make_difference("slot_mapping", [1, 2, 3], [1, 9, 8])
     root = parse(difference_picture(difference, "f1"))
     assert words(root).count("≠") == 2
@@ -142,7 +145,7 @@ def test_terminal_draws_the_case(mixed, make_difference):
         "> r3  q 3 c 0 s 3   12[###.]  4 stale columns\n"
         "  2 padded rows: q 0 s 0, 5 stale columns each\n"
         "  4 padding tokens with slot -1\n"
-        "  3 stale slots behind the tokens\n"
+        "  3 stale slots after the tokens\n"
         "  o computed   # query   . unused   17[..] block 17   > first difference\n"
         "block_size 4\n"
         "fault short table\n"

@@ -1,4 +1,4 @@
-"""A sequence is shown step by step: what each changed, and where both sides part."""
+"""Sequences in every format: steps, changed fields, and the first difference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shown(renderable, width=100):
 
 
 def wide(make_finding, make_difference, steps=25, **changes):
-    """All of a big state changes at every step, most of it goes wrong at the last one."""
+    """Return a finding whose big state changes at every step, and is wrong at the last."""
     draw = random.Random(3)
     outputs = []
     for step in range(steps):
@@ -64,7 +64,7 @@ def test_steps_show_what_they_changed(make_sequence_finding):
         "[1] new 'b'",
         "1 -> 2",
     ]
-    assert view.steps[1].remarks == ("raises ValueError, as it must", "no visible change")
+    assert view.steps[1].remarks == ("raises ValueError, as expected", "no visible change")
 
 
 def test_the_failing_step_holds_what_is_wrong(make_sequence_finding):
@@ -81,7 +81,7 @@ def test_the_failing_step_holds_what_is_wrong(make_sequence_finding):
 
 
 def test_a_step_of_equal_sides_may_fail_too(make_sequence_finding):
-    """An invariant is broken by both: nothing differs, and yet the step is marked."""
+    """Both sides violate an invariant: no field differs, but the step is marked."""
     finding = make_sequence_finding(field="[1].req_ids", oracle="invariants")
     outputs = [output for output in finding.outputs if output.equal]
     view = view_sequence(finding.steps, outputs, finding.field)
@@ -152,7 +152,7 @@ def test_any_change_is_drawn(before, after, first):
             assert {"changed", "unused"} & {box.get("class") for box in root.iter("rect")}
 
 
-def test_the_picture_of_a_state_tells_changes_without_colour(make_sequence_finding):
+def test_the_picture_of_a_state_marks_changes_without_colour(make_sequence_finding):
     finding = make_sequence_finding()
     steps = view_sequence(finding.steps, finding.outputs, finding.field).steps
     root = ElementTree.fromstring(state_picture(steps[2], "f1-s3"))
@@ -174,9 +174,9 @@ def test_card_of_a_sequence(sequence, oracles):
         "First wrong field, after step 4",
         "✗ goes wrong here",
         "first difference at [1, 0]: expected 3, got 7; 2 of 6 elements wrong",
-        "raises ValueError, as it must",
+        "raises ValueError, as expected",
         "Changed alike on both sides:",
-        "What comes after the first difference follows from it",
+        "Later differences follow from the first one",
         'data-copy="Copy the program"',
         "from candidate import Batch",
     ):
@@ -187,7 +187,7 @@ def test_card_of_a_sequence(sequence, oracles):
         assert words not in source, words
 
 
-def test_what_a_sequence_says_is_never_markup(make_run, make_sequence_finding, make_difference):
+def test_text_of_a_sequence_is_never_markup(make_run, make_sequence_finding, make_difference):
     hostile = make_sequence_finding(
         steps=[(HOSTILE, HOSTILE)],
         outputs=[
@@ -257,7 +257,7 @@ def test_no_more_fields_than_fit_are_drawn(make_sequence_finding, make_differenc
         ({"steps": [("get", "get()")], "steps_before": 2}, "1 step, shrunk from 2"),
     ],
 )
-def test_size_is_told_in_steps(changes, sentence, make_sequence_finding):
+def test_the_size_of_a_sequence_is_in_steps(changes, sentence, make_sequence_finding):
     assert size_sentence(make_sequence_finding(**changes)) == sentence
 
 
@@ -275,12 +275,12 @@ def test_a_candidate_that_died_leaves_the_steps_of_its_case(
     assert input_size(finding) == "2 steps"
 
 
-def test_machines_read_the_number_of_steps(sequence, failing):
+def test_the_summary_has_the_number_of_steps(sequence, failing):
     assert [finding.steps for finding in summarize(sequence).findings] == [5]
     assert [finding.steps for finding in summarize(failing).findings] == [0, 0, 0]
 
 
-def test_ci_reads_the_failing_step(sequence):
+def test_junit_and_markdown_name_the_failing_step(sequence):
     words = "5 steps, wrong after step 4 (swap rows 0 and 1)"
     assert f"input:    {words} (cases/" in junit_bytes(sequence).decode()
     assert f"field `[3].rows[1, 0]`, {words}: expected" in markdown_text(sequence)
@@ -296,7 +296,8 @@ def test_terminal_draws_a_sequence(make_sequence_finding):
         "       rows  [0, 0..2] 3 4 0\n"
         "       req_ids  [0] 'a'\n"
         "       num_reqs  1\n"
-        "  2  add a again, which is refused  (raises ValueError, as it must)  (no visible change)\n"
+        "  2  add a again, which is refused  (raises ValueError, as expected)  "
+        "(no visible change)\n"
         "     batch.add('a')\n"
         "  3  add request b\n"
         "     batch.add('b')\n"
@@ -321,7 +322,7 @@ def test_terminal_draws_a_sequence(make_sequence_finding):
     assert text.isascii()
 
 
-def test_an_error_that_is_missing_is_told_as_such(make_difference):
+def test_a_missing_error_is_named(make_difference):
     missing = Difference(
         field="[0].raises",
         expected="ValueError",
@@ -335,7 +336,7 @@ def test_an_error_that_is_missing_is_told_as_such(make_difference):
     assert "  first difference: expected 'ValueError', got None\n" in text
 
 
-def test_an_error_stands_for_all_that_is_lost_with_it(make_difference):
+def test_after_an_error_no_missing_field_is_drawn(make_difference):
     outputs = [
         make_difference("[0].raises", None, "TypeError"),
         *(make_difference(f"[0].x{i}", i, None) for i in range(20)),

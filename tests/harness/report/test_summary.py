@@ -1,4 +1,4 @@
-"""summary.json says what the run says, and the committed schema describes it."""
+"""summary.json has the facts of the run, and fits the committed schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is chosen to be drawn: around the first difference, the rest counted."""
+"""Batches and fields are cut to the part around the first difference; the rest is counted."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_values_of_different_depth_are_one_cell(make_difference):
     assert view.sentence == "first difference: expected [1, 2], got None"
 
 
-def test_a_difference_of_types_alone_is_said():
+def test_a_difference_of_types_alone_is_reported():
     difference = Difference(
         field="x",
         expected=[1],
@@ -144,7 +144,7 @@ def test_a_difference_of_types_alone_is_said():
     )
 
 
-def test_the_oracle_says_which_elements_are_wrong():
+def test_the_oracle_chooses_the_wrong_elements():
     difference = Difference(
         field="x",
         expected=[1, 2, 3],

@@ -1,4 +1,4 @@
-"""write_report writes all it can, whole files only, and says what it could not write."""
+"""write_report writes whole files only, and returns the files that it could not write."""
 
 from __future__ import annotations
 
@@ -51,4 +51,4 @@ def test_a_missing_folder_is_an_error(passing, tmp_path):
 
 def test_oracles_are_optional(passing, tmp_path):
     write_report(passing, tmp_path)
-    assert "What each oracle holds" not in (tmp_path / "index.html").read_text("utf-8")
+    assert "Contract of each oracle" not in (tmp_path / "index.html").read_text("utf-8")

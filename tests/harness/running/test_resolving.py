@@ -69,11 +69,12 @@ def test_unknown_candidates_are_usage_errors(folder, name, message):
 
 
 def test_two_candidates_of_one_name_do_not_hide_each_other(folder, capfd):
-    from attnproof.harness.verbs.verify import Options, verify
+    from attnproof.harness.verbs.options import VerifyOptions
+    from attnproof.harness.verbs.verify import verify
 
     wrong = "def is_block_tables_empty(block_tables):\n    return block_tables is None\n"
     (folder / "a/mine.py").write_text(wrong, encoding="utf-8")
-    options = Options(
+    options = VerifyOptions(
         ops="is_block_tables_empty",
         candidates=["a/mine.py", "b/mine.py"],
         examples=20,

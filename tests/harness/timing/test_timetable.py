@@ -33,7 +33,7 @@ from attnproof.harness.timing.plan.timetable import (
     why_never,
 )
 from attnproof.harness.timing.steps import comparisons, entries
-from attnproof.harness.verbs.timekeeping import workloads
+from attnproof.harness.verbs.benchmark import workloads
 
 SMALL = [timed for timed in synthetic_batches() if timed.workload.requests in (1, 8, 64)]
 SPLIT = "split_decodes_and_prefills"

@@ -1,4 +1,4 @@
-"""`bench` times what it has verified, beside a peer, and never calls a run good that is not."""
+"""`bench`: timings of verified operations, baselines, exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attnproof.harness.running.errors import (
     InfrastructureError,
 )
 from attnproof.harness.timing.measuring import time_all
-from attnproof.harness.verbs import timekeeping
+from attnproof.harness.verbs import benchmark
 
 OP = "is_block_tables_empty"
 CANDIDATE = f"""
@@ -40,7 +40,7 @@ def {OP}(block_tables):
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    """Runs `attnproof bench` on a candidate of one operation; the exit code."""
+    """Run `attnproof bench` on a candidate of one operation; return the exit code."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(CANDIDATE, encoding="utf-8")
     (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
@@ -89,7 +89,7 @@ def test_candidates_are_timed_beside_their_peer(bench, tmp_path, capfd):
     assert (tmp_path / "out" / "index.html").exists()
 
 
-def test_what_is_wrong_is_not_timed(bench, tmp_path, capfd):
+def test_a_failed_operation_is_not_timed(bench, tmp_path, capfd):
     assert bench(candidate="wrong.py") == MISMATCH
     found = bench_of(tmp_path)
     assert {timing.candidate for timing in found.timings} == {"reference"}
@@ -122,9 +122,7 @@ def test_a_baseline_lets_the_same_speed_pass_and_not_a_slower_one(
     assert {r.verdict for r in regressions if r.candidate == "mine"} == {"faster"}
 
 
-def test_what_looks_slower_is_timed_again_before_it_is_called_so(
-    bench, tmp_path, monkeypatch, capfd
-):
+def test_a_slower_timing_is_repeated_before_the_verdict(bench, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("DELAY_S", "0.0001")
     assert bench("--save-baseline", "main") == VERIFIED
 
@@ -134,7 +132,7 @@ def test_what_looks_slower_is_timed_again_before_it_is_called_so(
         return time_all(*args)
 
     asked: list[list[str]] = []
-    monkeypatch.setattr(timekeeping, "time_all", slow_once)
+    monkeypatch.setattr(benchmark, "time_all", slow_once)
     assert bench("--baseline", "main") in (VERIFIED, SLOWER)  # the peer is noise
     timed = bench_of(tmp_path)
     found = timed.baseline
@@ -147,10 +145,10 @@ def test_what_looks_slower_is_timed_again_before_it_is_called_so(
     assert all(timing.host.median_ns < 300_000 for timing in mine)  # the second ones
     printed = last_lines(capfd)
     assert "timing again what looks slower: 3 workloads" in printed
-    assert "looked slower and did not when timed again" in printed
+    assert "looked slower, but not when timed again" in printed
 
 
-def test_what_goes_wrong_when_timed_again_is_told(bench, monkeypatch, capfd):
+def test_a_problem_while_timing_again_is_reported(bench, monkeypatch, capfd):
     monkeypatch.setenv("DELAY_S", "0.0001")
     assert bench("--save-baseline", "main") == VERIFIED
     monkeypatch.setenv("DELAY_S", "0.0006")
@@ -163,13 +161,13 @@ def test_what_goes_wrong_when_timed_again_is_told(bench, monkeypatch, capfd):
             outcome.problems.append(f"{OP} of mine crashed")
         return outcome
 
-    monkeypatch.setattr(timekeeping, "time_all", dying_again)
+    monkeypatch.setattr(benchmark, "time_all", dying_again)
     assert bench("--baseline", "main") == SLOWER
     assert len(runs) == 3
     assert f"; {OP} of mine crashed" in last_lines(capfd)
 
 
-def test_an_interrupt_while_timing_again_leaves_what_looked_slower(bench, monkeypatch, capfd):
+def test_an_interrupt_while_timing_again_keeps_the_first_timings(bench, monkeypatch, capfd):
     monkeypatch.setenv("DELAY_S", "0.0001")
     assert bench("--save-baseline", "main") == VERIFIED
     monkeypatch.setenv("DELAY_S", "0.0006")
@@ -182,7 +180,7 @@ def test_an_interrupt_while_timing_again_leaves_what_looked_slower(bench, monkey
             runs[-1].bench.timings.clear()
         return runs[-1]
 
-    monkeypatch.setattr(timekeeping, "time_all", interrupted_again)
+    monkeypatch.setattr(benchmark, "time_all", interrupted_again)
     assert bench("--baseline", "main", "--save-baseline", "other") == SLOWER
     assert len(runs) == 2
     printed = last_lines(capfd)
@@ -213,16 +211,16 @@ def test_a_baseline_of_other_operations_is_incomplete(bench, capfd):
 
 
 def test_a_run_without_a_time_is_no_baseline(bench, monkeypatch, tmp_path, capfd):
-    import attnproof.harness.verbs.timekeeping as timekeeping
+    import attnproof.harness.verbs.benchmark as benchmark
 
-    monkeypatch.setattr(timekeeping, "read_ledgers", lambda _: {})  # so no case was judged
+    monkeypatch.setattr(benchmark, "read_ledgers", lambda _: {})  # so no case was judged
     assert bench("--save-baseline", "main") == INCOMPLETE
     assert "baseline main was not saved: nothing was timed" in last_lines(capfd)
     assert not (tmp_path / "reports" / "baselines").exists()
 
 
 @pytest.mark.parametrize("damage", ["another machine", "damaged"])
-def test_a_baseline_that_says_nothing_here_is_incomplete(bench, tmp_path, damage, capfd):
+def test_a_baseline_that_cannot_be_compared_is_incomplete(bench, tmp_path, damage, capfd):
     assert bench("--save-baseline", "main") == VERIFIED
     path = tmp_path / "reports" / "baselines" / "main.json"
     saved = json.loads(path.read_text(encoding="utf-8"))
@@ -246,7 +244,7 @@ def test_verify_times_what_it_verified(bench, tmp_path):
     [
         (["--device", "interpreter"], "the interpreter has no speed"),
         (["--against", "nobody_at_all"], "no candidate 'nobody_at_all'"),
-        (["--against", "mine.py"], "--against mine.py: nobody else is timed"),
+        (["--against", "mine.py"], "--against mine.py: no other candidate to time"),
         (["--markdown", "nowhere/table.md"], "there is no folder nowhere"),
         (["--markdown", "."], "--markdown .: it is a folder"),
         (["--seconds", "0"], "--seconds is 0"),
@@ -276,17 +274,17 @@ def test_vllm_that_is_not_installed_is_one_line(bench, capfd):
 
 
 def test_a_clock_too_coarse_is_one_line_and_nothing_is_run(bench, monkeypatch, capfd):
-    import attnproof.harness.verbs.timekeeping as timekeeping
+    import attnproof.harness.verbs.benchmark as benchmark
 
     def examine():
         raise InfrastructureError("the clock is too coarse: use another machine")
 
-    monkeypatch.setattr(timekeeping, "host_clock", examine)
+    monkeypatch.setattr(benchmark, "host_clock", examine)
     assert bench() == INFRASTRUCTURE
     assert capfd.readouterr().err == "attnproof: the clock is too coarse: use another machine\n"
 
 
-def test_an_interrupt_leaves_what_was_timed_and_an_incomplete_run(
+def test_an_interrupt_keeps_timings_and_leaves_the_run_incomplete(
     bench, monkeypatch, tmp_path, capfd
 ):
     from attnproof.harness.timing.session import TimingProcess

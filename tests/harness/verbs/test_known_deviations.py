@@ -1,15 +1,17 @@
-"""`--deviations`: exit code 0 for what is known, a line each, and replay says so too."""
+"""`--deviations`: exit code 0 and a line for each known deviation, in verify and replay."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 import attnproof.harness.running.candidates as candidates
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.verbs.options import ReplayOptions, VerifyOptions
 from attnproof.harness.verbs.replay import replay
-from attnproof.harness.verbs.verify import Options, verify
+from attnproof.harness.verbs.verify import verify
 from tests.harness.conftest import CANDIDATES
 
 SPLIT = "split_decodes_and_prefills"
@@ -29,13 +31,13 @@ GONE = ENTRY.format(id="D3", title="gone", when="R > 10000")
 
 @pytest.fixture
 def verified(tmp_path):
-    """Verify two_bugs.py with entries that are known."""
+    """Run `verify` on two_bugs.py with the given entries."""
     path = tmp_path / "known.toml"
 
     def run(text, **options):
         path.write_text(text, encoding="utf-8")
         small = {"examples": 20, "steps": 0, "seed": 1, "remember": False} | options
-        chosen = Options(
+        chosen = VerifyOptions(
             ops=SPLIT,
             candidates=[str(CANDIDATES / "two_bugs.py")],
             out=tmp_path / "out",
@@ -47,7 +49,7 @@ def verified(tmp_path):
     return run
 
 
-def test_known_deviations_pass_and_are_told_and_replayed(verified, tmp_path, capfd):
+def test_known_deviations_pass_and_are_printed_and_replayed(verified, tmp_path, capfd):
     assert verified(EXTRA + LATE + GONE) == 0
     said = capfd.readouterr().out
     assert f"DEVIATES    {SPLIT} [two_bugs]" in said
@@ -56,12 +58,13 @@ def test_known_deviations_pass_and_are_told_and_replayed(verified, tmp_path, cap
     assert "STALE" not in said, "fewer examples than usual make nothing stale"
     case = command.split()[2]
     known = tmp_path / "known.toml"
-    assert replay(case, [], "auto", tmp_path / "out", 20.0, known) == 0
+    saved = ReplayOptions(case=case, out=tmp_path / "out")
+    assert replay(replace(saved, deviations=known)) == 0
     assert f"KNOWN {SPLIT} [two_bugs] D2: one token too many" in capfd.readouterr().out
-    assert replay(case, [], "auto", tmp_path / "out", 20.0) == 1
+    assert replay(saved) == 1
 
 
-def test_a_mistake_in_the_file_is_heard_of_before_the_run(verified, tmp_path):
+def test_an_invalid_file_is_reported_before_the_run(verified, tmp_path):
     with pytest.raises(UsageError, match=r"entry 1 \(D2\): no operation 'nonesuch'"):
         verified(EXTRA.replace(SPLIT, "nonesuch"))
     assert not (tmp_path / "out").exists()
@@ -75,7 +78,7 @@ def test_without_vllm_its_candidate_is_one_line(monkeypatch):
             candidates.resolve([name], "auto")
 
 
-def test_vllm_brings_its_known_deviations(monkeypatch):
+def test_vllm_has_known_deviations_of_its_own(monkeypatch):
     monkeypatch.setattr(candidates, "_find_spec", lambda _name: object())
     [candidate] = candidates.resolve(["vllm"], "auto")
     assert (candidate.name, candidate.target) == ("vllm", "attnproof.harness.adapters.vllm")

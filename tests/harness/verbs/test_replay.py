@@ -1,4 +1,4 @@
-"""`attnproof replay` of a sequence: its steps, what each changed, and a program that runs."""
+"""`attnproof replay` of a sequence: steps, changed fields, and a program that runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from attnproof.harness.cases.corpus import CaseFile, write_case
 from attnproof.harness.model.case import Case
 from attnproof.harness.running.errors import MISMATCH, VERIFIED
 from attnproof.harness.strength.shared_mistakes import MISTAKES
+from attnproof.harness.verbs.options import ReplayOptions
 from attnproof.harness.verbs.replay import replay
 
 STEPS = [{"do": "get"}, {"do": "set", "layout": "HND"}, {"do": "get"}]
@@ -45,22 +46,23 @@ def candidate(tmp_path):
 
 
 def replayed(saved, candidate, tmp_path, capfd):
-    code = replay(str(saved), [str(candidate)], "auto", tmp_path, 20.0)
+    code = replay(ReplayOptions(case=str(saved), candidates=[str(candidate)], out=tmp_path))
     return code, capfd.readouterr().out
 
 
-def test_a_mistake_of_the_reference_too_is_called_one(tmp_path, monkeypatch, capfd):
+def test_a_mistake_shared_with_the_reference_is_reported(tmp_path, monkeypatch, capfd):
     mistake = MISTAKES[0]
     for package in (reference, optimized):
         monkeypatch.setattr(package, mistake.part, mistake.plant(getattr(package, mistake.part)))
     path = tmp_path / "case.json"
     batch = make_batch([1, 1], [4, 0], 2)
     write_case(path, CaseFile(case=Case(mistake.operation, batch, {"cuts": [1], "index": 1})))
-    assert replay(str(path), ["optimized"], "cpu", tmp_path, 20.0) == MISMATCH
+    options = ReplayOptions(case=str(path), candidates=["optimized"], device="cpu", out=tmp_path)
+    assert replay(options) == MISMATCH
     assert (
         "consumer: sees another request's block: token 0 of request 1 sees block 0 of request 0, "
         "must see its key at position 0\n"
-        "the reference has the same mistake: equality sees nothing, the oracle consumer does\n"
+        "the reference has the same mistake: equality passes, the oracle consumer fails\n"
     ) in capfd.readouterr().out
 
 

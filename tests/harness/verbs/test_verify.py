@@ -1,4 +1,4 @@
-"""`verify` writes what DESIGN.md promises, and never over something before it has ended."""
+"""`verify`: files of a run, saved cases, and an earlier report that an interrupt keeps."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import jsonschema
 import msgspec
 import pytest
 
-import attnproof.harness.report
+from attnproof.harness.report.formats.schema import SCHEMA_PATH
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
+from attnproof.harness.verbs.options import ReplayOptions, VerifyOptions
 from attnproof.harness.verbs.replay import replay
-from attnproof.harness.verbs.verify import Options, verify
+from attnproof.harness.verbs.verify import verify
 
 CANDIDATES = Path(__file__).parents[1] / "candidates"
-SCHEMA = Path(attnproof.harness.report.__file__).parent / "summary.schema.json"
 FILES = {"results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "cases"}
 
 
@@ -37,7 +37,7 @@ def options(tmp_path, monkeypatch):
             "out": tmp_path / "out",
             "jobs": 2,
         }
-        return Options(**quick | changes)
+        return VerifyOptions(**quick | changes)
 
     return make
 
@@ -51,7 +51,7 @@ def test_verified_run_writes_every_file(options, capfd):
     out = options().out
     assert {path.name for path in out.iterdir()} == FILES
     summary = summary_of(out)
-    jsonschema.validate(summary, json.loads(SCHEMA.read_text(encoding="utf-8")))
+    jsonschema.validate(summary, json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
     assert (summary["schema"], summary["verdict"], summary["seed"]) == (
         "attnproof.summary/1",
         "PASS",
@@ -63,7 +63,7 @@ def test_verified_run_writes_every_file(options, capfd):
     assert str(out / "index.html") in printed
 
 
-def test_failing_run_saves_its_cases_and_says_how_to_replay_them(options, capfd):
+def test_failing_run_saves_its_cases_and_prints_replay_commands(options, capfd):
     candidate = str(CANDIDATES / "two_bugs.py")
     assert verify(options(candidates=[candidate], examples=200)) == MISMATCH
     out = options().out
@@ -76,11 +76,14 @@ def test_failing_run_saves_its_cases_and_says_how_to_replay_them(options, capfd)
         case_path = out / finding["case_path"]
         assert case_path.exists()
         assert str(case_path) in finding["command"]
-        assert replay(str(case_path), [], "auto", out, 5.0) == MISMATCH
+        assert replay(ReplayOptions(case=str(case_path), out=out)) == MISMATCH
         shown = capfd.readouterr().out
         assert "expected" in shown
         assert finding["diagnosis"] in shown
-        assert replay(str(case_path), ["reference"], "auto", out, 5.0) == VERIFIED
+        assert (
+            replay(ReplayOptions(case=str(case_path), candidates=["reference"], out=out))
+            == VERIFIED
+        )
 
 
 def test_case_of_the_last_run_is_replayed_by_its_id(options, capfd):
@@ -88,7 +91,8 @@ def test_case_of_the_last_run_is_replayed_by_its_id(options, capfd):
     lines = (options().out / "results.jsonl").read_bytes().splitlines()
     events = [msgspec.json.decode(line) for line in lines]
     traced = next(e for e in events if e["event"] == "case" and e["origin"] == "trace")
-    assert replay(traced["id"], ["reference"], "auto", options().out, 5.0) == VERIFIED
+    by_id = ReplayOptions(case=traced["id"], candidates=["reference"], out=options().out)
+    assert replay(by_id) == VERIFIED
     assert f"case {traced['id']}" in capfd.readouterr().out
 
 
@@ -136,7 +140,7 @@ def test_corpus_of_an_earlier_run_is_run_again(options, tmp_path):
     assert summary_of(options().out)["settings"]["corpus cases"] == 2
 
 
-def test_operation_that_nobody_offers_is_incomplete(options):
+def test_operation_that_is_not_offered_is_incomplete(options):
     made = options(
         ops="build_slot_mapping,split_decodes_and_prefills",
         candidates=[str(CANDIDATES / "two_bugs.py")],

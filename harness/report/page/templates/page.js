@@ -2,7 +2,7 @@
 (() => {
   const say = (words) => { document.getElementById("said").textContent = words; };
 
-  // Theme: follows the system until someone chooses; storage may be forbidden on file://.
+  // Theme: follows the system until one is chosen; storage may be forbidden on file://.
   const themes = ["auto", "light", "dark"];
   const stored = () => { try { return localStorage.getItem("attnproof-theme"); } catch { return null; } };
   const store = (theme) => { try { localStorage.setItem("attnproof-theme", theme); } catch { /* not kept */ } };
@@ -22,7 +22,7 @@
   show(themes.includes(stored()) ? stored() : "auto");
   document.getElementById("tools").append(toggle);
 
-  // Copy buttons exist only where they can work.
+  // Without a script there are no copy buttons, as they could not work.
   const copy = async (text) => {
     try {
       await navigator.clipboard.writeText(text);
@@ -51,7 +51,7 @@
     block.append(button);
   }
 
-  // What scrolls must be reachable by keyboard; what does not should be no stop on the way.
+  // A box that scrolls must be reachable by keyboard; other boxes should not be tab stops.
   const reach = () => {
     for (const box of document.querySelectorAll(".scroll:not([role]), .code pre")) {
       if (box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) box.tabIndex = 0;
@@ -62,7 +62,7 @@
   document.addEventListener("toggle", reach, true);
   reach();
 
-  // Deep links: the browser scrolls by itself, the heading gets the focus.
+  // Deep links: the browser scrolls; the heading gets the focus here.
   const arrive = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     target?.querySelector("h3[tabindex]")?.focus({ preventScroll: true });
@@ -70,7 +70,7 @@
   addEventListener("hashchange", arrive);
   arrive();
 
-  // Folded parts print too.
+  // Folded parts are printed open.
   let folded = [];
   addEventListener("beforeprint", () => {
     folded = [...document.querySelectorAll("details:not([open])")];

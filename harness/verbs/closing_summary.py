@@ -1,4 +1,4 @@
-"""What `verify` prints at its end: findings, known deviations, what is lacking, the verdict."""
+"""The end of the output of `verify`: findings, known deviations, missing operations, verdict."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from attnproof.harness.model.run import DeviationResult, Finding, OperationResult, Run
-from attnproof.harness.report.page.deviations import deviation_line
+from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.wording import many
 from attnproof.harness.running.parent.session import HOST_ONLY
 
 
-def last_words(record: Run, place: Path) -> str:
-    """The end of the output, the verdict in the last line but one."""
+def closing_summary(record: Run, place: Path) -> str:
+    """Return the closing lines; the verdict is the last line but one.
+
+    `place` is the folder of the report.
+    """
     counts = record.counts
     lines = [_finding(finding) for finding in record.findings]
     lines += [deviation_line(deviation) for deviation in record.deviations]
@@ -21,7 +24,7 @@ def last_words(record: Run, place: Path) -> str:
     why = f" ({record.reason})" if record.reason else ""
     lines.append(
         f"{record.verdict}{why}: {counts.cases:,} cases, {counts.checks:,} checks, "
-        f"{len(record.findings)} findings, {_known(record.deviations)}{counts.unverified} "
+        f"{len(record.findings)} findings, {_known_counts(record.deviations)}{counts.unverified} "
         f"unverified, seed {record.seed}, {record.seconds:.0f} s"
     )
     lines.append(f"report: {place / 'index.html'}")
@@ -35,24 +38,24 @@ def _finding(finding: Finding) -> str:
     )
 
 
-def _known(deviations: list[DeviationResult]) -> str:
-    """How many there are, with a comma behind it; "" without any."""
+def _known_counts(deviations: list[DeviationResult]) -> str:
+    """Return the counts, each followed by a comma, such as "2 known deviations, "; "" for none."""
     stale = sum(deviation.stale for deviation in deviations)
     known = len(deviations) - stale
     text = f"{many(known, 'known deviation')}, " if known else ""
-    return text + (f"{many(stale, 'stale one')}, " if stale else "")
+    return text + (f"{many(stale, 'stale deviation')}, " if stale else "")
 
 
 def _not_offered(results: list[OperationResult]) -> Iterator[str]:
-    """A line for each candidate that lacks some of the operations."""
-    lacking = Counter(
+    """Return one line per candidate that does not offer all operations."""
+    missing = Counter(
         result.candidate
         for result in results
         if result.verdict == "NOT OFFERED" and result.reason != HOST_ONLY
     )
-    for candidate, count in lacking.items():
+    for candidate, count in missing.items():
         asked = sum(result.candidate == candidate for result in results)
         yield (
             f"NOT OFFERED {count} of {asked} operations by {candidate}: "
-            "`attnproof list --candidate ...` names them"
+            "`attnproof list --candidate ...` lists them"
         )

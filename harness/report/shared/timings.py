@@ -1,0 +1,103 @@
+"""A benchmark's timings and steps as rows of data, which every format prints."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from attnproof.harness.model.timing import (
+    Bench,
+    Clock,
+    Comparison,
+    Interval,
+    StepComparison,
+    Steps,
+    Timing,
+)
+from attnproof.harness.report.shared.quantities import between, median, ratio_text
+
+CLOCKS: Final[tuple[Clock, ...]] = ("host", "device")
+
+
+class TimingRow(NamedTuple):
+    """One timing by one clock, and its comparison with the peer."""
+
+    timing: Timing
+    clock: Clock
+    interval: Interval
+    compared: Comparison | None
+    """None for the peer itself, and for a candidate timed alone."""
+
+    @property
+    def operation(self) -> str:
+        """Name of the operation."""
+        return self.timing.operation
+
+    @property
+    def candidate(self) -> str:
+        """Name of the candidate."""
+        return self.timing.candidate
+
+    @property
+    def workload(self) -> str:
+        """Name of the workload."""
+        return self.timing.workload.name
+
+
+class StepRow(NamedTuple):
+    """One candidate over the engine steps of one trace."""
+
+    steps: Steps
+    medians_ns: list[float]
+    """Median of each step, in the order of the trace."""
+    compared: StepComparison | None
+
+
+def timing_rows(bench: Bench) -> list[TimingRow]:
+    """Return a row for each timing and clock, in the order of the run, host before device."""
+    compared = {(c.operation, c.workload, c.candidate, c.clock): c for c in bench.comparisons}
+    rows = []
+    for timing in bench.timings:
+        for clock in CLOCKS:
+            interval = timing.host if clock == "host" else timing.device
+            if interval is not None:
+                key = (timing.operation, timing.workload.name, timing.candidate, clock)
+                rows.append(TimingRow(timing, clock, interval, compared.get(key)))
+    return rows
+
+
+def step_rows(bench: Bench) -> list[StepRow]:
+    """Return a row for each trace and candidate, in the order of the run."""
+    compared = {(c.trace, c.candidate): c for c in bench.step_comparisons}
+    return [
+        StepRow(steps, step_medians(steps), compared.get((steps.trace, steps.candidate)))
+        for steps in bench.steps
+    ]
+
+
+def step_medians(steps: Steps) -> list[float]:
+    """Return the median of each step that has samples, in nanoseconds."""
+    return [median(step.ns) for step in steps.steps if step.ns]
+
+
+def step_operations(bench: Bench) -> list[tuple[str, ...]]:
+    """Return the operations that a step consists of, once for each different choice."""
+    return list(dict.fromkeys(steps.operations for steps in bench.steps))
+
+
+def left_out_of_steps(bench: Bench) -> list[tuple[str, str]]:
+    """Return the operations that are not part of a step, each with its reason."""
+    return list(dict.fromkeys(item for steps in bench.steps for item in steps.left_out.items()))
+
+
+def ratio_of_peer(ratio: float, compared: Comparison | StepComparison) -> str:
+    """Return "5.12x (4.90 to 5.31) of PEER"; `ratio` is the comparison's main figure."""
+    return f"{ratio_text(ratio)} ({between(compared.low, compared.high)}) of {compared.peer}"
+
+
+def step_comparison_text(compared: StepComparison) -> str:
+    """Return the comparison on one trace as a sentence without its full stop."""
+    return (
+        f"{compared.trace}: {compared.candidate} is {ratio_text(compared.geometric_mean)} "
+        f"({between(compared.low, compared.high)}) as fast as {compared.peer} by geometric "
+        f"mean; at worst {ratio_text(compared.worst)}, at {compared.worst_source}"
+    )

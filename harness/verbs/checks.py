@@ -1,0 +1,49 @@
+"""Checks of the options before a run starts; every error names the option and the valid values."""
+
+from __future__ import annotations
+
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
+
+_MOST = 1_000_000
+_MOST_TIMED_STEPS = 10_000
+_MOST_TIMING_SECONDS = 36_000
+_DEVICES = ("auto", "cpu", "interpreter", "cuda")
+
+
+def check_run(options: VerifyOptions) -> None:
+    """Raise UsageError for a value out of range, an unknown device, or a trace without steps."""
+    for name in ("examples", "steps", "jobs", "seconds", "timeout_s", "memory_gib"):
+        value = getattr(options, name)
+        # Not `value < 0 or …`: a NaN must fail too.
+        if not 0 <= value <= _MOST:
+            flag = name.removesuffix("_s").removesuffix("_gib")
+            raise UsageError(f"--{flag} is {value}, expected a number from 0 to {_MOST:,}")
+    if not options.timeout_s or not options.memory_gib:
+        raise UsageError("--timeout and --memory must be above 0")
+    _check_source(options.seed or 0, options)
+    if options.examples < 1:
+        raise UsageError("--examples is 0, expected at least 1")
+    if options.device not in _DEVICES:
+        raise UsageError(f"--device is {options.device!r}, expected one of {', '.join(_DEVICES)}")
+
+
+def check_timing(options: TimingOptions) -> None:
+    """Raise UsageError for a value out of range, or a trace without steps."""
+    if not 0 < options.seconds <= _MOST_TIMING_SECONDS:
+        raise UsageError(
+            f"--seconds is {options.seconds:g}, expected more than 0 and at most "
+            f"{_MOST_TIMING_SECONDS:,}"
+        )
+    if not 0 <= options.steps <= _MOST_TIMED_STEPS:
+        raise UsageError(
+            f"--steps is {options.steps}, expected a number from 0 to {_MOST_TIMED_STEPS:,}"
+        )
+    _check_source(options.seed, options)
+
+
+def _check_source(seed: int, options: VerifyOptions | TimingOptions) -> None:
+    if seed < 0:
+        raise UsageError(f"--seed is {seed}, expected a number of at least 0")
+    if options.traces and not options.steps:
+        raise UsageError("--trace with --steps 0 takes no step of the trace: drop one of them")

@@ -1,0 +1,136 @@
+"""The options of each verb: name, type, default and help text, declared once.
+
+`harness.cli` makes the command line from these classes, and the verbs take their objects. This
+module is loaded for `--help`, so it imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_Traces = Annotated[
+    list[Path],
+    typer.Option("--trace", help="file of requests; repeatable (default: a built-in sampler)"),
+]
+_Deviations = Annotated[
+    Path | None,
+    typer.Option(help="file of known deviations, for candidates without a file of their own"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateOptions:
+    """Candidates, as named on the command line."""
+
+    candidates: Annotated[
+        list[str],
+        typer.Option(
+            "--candidate",
+            help="built-in name, installed name, dotted module, file.py or package folder; "
+            "repeatable",
+        ),
+    ] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallOptions(CandidateOptions):
+    """Options of every verb that calls candidates."""
+
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, interpreter (CPU tensors, Triton interpreted) or cuda")
+    ] = "auto"
+    out: Annotated[Path, typer.Option(help="folder of the report")] = Path("reports/latest")
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", help="seconds that a candidate may take for one case")
+    ] = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(CallOptions):
+    """Options of the verbs that verify operations."""
+
+    ops: Annotated[str, typer.Option(help="operations, separated by commas (default: all)")] = ""
+    jobs: Annotated[
+        int, typer.Option(help="operations verified at a time, 0 for one per core, at most 8")
+    ] = 0
+    memory_gib: Annotated[
+        float, typer.Option("--memory", help="GiB that a candidate may allocate")
+    ] = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(RunOptions):
+    """Options of `verify`."""
+
+    examples: Annotated[int, typer.Option(help="cases drawn for each operation")] = 200
+    steps: Annotated[int, typer.Option(help="engine steps taken from the traces, 0 for none")] = 200
+    seconds: Annotated[float, typer.Option(help="further time to draw cases, per operation")] = 0.0
+    seed: Annotated[int | None, typer.Option(help="seed of the cases (default: a new one)")] = None
+    traces: _Traces = field(default_factory=list)
+    corpus: Annotated[Path | None, typer.Option(help="folder of saved cases to run too")] = None
+    remember: Annotated[
+        bool,
+        typer.Option(
+            "--remember/--no-remember", help="keep failing cases in .attnproof/ and run them again"
+        ),
+    ] = True
+    deviations: _Deviations = None
+    bench: Annotated[bool, typer.Option("--bench", help="time the verified operations too")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimingOptions:
+    """Options of timing."""
+
+    seconds: Annotated[
+        float, typer.Option(help="time to spend on timing, without verification")
+    ] = 90.0
+    seed: Annotated[
+        int, typer.Option(help="seed of the workloads; a baseline needs the same seed")
+    ] = 0
+    traces: _Traces = field(default_factory=list)
+    steps: Annotated[int, typer.Option(help="engine steps timed of each trace, 0 for none")] = 24
+    save_baseline: Annotated[str, typer.Option(help="name under which to save the times")] = ""
+    baseline: Annotated[str, typer.Option(help="name of the saved times to compare with")] = ""
+    baselines: Annotated[Path, typer.Option(help="folder of baselines")] = Path("reports/baselines")
+    markdown: Annotated[Path | None, typer.Option(help="file for the tables as Markdown")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(TimingOptions, RunOptions):
+    """Options of `bench`."""
+
+    device: Annotated[str, typer.Option(help="auto (the GPU if there is one), cpu or cuda")] = (
+        "auto"
+    )
+    against: Annotated[
+        str, typer.Option(help="candidate to compare with (default: vllm, or the reference)")
+    ] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(CallOptions):
+    """Argument and options of `replay`."""
+
+    case: Annotated[str, typer.Argument(help="file of a case, or id of a case of the last run")]
+    deviations: _Deviations = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(CandidateOptions):
+    """Arguments and options of `list`."""
+
+    operations: Annotated[
+        list[str], typer.Argument(help="operations to describe in full (default: a table of all)")
+    ] = field(default_factory=list)
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="print the page docs/operations.md")
+    ] = False
+
+
+MEMORY_BYTES = int(RunOptions.memory_gib * 2**30)
+"""Memory limit of a candidate in verbs without `--memory`."""
