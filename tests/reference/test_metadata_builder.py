@@ -170,7 +170,7 @@ def test_a_subclass_may_add_groups_in_its_own_way(package, engine):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"query_lens": [2]}, "query_lens is 2, expected 1, as it is a decode's"),
+        ({"query_lens": [2]}, "query_lens is 2, expected 1, as in every decode"),
         ({"context_lens": [2, 3]}, "context_lens is of length 2, expected length 1"),
         ({"orig_seq_lens": [9]}, "orig_seq_lens is 9, expected context_len . query_len = 4"),
         ({"block_tables": {1: [10]}}, "block_table is 1 blocks, expected at least 2"),
