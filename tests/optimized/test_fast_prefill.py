@@ -101,7 +101,6 @@ def test_a_subclass_stays_one(build, agree):
 @pytest.mark.parametrize(
     "change",
     [
-        {"logits_indices_padded": None},
         {"num_logits_indices": None},
         {"num_logits_indices": 9},
         {"num_logits_indices": True},
@@ -119,6 +118,12 @@ def test_malformed_batches(build, agree, change):
     for field, value in change.items():
         setattr(md, field, value)
     assert isinstance(agree(NAME, md), (MetadataError, TypeError))
+
+
+def test_a_count_without_indices_returns_the_batch_itself(build, agree):
+    md = sampled(build, [3, 4], [2, 6])
+    md.logits_indices_padded = None
+    assert agree(NAME, md) is md
 
 
 @pytest.mark.parametrize("package", ["attnproof.reference", "attnproof.optimized"])

@@ -91,7 +91,7 @@ def test_blocks_can_travel_together(dtype):
     source, target = (cache((2, 6, 16, 2, 8), dtype, "HND", seed=seed) for seed in (1, 2))
     expected, pairs = target.clone(), torch.tensor([[5, 0], [5, 3], [1, 4]])
     reference.swap_blocks(source, expected, pairs)
-    kv_cache._travel(source, target, pairs)
+    kv_cache._copy_across(source, target, pairs)
     assert torch.equal(bits(target), bits(expected))
 
 
