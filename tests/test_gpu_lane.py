@@ -55,7 +55,7 @@ def suite():
 
 @NO_GPU_HERE
 def test_the_tests_of_the_gpu_lane_pass_on_a_fake_device():
-    long = "not steps_in_a_row and not random_batches and not sampled and not long"
+    long = "not consecutive_builds and not random_batches and not sampled and not long"
     chosen = ("-m", "gpu", "-k", long, "-q", "-p", "no:cacheprovider")
     done = run("tests/fake_cuda.py", "pytest", *chosen, "tests/optimized", interpret=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

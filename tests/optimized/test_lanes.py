@@ -1,4 +1,4 @@
-"""Which lane runs, what importing costs, and all tests of this folder in the other lane."""
+"""Tests of the lane, of imports, and all tests of this folder in the interpreter lane."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_importing_is_cheap():
     assert done.stdout.strip() == "set()", done.stderr
 
 
-def test_cpu_tensors_take_the_lane_of_the_environment():
+def test_the_environment_selects_the_lane_of_cpu_tensors():
     assert dispatch.on_device(torch.zeros(1)) is dispatch.INTERPRETED
     assert dispatch.on_device(torch.zeros(1, device="meta"))
 
