@@ -10,7 +10,7 @@ BENCHMARKS = Path(__file__).parent / "tests" / "benchmarks"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The flag, and whom to time."""
+    """Add the benchmark options."""
     group = parser.getgroup("attnproof")
     group.addoption(
         "--benchmark",
@@ -23,13 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         dest="timed_candidates",
-        help="what to time, as attnproof's --candidate; repeatable, the last one is the peer "
+        help="candidate to time, as attnproof's --candidate; repeatable, the last one is the peer "
         "(default: optimized and vllm, without vllm the reference)",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse whom nobody can time here: while tests are collected an error is a traceback."""
+    """Reject candidates that cannot be timed, before collection, where errors are tracebacks."""
     names = config.getoption("timed_candidates")
     if not config.getoption("times_operations") or not names:
         return
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Either the benchmarks or the tests."""
+    """Ignore the tests if benchmarks are run, otherwise ignore the benchmarks."""
     timed = collection_path == BENCHMARKS or BENCHMARKS in collection_path.parents
     if not config.getoption("times_operations"):
         return True if timed else None

@@ -91,8 +91,8 @@ def reorder_batch_to_split_decodes_and_prefills(
     if prefills[0] >= num_decodes:
         return False
     misplaced = prefills[: bisect_left(prefills, num_decodes)]
-    behind = range(len(tokens) - 1, num_decodes - 1, -1)
-    decodes = [row for row in behind if tokens[row] <= decode_threshold]
+    from_the_end = range(len(tokens) - 1, num_decodes - 1, -1)
+    decodes = [row for row in from_the_end if tokens[row] <= decode_threshold]
     for prefill, decode in zip(misplaced, decodes, strict=True):
         input_batch.swap_states(prefill, decode)
     return True

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: help, exit codes, one clear line for every mistake."""
+"""Tests of the command line: help, exit codes, and one clear line for every mistake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attnproof.harness import __version__
+from attnproof import __version__
 from attnproof.harness.cli import app, main
 from attnproof.harness.operations import ALL
 
@@ -104,7 +104,7 @@ MISUSES = [
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working folder with all that a user may name by mistake, and a report of an earlier run."""
+    """Working folder with files that are wrong arguments, and the report of an earlier run."""
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -117,7 +117,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """All files and their bytes; Python's own cache of what it imported aside."""
+    """Return all files and their bytes, except Python's bytecode."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path: path.read_bytes() for path in files if path.suffix != ".pyc"}
 
@@ -158,7 +158,7 @@ def test_a_mistake_seen_late_writes_nothing_either(folder, line, message):
 
 
 @pytest.mark.parametrize(("line", "message"), MISUSES, ids=[line for line, _ in MISUSES])
-def test_a_misuse_shows_how_to_use_it(folder, line, message, monkeypatch, capsys):
+def test_a_misuse_prints_the_usage(folder, line, message, monkeypatch, capsys):
     assert run_here(line, monkeypatch) == 2
     shown = capsys.readouterr()
     assert message in shown.err
@@ -193,7 +193,7 @@ def test_help_is_quick():
         return time.perf_counter() - started
 
     run("--help")
-    # The best of three: a loaded machine must not fail this. torch alone takes over a second.
+    # The best of three, as the machine may be busy. Importing torch takes over a second.
     assert min(seconds() for _ in range(3)) < 0.8
 
 
@@ -202,7 +202,7 @@ def test_version(monkeypatch, capsys):
     assert capsys.readouterr().out == f"attnproof {__version__}\n"
 
 
-def test_list_tells_all_about_one_operation(monkeypatch, capsys):
+def test_list_describes_one_operation(monkeypatch, capsys):
     wrong = str(Path(__file__).parents[1] / "examples/wrong_backend.py")
     named = ["list", "is_block_tables_empty", "--candidate", wrong]
     assert run_here(" ".join(named), monkeypatch) == 0
@@ -213,13 +213,13 @@ def test_list_tells_all_about_one_operation(monkeypatch, capsys):
 
 
 def test_the_page_of_operations_is_what_list_prints(monkeypatch, capsys):
-    """Made by `attnproof list --markdown > docs/operations.md`."""
+    """The page is written by `attnproof list --markdown > docs/operations.md`."""
     assert run_here("list --markdown", monkeypatch) == 0
     page = Path(__file__).parents[1] / "docs/operations.md"
     assert capsys.readouterr().out == page.read_text(encoding="utf-8")
 
 
-def test_list_names_every_operation_in_a_pipe(monkeypatch, capsys):
+def test_list_prints_every_operation_in_a_pipe(monkeypatch, capsys):
     monkeypatch.delenv("COLUMNS", raising=False)
     assert run_here("list", monkeypatch) == 0
     shown = capsys.readouterr().out
@@ -232,7 +232,7 @@ def test_doctor_finds_this_machine_fit():
     assert done.stdout.endswith("verify can run here\n")
 
 
-def test_a_closed_pipe_is_no_traceback():
+def test_a_closed_pipe_prints_no_traceback():
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "attnproof", "list"]

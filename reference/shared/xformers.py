@@ -180,9 +180,9 @@ class XFormersImpl(AttentionImpl[XFormersAttentionMetadata]):
             ("alibi slopes", alibi_slopes is not None),
             (f"attention of type {attn_type}", attn_type != AttentionType.DECODER),
         )
-        for what, asked in unsupported:
-            if asked:
-                raise NotImplementedError(f"{IMPL}: {what} is not supported")
+        for option, is_given in unsupported:
+            if is_given:
+                raise NotImplementedError(f"{IMPL}: {option} is not supported")
         XFormersBackend.validate_head_size(head_size)
         check_impl(num_heads, kv_heads, scale, sliding_window, kv_cache_dtype, logits_soft_cap)
         self.num_heads = num_heads

@@ -26,7 +26,7 @@ TOOL = ROOT / "tools" / "kernel_resources.py"
 ROW = ("some_kernel", "a launch", "sm_90")
 COST = {"registers": 30, "stack_bytes": 0, "shared_bytes": 1024, "code_bytes": 1000}
 SHARED_LIMITS = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "gfx942": 64 << 10}
-"""Limit of a program's shared memory, in bytes."""
+"""Limit of a program's shared memory by target, in bytes."""
 CHANGES_ITS_TYPE = """
 import triton
 import triton.language as tl
@@ -83,7 +83,7 @@ def test_rows_in_only_one_of_the_tables_are_problems(tool):
     ]
 
 
-def test_the_table_survives_writing_and_reading(tool, tmp_path):
+def test_the_table_is_written_sorted(tool, tmp_path):
     version, costs = tool.read_table()
     again = tmp_path / "table.json"
     tool.write_table(version, dict(reversed(costs.items())), again)

@@ -169,7 +169,7 @@ def test_metadata_of_any_class_keeps_all_attributes(package, make_metadata, cls,
 
 
 @pytest.mark.spec("E44: a class made by either has another module")
-def test_a_made_class_has_the_docstring_and_module_of_the_underlying_one(package):
+def test_a_made_class_keeps_the_module_and_dataclass_options(package):
     ordered = dataclass(order=True, repr=False)(type("Step", (), {"__annotations__": {"n": int}}))
     ordered.__module__ = "engine.metadata"
     made = package.subclass_attention_metadata("My", ordered, [("more", int, 0)])

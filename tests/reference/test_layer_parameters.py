@@ -129,10 +129,10 @@ def test_global_parameters_need_layers(package):
 LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 96}
 
 
-@pytest.mark.parametrize("said", [{}, {"q_lora_rank": None}, {"q_lora_rank": 1536}])
-def test_dimensions_of_latent_attention(package, said):
-    dims = package.get_mla_dims(ModelConfig(TextConfig(hidden_size=7168, **LATENT, **said)))
-    assert dims == (said.get("q_lora_rank"), 512, 128, 64, 96)
+@pytest.mark.parametrize("changes", [{}, {"q_lora_rank": None}, {"q_lora_rank": 1536}])
+def test_dimensions_of_latent_attention(package, changes):
+    dims = package.get_mla_dims(ModelConfig(TextConfig(hidden_size=7168, **LATENT, **changes)))
+    assert dims == (changes.get("q_lora_rank"), 512, 128, 64, 96)
     assert type(dims) is reference.MLADims
 
 
