@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_every_public_name_of_reference_is_in_optimized():
     assert sorted(optimized.__all__) == sorted(set(reference.__all__))
+    assert all(hasattr(optimized, name) for name in optimized.__all__)
 
 
 @pytest.mark.parametrize("name", reference.__all__)
