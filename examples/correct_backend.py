@@ -1,12 +1,12 @@
-"""A backend to copy: five operations of SPEC.md in plain torch, no loop over requests.
+"""A backend to copy: five operations of SPEC.md in plain torch, without loops over requests.
 
 Verify it with `attnproof verify --candidate examples/correct_backend.py`. A backend is
-any Python file, module or package that has functions under the operations' names; what
-it does not have is "not offered" and no failure. docs/candidates.md says the rest.
+any Python file, module or package with functions that have the operations' names; a missing
+operation is "not offered", which is no failure. See docs/candidates.md.
 
-Bad input must raise `MetadataError` (or another `ValueError`) before anything is
-written (SPEC.md rule 0.6). `attnproof.reference.checks.common` has those tests ready-made: they
-look at shapes, dtypes, devices, scalars and CPU mirrors, and never synchronise.
+Malformed input must raise `MetadataError` (or another `ValueError`) before anything is
+written (SPEC.md rule 0.6). `attnproof.reference.checks.common` has functions for that: they
+read shapes, dtypes, devices, scalars and CPU mirrors, and never synchronise.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def split_decodes_and_prefills(
     decode_threshold: int = 1,
     require_uniform: bool = False,
 ) -> tuple[int, int, int, int]:
-    """(num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens); SPEC.md section 2."""
+    """Count decodes and prefills, and the tokens of both; SPEC.md section 2."""
     operation, md = "split_decodes_and_prefills", common_attn_metadata
     check_common_metadata(operation, md)
     check_int(operation, "decode_threshold", decode_threshold, 1)
@@ -52,7 +52,7 @@ def split_decodes_and_prefills(
     query_lens = md.query_start_loc_cpu.diff()
     decode = query_lens <= decode_threshold
     if require_uniform:
-        # Rows of length 0 at the end are graph padding: they do not break uniformity.
+        # Rows of length 0 at the end are graph padding: the batch stays uniform.
         padding = query_lens.flip(0).cumsum(0).flip(0) == 0
         decode = (query_lens[0] <= decode_threshold) & ((query_lens == query_lens[0]) | padding)
     num_decodes = int(decode.cumprod(0).sum())
@@ -68,7 +68,7 @@ def split_decodes_and_prefills(
 
 
 def slice_query_start_locs(query_start_loc: torch.Tensor, request_slice: slice) -> torch.Tensor:
-    """Offsets of the requests in the slice, from 0; SPEC.md section 3."""
+    """Return the offsets of the requests in the slice, rebased to 0; SPEC.md section 3."""
     operation = "slice_query_start_locs"
     check_tensor(operation, "query_start_loc", query_start_loc, 1)
     start, stop = check_slice(
@@ -80,7 +80,7 @@ def slice_query_start_locs(query_start_loc: torch.Tensor, request_slice: slice) 
 def _make_metadata_with_slice(
     ubatch_slice: UBatchSlice, attn_metadata: CommonAttentionMetadata
 ) -> CommonAttentionMetadata:
-    """One micro-batch as a batch of its own; SPEC.md section 3."""
+    """Return one micro-batch as a batch of its own; SPEC.md section 3."""
     operation, md = "_make_metadata_with_slice", attn_metadata
     _check_parent(operation, md)
     requests, tokens = check_ubatch(operation, ubatch_slice)
@@ -90,14 +90,14 @@ def _make_metadata_with_slice(
     rows, offsets = slice(r0, r1), slice(r0, r1 + 1)
     starts = md.query_start_loc_cpu[offsets]
     if md.dcp_local_seq_lens is not None and int(starts[-1]) > t1:
-        expected = "None, or no request cut at its back"
+        expected = "None, or no request cut at its end"
         raise MetadataError(operation, "dcp_local_seq_lens", "set", expected)
 
     seq_lens_cpu = md.seq_lens_cpu[rows] - (starts[1:] - t1).clamp(min=0)
     ends_on_device = md.query_start_loc[offsets][1:]
     in_earlier_slices = (starts[1:].clamp(max=t0) - starts[:-1]).clamp(min=0)
     own_starts = starts.clamp(t0, t1) - t0
-    # Every field says what it goes with, also one that a subclass or a later version adds.
+    # Fields declare their alignment, also those that a subclass or a later version adds.
     cuts = {"request": rows, "token": slice(t0, t1)}
     moved = {
         field: getattr(md, field)[cuts[alignment]]
@@ -129,7 +129,7 @@ def _make_metadata_with_slice(
 def split_attn_metadata(
     ubatch_slices: list[UBatchSlice], common_attn_metadata: CommonAttentionMetadata
 ) -> list[CommonAttentionMetadata]:
-    """One child a slice, in order; SPEC.md section 3."""
+    """Return one child batch a slice, in order; SPEC.md section 3."""
     _check_parent("split_attn_metadata", common_attn_metadata)
     return [_make_metadata_with_slice(ubatch, common_attn_metadata) for ubatch in ubatch_slices]
 
@@ -152,7 +152,7 @@ def build_slot_mapping(
     start_idx: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The cache slot of every token of a batch; SPEC.md section 5."""
+    """Return the cache slot of every token of a batch; SPEC.md section 5."""
     check_slot_mapping(
         query_start_loc,
         num_computed_tokens,

@@ -1,8 +1,8 @@
-"""A backend with four bugs, to see what attnproof says about them.
+"""A backend with four bugs, to demonstrate the findings of attnproof.
 
-Each has shipped in a serving engine, and each passes a test written for the usual case.
-`attnproof verify --candidate examples/wrong_backend.py` must find all four; the comments
-marked WRONG say where they are. The checks of bad input are right, see correct_backend.py.
+Each bug has shipped in a serving engine, and each passes a test of the usual case.
+`attnproof verify --candidate examples/wrong_backend.py` must find all four; comments marked
+WRONG are at the bugs. The checks of malformed input are correct, see correct_backend.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def split_decodes_and_prefills(
     decode_threshold: int = 1,
     require_uniform: bool = False,
 ) -> tuple[int, int, int, int]:
-    """Wrong for a uniform batch that graph padding has filled up, such as q = [2, 2, 2, 0]."""
+    """Wrong for a uniform batch with graph padding, such as q = [2, 2, 2, 0]."""
     operation, md = "split_decodes_and_prefills", common_attn_metadata
     check_common_metadata(operation, md)
     check_int(operation, "decode_threshold", decode_threshold, 1)
@@ -51,8 +51,8 @@ def split_decodes_and_prefills(
     query_lens = md.query_start_loc_cpu.diff()
     decode = query_lens <= decode_threshold
     if require_uniform:
-        # WRONG: the padded rows' length 0 is not the first request's length, so they and
-        # with them the padded tokens count as prefills, and the captured graph is not used.
+        # WRONG: the length 0 of padded rows is not the length of the first request. They
+        # and the padded tokens count as prefills, so the captured graph is not used.
         decode &= query_lens == query_lens[0]
     num_decodes = int(decode.cumprod(0).sum())
     num_decode_tokens = int(md.query_start_loc_cpu[num_decodes])
@@ -92,8 +92,8 @@ def _make_metadata_with_slice(
         query_start_loc_cpu=starts,
         seq_lens=seq_lens.to(md.seq_lens, copy=True),
         seq_lens_cpu=seq_lens.to(md.seq_lens_cpu.dtype),
-        # WRONG: a request that began in an earlier slice has computed that slice's tokens
-        # too. The kernel takes its queries for older ones than they are.
+        # WRONG: a request that started in an earlier slice has computed that slice's tokens
+        # too. The kernel gives its queries positions that are too small.
         num_computed_tokens_cpu=md.num_computed_tokens_cpu[rows].clone(),
         num_reqs=r1 - r0,
         num_actual_tokens=t1 - t0,
@@ -150,7 +150,7 @@ def build_slot_mapping(
         length = tokens if num_padded_tokens is None else num_padded_tokens
         out = torch.empty(length, dtype=torch.int64, device=device)
     out.fill_(PAD_SLOT_ID)
-    # WRONG: ids are int32, so the product is int32 too and wraps round.
+    # WRONG: ids are int32, so the product is int32 too and overflows.
     first_slot = block_table[owner[kept], column[kept]] * block_size
     out[token[kept]] = first_slot + position[kept] % block_size
     return out if num_padded_tokens is None else out[:num_padded_tokens]
@@ -177,7 +177,7 @@ def _compute_slot_mapping_numpy(
     blocks = torch.tensor(block_table, dtype=torch.int64)
     for tile_start in range(range_start, range_end, _TILE):
         count = min(_TILE, range_end - tile_start)
-        # WRONG: should begin at tile_start; every tile repeats the first one's slots.
+        # WRONG: should start at tile_start; every tile repeats the slots of the first.
         positions = torch.arange(range_start, range_start + count)
         slots = blocks[positions // block_size] * block_size + positions % block_size
         slot_mapping.extend(slots.tolist())

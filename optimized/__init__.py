@@ -1,8 +1,8 @@
-"""The operations of SPEC.md made fast: numba loops on the host, Triton kernels on a device.
+"""Fast implementations of SPEC.md: numba loops on the host, Triton kernels on a device.
 
 The public names are those of `reference`; results are equal element by element. The device
-of the tensors selects the implementation (`attnproof.optimized.dispatch`). Neither numba nor
-Triton is imported before the first call that needs it.
+of the tensors selects the implementation (`attnproof.optimized.dispatch`). numba and Triton
+are imported by the first call that needs them.
 """
 
 import sys
@@ -23,6 +23,7 @@ from .local_attention import *
 from .metadata_builder import *
 from .paged_attention import *
 from .persistent_batch import *
+from .sequence_slots import *
 from .slot_mapping import *
 from .ubatch import *
 from .xformers_backend import *

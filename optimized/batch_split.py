@@ -1,4 +1,4 @@
-"""Splitting a batch into decodes and prefills (SPEC.md section 2); both read CPU mirrors only."""
+"""Split a batch into decodes and prefills (SPEC.md section 2), reading CPU mirrors only."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def split_decodes_and_prefills(
     decode_threshold: int = 1,
     require_uniform: bool = False,
 ) -> tuple[int, int, int, int]:
-    """Count the leading decodes and what follows them, in one pass over the CPU offsets.
+    """Count the leading decodes, the requests after them, and the tokens of both.
 
-    Returns (num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens), four
+    Return (num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens), four
     Python ints. A decode has at most `decode_threshold` query tokens; with
-    `require_uniform` the decodes all have as many as the first request. Never reads a
-    device tensor. MetadataError as in `reference`. SPEC.md section 2.
+    `require_uniform` all decodes have as many as the first request. One pass over the CPU
+    offsets; no device tensor is read. Errors as in `reference`. SPEC.md section 2.
     """
     md, uniform = common_attn_metadata, require_uniform
     if lengths_dtype(md) is None:
@@ -74,13 +74,14 @@ def reorder_batch_to_split_decodes_and_prefills(
 ) -> bool:
     """Move the decodes to the front with as few `swap_states` calls as possible.
 
-    A decode has at most `decode_threshold` scheduled tokens. Returns True if a row
-    moved. MetadataError for a threshold below 1 and for a request that is not
-    scheduled, both before the first swap. SPEC.md section 2.
+    A decode has at most `decode_threshold` scheduled tokens. Return True if a row
+    moved. Raise MetadataError before the first swap, for a threshold below 1 and for a
+    request that is not scheduled. SPEC.md section 2.
     """
     if type(decode_threshold) is not int or decode_threshold < 1:
         check_int(_REORDER, "decode_threshold", decode_threshold, 1)
     tokens = _scheduled(input_batch, scheduler_output)
+    # Most batches are in order already: no prefill, no decode, or no decode after a prefill.
     if len(tokens) < 2 or max(tokens) <= decode_threshold:
         return False
     if tokens[0] > decode_threshold < tokens[-1] and min(tokens) > decode_threshold:
@@ -90,15 +91,15 @@ def reorder_batch_to_split_decodes_and_prefills(
     if prefills[0] >= num_decodes:
         return False
     misplaced = prefills[: bisect_left(prefills, num_decodes)]
-    behind = range(len(tokens) - 1, num_decodes - 1, -1)
-    decodes = [row for row in behind if tokens[row] <= decode_threshold]
+    from_the_end = range(len(tokens) - 1, num_decodes - 1, -1)
+    decodes = [row for row in from_the_end if tokens[row] <= decode_threshold]
     for prefill, decode in zip(misplaced, decodes, strict=True):
         input_batch.swap_states(prefill, decode)
     return True
 
 
 def _scheduled(input_batch: InputBatch, scheduler_output: SchedulerOutput) -> Sequence[Any]:
-    """Scheduled tokens of each row; a plain dict is read in one sweep."""
+    """Return the scheduled tokens of each row, of a dict by one `itemgetter` call."""
     scheduled, req_ids = scheduler_output.num_scheduled_tokens, input_batch.req_ids
     if type(scheduled) is dict and req_ids:
         try:
@@ -107,5 +108,5 @@ def _scheduled(input_batch: InputBatch, scheduler_output: SchedulerOutput) -> Se
             tokens: Sequence[Any] = itemgetter(*req_ids)(scheduled)
             return tokens
         except KeyError:
-            pass  # the shared check names the request
+            pass  # the shared check reports the missing request
     return scheduled_tokens(_REORDER, input_batch, scheduler_output)

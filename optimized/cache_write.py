@@ -1,4 +1,4 @@
-"""Keys and values of new tokens written to the paged cache (SPEC.md section 8)."""
+"""Write the keys and values of new tokens to the paged cache (SPEC.md section 8)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def reshape_and_cache_flash(
 
 
 class _Write(NamedTuple):
-    """The arguments, in the order of their shared check."""
+    """Arguments of a cache write, in the order of the shared check."""
 
     key: torch.Tensor
     value: torch.Tensor
@@ -76,9 +76,9 @@ class _Write(NamedTuple):
 
 
 def _fits(write: _Write) -> bool:
-    """Whether types, shapes, dtypes and devices are certainly right, found out cheaply.
+    """True if types, shapes, dtypes and devices are certainly valid.
 
-    Where this says no, the shared check decides and names the field.
+    If False, call the slower shared check: it accepts the arguments or reports the field.
     """
     key, value, key_cache, value_cache, slots, kv_cache_dtype, k_scale, v_scale = write
     if not type(key) is type(value) is type(key_cache) is type(value_cache) is _TENSOR:
@@ -117,7 +117,7 @@ def _elements_fit(
     k_scale: torch.Tensor,
     v_scale: torch.Tensor,
 ) -> bool:
-    """Whether the cache holds what `kv_cache_dtype` says, and fp8 has its scales."""
+    """True if the dtype of the cache matches `kv_cache_dtype` and fp8 has its scales."""
     if kv_cache_dtype == "auto":
         return cache.dtype is key.dtype
     return (

@@ -1,4 +1,4 @@
-"""Programs of the causal convolution's kernel (SPEC.md section 6)."""
+"""Programs of the causal convolution kernel (SPEC.md section 6)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _INT64S: Final = torch.empty(0, dtype=torch.int64)
 def compute_causal_conv1d_metadata(
     query_start_loc_p: torch.Tensor,
 ) -> tuple[dict[int, dict[str, Any]], torch.Tensor, torch.Tensor]:
-    """Which request, and which 8 of its tokens, each program of the convolution takes.
+    """Assign a request, and 8 of its tokens, to each program of the convolution.
 
-    Same result and errors as `reference`. On a device: the offsets are copied to pinned
-    memory and waited for, as the counts are Python ints; the first program of each
-    request goes back asynchronously, and one kernel writes both pointers. SPEC.md
+    Result and errors as in `reference`. On a device: one copy of the offsets to pinned
+    memory with a sync, as the counts are Python ints; then one asynchronous copy of the
+    first program of each request, and one kernel that writes both pointers. SPEC.md
     section 6.
     """
     operation = "compute_causal_conv1d_metadata"
@@ -64,7 +64,7 @@ def compute_causal_conv1d_metadata(
 
 
 def _pointers(mlist: torch.Tensor, offsetlist: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Request and number of each program as the convolution takes them."""
+    """Return `batch_ptr` and `token_chunk_offset_ptr` on the CPU."""
     total = mlist.numel()
     length = 2 * max(_MIN_PROGRAMS, total)
     batch_ptr, chunk_ptr = _INT32S.new_empty(length), _INT32S.new_empty(length)
@@ -82,7 +82,7 @@ def _pointers(mlist: torch.Tensor, offsetlist: torch.Tensor) -> tuple[torch.Tens
 def _pointers_on_device(
     offsets: torch.Tensor, total: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same by one kernel, from the first program of each request."""
+    """Return both pointers on `device`, written by one kernel."""
     from .kernels.causal_conv1d import write_pointers
 
     num_reqs, wide = offsets.numel() - 1, offsets.dtype is torch.int64

@@ -1,8 +1,8 @@
-"""Device or host: where each operation runs, and how host values reach a device.
+"""Select device or host for an operation, and copy values between the two.
 
-Kernels run for accelerator tensors. With `TRITON_INTERPRET=1` in the environment
-before `optimized` (and so Triton) is first imported they run for CPU tensors too, in
-Triton's interpreter; without it CPU tensors take the host loops.
+Accelerator tensors are processed by kernels, CPU tensors by host loops. If
+`TRITON_INTERPRET=1` is in the environment before `optimized` (and so Triton) is first
+imported, CPU tensors are processed by kernels too, in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -14,42 +14,41 @@ from typing import Final
 import torch
 
 INTERPRETED: Final = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "on", "yes"}
-"""Whether kernels run for CPU tensors as well."""
+"""True if kernels run for CPU tensors too."""
 
 
 def on_device(tensor: torch.Tensor) -> bool:
-    """Whether kernels, not host loops, produce what is derived from `tensor`."""
+    """True if kernels, not host loops, process `tensor`."""
     return INTERPRETED or not tensor.is_cpu
 
 
 def staging(length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """An uninitialised host buffer that `upload` can send to `device` without waiting."""
+    """Return an uninitialised host buffer that `upload` can copy to `device` asynchronously."""
     return torch.empty(length, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 def upload(staged: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The buffer on `device`; itself if that is the CPU.
-
-    The copy is asynchronous: pinned memory is reused by PyTorch only when it is done.
-    """
+    """Copy the buffer to `device` asynchronously; return the buffer itself for the CPU."""
+    # PyTorch does not reuse pinned memory before a copy from it has finished.
     return staged.to(device, non_blocking=True)
 
 
 def download(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy on the host, complete when this returns.
+    """Return a copy on the host.
 
-    Waits for the device, so only where SPEC.md allows a sync. A copy to pinned memory
-    that nobody waits for would be read before it has arrived.
+    Synchronises with the device: call it only where SPEC.md allows a sync.
     """
     staged = staging(tensor.shape[0], tensor.dtype, tensor.device)
     staged.copy_(tensor, non_blocking=staged.is_pinned())
     if staged.is_pinned():
+        # A copy to pinned memory is asynchronous: without this the host reads stale data.
         torch.cuda.current_stream(tensor.device).synchronize()
     return staged
 
 
 def launching_on(device: torch.device) -> AbstractContextManager[None]:
-    """Context in which Triton launches on `device`: it takes the current one, not the tensors'."""
+    """Return a context in which Triton launches on `device`."""
+    # Triton launches on the current device, whatever the device of the tensors.
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return nullcontext()
     return torch.cuda.device(device)

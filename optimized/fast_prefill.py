@@ -31,12 +31,11 @@ _FIELDS = fields(CommonAttentionMetadata)
 def make_kv_sharing_fast_prefill_common_attn_metadata(
     common_attn_metadata: CommonAttentionMetadata,
 ) -> CommonAttentionMetadata:
-    """The batch reduced to the tokens whose logits are sampled; its keys stay all there.
+    """Return the batch reduced to the query tokens whose logits are sampled.
 
-    Same result and errors as `reference`. On a device: one kernel counts, then one copy
-    takes R + 2 offsets to pinned memory and is waited for, since max_query_len and
-    num_actual_tokens are Python ints; no sync where the argument itself is returned.
-    SPEC.md section 6.
+    Result and errors as in `reference`. On a device: one kernel counts, then one copy of
+    R + 2 integers to pinned memory with a sync, as max_query_len and num_actual_tokens are
+    Python ints; no sync if the argument itself is returned. SPEC.md section 6.
     """
     md = common_attn_metadata
     offsets = _checked_offsets(md)
@@ -47,10 +46,10 @@ def make_kv_sharing_fast_prefill_common_attn_metadata(
         starts, mirror, longest, total = _on_device(md, indices[: md.num_logits_indices])
     else:
         starts, mirror, longest, total = _on_host(md, offsets, indices)
-    if offsets.dtype is torch.int64:  # for some tensor of the batch, not for all
+    if offsets.dtype is torch.int64:  # at least one tensor of the batch is, not always all
         starts = as_dtype(starts, md.query_start_loc.dtype)
         mirror = as_dtype(mirror, md.query_start_loc_cpu.dtype)
-    reduced = CommonAttentionMetadata(  # by position: half a microsecond less than by name
+    reduced = CommonAttentionMetadata(  # by position: 0.5 us faster than by keyword
         starts,
         mirror,
         md.seq_lens,
@@ -74,10 +73,10 @@ def make_kv_sharing_fast_prefill_common_attn_metadata(
 def create_fast_prefill_custom_backend(
     prefix: str, underlying_attn_backend: type[Any]
 ) -> type[Any]:
-    """A subclass of the backend whose builder sees only the tokens whose logits are sampled.
+    """Return a subclass of the backend that builds metadata of the sampled tokens only.
 
-    What its builder makes is what the underlying one makes of the reduced batch, with
-    the two logits fields. Same classes and errors as `reference`. SPEC.md section 6.
+    Its builder calls the underlying builder with the reduced batch and adds the two logits
+    fields. Classes and errors as in `reference`. SPEC.md section 6.
     """
     return fast_prefill_backend(
         prefix, underlying_attn_backend, make_kv_sharing_fast_prefill_common_attn_metadata
@@ -85,11 +84,14 @@ def create_fast_prefill_custom_backend(
 
 
 _Counted = tuple[torch.Tensor, torch.Tensor, int, int]
-"""Offsets of the reduced batch, their mirror, the longest query, all tokens."""
+"""Offsets of the reduced batch, their mirror, the longest query, the number of tokens."""
 
 
 def _checked_offsets(md: CommonAttentionMetadata) -> torch.Tensor:
-    """The CPU offsets, dense, after cheap checks; the shared ones speak up where one fails."""
+    """Check a batch and return its CPU offsets, dense.
+
+    Cheap checks run first; if one fails, the shared checks raise the error.
+    """
     dtype = lengths_dtype(md)
     if dtype is None:
         check_fast_prefill(md)
@@ -104,7 +106,7 @@ def _checked_offsets(md: CommonAttentionMetadata) -> torch.Tensor:
 
 def _on_host(md: CommonAttentionMetadata, offsets: torch.Tensor, indices: torch.Tensor) -> _Counted:
     count = md.num_logits_indices
-    assert count is not None  # as the indices are there
+    assert count is not None  # checked together with the indices
     starts, mirror = torch.empty_like(offsets), torch.empty_like(offsets)
     longest, total = loops.count_sampled(
         offsets.dtype is torch.int64,
@@ -141,5 +143,5 @@ def _on_device(md: CommonAttentionMetadata, indices: torch.Tensor) -> _Counted:
 def _in_class_of(
     md: CommonAttentionMetadata, reduced: CommonAttentionMetadata
 ) -> CommonAttentionMetadata:
-    """The reduced batch as an instance of the batch's class, what that adds kept."""
+    """Return the reduced batch in the class of `md`, with the fields which that class adds."""
     return replace(md, **{field.name: getattr(reduced, field.name) for field in _FIELDS})

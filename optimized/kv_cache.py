@@ -1,4 +1,4 @@
-"""Moving blocks of the paged cache (SPEC.md section 7)."""
+"""Copy blocks of the paged cache (SPEC.md section 7)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def swap_blocks(
     """Copy blocks of one layer from one cache to another, which may be on another device.
 
     Result and errors as in `reference`. On one device: one kernel, no sync. To a device:
-    the blocks travel together through pinned memory, no sync. From a device to the CPU:
-    they travel together, and are waited for. SPEC.md section 7.
+    one copy of all blocks through pinned memory, no sync. From a device to the CPU: one
+    copy of all blocks, with a sync. SPEC.md section 7.
     """
     check_swap_blocks(src_kv_cache, dst_kv_cache, src_to_dst)
     if not src_to_dst.shape[0]:
         return
     if src_kv_cache.device == dst_kv_cache.device:
-        _copy(src_kv_cache, dst_kv_cache, _beside(src_to_dst, dst_kv_cache.device))
+        _copy(src_kv_cache, dst_kv_cache, _pairs_on(src_to_dst, dst_kv_cache.device))
     else:
-        _travel(src_kv_cache, dst_kv_cache, src_to_dst)
+        _copy_across(src_kv_cache, dst_kv_cache, src_to_dst)
 
 
 def copy_blocks(kv_caches: list[torch.Tensor], src_to_dists: torch.Tensor) -> None:
@@ -43,7 +43,7 @@ def copy_blocks(kv_caches: list[torch.Tensor], src_to_dists: torch.Tensor) -> No
     check_copy_blocks(kv_caches, src_to_dists)
     if not kv_caches or not src_to_dists.shape[0]:
         return
-    pairs = _beside(src_to_dists, kv_caches[0].device)
+    pairs = _pairs_on(src_to_dists, kv_caches[0].device)
     for kv_cache in kv_caches:
         _copy(kv_cache, kv_cache, pairs)
 
@@ -60,8 +60,8 @@ def _copy(source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor) -> No
     copy_runs_on_device(runs, pairs)
 
 
-def _travel(source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor) -> None:
-    """Gather the blocks where they are, move them at once, scatter them where they go."""
+def _copy_across(source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor) -> None:
+    """Copy blocks between devices: gather them, copy all at once, scatter them."""
     count = pairs.shape[0]
     places = torch.arange(count)
     shape = (2, count, *source.shape[2:])
@@ -71,14 +71,14 @@ def _travel(source: torch.Tensor, target: torch.Tensor, pairs: torch.Tensor) -> 
     else:
         gathered = torch.empty(length, dtype=source.dtype, device=source.device)
     sources = torch.stack([pairs[:, 0], places], dim=1)
-    _copy(source, gathered.view(shape), _beside(sources, source.device))
+    _copy(source, gathered.view(shape), _pairs_on(sources, source.device))
     moved = download(gathered) if target.is_cpu else upload(gathered, target.device)
     targets = torch.stack([places, pairs[:, 1]], dim=1)
-    _copy(moved.view(shape), target, _beside(targets, target.device))
+    _copy(moved.view(shape), target, _pairs_on(targets, target.device))
 
 
-def _beside(pairs: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The pairs on `device`; those on the CPU get there without a wait."""
+def _pairs_on(pairs: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return the pairs on `device`, copied from the CPU asynchronously."""
     if pairs.device == device:
         return pairs
     staged = staging(pairs.numel(), pairs.dtype, device)

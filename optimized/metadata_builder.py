@@ -1,4 +1,4 @@
-"""First-generation (V0) metadata from the sequences of a step (SPEC.md section 7)."""
+"""Build first-generation (V0) metadata of an engine step (SPEC.md section 7)."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from attnproof.reference.shared import (
 from .host.arrays import Array
 from .host.metadata_builder import fill_rectangle
 from .packed import Packed
-from .slot_mapping import compute_slot_mapping
+from .sequence_slots import compute_slot_mapping
 
 __all__ = [
     "CommonMetadataBuilder",
 ]
 
 M = TypeVar("M")
-_INT: Final = {int}
+_INT: Final = {int}  # made once: `_add_decode` runs for each decode
 
 
 class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
-    """Metadata of one batch after the other: `prepare`, then `build`.
+    """Builder of V0 metadata, reused for each batch: call `prepare`, then `build`.
 
     A subclass names its metadata class in `_metadata_cls`; without it the runner's
     backend makes the metadata. All int32 tensors of a batch are parts of one upload.
@@ -58,7 +58,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         self.prepare()
 
     def prepare(self) -> None:
-        """Forget the previous batch; metadata that was built of it stays as it is."""
+        """Discard the previous batch; metadata already built from it does not change."""
         self.slot_mapping: list[int] = []
         self.prefill_seq_lens: list[int] = []
         self.context_lens: list[int] = []
@@ -72,7 +72,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
     def _add_seq_group(self, inter_data: InterData, chunked_prefill_enabled: bool) -> None:
         """Add the sequences of one group to the batch.
 
-        Errors as in `reference`, with the batch as it was. SPEC.md section 7.
+        Errors are those of `reference` and leave the batch unchanged. SPEC.md section 7.
         """
         if self._add_decode(inter_data):
             return
@@ -100,7 +100,10 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
             self.curr_seq_lens += inter_data.seq_lens
 
     def _add_decode(self, group: InterData) -> bool:
-        """Add a group of one well-formed decode, as most are; False for any other."""
+        """Add a group of one well-formed decode; return False for any other group.
+
+        Most groups are one decode; `_add_seq_group` handles and checks all others.
+        """
         tables: Any = group.block_tables
         if group.is_prompt is not False or len(group.seq_ids) != 1 or type(tables) is not dict:
             return False
@@ -117,7 +120,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
             column, offset = divmod(context_len, self.block_size)
             block = blocks[column]
         except (TypeError, ValueError, LookupError, ZeroDivisionError):
-            return False  # it gets its error the long way
+            return False  # malformed: `_add_seq_group` raises the error
         kinds = {type(end), type(seq_len), type(query_len), type(context_len), type(last)}
         if not (kinds == _INT and type(block) is int and len(tokens) == query_len == 1):
             return False
@@ -169,12 +172,13 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         cuda_graph_pad_size: int,
         batch_size: int,
     ) -> M:
-        """Metadata of the input builder's sequence groups, tensors on the runner's device.
+        """Build metadata of the input builder's sequence groups, on the runner's device.
 
-        `seq_lens` and `query_lens` are in tokens, one entry a sequence, in a graph
-        `seq_lens` one a padded row too. `cuda_graph_pad_size` is the number of padded
-        rows, -1 without a graph; `batch_size` counts them. Errors as in `reference`,
-        with the batch as it was. No synchronisation. SPEC.md section 7.
+        `seq_lens` and `query_lens` are in tokens, one entry a sequence; in a graph
+        `seq_lens` has one entry a padded row too. `cuda_graph_pad_size` is the number of
+        padded rows, -1 without a graph; `batch_size` includes padded rows. Errors are
+        those of `reference` and leave the batch unchanged. No synchronisation. SPEC.md
+        section 7.
         """
         before = self._batch()
         try:
@@ -186,7 +190,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
             raise
 
     def _batch(self) -> dict[str, Any]:
-        """A copy of what has been added, nothing as a rule."""
+        """Return a copy of the batch, which is empty unless groups were added before `build`."""
         lists = ("slot_mapping", "prefill_seq_lens", "context_lens", "block_tables")
         counts = ("num_prefills", "num_prefill_tokens", "num_decode_tokens")
         batch = {name: getattr(self, name).copy() for name in (*lists, "curr_seq_lens")}
@@ -238,7 +242,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         rows: int,
         width: int,
     ) -> list[torch.Tensor]:
-        """Sequence lengths, both offsets, context lengths, block tables (flat), in one copy."""
+        """Upload sequence lengths, both offsets, context lengths, flat block tables in one copy."""
         offsets = [len(query_lens) + 1, len(seq_lens) + 1]
         lengths = [len(seq_lens), *offsets, len(self.context_lens), rows * width]
         packed = Packed(lengths, pinned=self._pinned)
@@ -252,7 +256,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         return packed.on(self.runner.device)
 
     def _slots(self, pad_size: int) -> torch.Tensor:
-        """The slots, -1 behind them."""
+        """Return the slots, followed by `pad_size` times -1."""
         count = len(self.slot_mapping)
         staged = torch.empty(count + pad_size, dtype=torch.int64, pin_memory=self._pinned)
         slots = staged.numpy()
@@ -262,7 +266,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
 
     @property
     def _pinned(self) -> bool:
-        """Whether what is sent to the device must lie, and can lie, in pinned memory."""
+        """True if uploads use pinned memory: for a CUDA device, if the host has such memory."""
         on_cuda = torch.device(self.runner.device).type == "cuda"
         return on_cuda and bool(self.runner.pin_memory)
 
@@ -274,23 +278,23 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
 
 
 def _block_tables(group: InterData) -> list[Sequence[int]]:
-    """Copies of the blocks of each sequence, of a decode with a window of the last ones."""
+    """Return copies of the blocks of each sequence, the last ones only for a windowed decode."""
     tables: Any = group.block_tables
     if group.prefix_cache_hit or not any(group.curr_sliding_window_blocks):
         return [list(tables[seq_id]) for seq_id in group.seq_ids]
-    # blocks[-0:] is all of them, as 0 means
+    # A window of 0 blocks means all of them, and blocks[-0:] is all of them.
     lasts = zip(group.seq_ids, group.curr_sliding_window_blocks, strict=True)
     return [list(tables[seq_id][-last:]) for seq_id, last in lasts]
 
 
 def _flat(tables: list[Sequence[int]]) -> Array:
-    """All block ids in a row (MetadataError for ids that are not int32's, or negative)."""
+    """Return all block ids, concatenated (MetadataError for negative ids and those above int32)."""
     try:
-        ids = array.array("i", list(chain.from_iterable(tables)))  # at half of what extend costs
+        ids = array.array("i", list(chain.from_iterable(tables)))  # twice as fast as `extend`
     except OverflowError as error:
         raise MetadataError(BUILD, "block_tables", str(error), "ids below 2**31") from None
     except TypeError as error:
-        raise TypeError(f"{BUILD}: block_tables holds another type, {error}") from None
+        raise TypeError(f"{BUILD}: block_tables is not a list of ints: {error}") from None
     blocks: Array = np.frombuffer(ids, dtype=np.int32) if ids else np.zeros(0, dtype=np.int32)
     if len(blocks) and blocks.min() < 0:
         raise MetadataError(BUILD, "block_tables", int(blocks.min()), "at least 0")
@@ -298,6 +302,6 @@ def _flat(tables: list[Sequence[int]]) -> Array:
 
 
 def _running_sum(lengths: list[int], out: Array) -> None:
-    """Offsets with a leading 0."""
+    """Write the running sum of the lengths to `out`, after a leading 0."""
     out[0] = 0
     np.cumsum(lengths, out=out[1:])

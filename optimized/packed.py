@@ -1,4 +1,4 @@
-"""Several int32 arrays that reach a device in one copy."""
+"""Copy several int32 arrays to a device at once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from .host.arrays import Array
 
 _ALIGNMENT: Final = 32
-"""Each array starts at a multiple of so many words, 128 bytes: as if allocated alone."""
+"""int32 words between possible starts of arrays: 128 bytes, as in separate allocations."""
 
 
 class Packed:
-    """Uninitialised `arrays` of the given lengths in one host buffer."""
+    """Uninitialised `arrays` of the given lengths, in elements, in one host buffer."""
 
     def __init__(self, lengths: Sequence[int], *, pinned: bool) -> None:
         self._spans: list[tuple[int, int]] = []
@@ -28,6 +28,6 @@ class Packed:
         self.arrays: list[Array] = [words[start:end] for start, end in self._spans]
 
     def on(self, device: torch.device | str) -> list[torch.Tensor]:
-        """The arrays as tensors on the device; from pinned memory the host does not wait."""
+        """Return the arrays as tensors on the device; asynchronous from pinned memory."""
         sent = self._staged.to(device, non_blocking=True)
         return [sent[start:end] for start, end in self._spans]

@@ -37,13 +37,13 @@ def paged_attention(
     v_scale: torch.Tensor | None = None,
     out: torch.Tensor,
 ) -> None:
-    """Causal attention of a batch over the paged cache, prefills and decodes alike.
+    """Compute causal attention of a batch over the paged cache, prefills and decodes alike.
 
     `query`, `out` (T, Hq, D); caches (num_blocks, B, Hkv, D); `query_start_loc` (R+1,),
     `seq_lens` (R,), `block_table` (R, W) integers; `sliding_window` in keys;
     `max_query_len`, `max_seq_len` bounds in tokens. Result and errors as in `reference`,
-    computed in float32. On a device: one kernel, two where long sequences are split; no
-    sync. SPEC.md section 8.
+    computed in float32. On a device: one kernel, two if long sequences are divided into
+    parts; no sync. SPEC.md section 8.
     """
     operation = "paged_attention"
     bounds = (max_seq_len, sliding_window, logits_soft_cap, k_scale, v_scale, out)
@@ -80,12 +80,12 @@ def decode_attention(
     v_scale: torch.Tensor | None = None,
     out: torch.Tensor,
 ) -> None:
-    """Attention of R requests with one query each over the paged cache.
+    """Compute attention of R requests with one query each over the paged cache.
 
-    `query`, `out` (R, Hq, D), all else as in `paged_attention`; a request of length 0
-    gets zeros. With `attn_bias`, the mask of these requests, xformers computes what it
-    can, and the paged kernel all else. Result and errors as in `reference`. No sync.
-    SPEC.md section 8.
+    `query`, `out` (R, Hq, D); all other arguments as in `paged_attention`. A request of
+    length 0 gets zeros. With `attn_bias`, the mask of these requests, xformers computes
+    the attention if it supports the arguments, else the paged kernel. Result and errors as
+    in `reference`. No sync. SPEC.md section 8.
     """
     bounds = (max_seq_len, sliding_window, logits_soft_cap, k_scale, v_scale, out)
     check_attention(
@@ -99,7 +99,7 @@ def decode_attention(
 
 
 def attend(a: Attention) -> None:
-    """`paged_attention` of arguments that are known to be right."""
+    """Compute `paged_attention` of checked arguments."""
     if not on_device(a.query):
         attend_on_host(a)
         return
@@ -110,7 +110,7 @@ def attend(a: Attention) -> None:
 
 
 def attend_decodes(a: Attention, attn_bias: object) -> None:
-    """`decode_attention` of arguments that are known to be right."""
+    """Compute `decode_attention` of checked arguments."""
     if on_device(a.query) and xformers_attends(a, attn_bias):
         attend_with_xformers(a, attn_bias)
     else:

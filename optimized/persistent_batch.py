@@ -1,4 +1,4 @@
-"""What an engine keeps of its requests between steps, and the batch of each step (section 7)."""
+"""State of requests kept between engine steps, and the batch of each (SPEC.md section 7)."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ __all__ = [
 
 
 class PersistentBatch:
-    """One row a request, in buffers that live as long as the batch; an `InputBatch`.
+    """State of requests, one row each, in buffers reused for each batch; an `InputBatch`.
 
     Row state, on the CPU: `req_ids`, ids in row order, None for a hole; `block_table`
-    (max_num_reqs, max_num_blocks) int32, of which row r has `num_blocks[r]` live columns;
+    (max_num_reqs, max_num_blocks) int32, with `num_blocks[r]` valid columns in row r;
     `num_blocks` and `num_computed_tokens` (max_num_reqs,) int32. `slot_mapping`
-    (max_num_tokens,) int64 lies on `device`, -1 behind a batch's tokens. On a device a
-    build sends one pinned buffer, which PyTorch does not use again before it has
-    arrived, and launches one kernel for the slots; no sync. Errors as in `reference`,
-    before anything changes. SPEC.md section 7.
+    (max_num_tokens,) int64 is on `device`, -1 after the tokens of a batch. On a device a
+    build copies one pinned buffer asynchronously and launches one kernel for the slots;
+    no sync. Errors are those of `reference`, raised before anything changes. SPEC.md
+    section 7.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class PersistentBatch:
 
     @property
     def num_reqs(self) -> int:
-        """Rows that hold a request."""
+        """Number of rows that hold a request."""
         return len(self._rows)
 
     def add_request(
         self, req_id: Any, block_ids: Sequence[int], num_computed_tokens: int = 0
     ) -> int:
-        """Give a request the lowest hole, else the row behind the last; returns the row."""
+        """Put a request into the lowest hole, else into a new last row; return the row."""
         operation = "PersistentBatch.add_request"
         check_new_request(operation, self, req_id, block_ids, num_computed_tokens)
         row = len(self.req_ids)
@@ -99,7 +99,7 @@ class PersistentBatch:
         return row
 
     def append_blocks(self, req_id: Any, block_ids: Sequence[int]) -> None:
-        """Put more blocks behind those that the request has."""
+        """Append blocks to the block table of a request."""
         operation = "PersistentBatch.append_blocks"
         check_known(operation, self._rows, req_id)
         row = self._rows[req_id]
@@ -109,14 +109,14 @@ class PersistentBatch:
         self._state.num_blocks[row] = held + len(block_ids)
 
     def remove_request(self, req_id: Any) -> int:
-        """Make the request's row a hole; returns the row."""
+        """Make the row of a request a hole; return the row."""
         check_known("PersistentBatch.remove_request", self._rows, req_id)
         row = self._rows.pop(req_id)
         self.req_ids[row] = None
         return row
 
     def condense(self) -> None:
-        """Close the holes: as long as there is one, the last request moves into the first."""
+        """Close the holes: move the last request into the first hole until none is left."""
         hole, req_ids = 0, self.req_ids
         while len(req_ids) > len(self._rows):
             last = req_ids.pop()
@@ -141,34 +141,35 @@ class PersistentBatch:
         num_padded_reqs: int | None = None,
         num_padded_tokens: int | None = None,
     ) -> CommonAttentionMetadata:
-        """The batch of a step in which each request has `num_scheduled_tokens[req_id]` tokens.
+        """Build the batch of an engine step, `num_scheduled_tokens[req_id]` tokens a request.
 
-        Padded up to `num_padded_reqs` rows and `num_padded_tokens` tokens (default: none).
-        Its tensors are views of the step buffers: valid until the next build. Errors as
-        in `reference`.
+        It is padded up to `num_padded_reqs` rows and `num_padded_tokens` tokens (default:
+        no padding). Its tensors are views of the buffers, valid until the next build.
+        Errors as in `reference`.
         """
         num_reqs, state = len(self.req_ids), self._state
-        step = (num_scheduled_tokens, num_padded_reqs, num_padded_tokens)
+        given = (num_scheduled_tokens, num_padded_reqs, num_padded_tokens)
         query_lens = self._query_lens(num_scheduled_tokens)
         if query_lens is None:
-            query_lens = np.array(check_step("PersistentBatch.build", self, *step), np.int64)
+            query_lens = np.array(check_step("PersistentBatch.build", self, *given), np.int64)
         tokens, *longest = measure(query_lens, state.computed, state.num_blocks, self.block_size)
         rows = num_reqs if num_padded_reqs is None else num_padded_reqs
         num_tokens = tokens if num_padded_tokens is None else num_padded_tokens
         fits = type(rows) is int and type(num_tokens) is int and num_reqs <= rows
         fits = fits and rows <= self.max_num_reqs and 0 <= tokens <= num_tokens
         if not fits or num_tokens > self.max_num_tokens:
-            check_step("PersistentBatch.build", self, *step)
+            check_step("PersistentBatch.build", self, *given)
         views = self._fill(query_lens, state, rows, clear=False)
         self._fill_slots(views)
         return self._metadata(views, num_tokens, *longest)
 
     def build_dummy(self, num_reqs: int, num_tokens: int) -> CommonAttentionMetadata:
-        """A batch of nobody's tokens, for an idle rank or a profile run; rows stay as they are.
+        """Build a batch without real requests, for an idle rank or a profile run.
 
-        `num_tokens` spread over `num_reqs` requests, one more for the first ones where it
-        does not divide; nothing computed, blocks all 0, slots all -1. Valid until the
-        next build. Errors as in `reference`.
+        `num_tokens` are spread over `num_reqs` requests; the first requests get one more
+        if the division has a remainder. No token is computed, all blocks are 0, all slots
+        -1. The rows do not change. The batch is valid until the next build. Errors as in
+        `reference`.
         """
         check_dummy("PersistentBatch.build_dummy", self, num_reqs, num_tokens)
         share, rest = divmod(num_tokens, max(num_reqs, 1))
@@ -182,7 +183,10 @@ class PersistentBatch:
         return self._metadata(views, num_tokens, longest, longest)
 
     def advance(self, num_scheduled_tokens: Mapping[Any, int]) -> None:
-        """Count each request's tokens of a step as computed. Errors of `build`, holes allowed."""
+        """Count the tokens of an engine step as computed.
+
+        Errors are those of `build`, but holes are allowed.
+        """
         state = self._state
         query_lens = self._query_lens(num_scheduled_tokens)
         if (
@@ -194,7 +198,7 @@ class PersistentBatch:
         state.computed[: len(query_lens)] += query_lens.astype(np.int32)
 
     def _query_lens(self, scheduled: Mapping[Any, int]) -> Array | None:
-        """Query tokens by row in one sweep; None where the shared check must decide."""
+        """Return the query tokens of each row; None if the shared check must read them."""
         count = len(self.req_ids)
         if type(scheduled) is not dict or len(scheduled) != count or len(self._rows) != count:
             return None
@@ -210,7 +214,7 @@ class PersistentBatch:
             return None
 
     def _fill(self, query_lens: Array, state: _State, rows: int, *, clear: bool) -> Views:
-        """Write all integers of a step but the slots; on a device by one asynchronous copy."""
+        """Write all buffers of an engine step except the slots, on a device by one async copy."""
         views = self._step.views(rows)
         lengths, block_table, staged = views.lengths, views.block_table, None
         if lengths is None or block_table is None:
@@ -231,7 +235,7 @@ class PersistentBatch:
         return views
 
     def _fill_slots(self, views: Views) -> None:
-        """All of the slot buffer: by the host's loop, or by one kernel."""
+        """Write the whole slot buffer, by the host loop or by one kernel."""
         tensors = views.tensors
         if views.lengths is None or views.block_table is None:
             from .kernels.slot_mapping import write_slots
@@ -269,21 +273,21 @@ class PersistentBatch:
 
 
 class _State(NamedTuple):
-    """Arrays with one entry a row; all of them move together."""
+    """Arrays of the row state, with one entry a row each."""
 
     table: Array
     num_blocks: Array
     computed: Array
 
     def move(self, source: int, target: int) -> None:
-        """Row `source` to row `target`; of the blocks only the live ones."""
+        """Copy row `source` to row `target`, of the block table only the valid columns."""
         held = self.num_blocks[source]
         self.table[target, :held] = self.table[source, :held]
         for state in self[1:]:
             state[target] = state[source]
 
     def swap(self, i: int, j: int) -> None:
-        """Exchange two rows; of the blocks as many as the longer one has."""
+        """Exchange two rows, of the block table only columns that are valid in one of them."""
         held = max(self.num_blocks[i], self.num_blocks[j])
         blocks = self.table[i, :held].copy()
         self.table[i, :held] = self.table[j, :held]

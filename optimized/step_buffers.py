@@ -1,7 +1,7 @@
-"""The memory that the batches of a `PersistentBatch` are views of.
+"""Buffers of the batches of a `PersistentBatch`, which are views of them.
 
-Offsets, sequence lengths, computed tokens and block table lie in one packed buffer, so
-that a device gets all of them by one copy; the mirrors in another one, on the CPU.
+One packed buffer holds offsets, sequence lengths, computed tokens and block table, so that
+one copy uploads all of them. Another one, on the CPU, holds the mirrors.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .dispatch import on_device, staging
 from .host.arrays import Array
 
 _ALIGNED = 4
-"""int32 words that sections start at multiples of: 16 bytes, so that kernels load wide."""
+"""int32 words between possible starts of sections: 16 bytes, the widest load of a kernel."""
 
 
 class Rows(NamedTuple):
-    """Views of a packed buffer: the first rows of each of its sections."""
+    """Views of the first rows of each section of a packed buffer."""
 
     query_start_loc: torch.Tensor
     seq_lens: torch.Tensor
@@ -26,23 +26,23 @@ class Rows(NamedTuple):
     block_table: torch.Tensor
 
     def lengths(self) -> tuple[Array, Array, Array]:
-        """The first three as arrays."""
+        """Return the first three views as arrays."""
         return self.query_start_loc.numpy(), self.seq_lens.numpy(), self.num_computed.numpy()
 
 
 class Views(NamedTuple):
-    """The views that a number of rows needs, on both sides, and as arrays for the loops."""
+    """Views of a number of rows: of the mirrors, of the tensors, and of both as arrays."""
 
     mirrors: Rows
     tensors: Rows
     mirror_lengths: tuple[Array, Array, Array]
     lengths: tuple[Array, Array, Array] | None
-    """None on a device: the loops write to a staging buffer there."""
+    """None on a device, where the loops write to a staging buffer."""
     block_table: Array | None
 
 
 class StepBuffers:
-    """Two packed buffers; views are made once for each number of rows."""
+    """Packed buffers of the tensors and of their mirrors; views are cached by number of rows."""
 
     def __init__(self, max_num_reqs: int, max_num_blocks: int, device: torch.device) -> None:
         self._width = max_num_blocks
@@ -53,7 +53,7 @@ class StepBuffers:
         self._views: dict[int, Views] = {}
 
     def views(self, rows: int) -> Views:
-        """Those of the first `rows` rows."""
+        """Return the views of the first `rows` rows."""
         if rows not in self._views:
             mirrors, tensors = self._cut(self._mirrors, rows, 0), self._cut(self._packed, rows)
             on_host = not self.on_device
@@ -67,16 +67,16 @@ class StepBuffers:
         return self._views[rows]
 
     def staged(self, rows: int) -> tuple[torch.Tensor, Rows]:
-        """A pinned buffer of its own for `rows` rows, and its views.
+        """Return a new pinned buffer for `rows` rows, and its views.
 
-        PyTorch gives its memory to nobody else before a copy that was started is done:
-        the next step can be written while this one is still under way.
+        A new buffer each time: the next engine step can be written while the copy of this
+        one is running. PyTorch does not reuse pinned memory before its copy has finished.
         """
         packed = staging(self._size(rows), torch.int32, self._packed.device)
         return packed, self._cut(packed, rows)
 
     def send(self, staged: torch.Tensor) -> None:
-        """Start the one copy to the device."""
+        """Copy the staged buffer to the device asynchronously."""
         self._packed[: staged.shape[0]].copy_(staged, non_blocking=True)
 
     def _size(self, rows: int) -> int:

@@ -1,4 +1,4 @@
-"""The XFormers backend: metadata and attention of one step (SPEC.md section 8)."""
+"""XFormers backend: metadata and attention of an engine step (SPEC.md section 8)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentionMetadata]):
-    """Splits a batch at the boundary between decodes and prefills and masks the decodes."""
+    """Builder that splits a batch into decodes and prefills and masks the decodes."""
 
     reorder_batch_threshold: ClassVar[int | None] = 1  # type: ignore[misc]
 
@@ -56,18 +56,18 @@ class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentio
         self.block_size = kv_cache_spec.block_size
 
     def reorder_batch(self, input_batch: InputBatch, scheduler_output: SchedulerOutput) -> bool:
-        """Move decodes to the front (SPEC.md section 2); whether anything moved."""
+        """Move decodes to the front (SPEC.md section 2); return True if a row moved."""
         return reorder_batch_to_split_decodes_and_prefills(input_batch, scheduler_output, 1)
 
     def build(
         self,
-        common_prefix_len: int,  # noqa: ARG002  # nothing is shared in one go
+        common_prefix_len: int,  # noqa: ARG002  # there is no cascade attention
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,  # noqa: ARG002  # building is fast
     ) -> XFormersAttentionMetadata:
-        """The batch with its boundary and, for the rows before it, xformers' mask.
+        """Return the batch with its split and xformers' mask of the rows before the split.
 
-        Reads CPU mirrors only. MetadataError as in `reference`. SPEC.md section 8.
+        Only CPU mirrors are read. Errors as in `reference`. SPEC.md section 8.
         """
         md = common_attn_metadata
         decodes, prefills, decode_tokens, prefill_tokens = split_decodes_and_prefills(md, 1)
@@ -90,10 +90,11 @@ class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentio
 
 
 def _lengths_fit(md: CommonAttentionMetadata, block_size: int) -> bool:
-    """True if `check_build` would certainly pass: the bound alone mostly shows room for all."""
+    """True if `check_build` would certainly pass."""
     mirrors = md.query_start_loc_cpu, md.seq_lens_cpu, md.num_computed_tokens_cpu
     dtype = common_dtype(*mirrors)
     offsets, seq_lens, computed = dense_lengths(md, dtype)
+    # Sequences must fit both the given bound and the block table.
     most = min(md.max_seq_len, md.block_table_tensor.shape[1] * block_size)
     return loops.lengths_fit_at(
         dtype is torch.int64,
@@ -108,7 +109,7 @@ def _lengths_fit(md: CommonAttentionMetadata, block_size: int) -> bool:
 
 
 class XFormersAttentionImpl(XFormersImpl):
-    """One layer's attention: xformers for decodes where it can, the paged kernel for all else."""
+    """Attention of one layer: xformers for decodes that it supports, else the paged kernel."""
 
     def forward(
         self,
@@ -125,9 +126,9 @@ class XFormersAttentionImpl(XFormersImpl):
         """Write the new keys and values to the cache, then attend: prefills, then decodes.
 
         `query` (T, Hq, D), `key`, `value` (T, Hkv, D), `kv_cache` (2, num_blocks, B,
-        Hkv, D), `output` (T, Hq, D) or (T, Hq * D), returned. Tokens of no row keep
-        their output; without metadata all do. Errors as in `reference`. On a device: no
-        sync. SPEC.md section 8.
+        Hkv, D), `output` (T, Hq, D) or (T, Hq * D), which is returned. The output of
+        tokens outside every row is not written; without metadata none is. Errors as in
+        `reference`. On a device: no sync. SPEC.md section 8.
         """
         check_output(output, output_scale, output_block_scale)
         assert output is not None
@@ -167,7 +168,7 @@ class XFormersAttentionImpl(XFormersImpl):
         scales: tuple[torch.Tensor, torch.Tensor],
         out: torch.Tensor,
     ) -> Attention:
-        """A view of the batch as the kernels take it."""
+        """Return the arguments of attention over the rows of `md`."""
         return Attention(
             query,
             *caches,
@@ -185,11 +186,8 @@ class XFormersAttentionImpl(XFormersImpl):
 
 
 def _one_query_each(decodes: XFormersAttentionMetadata) -> bool:
-    """Whether the host knows that the rows have one query each, and so that tokens are rows.
-
-    Their number does not tell: an idle row and a padding token make up for each other. The
-    mask does; without one each row's offsets are read, on the device.
-    """
+    """True if the mask shows that each row has one query, so tokens and rows coincide."""
+    # Equal numbers of rows and tokens do not show it: an idle row and a padding token cancel out.
     queries = getattr(decodes.attn_bias, "q_seqinfo", None)
     if queries is None or decodes.num_decodes != decodes.num_decode_tokens:
         return False
@@ -198,16 +196,16 @@ def _one_query_each(decodes: XFormersAttentionMetadata) -> bool:
 
 
 class XFormersAttentionBackend(XFormersBackend):
-    """The classes of the XFormers backend."""
+    """Classes and cache operations of the XFormers backend."""
 
     @staticmethod
     def get_impl_cls() -> type[XFormersAttentionImpl]:
-        """The class that runs attention."""
+        """Return the class that runs attention."""
         return XFormersAttentionImpl
 
     @staticmethod
     def get_builder_cls() -> type[Any]:
-        """The class that builds its metadata."""
+        """Return the class that builds the metadata."""
         return XFormersAttentionMetadataBuilder
 
     swap_blocks = staticmethod(swap_blocks)

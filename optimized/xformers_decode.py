@@ -1,4 +1,4 @@
-"""Decode attention by xformers' Triton split-k operator, where it can (SPEC.md section 8)."""
+"""Decode attention by xformers' Triton split-k operator (SPEC.md section 8)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from .host.paged_attention import Attention
 _MASKS: Final = "xformers.ops.fmha.attn_bias"
 _HEAD_SIZES: Final = (32, 64, 128, 256)
 _LEAST_KEYS: Final = 16
-"""Keys of the operator's smallest tile; a page holds a whole number of tiles."""
+"""Keys of the operator's smallest tile; a block holds a whole number of tiles."""
 _MOST_KEYS: Final = 64
+"""Keys of the largest tile that is used."""
 _MOST_PROGRAMS: Final = 65_535
-"""Of a grid's second dimension on CUDA: the operator has one for each request's kv head."""
+"""Limit of a grid's second dimension on CUDA: the operator has one program a kv head and row."""
 
 
 def xformers_attends(a: Attention, attn_bias: object) -> bool:
-    """Whether the operator computes these decodes, as far as the host knows without a sync.
+    """True if the operator supports these decodes, judged on the host without a sync.
 
-    It knows neither window nor soft cap nor scales, takes blocks as rows of one tensor,
-    rounds to the queries' dtype, and promises nothing for a row without a key.
+    The operator has no window, soft cap or scales, reads the cache as rows of one tensor,
+    rounds to the dtype of the queries, and leaves rows without a key undefined.
     """
     return (
         _is_mask_of(attn_bias, a)
@@ -34,20 +35,21 @@ def xformers_attends(a: Attention, attn_bias: object) -> bool:
         and not a.logits_soft_cap
         and (a.sliding_window is None or a.sliding_window >= a.max_seq_len)
         and _is_aligned(a.query)
-        and all(map(_is_one_run, (a.key_cache, a.value_cache)))
-        and _interpreter_can(a.query)
+        and all(map(_has_one_slot_stride, (a.key_cache, a.value_cache)))
+        and _interpreter_supports(a.query)
     )
 
 
 def attend_with_xformers(a: Attention, attn_bias: Any) -> None:
-    """Fill `out` by the operator, with one copy. Imports xformers, which takes seconds once."""
+    """Fill `out` with the result of the operator, by one copy."""
+    # Imported here: the first import of xformers takes seconds.
     from xformers.ops.fmha import Inputs, memory_efficient_attention_forward
     from xformers.ops.fmha.triton_splitk import FwOp
 
     operator = FwOp.get_operator(None, block_n=math.gcd(a.key_cache.shape[1], _MOST_KEYS))
     query, key, value = _shaped(a)
     if INTERPRETED:
-        # Only the operator itself takes tensors on the CPU.
+        # Only the operator itself accepts tensors on the CPU.
         inputs = Inputs(query, key, value, attn_bias, scale=a.scale)
         attended, _ = operator.apply(inputs, needs_gradient=False)
     else:
@@ -58,8 +60,8 @@ def attend_with_xformers(a: Attention, attn_bias: Any) -> None:
 
 
 def _is_mask_of(attn_bias: Any, a: Attention) -> bool:
-    """Whether it is xformers' paged mask of these requests, one query and a key for each."""
-    masks = sys.modules.get(_MASKS)  # not imported: then nobody has made such a mask
+    """True if it is xformers' paged mask of these requests, each with one query and a key."""
+    masks = sys.modules.get(_MASKS)  # if it is not imported, the argument is no such mask
     if masks is None or not isinstance(
         attn_bias, masks.PagedBlockDiagonalCausalWithOffsetPaddedKeysMask
     ):
@@ -77,25 +79,26 @@ def _is_mask_of(attn_bias: Any, a: Attention) -> bool:
 
 
 def _is_aligned(heads: torch.Tensor) -> bool:
-    """Whether each head is a dense run that begins at a multiple of 8 elements."""
+    """True if each head is dense and starts at a multiple of 8 elements."""
     return heads.stride(-1) == 1 and heads.stride(-2) % 8 == 0
 
 
-def _is_one_run(cache: torch.Tensor) -> bool:
-    """Whether the blocks of a half lie behind each other, so that slots have one stride."""
+def _has_one_slot_stride(cache: torch.Tensor) -> bool:
+    """True if the blocks are contiguous, so that all slots have one stride."""
     return cache.stride(0) == cache.shape[1] * cache.stride(1) and _is_aligned(cache)
 
 
-def _interpreter_can(query: torch.Tensor) -> bool:
-    """The interpreter multiplies bfloat16 as integers; for heads of 128 a GPU is asked for."""
+def _interpreter_supports(query: torch.Tensor) -> bool:
+    """True unless Triton's interpreter runs the operator and would fail on these queries."""
     if not INTERPRETED:
         return True
+    # It multiplies bfloat16 as integers; heads of 128 make xformers query a GPU.
     cuda: bool = torch.cuda.is_available()
     return query.dtype == torch.float16 and (query.shape[2] != 128 or cuda)
 
 
 def _shaped(a: Attention) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Query, keys and values as the operator takes them, heads in groups if they share keys."""
+    """Return query, keys and values in the operator's shapes, heads that share keys grouped."""
     rows, heads, head_size = a.query.shape
     kv_heads = a.key_cache.shape[2]
     key, value = (cache.flatten(0, 1)[None] for cache in (a.key_cache, a.value_cache))

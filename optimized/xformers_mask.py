@@ -1,4 +1,4 @@
-"""xformers' paged mask of the decodes, made of what a batch already has (SPEC.md section 8)."""
+"""Make xformers' paged mask of the decodes from the tensors of a batch (SPEC.md section 8)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ _INT32S: Final = torch.empty(0, dtype=torch.int32)
 
 
 def decode_mask(md: CommonAttentionMetadata, rows: int, block_size: int) -> Any | None:
-    """The mask of the first `rows` requests, each with at most one query; None without xformers.
+    """Return the mask of the first `rows` requests, each with at most one query.
 
-    Its lists come from the CPU mirrors, its tensors are the batch's own (in int32), so on a
-    device nothing is copied from pageable memory and nothing synchronises. None too if a row's
-    room (columns times `block_size`) times `rows` is no int32: xformers' offsets would wrap.
+    Its lists come from the CPU mirrors, its tensors are those of the batch (in int32), so on
+    a device nothing is copied from pageable memory and nothing synchronises. Return None
+    without xformers, and if `rows` times the room of a row (columns times `block_size`)
+    exceeds int32: xformers' offsets would overflow.
     """
     room = md.block_table_tensor.shape[1] * block_size
     if rows * room > _INT32_MAX or not installed():
@@ -52,23 +53,22 @@ def decode_mask(md: CommonAttentionMetadata, rows: int, block_size: int) -> Any 
 
 
 def _first(tensor: torch.Tensor, length: int) -> torch.Tensor:
-    """Its first entries: itself if that is all of them, as a view costs more than looking."""
+    """Return the first `length` entries."""
+    # A comparison of the length is cheaper than a view.
     return tensor if tensor.shape[0] == length else tensor[:length]
 
 
 @lru_cache(maxsize=1)
 def installed() -> bool:
-    """Whether there is an xformers to import."""
+    """True if xformers can be imported."""
     return find_spec("xformers") is not None
 
 
 @lru_cache(maxsize=1)
 def _classes() -> tuple[Any, Any, Any]:
-    """The mask, and the records of query and key lengths that it consists of.
-
-    Its own constructor, `from_seqlens`, copies lists to the device. Imported when a mask is
-    first made: that takes more than a second.
-    """
+    """Return the classes of the mask, of its query lengths and of its key lengths."""
+    # The mask's `from_seqlens` is not used: it copies lists to the device. Imported here, as
+    # that takes more than a second.
     from xformers.ops.fmha import attn_bias
 
     return (
@@ -79,7 +79,8 @@ def _classes() -> tuple[Any, Any, Any]:
 
 
 def _int32(values: torch.Tensor) -> torch.Tensor:
-    """With a stride of 1, which xformers asserts of one entry too; mostly the tensor itself."""
+    """Return the values as int32 with a stride of 1, the argument itself if it is that."""
+    # xformers asserts a stride of 1 for a tensor of one entry too.
     if values.dtype is not torch.int32:
         values = values.to(torch.int32)
     if values.stride(0) != 1:
@@ -88,7 +89,7 @@ def _int32(values: torch.Tensor) -> torch.Tensor:
 
 
 def _rooms(rows: int, room: int, device: torch.device) -> torch.Tensor:
-    """Where each row's room begins, and the end: multiples of `room`, which may be 0."""
+    """Return the key offsets of the rows: `rows` + 1 multiples of `room`, which may be 0."""
     if device.type != "cpu":
         if not room:
             return torch.zeros(rows + 1, dtype=torch.int32, device=device)

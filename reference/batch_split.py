@@ -1,4 +1,4 @@
-"""Splitting a batch into decodes and prefills (SPEC.md section 2)."""
+"""Split a batch into decodes and prefills (SPEC.md section 2)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def split_decodes_and_prefills(
     decode_threshold: int = 1,
     require_uniform: bool = False,
 ) -> tuple[int, int, int, int]:
-    """Count the leading decodes and what follows them.
+    """Count the leading decodes, the requests after them, and the tokens of both.
 
-    Returns (num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens), four
+    Return (num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens), four
     Python ints. A decode has at most `decode_threshold` query tokens; with
-    `require_uniform` the decodes all have as many as the first request. Decodes
-    behind the first prefill count as prefills. Reads only CPU mirrors.
-    MetadataError for a threshold below 1 and malformed metadata. SPEC.md section 2.
+    `require_uniform` all decodes have as many as the first request. Every request after
+    the first prefill counts as a prefill. Only CPU mirrors are read. Raise MetadataError
+    for a threshold below 1 and for malformed metadata. SPEC.md section 2.
     """
     operation = "split_decodes_and_prefills"
     md = common_attn_metadata
@@ -61,7 +61,7 @@ def split_decodes_and_prefills(
 
 
 def _leading_uniform(query_lens: list[int], decode_threshold: int) -> int:
-    """Length of the run equal to the first; trailing padded rows join it (erratum E2)."""
+    """Count the leading queries as long as the first; padding may follow them (erratum E2)."""
     if query_lens[0] > decode_threshold:
         return 0
     run = 0
@@ -79,9 +79,9 @@ def reorder_batch_to_split_decodes_and_prefills(
 ) -> bool:
     """Move the decodes to the front with as few `swap_states` calls as possible.
 
-    A decode has at most `decode_threshold` scheduled tokens. Returns True if a row
-    moved. MetadataError for a threshold below 1 and for a request that is not
-    scheduled, both before the first swap. SPEC.md section 2.
+    A decode has at most `decode_threshold` scheduled tokens. Return True if a row
+    moved. Raise MetadataError before the first swap, for a threshold below 1 and for a
+    request that is not scheduled. SPEC.md section 2.
     """
     operation = "reorder_batch_to_split_decodes_and_prefills"
     check_int(operation, "decode_threshold", decode_threshold, 1)

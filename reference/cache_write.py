@@ -1,4 +1,4 @@
-"""Keys and values of new tokens written to the paged cache (SPEC.md section 8)."""
+"""Write the keys and values of new tokens to the paged cache (SPEC.md section 8)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ __all__ = [
 ]
 
 _FP8_MAX = 448.0
+"""Largest finite value of float8_e4m3fn."""
 
 
 def reshape_and_cache_flash(
@@ -29,8 +30,8 @@ def reshape_and_cache_flash(
     (num_blocks, B, Hkv, D) of the same dtype ("auto"), or float8_e4m3fn or uint8
     ("fp8", "fp8_e4m3"), which hold `x / scale` saturated at 448; `slot_mapping` (T,)
     int64 with T <= T', -1 for a token that is not written; `k_scale`, `v_scale` float32
-    of one element, not read with "auto". MetadataError for mismatched shapes, dtypes,
-    devices and for slots outside the cache. SPEC.md section 8.
+    of one element, not read with "auto". Raise MetadataError for mismatched shapes,
+    dtypes, devices and for slots outside the cache. SPEC.md section 8.
     """
     check_cache_write(
         key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale
@@ -48,6 +49,6 @@ def reshape_and_cache_flash(
 
 
 def _quantized(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """The bits of `x / scale` in float8_e4m3fn, to the nearest, saturated."""
+    """Return the bits of `x / scale` in float8_e4m3fn, rounded to nearest and saturated."""
     scaled = (x.float() / scale.float()).clamp(-_FP8_MAX, _FP8_MAX)  # clamp keeps NaN
     return scaled.to(torch.float8_e4m3fn).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Programs of the causal convolution's kernel (SPEC.md section 6)."""
+"""Programs of the causal convolution kernel (SPEC.md section 6)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ __all__ = [
 _BLOCK_M: Final = 8
 """Tokens per program of the convolution."""
 _MIN_PROGRAMS: Final = 1024
+"""Number of programs that the pointers have room for at least; they are twice as long."""
 
 
 def compute_causal_conv1d_metadata(
     query_start_loc_p: torch.Tensor,
 ) -> tuple[dict[int, dict[str, Any]], torch.Tensor, torch.Tensor]:
-    """Which request, and which 8 of its tokens, each program of the convolution takes.
+    """Assign a request, and 8 of its tokens, to each program of the convolution.
 
-    `query_start_loc_p` (R+1,) int32 or int64 are the prefills' offsets. Returns
-    (nums_dict, batch_ptr, token_chunk_offset_ptr). `nums_dict[8]` holds `nums` (R,)
-    programs per request, its dtype, `mlist` (programs,) int64 request and `offsetlist`
-    (programs,) int32 number within the request, all on the CPU; `tot` and `mlist_len`,
-    their count; and the two pointers: int32 of length 2 * max(1024, programs) on the
-    device of the argument, `mlist` and `offsetlist` with -1 behind them. MetadataError
-    for offsets that do not rise from 0. SPEC.md section 6.
+    `query_start_loc_p` (R+1,) int32 or int64 holds the offsets of the prefills. Return
+    (nums_dict, batch_ptr, token_chunk_offset_ptr). `nums_dict[8]` holds on the CPU:
+    `nums` (R,) programs per request, of the argument's dtype; `mlist` (programs,) int64
+    request of each program; `offsetlist` (programs,) int32 number of each program within
+    its request; `tot` and `mlist_len`, the number of programs. It also holds the two
+    pointers: int32 of length 2 * max(1024, programs) on the device of the argument,
+    `mlist` and `offsetlist` followed by -1. Raise MetadataError for offsets that do not
+    start at 0 or that decrease. SPEC.md section 6.
     """
     operation = "compute_causal_conv1d_metadata"
     check_tensor(operation, "query_start_loc_p", query_start_loc_p, 1)

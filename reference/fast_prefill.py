@@ -21,14 +21,15 @@ __all__ = [
 def make_kv_sharing_fast_prefill_common_attn_metadata(
     common_attn_metadata: CommonAttentionMetadata,
 ) -> CommonAttentionMetadata:
-    """The batch reduced to the tokens whose logits are sampled; its keys stay all there.
+    """Return the batch reduced to the query tokens whose logits are sampled.
 
     Offsets, max_query_len and num_actual_tokens count, per request, the first
-    `num_logits_indices` entries of `logits_indices_padded` (in tokens, any order); dtypes
-    are kept, causal is True, every other field and the class stay, so `c == s - q` no
-    longer holds. Returns the argument itself if `max_query_len` is 1 or the batch has no
-    logits indices. MetadataError for logits indices without their count and for an index
-    that is no token of the batch. SPEC.md section 6.
+    `num_logits_indices` entries of `logits_indices_padded` (token indices in any order).
+    causal is True; dtypes, all other fields and the class are kept, so every key is still
+    attended to and `c == s - q` no longer holds. Return the argument itself if
+    `max_query_len` is 1 or the batch has no logits indices. Raise MetadataError for
+    logits indices without their count and for an index that is not a token of the batch.
+    SPEC.md section 6.
     """
     md = common_attn_metadata
     check_fast_prefill(md)
@@ -58,13 +59,14 @@ def make_kv_sharing_fast_prefill_common_attn_metadata(
 def create_fast_prefill_custom_backend(
     prefix: str, underlying_attn_backend: type[Any]
 ) -> type[Any]:
-    """A subclass of the backend whose builder sees only the tokens whose logits are sampled.
+    """Return a subclass of the backend that builds metadata of the sampled tokens only.
 
-    The builder hands the batch that `make_kv_sharing_fast_prefill_common_attn_metadata`
-    makes to the underlying builder; what that builds comes back as a subclass of its
-    class with every attribute and the two logits fields of the batch. Backend, builder
-    and metadata class are called `prefix` and the underlying name. TypeError for a
-    prefix that is no string and for what is no backend class. SPEC.md section 6.
+    Its builder reduces a batch with `make_kv_sharing_fast_prefill_common_attn_metadata`
+    and passes the reduced batch to the underlying builder. The metadata becomes an
+    instance of a subclass of its class, with all its attributes and the two logits fields
+    of the batch. Backend, builder and metadata classes are named `prefix` followed by the
+    underlying name. Raise TypeError for a prefix that is not a string and for an
+    argument that is not a backend class. SPEC.md section 6.
     """
     return fast_prefill_backend(
         prefix, underlying_attn_backend, make_kv_sharing_fast_prefill_common_attn_metadata

@@ -1,4 +1,4 @@
-"""Moving blocks of the paged cache (SPEC.md section 7)."""
+"""Copy blocks of the paged cache (SPEC.md section 7)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def swap_blocks(
 
     Caches are (2, num_blocks, block_size, num_kv_heads, head_size) of one dtype, with
     any strides; they may differ in num_blocks. `src_to_dst` is (N, 2) int64: block id
-    in the source, block id in the destination. MetadataError for ids outside their
+    in the source, block id in the destination. Raise MetadataError for ids outside their
     cache, a destination that occurs twice, other shapes, dtypes, devices.
     SPEC.md section 7.
     """
@@ -32,9 +32,10 @@ def swap_blocks(
 def copy_blocks(kv_caches: list[torch.Tensor], src_to_dists: torch.Tensor) -> None:
     """Copy blocks within the cache of every layer.
 
-    Caches as for `swap_blocks`, all on one device; layers may differ in everything
-    else. `src_to_dists` is (N, 2) int64, for all layers the same. Errors as for
-    `swap_blocks`, and for a destination that is also a source. SPEC.md section 7.
+    Caches are as for `swap_blocks`, all on one device; layers may differ in everything
+    else. `src_to_dists` is (N, 2) int64, the same for all layers. Errors are those of
+    `swap_blocks`, and MetadataError for a destination that is also a source.
+    SPEC.md section 7.
     """
     check_copy_blocks(kv_caches, src_to_dists)
     for kv_cache in kv_caches:

@@ -24,13 +24,13 @@ def make_local_attention_virtual_batches(
 ) -> CommonAttentionMetadata:
     """Turn each request into one virtual request per chunk that its query touches.
 
-    Causal attention over the result is attention over the batch with the mask
-    `j <= i and i // C == j // C`, C being `attn_chunk_size` in tokens. Offsets,
+    Causal attention over the result equals attention over the batch with the mask
+    `j <= i and i // C == j // C`, where C is `attn_chunk_size` in tokens. Offsets,
     lengths and ids keep their dtypes; the block table becomes (V, C / block_size). The
-    result is of the batch's class; a field that a subclass adds with one entry a
-    request has one a virtual request, all others are kept.
-    MetadataError unless C is a positive multiple of `block_size`, and for
-    `dcp_local_seq_lens`, which cannot be derived here. SPEC.md section 4.
+    result has the class of the batch. A field of a subclass with one entry a request gets
+    one entry a virtual request; all other fields are kept. Raise MetadataError unless C
+    is a positive multiple of `block_size`, and for `dcp_local_seq_lens`, which cannot be
+    derived here. SPEC.md section 4.
     """
     md = common_attn_metadata
     check_local_attention(attn_chunk_size, md, block_size)
@@ -78,7 +78,7 @@ def make_local_attention_virtual_batches(
 
 
 def _chunks(first_position: int, seq_len: int, chunk: int) -> range:
-    """Chunks that positions [first_position, seq_len) touch; the last chunk if there are none."""
+    """Return the chunks that [first_position, seq_len) touches; if empty, the last chunk."""
     if first_position < seq_len:
         return range(first_position // chunk, (seq_len - 1) // chunk + 1)
     last = max(0, -(-seq_len // chunk) - 1)
@@ -86,7 +86,7 @@ def _chunks(first_position: int, seq_len: int, chunk: int) -> range:
 
 
 def _added_for(md: CommonAttentionMetadata, owners: list[int]) -> dict[str, Any]:
-    """The fields that a subclass adds, those of requests repeated for each virtual request."""
+    """Return the fields that a subclass adds, those of requests repeated by virtual request."""
     added = {}
     for field, alignment in added_fields(type(md), CommonAttentionMetadata).items():
         value = getattr(md, field)
@@ -97,7 +97,7 @@ def _added_for(md: CommonAttentionMetadata, owners: list[int]) -> dict[str, Any]
 
 
 def _rows(value: Any, rows: list[int]) -> Any:
-    """These rows of a tensor, an array, a list or a tuple."""
+    """Return the given rows of a tensor, an array, a list or a tuple."""
     if isinstance(value, torch.Tensor):
         return value[torch.tensor(rows, dtype=torch.int64, device=value.device)]
     if isinstance(value, np.ndarray):

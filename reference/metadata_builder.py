@@ -1,4 +1,4 @@
-"""First-generation (V0) metadata from the sequences of a step (SPEC.md section 7)."""
+"""Build first-generation (V0) metadata of an engine step (SPEC.md section 7)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 M = TypeVar("M")
-_BATCH = (
+_BATCH_FIELDS = (
     "slot_mapping",
     "prefill_seq_lens",
     "context_lens",
@@ -37,10 +37,10 @@ _BATCH = (
 
 
 class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
-    """Metadata of one batch after the other: `prepare`, then `build`.
+    """Builder of V0 metadata, reused for each batch: call `prepare`, then `build`.
 
     A subclass names its metadata class in `_metadata_cls`; without it the runner's
-    backend makes the metadata. MetadataError for a block size or window below 1
+    backend makes the metadata. Raise MetadataError for a block size or window below 1
     token. SPEC.md section 7.
     """
 
@@ -55,7 +55,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         self.prepare()
 
     def prepare(self) -> None:
-        """Forget the previous batch; metadata that was built of it stays as it is."""
+        """Discard the previous batch; metadata already built from it does not change."""
         self.slot_mapping: list[int] = []
         self.prefill_seq_lens: list[int] = []
         self.context_lens: list[int] = []
@@ -69,9 +69,9 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
     def _add_seq_group(self, inter_data: InterData, chunked_prefill_enabled: bool) -> None:
         """Add the sequences of one group to the batch.
 
-        MetadataError, with the batch as it was, for lists of different lengths, lengths
-        that contradict each other, a decode of more than one token, a position beyond
-        its block table. SPEC.md section 7.
+        Raise MetadataError, with the batch unchanged, for lists of different lengths,
+        lengths that contradict each other, a decode of more than one token, a position
+        beyond its block table. SPEC.md section 7.
         """
         check_seq_group(inter_data)
         slot_mapping: list[int] = []
@@ -95,7 +95,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         self.slot_mapping.extend(slot_mapping)
 
     def _block_table(self, inter_data: InterData, row: int, chunked: bool) -> list[int]:
-        """The blocks that attention reads: none for a prompt that is computed at once."""
+        """Return the blocks that attention reads: none for a prompt computed in one step."""
         if inter_data.block_tables is None or is_block_tables_empty(inter_data.block_tables):
             return []
         blocks = inter_data.block_tables[inter_data.seq_ids[row]]
@@ -130,7 +130,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         )
 
     def _add_placeholder_maps(self, inter_data: InterData) -> None:
-        """Append the prompt's maps, modality by modality, once for each of its sequences."""
+        """Append the maps of the prompt by modality, once for each of its sequences."""
         for _ in inter_data.seq_ids:
             for modality, placeholders in (inter_data.multi_modal_placeholder_maps or {}).items():
                 if modality not in self.multimodal_placeholder_maps:
@@ -144,15 +144,15 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         cuda_graph_pad_size: int,
         batch_size: int,
     ) -> M:
-        """Metadata of the input builder's sequence groups, tensors on the runner's device.
+        """Build metadata of the input builder's sequence groups, on the runner's device.
 
-        `seq_lens` and `query_lens` are in tokens, one entry a sequence, in a graph
-        `seq_lens` one a padded row too. `cuda_graph_pad_size` is the number of padded
-        rows, -1 without a graph; `batch_size` counts them. MetadataError, with the
-        batch as it was, for lengths of another batch, a batch without tokens, and
-        what no graph holds. SPEC.md section 7.
+        `seq_lens` and `query_lens` are in tokens, one entry a sequence; in a graph
+        `seq_lens` has one entry a padded row too. `cuda_graph_pad_size` is the number of
+        padded rows, -1 without a graph; `batch_size` includes padded rows. Raise
+        MetadataError, with the batch unchanged, for lengths of another batch, a batch
+        without tokens, and a batch that no graph can hold. SPEC.md section 7.
         """
-        before = {name: deepcopy(getattr(self, name)) for name in _BATCH}
+        before = {name: deepcopy(getattr(self, name)) for name in _BATCH_FIELDS}
         try:
             for inter_data in self.input_builder.inter_data_list:
                 self._add_seq_group(inter_data, self.input_builder.chunked_prefill_enabled)
@@ -198,7 +198,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         return self._make_metadata(fields)
 
     def _rectangle(self, rows: int, width: int) -> list[list[int]]:
-        """The block tables filled up with 0."""
+        """Return the block tables as rows of one width, filled up with 0."""
         rectangle = [[0] * width for _ in range(rows)]
         for row, table in enumerate(self.block_tables):
             for column, block in enumerate(table):

@@ -33,14 +33,15 @@ def paged_attention(
     v_scale: torch.Tensor | None = None,
     out: torch.Tensor,
 ) -> None:
-    """Causal attention of a batch over the paged cache, computed in float64.
+    """Compute causal attention of a batch over the paged cache in float64.
 
     `query`, `out` (T, Hq, D); caches (num_blocks, B, Hkv, D); `query_start_loc` (R+1,),
     `seq_lens` (R,), `block_table` (R, W) integers; `sliding_window` in keys;
     `max_query_len`, `max_seq_len` bounds in tokens. `out` has query's dtype, or float32
-    or float64, and keeps its rows at or beyond `query_start_loc[-1]`. MetadataError for
-    mismatched shapes, dtypes, devices, heads that do not divide, an `out` in the memory
-    of an input, lengths and blocks that cannot be. SPEC.md section 8.
+    or float64; its rows at or beyond `query_start_loc[-1]` are not written. Raise
+    MetadataError for mismatched shapes, dtypes, devices, query heads that are not a
+    multiple of the cache's, an `out` in the memory of an input, lengths out of bounds
+    and blocks outside the cache. SPEC.md section 8.
     """
     operation = "paged_attention"
     check_attention(
@@ -61,14 +62,14 @@ def paged_attention(
     check_query_rows(operation, query, query_start_loc, max_query_len, seq_lens.shape[0])
     starts = query_start_loc.tolist()
     for r, length in enumerate(seq_lens.tolist()):
-        keys = _gathered(key_cache, block_table[r], length, k_scale)
-        values = _gathered(value_cache, block_table[r], length, v_scale)
+        keys = _gather(key_cache, block_table[r], length, k_scale)
+        values = _gather(value_cache, block_table[r], length, v_scale)
         computed = length - (starts[r + 1] - starts[r])
         for token in range(starts[r], starts[r + 1]):
             position = computed + token - starts[r]
             first = 0 if sliding_window is None else max(0, position - sliding_window + 1)
             seen = slice(first, max(first, position + 1))
-            out[token] = _attended(
+            out[token] = _attend(
                 query[token], keys[:, seen], values[:, seen], scale, logits_soft_cap
             )
 
@@ -89,11 +90,11 @@ def decode_attention(
     v_scale: torch.Tensor | None = None,
     out: torch.Tensor,
 ) -> None:
-    """Attention of R requests with one query each over the paged cache, in float64.
+    """Compute attention of R requests with one query each over the paged cache, in float64.
 
-    `query`, `out` (R, Hq, D), all else as in `paged_attention`; a request of length 0
-    gets zeros. `attn_bias`, the builder's mask of these requests, says nothing that the
-    other arguments do not and is not read. SPEC.md section 8.
+    `query`, `out` (R, Hq, D); all other arguments as in `paged_attention`. A request of
+    length 0 gets zeros. `attn_bias`, the builder's mask of these requests, repeats what
+    the other arguments contain and is not read. SPEC.md section 8.
     """
     check_attention(
         "decode_attention",
@@ -113,15 +114,15 @@ def decode_attention(
     check_one_query_each(query, seq_lens.shape[0])
     for r, length in enumerate(seq_lens.tolist()):
         first = 0 if sliding_window is None else max(0, length - sliding_window)
-        keys = _gathered(key_cache, block_table[r], length, k_scale)[:, first:]
-        values = _gathered(value_cache, block_table[r], length, v_scale)[:, first:]
-        out[r] = _attended(query[r], keys, values, scale, logits_soft_cap)
+        keys = _gather(key_cache, block_table[r], length, k_scale)[:, first:]
+        values = _gather(value_cache, block_table[r], length, v_scale)[:, first:]
+        out[r] = _attend(query[r], keys, values, scale, logits_soft_cap)
 
 
-def _gathered(
+def _gather(
     cache: torch.Tensor, blocks: torch.Tensor, length: int, scale: torch.Tensor | None
 ) -> torch.Tensor:
-    """(Hkv, length, D) float64: what a request's pages hold, position by position."""
+    """Return the content of a request's blocks by position: (Hkv, length, D) float64."""
     block_size = cache.shape[1]
     pages = [cache[block] for block in blocks[: -(-length // block_size)].tolist()]
     if not pages:
@@ -134,17 +135,17 @@ def _gathered(
     return held.double() * factor
 
 
-def _attended(
+def _attend(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
     scale: float,
     soft_cap: float | None,
 ) -> torch.Tensor:
-    """(Hq, D) float64: what one query token takes from the keys, (Hkv, n, D), that it sees."""
+    """Return one query token's attention to the keys it sees, (Hkv, n, D): (Hq, D) float64."""
     if not keys.shape[1]:
         return torch.zeros_like(query, dtype=torch.float64)
-    # (Hkv, Hq / Hkv, D): query heads that share a kv head lie side by side.
+    # (Hkv, Hq / Hkv, D): query heads that share a kv head are adjacent.
     heads = query.double().reshape(keys.shape[0], -1, query.shape[1])
     scores = scale * (heads @ keys.mT)
     if soft_cap:

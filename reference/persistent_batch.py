@@ -1,4 +1,4 @@
-"""What an engine keeps of its requests between steps, and the batch of each step (section 7)."""
+"""State of requests kept between engine steps, and the batch of each (SPEC.md section 7)."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ __all__ = [
 
 
 class PersistentBatch:
-    """One row a request, in buffers that live as long as the batch; an `InputBatch`.
+    """State of requests, one row each, in buffers reused for each batch; an `InputBatch`.
 
     Row state, on the CPU: `req_ids`, ids in row order, None for a hole; `block_table`
-    (max_num_reqs, max_num_blocks) int32, of which row r has `num_blocks[r]` live columns;
-    `num_blocks` and `num_computed_tokens` (max_num_reqs,) int32. Rows that hold no
-    request are stale. Step buffers lie on `device` (and their mirrors on the CPU);
-    `slot_mapping` (max_num_tokens,) int64 is the one that may be read beyond a batch's
-    end: -1 there. `block_size` and lengths are in tokens. MetadataError or TypeError
-    before anything changes. SPEC.md section 7.
+    (max_num_reqs, max_num_blocks) int32, with `num_blocks[r]` valid columns in row r;
+    `num_blocks` and `num_computed_tokens` (max_num_reqs,) int32. Rows without a request
+    are stale. The buffers of an engine step are on `device`, their mirrors on the CPU.
+    Only `slot_mapping` (max_num_tokens,) int64 may be read beyond the end of a batch: it
+    is -1 there. `block_size` and lengths are in tokens. Methods raise MetadataError or
+    TypeError before they change anything. SPEC.md section 7.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class PersistentBatch:
 
     @property
     def num_reqs(self) -> int:
-        """Rows that hold a request."""
+        """Number of rows that hold a request."""
         return sum(req_id is not None for req_id in self.req_ids)
 
     def add_request(
         self, req_id: Any, block_ids: Sequence[int], num_computed_tokens: int = 0
     ) -> int:
-        """Give a request the lowest hole, else the row behind the last; returns the row."""
+        """Put a request into the lowest hole, else into a new last row; return the row."""
         operation = "PersistentBatch.add_request"
         check_new_request(operation, self, req_id, block_ids, num_computed_tokens)
         if None in self.req_ids:
@@ -91,7 +91,7 @@ class PersistentBatch:
         return row
 
     def append_blocks(self, req_id: Any, block_ids: Sequence[int]) -> None:
-        """Put more blocks behind those that the request has."""
+        """Append blocks to the block table of a request."""
         operation = "PersistentBatch.append_blocks"
         check_known(operation, self.req_ids, req_id)
         row = self.req_ids.index(req_id)
@@ -102,14 +102,14 @@ class PersistentBatch:
         self.num_blocks[row] = end
 
     def remove_request(self, req_id: Any) -> int:
-        """Make the request's row a hole; returns the row."""
+        """Make the row of a request a hole; return the row."""
         check_known("PersistentBatch.remove_request", self.req_ids, req_id)
         row = self.req_ids.index(req_id)
         self.req_ids[row] = None
         return row
 
     def condense(self) -> None:
-        """Close the holes: as long as there is one, the last request moves into the first."""
+        """Close the holes: move the last request into the first hole until none is left."""
         while None in self.req_ids:
             last = self.req_ids.pop()
             if last is not None:
@@ -134,12 +134,13 @@ class PersistentBatch:
         num_padded_reqs: int | None = None,
         num_padded_tokens: int | None = None,
     ) -> CommonAttentionMetadata:
-        """The batch of a step in which each request has `num_scheduled_tokens[req_id]` tokens.
+        """Build the batch of an engine step, `num_scheduled_tokens[req_id]` tokens a request.
 
-        Padded up to `num_padded_reqs` rows and `num_padded_tokens` tokens (default: none).
-        Its tensors are views of the step buffers: valid until the next build.
-        MetadataError for a hole, a request without an entry, an entry without a request,
-        blocks that do not cover the tokens, a batch that does not fit, padding below it.
+        It is padded up to `num_padded_reqs` rows and `num_padded_tokens` tokens (default:
+        no padding). Its tensors are views of the buffers, valid until the next build.
+        Raise MetadataError for a hole, a request without an entry, an entry without a
+        request, blocks that do not cover the tokens, a batch larger than the buffers, and
+        padding to fewer rows or tokens than there are.
         """
         query_lens = check_step(
             "PersistentBatch.build", self, num_scheduled_tokens, num_padded_reqs, num_padded_tokens
@@ -163,11 +164,12 @@ class PersistentBatch:
         )
 
     def build_dummy(self, num_reqs: int, num_tokens: int) -> CommonAttentionMetadata:
-        """A batch of nobody's tokens, for an idle rank or a profile run; rows stay as they are.
+        """Build a batch without real requests, for an idle rank or a profile run.
 
-        `num_tokens` spread over `num_reqs` requests, one more for the first ones where it
-        does not divide; nothing computed, blocks all 0, slots all -1. Valid until the
-        next build. MetadataError for more than the buffers or the rows hold.
+        `num_tokens` are spread over `num_reqs` requests; the first requests get one more
+        if the division has a remainder. No token is computed, all blocks are 0, all slots
+        -1. The rows do not change. The batch is valid until the next build. Raise
+        MetadataError for more requests or tokens than the buffers or rows can hold.
         """
         check_dummy("PersistentBatch.build_dummy", self, num_reqs, num_tokens)
         query_lens = []
@@ -178,7 +180,10 @@ class PersistentBatch:
         return self._metadata(query_lens, [0] * num_reqs, [], num_tokens)
 
     def advance(self, num_scheduled_tokens: Mapping[Any, int]) -> None:
-        """Count each request's tokens of a step as computed. Errors of `build`, holes allowed."""
+        """Count the tokens of an engine step as computed.
+
+        Errors are those of `build`, but holes are allowed.
+        """
         query_lens = check_schedule("PersistentBatch.advance", self, num_scheduled_tokens)
         for row, query_len in enumerate(query_lens):
             self.num_computed_tokens[row] += query_len
@@ -186,7 +191,7 @@ class PersistentBatch:
     def _metadata(
         self, query_lens: list[int], computed: list[int], slots: list[int], num_tokens: int
     ) -> CommonAttentionMetadata:
-        """Write the step buffers but for the blocks, and show their part that is in use."""
+        """Write all buffers except the block table, and return views of the parts in use."""
         num_reqs = len(query_lens)
         offsets, seq_lens = [0], []
         for query_len, computed_len in zip(query_lens, computed, strict=True):

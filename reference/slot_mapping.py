@@ -1,4 +1,4 @@
-"""Where each token's key and value go in the cache (SPEC.md section 5)."""
+"""Compute the cache slot of each token's key and value (SPEC.md section 5)."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def compute_slot_mapping(
 
     Positions [context_len, seq_len) get `block * block_size + offset`, those before
     `start_idx` get -1; a profile run gets `seq_len` times -1. Appended values are
-    Python ints. With the list as it was: MetadataError for a position beyond the
-    sequence's blocks, for negative lengths and for a negative block id; TypeError for
-    one that is no integer. SPEC.md section 5.
+    Python ints. Errors leave the list unchanged: MetadataError for a position beyond the
+    sequence's blocks, for negative lengths and for a negative block id; TypeError for a
+    block id that is not an integer. SPEC.md section 5.
     """
     operation = "compute_slot_mapping"
     check_bool(operation, "is_profile_run", is_profile_run)
@@ -62,7 +62,7 @@ def _compute_slot_mapping_python(
     range_end: int,
     block_size: int,
 ) -> None:
-    """Append the slots of positions [range_start, range_end), token by token."""
+    """Append the slots of positions [range_start, range_end), one position at a time."""
     operation = "_compute_slot_mapping_python"
     check_list(operation, "slot_mapping", slot_mapping)
     check_range(operation, block_table, range_start, range_end, block_size)
@@ -81,7 +81,7 @@ def _compute_slot_mapping_numpy(
     range_end: int,
     block_size: int,
 ) -> None:
-    """Append the slots of positions [range_start, range_end), all at once."""
+    """Append the slots of positions [range_start, range_end), computed as one numpy array."""
     operation = "_compute_slot_mapping_numpy"
     check_list(operation, "slot_mapping", slot_mapping)
     check_range(operation, block_table, range_start, range_end, block_size)
@@ -102,16 +102,16 @@ def build_slot_mapping(
     start_idx: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Cache slots of all query tokens of a batch, int64, on the inputs' device.
+    """Return the cache slots of all query tokens of a batch, int64, on the inputs' device.
 
     `query_start_loc` (R+1,), `num_computed_tokens` (R,), `start_idx` (R,) and
     `block_table` (R, W) are int32 or int64 on one device; `block_size` is in tokens.
-    Token i of request r lies at position `num_computed_tokens[r] + i`; its slot is
+    Token i of request r is at position `num_computed_tokens[r] + i`; its slot is
     -1 before `start_idx[r]` and beyond column W. The result has `num_padded_tokens`
-    entries (default: as many as tokens), -1 behind the last token. With `out` the
-    result is written there, its whole tail becomes -1, and its first
+    entries (default: the number of tokens), -1 after the last token. With `out` the
+    result is written there, the rest of `out` becomes -1, and its first
     `num_padded_tokens` entries (default: all) are returned.
-    MetadataError for mismatched shapes, dtypes, devices. SPEC.md section 5.
+    Raise MetadataError for mismatched shapes, dtypes, devices. SPEC.md section 5.
     """
     check_slot_mapping(
         query_start_loc,

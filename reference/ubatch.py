@@ -1,4 +1,4 @@
-"""Micro-batch (ubatch) slicing (SPEC.md section 3)."""
+"""Slice a batch into micro-batches (ubatches) (SPEC.md section 3)."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = [
 
 
 def slice_query_start_locs(query_start_loc: torch.Tensor, request_slice: slice) -> torch.Tensor:
-    """Offsets of the requests in `request_slice`, rebased to 0.
+    """Return the offsets of the requests in `request_slice`, rebased to 0.
 
     `query_start_loc` is (R+1,) int32 or int64; the result is a new tensor of its
-    dtype and device with one entry more than requests. MetadataError for a slice
+    dtype and device with one entry more than requests. Raise MetadataError for a slice
     that is empty or out of range. SPEC.md section 3.
     """
     operation = "slice_query_start_locs"
@@ -46,13 +46,13 @@ def slice_query_start_locs(query_start_loc: torch.Tensor, request_slice: slice) 
 def _make_metadata_with_slice(
     ubatch_slice: UBatchSlice, attn_metadata: CommonAttentionMetadata
 ) -> CommonAttentionMetadata:
-    """The part of a batch that lies in `ubatch_slice`, as a batch of its own.
+    """Return the part of a batch within `ubatch_slice` as a batch of its own.
 
-    A request that is cut at its front counts the tokens of the earlier micro-batch as
-    computed; one that is cut at its back loses its tail. The child is of the parent's
-    class; fields that a subclass adds are cut as it declares. MetadataError for an
-    empty slice, for tokens that are not those of the requests, and for
-    `dcp_local_seq_lens` on a request that loses its tail. SPEC.md section 3.
+    A request cut at its start counts the tokens of the earlier micro-batch as computed; a
+    request cut at its end loses its last tokens. The child has the class of the parent;
+    fields that a subclass adds are cut as the subclass declares. Raise MetadataError for
+    an empty slice, for tokens that are not those of the requests, and for
+    `dcp_local_seq_lens` with a request cut at its end. SPEC.md section 3.
     """
     operation = "_make_metadata_with_slice"
     md = attn_metadata
@@ -63,14 +63,14 @@ def _make_metadata_with_slice(
     offsets = md.query_start_loc_cpu.tolist()
     check_span(operation, offsets, r0, r1, t0, t1)
     if md.dcp_local_seq_lens is not None and offsets[r1] > t1:
-        expected = "None, or no request cut at its back"
+        expected = "None, or no request cut at its end"
         raise MetadataError(operation, "dcp_local_seq_lens", "set", expected)
 
     starts = [min(max(offset, t0), t1) - t0 for offset in offsets[r0 : r1 + 1]]
     seq_lens, computed = [], []
     for r in range(r0, r1):
         lost_tail = max(0, offsets[r + 1] - t1)
-        # Clipped to the request's own end: a slice may begin in the padding behind it.
+        # Clipped to the request's own end: a slice may begin in the padding after it.
         lost_head = max(0, min(t0, offsets[r + 1]) - offsets[r])
         seq_lens.append(int(md.seq_lens_cpu[r]) - lost_tail)
         computed.append(int(md.num_computed_tokens_cpu[r]) + lost_head)
@@ -101,7 +101,10 @@ def _make_metadata_with_slice(
 def split_attn_metadata(
     ubatch_slices: list[UBatchSlice], common_attn_metadata: CommonAttentionMetadata
 ) -> list[CommonAttentionMetadata]:
-    """One child batch a slice, in order; see `_make_metadata_with_slice`. SPEC.md section 3."""
+    """Return one child batch a slice, in order.
+
+    See `_make_metadata_with_slice` for a child and its errors. SPEC.md section 3.
+    """
     _check("split_attn_metadata", common_attn_metadata)
     return [_make_metadata_with_slice(ubatch, common_attn_metadata) for ubatch in ubatch_slices]
 
@@ -117,16 +120,16 @@ def _check(operation: str, md: CommonAttentionMetadata) -> None:
 def _logits_in_slice(
     md: CommonAttentionMetadata, t0: int, t1: int
 ) -> tuple[torch.Tensor | None, int | None]:
-    """The sampled tokens in [t0, t1), rebased; entries behind num_logits_indices are stale."""
+    """Return the sampled tokens in [t0, t1), rebased to t0, and their number."""
     if md.logits_indices_padded is None:
         return None, None
-    indices = md.logits_indices_padded[: md.num_logits_indices].tolist()
+    indices = md.logits_indices_padded[: md.num_logits_indices].tolist()  # the rest is stale
     inside = [index - t0 for index in indices if t0 <= index < t1]
     return _like(md.logits_indices_padded, inside), len(inside)
 
 
 def _added_in_slice(md: CommonAttentionMetadata, requests: slice, tokens: slice) -> dict[str, Any]:
-    """The fields that a subclass adds, those of requests and of tokens cut to these."""
+    """Return the fields that a subclass adds, cut to the given requests and tokens."""
     added = {}
     for field, alignment in added_fields(type(md), CommonAttentionMetadata).items():
         value = getattr(md, field)

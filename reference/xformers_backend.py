@@ -1,4 +1,4 @@
-"""The XFormers backend in plain form (SPEC.md section 8)."""
+"""XFormers attention backend on the CPU, without xformers (SPEC.md section 8)."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ __all__ = [
 ]
 
 _INT32_MAX = 2**31 - 1
-"""xformers keeps its offsets in 32 bits."""
+"""Largest offset of an xformers mask, which holds offsets in 32 bits."""
 
 
 @dataclass
 class QueryLengths:
-    """Query tokens of the masked rows, as xformers' `_SeqLenInfo` holds them."""
+    """Query lengths of the masked rows, in tokens, with the fields of xformers' `_SeqLenInfo`."""
 
     seqstart: torch.Tensor
     """(R + 1,) int32 offsets."""
@@ -53,18 +53,18 @@ class QueryLengths:
 
 @dataclass
 class KeyLengths(QueryLengths):
-    """Keys of the masked rows, each row's room padded to the whole table's."""
+    """Key lengths of the masked rows, in tokens, each row padded to its whole block table."""
 
     seqlen: torch.Tensor
     """(R,) int32 lengths."""
     seqlen_py: list[int]
     padding: int
-    """Keys from one row's start to the next one's: columns of the table times block size."""
+    """Keys from the start of one row to the start of the next: table columns * block size."""
 
 
 @dataclass
 class DecodeMask:
-    """What xformers' paged causal mask says, so that the specification needs no xformers."""
+    """Content of xformers' paged causal mask; the specification does not need xformers."""
 
     q_seqinfo: QueryLengths
     k_seqinfo: KeyLengths
@@ -73,7 +73,7 @@ class DecodeMask:
 
 
 class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentionMetadata]):
-    """Splits a batch at the boundary between decodes and prefills and masks the decodes."""
+    """Builder that splits a batch into decodes and prefills and masks the decodes."""
 
     reorder_batch_threshold: ClassVar[int | None] = 1  # type: ignore[misc]
 
@@ -89,16 +89,16 @@ class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentio
         self.block_size = kv_cache_spec.block_size
 
     def reorder_batch(self, input_batch: InputBatch, scheduler_output: SchedulerOutput) -> bool:
-        """Move decodes to the front (SPEC.md section 2); whether anything moved."""
+        """Move decodes to the front (SPEC.md section 2); return True if a row moved."""
         return reorder_batch_to_split_decodes_and_prefills(input_batch, scheduler_output, 1)
 
     def build(
         self,
-        common_prefix_len: int,  # noqa: ARG002  # nothing is shared in one go
+        common_prefix_len: int,  # noqa: ARG002  # there is no cascade attention
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,  # noqa: ARG002  # building is fast
     ) -> XFormersAttentionMetadata:
-        """The batch with its boundary and, for the rows before it, the mask."""
+        """Return the batch with its split and the mask of the rows before the split."""
         md = common_attn_metadata
         decodes, prefills, decode_tokens, prefill_tokens = split_decodes_and_prefills(md, 1)
         check_build(md, self.block_size)
@@ -141,7 +141,7 @@ class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentio
 
 
 class XFormersAttentionImpl(XFormersImpl):
-    """One layer's attention in float64, for prefills and decodes alike."""
+    """Attention of one layer in float64, for prefills and decodes alike."""
 
     def forward(
         self,
@@ -158,10 +158,9 @@ class XFormersAttentionImpl(XFormersImpl):
         """Write the new keys and values to the cache, then attend to it.
 
         `query` (T, Hq, D), `key`, `value` (T, Hkv, D), `kv_cache` (2, num_blocks, B,
-        Hkv, D), `output` (T, Hq, D) or (T, Hq * D), returned. Tokens of no row keep
-        their output; without metadata all do. Decodes and prefills are attended to as
-        one batch: what each must give does not depend on where it is cut.
-        MetadataError, NotImplementedError: SPEC.md section 8.
+        Hkv, D), `output` (T, Hq, D) or (T, Hq * D), which is returned. The output of
+        tokens outside every row is not written; without metadata none is. Errors
+        (MetadataError, NotImplementedError) are those of SPEC.md section 8.
         """
         check_output(output, output_scale, output_block_scale)
         assert output is not None
@@ -180,6 +179,7 @@ class XFormersAttentionImpl(XFormersImpl):
             layer._k_scale,
             layer._v_scale,
         )
+        # Decodes and prefills as one batch: the result of a row does not depend on the split.
         paged_attention(
             query,
             key_cache,
@@ -200,16 +200,16 @@ class XFormersAttentionImpl(XFormersImpl):
 
 
 class XFormersAttentionBackend(XFormersBackend):
-    """The classes of the XFormers backend."""
+    """Classes and cache operations of the XFormers backend."""
 
     @staticmethod
     def get_impl_cls() -> type[XFormersAttentionImpl]:
-        """The class that runs attention."""
+        """Return the class that runs attention."""
         return XFormersAttentionImpl
 
     @staticmethod
     def get_builder_cls() -> type[Any]:
-        """The class that builds its metadata."""
+        """Return the class that builds the metadata."""
         return XFormersAttentionMetadataBuilder
 
     swap_blocks = staticmethod(swap_blocks)

@@ -1,4 +1,4 @@
-"""Tests run as a worker does: tensors are small here, and more threads get in each other's way."""
+"""Run tests with one torch thread, as in a worker: more threads slow down small tensors."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""A CUDA device that is not there: CPU memory which must be treated as if it were a GPU's.
+"""Stand-in for a CUDA device: CPU memory with the rules of a GPU's memory.
 
     TRITON_INTERPRET=1 python tests/fake_cuda.py verify --ops build_slot_mapping
     TRITON_INTERPRET=1 python tests/fake_cuda.py pytest -m gpu
 
-Tensors "on cuda" say so, mix with none of the CPU, are not readable through numpy, and
-reading them back counts as a wait for the device. Kernels run in Triton's interpreter.
-So the code of the GPU lane runs where there is no GPU; what compiled kernels compute,
-races and real waits it cannot show.
+Tensors "on cuda" report that device, do not mix with CPU tensors, cannot be converted to
+numpy, and reading their values counts as a sync. Kernels run in Triton's interpreter. So
+the code of the GPU lane runs without a GPU. Results of compiled kernels, races and real
+waits are not tested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 FLAG = "ATTNPROOF_FAKE_CUDA"
-"""Environment variable by which a test sees that there is no GPU after all."""
+"""Environment variable that is set while the stand-in is installed."""
 CUDA = torch.device("cuda", 0)
 _state = SimpleNamespace(mode="default", warned=False)
 _PROTOTYPE = (
@@ -36,7 +36,7 @@ _pinned: set[int] = set()
 
 
 class FakeCuda(torch.Tensor):
-    """A tensor on the device."""
+    """A tensor on the stand-in device."""
 
     device = property(lambda _self: CUDA)
     is_cuda = property(lambda _self: True)
@@ -49,6 +49,7 @@ class FakeCuda(torch.Tensor):
         return self.clone()
 
 
+# Functions whose result the host needs, so PyTorch waits for the device.
 _READS = {
     torch.Tensor.item,
     torch.Tensor.tolist,
@@ -67,17 +68,18 @@ _READS = {
     torch.repeat_interleave,
     torch.Tensor.repeat_interleave,
 }
+# Functions that accept tensors of both devices.
 _MIXES = {torch.Tensor.copy_, torch.Tensor.set_, torch.Tensor.__repr__}
 
 
 def wait() -> None:
-    """What PyTorch does where the host waits for the device."""
+    """Count a sync: raise an error in the sync debug mode "error", as PyTorch does."""
     if _state.mode in ("error", 2):
         raise RuntimeError("called a synchronizing CUDA operation")
 
 
 class FakeDevice(TorchFunctionMode):
-    """Makes, moves and watches the tensors of the device."""
+    """Mode that creates and copies tensors of the stand-in device and checks their use."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -122,7 +124,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`to`, `cpu` and `cuda`: a copy if the device or the dtype is another one."""
+    """Return the result of `to`, `cpu` or `cuda`: a copy if device or dtype differ."""
     tensor, *others = args
     was_there = isinstance(tensor, FakeCuda)
     target = None if func is torch.Tensor.to else func.__name__
@@ -148,6 +150,7 @@ def _moved(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _watch_copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> None:
+    """Count a sync for a copy between devices that is not asynchronous."""
     there, comes_from_there = isinstance(target, FakeCuda), isinstance(source, FakeCuda)
     if there != comes_from_there and source.ndim:
         host = source if there else target
@@ -160,6 +163,7 @@ def _is_pinned(tensor: torch.Tensor) -> bool:
 
 
 def _is_masked(func: Any, args: tuple[Any, ...]) -> bool:
+    """True for indexing with a boolean mask, whose result has a shape that depends on values."""
     if func is not torch.Tensor.__getitem__:
         return False
     return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _tensors(args[1]))
@@ -223,10 +227,10 @@ class _Event:
 
 
 def install() -> None:
-    """Put the device in the place of `torch.cuda`; for the rest of this process and its forks."""
+    """Replace `torch.cuda` by the stand-in in this process and its forks, permanently."""
 
     def set_mode(mode: str) -> None:
-        if not _state.warned:  # as PyTorch does, once in a process
+        if not _state.warned:  # PyTorch warns once in a process
             _state.warned = True
             warnings.warn(_PROTOTYPE, UserWarning, stacklevel=2)
         _state.mode = mode
@@ -261,7 +265,7 @@ def install() -> None:
 
 
 def _verify(arguments: list[str]) -> None:
-    """The command line, on this device."""
+    """Run a verb of the command line on the stand-in device."""
     from attnproof.harness.operations import ALL
     from attnproof.harness.running.parent import environment, session
     from attnproof.harness.running.worker import worker
@@ -269,7 +273,7 @@ def _verify(arguments: list[str]) -> None:
 
     for module in (environment, session, verify):
         module.gpu_name = lambda: "no GPU at all"
-    for operation in ALL.values():  # real sizes are not for an interpreter
+    for operation in ALL.values():  # real sizes take too long in the interpreter
         object.__setattr__(operation, "large", tuple)
     worker.enter_lane = lambda _candidate: None  # keep Triton's interpreter
     from attnproof.harness.cli import main
@@ -279,7 +283,7 @@ def _verify(arguments: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the verb, or pytest, or a script, on the device that is not there."""
+    """Run a verb, pytest or a script on the stand-in device."""
     assert os.environ.get("TRITON_INTERPRET") == "1", "set TRITON_INTERPRET=1: kernels need it"
     os.environ[FLAG] = "1"
     sys.path.insert(0, str(Path(__file__).parents[1]))

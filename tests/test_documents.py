@@ -1,4 +1,4 @@
-"""What the documents say is there: their links, the files and the options that they name."""
+"""Tests that links, files, commands and options in the documents exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text(page: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
+def test_link_targets_exist(page):
     targets = re.findall(r"\]\(([^)#]+)", text(page))
     folder = (ROOT / page).parent
     missing = [t for t in targets if "://" not in t and not (folder / t).exists()]
@@ -35,8 +35,8 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_files_that_are_named_exist(page):
-    """Paths in backquotes that start with one of our folders; `<section>` is any section."""
+def test_files_in_backquotes_exist(page):
+    """Checks paths that start with one of our folders; `<section>` is any section."""
     named = re.findall(
         r"`((?:reference|optimized|harness|tests|examples|docs)/[\w./<>-]*)`", text(page)
     )
@@ -46,7 +46,7 @@ def test_files_that_are_named_exist(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_commands_that_are_shown_exist(page):
+def test_commands_and_options_exist(page):
     lines = re.findall(
         r"attnproof ((?:verify|replay|list|doctor|bench|report)\b[^\n`]*)", text(page)
     )

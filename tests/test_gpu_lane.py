@@ -1,7 +1,7 @@
-"""The GPU lane where there is no GPU: its code runs on CPU memory, and it says what it did not do.
+"""Tests of the GPU lane without a GPU: on a stand-in device, and its reports of skipped work.
 
-`fake_cuda.py` stands for the device. What only a real one shows is left to `pytest -m
-gpu` and `tools/gpu_suite.sh` on a machine that has one.
+`fake_cuda.py` is the stand-in. `pytest -m gpu` and `tools/gpu_suite.sh` test a real GPU on
+a machine that has one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 NO_GPU_HERE = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 ABSENT = ("jinja2", "junitparser", "scipy", "jsonschema")
 """Packages that a GPU machine without a package index may lack."""
-WITHOUT_THEM = f"""
+WITHOUT_ABSENT = f"""
 import sys
 for name in {ABSENT!r}:
     sys.modules[name] = None
@@ -30,7 +30,7 @@ main()
 
 
 def run(*arguments: str, interpret: bool = False, **more: str) -> subprocess.CompletedProcess[str]:
-    """Python in a plain checkout."""
+    """Run Python in the checkout."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **more}
     environment.pop("TRITON_INTERPRET", None)
     if interpret:
@@ -54,16 +54,16 @@ def suite():
 
 
 @NO_GPU_HERE
-def test_the_tests_of_the_gpu_lane_pass_on_a_fake_device():
-    long = "not steps_in_a_row and not random_batches and not sampled and not long"
+def test_the_tests_of_the_gpu_lane_pass_on_the_stand_in():
+    long = "not consecutive_builds and not random_batches and not sampled and not long"
     chosen = ("-m", "gpu", "-k", long, "-q", "-p", "no:cacheprovider")
     done = run("tests/fake_cuda.py", "pytest", *chosen, "tests/optimized", interpret=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "no CUDA device" in done.stdout  # real sizes
+    assert "no CUDA device" in done.stdout  # tests with real sizes are skipped
 
 
 @NO_GPU_HERE
-def test_operations_pass_on_a_fake_device(tmp_path):
+def test_operations_pass_on_the_stand_in(tmp_path):
     names = "build_slot_mapping,copy_blocks"
     done = _verify("--ops", names, "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -71,7 +71,7 @@ def test_operations_pass_on_a_fake_device(tmp_path):
 
 
 @NO_GPU_HERE
-def test_a_wait_for_the_device_is_a_finding(tmp_path):
+def test_a_sync_is_a_finding(tmp_path):
     candidate = str(ROOT / "tests" / "harness" / "candidates" / "waits.py")
     names = ("--ops", "slice_query_start_locs", "--out", str(tmp_path))
     done = _verify("--candidate", candidate, *names)
@@ -89,7 +89,7 @@ def _verify(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_verify_runs_without_the_packages_that_a_gpu_machine_may_lack(tmp_path):
     quick = ("--ops", "is_block_tables_empty", "--candidate", "reference", "--examples", "3")
-    done = run("-c", WITHOUT_THEM, "verify", *quick, "--steps", "0", "--out", str(tmp_path))
+    done = run("-c", WITHOUT_ABSENT, "verify", *quick, "--steps", "0", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     written = {path.name for path in tmp_path.iterdir()}
     assert "summary.json" in written
@@ -97,7 +97,7 @@ def test_verify_runs_without_the_packages_that_a_gpu_machine_may_lack(tmp_path):
 
 
 @NO_GPU_HERE
-def test_the_suite_says_that_there_is_no_gpu(tmp_path):
+def test_the_suite_reports_a_missing_gpu(tmp_path):
     out = tmp_path / "gpu.json"
     done = subprocess.run(
         [ROOT / "tools" / "gpu_suite.sh", "--out", out, "--commit", "abc"],
@@ -114,7 +114,7 @@ def test_the_suite_says_that_there_is_no_gpu(tmp_path):
     assert "UNVERIFIED (no CUDA device)" in done.stdout
 
 
-def test_a_dry_run_goes_through_all_parts_and_verifies_nothing(tmp_path):
+def test_a_dry_run_runs_all_parts_and_is_unverified(tmp_path):
     out = tmp_path / "gpu.json"
     done = run("tools/gpu_suite.py", "--device", "cpu", "--seconds", "300", "--out", str(out))
     assert done.returncode == 3, done.stdout + done.stderr
@@ -186,18 +186,18 @@ def test_an_interrupt_of_the_suite_ends_the_part_that_runs(suite, tmp_path, monk
     assert started[0].returncode == -9
 
 
-def test_the_commit_says_that_the_checkout_was_changed(suite, monkeypatch):
-    says = {"rev-parse": "abc", "status": " M file"}
-    monkeypatch.setattr(suite, "_output", lambda *command: says[command[1]])
+def test_the_commit_of_a_changed_checkout_is_marked(suite, monkeypatch):
+    outputs = {"rev-parse": "abc", "status": " M file"}
+    monkeypatch.setattr(suite, "_output", lambda *command: outputs[command[1]])
     assert suite.commit_of_checkout() == "abc+"
-    says["status"] = None
+    outputs["status"] = None
     assert suite.commit_of_checkout() == "abc"
-    says["rev-parse"] = None
+    outputs["rev-parse"] = None
     assert suite.commit_of_checkout() is None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("gpu_suite.py", "--out", "/proc/none/x.json"), "/proc/none/x.json cannot be written"),
         (("gpu_suite.py", "--out", "tools"), "tools cannot be written: Is a directory"),
@@ -207,9 +207,9 @@ def test_the_commit_says_that_the_checkout_was_changed(suite, monkeypatch):
         (("kernel_resources.py", "--jobs", "0"), "0 is below 1"),
     ],
 )
-def test_wrong_input_of_a_tool_is_told_before_the_work(arguments, told):
+def test_malformed_options_of_a_tool_are_usage_errors(arguments, message):
     tool, *options = arguments
     done = run(f"tools/{tool}", *options)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr

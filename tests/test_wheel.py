@@ -1,4 +1,4 @@
-"""What is installed from a wheel: all modules, and the files that are no Python."""
+"""Tests of the content of a wheel: all modules and data files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("reference", "optimized", "harness")
 FACE = ("__init__.py", "__main__.py", "py.typed")
-"""Files of `attnproof/` that are no links."""
+"""Files of `attnproof/` that are not links."""
 DATA = {".j2", ".css", ".js", ".json", ".typed"}
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A wheel of the working tree, built offline from a copy."""
+    """Wheel of the working tree, built offline from a copy."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     for path in (*sources(), *map(Path, ("pyproject.toml", "README.md", "LICENSE"))):
@@ -40,7 +40,7 @@ def wheel(tmp_path_factory):
 
 
 def sources() -> list[Path]:
-    """Return what the wheel is made of, relative to the root."""
+    """Return the source files of the wheel, relative to the root."""
     return [
         path.relative_to(ROOT)
         for package in PACKAGES
@@ -49,7 +49,7 @@ def sources() -> list[Path]:
     ]
 
 
-def test_it_holds_every_module_and_data_file_and_nothing_else(wheel):
+def test_the_wheel_contains_every_module_and_data_file_and_nothing_else(wheel):
     inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
     modules = {f"attnproof/{path.as_posix()}" for path in sources()}
     assert inside == modules | {f"attnproof/{name}" for name in FACE}
@@ -60,11 +60,11 @@ def test_site_packages_gets_one_folder(wheel):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"attnproof"}
 
 
-def test_the_package_says_that_it_is_typed(wheel):
+def test_the_package_is_marked_as_typed(wheel):
     assert "attnproof/py.typed" in wheel.namelist()
 
 
-def test_it_carries_licence_entry_point_and_readme(wheel):
+def test_the_wheel_contains_licence_entry_point_and_readme(wheel):
     metadata = {Path(name).name: name for name in wheel.namelist() if ".dist-info/" in name}
     assert wheel.read(metadata["LICENSE"]) == (ROOT / "LICENSE").read_bytes()
     assert b"attnproof = attnproof.harness.cli:main" in wheel.read(metadata["entry_points.txt"])

@@ -1,11 +1,11 @@
-"""How fast the device path is on this GPU, against the peers that are installed.
+"""Measure the speed of the device path on this GPU against the installed peers.
 
     python tools/gpu_figures.py [--out figures.json] [--seconds 120] [--smoke]
 
-Copy bandwidth is measured first. Every figure compares two things timed in turn by CUDA
-events on inputs that do not fit the cache, after the result was found right; it is a
-ratio of medians with a 95 % interval by the bootstrap. Exit code 1 if a result is wrong,
-3 without a GPU. `--smoke` runs tiny sizes on whatever device there is, to try the code.
+Copy bandwidth is measured first. Every figure is a ratio of medians with a 95 % bootstrap
+interval. The compared functions are timed alternately by CUDA events, on inputs that do
+not fit the cache, after their results were checked. Exit code 1 if a result is wrong, 3
+without a GPU. `--smoke` runs tiny sizes on any device, to test the code.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from attnproof.optimized.host.paged_attention import Attention
 from attnproof.optimized.xformers_decode import xformers_attends
 
 HEADS, KV_HEADS, HEAD_SIZE, PAGE = 32, 8, 128, 16
-"""Llama-3.1-8B, and the page size that engines use."""
+"""Shape of Llama-3.1-8B, and the block size of engines."""
 TOLERANCE = 1.6e-2
-"""Relative Frobenius error that SPEC.md section 8 allows bfloat16."""
+"""Relative Frobenius error that SPEC.md section 8 allows for bfloat16."""
 Run = Callable[[int], object]
-"""Does the work once, on the inputs of that number."""
+"""Function that does the work once; its argument selects the inputs."""
 
 
 @dataclass
 class Sizes:
-    """What is measured: as on a GPU, or small enough for a test of the code."""
+    """Sizes of the measurements: by default those of a GPU."""
 
     copy_bytes: int = 4 << 30
     decodes: int = 64
@@ -56,36 +56,37 @@ class Sizes:
 
     @classmethod
     def smoke(cls) -> Sizes:
-        """The interpreter multiplies float16 only."""
+        """Return sizes small enough for a test of the code."""
+        # float16, as Triton's interpreter multiplies no bfloat16.
         return cls(1 << 16, 2, 40, (24,), 50, torch.float16, 2)
 
 
 @dataclass
 class Bench:
-    """Where and how long to measure."""
+    """Settings and results of the measurements."""
 
     device: str
     sizes: Sizes
     seconds: float
-    """For one figure, at most."""
+    """Time limit of one figure, in seconds."""
     copy_rate: float = 0.0
-    """Bytes read and written a second by a large copy."""
+    """Rate of a large copy, in bytes read and written per second."""
     figures: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def l2_bytes(self) -> int:
-        """Of the last cache: what is rotated must not fit it."""
+        """Size of the last cache in bytes; rotating inputs must not fit it."""
         if self.device != "cuda":
             return 1 << 12
         return int(torch.cuda.get_device_properties(0).L2_cache_size)
 
     def copies(self, nbytes: int) -> int:
-        """How many sets of inputs of that size are no longer in the cache when they come again."""
+        """Return the number of input sets of `nbytes` that together do not fit the cache."""
         return max(2, min(256, 1 + 3 * self.l2_bytes // max(1, nbytes)))
 
 
 def interleaved(bench: Bench, runs: list[Run]) -> list[np.ndarray]:
-    """Seconds of each run, measured in turn so that all see the same clocks."""
+    """Return the seconds of each run, timed alternately so that all see the same GPU clocks."""
     for run in runs:  # compiles
         run(0)
         run(1)
@@ -107,7 +108,7 @@ def _timed(bench: Bench, run: Run, number: int) -> float:
         begin = time.perf_counter()
         run(number)
         return time.perf_counter() - begin
-    # About a millisecond: the host must be ahead, or the time of its checks would count too.
+    # About a millisecond of device work first: otherwise the host's checks would be timed too.
     torch.cuda._sleep(2_000_000)
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
@@ -123,7 +124,7 @@ def _wait(bench: Bench) -> None:
 
 
 def ratio(top: np.ndarray, bottom: np.ndarray) -> dict[str, float]:
-    """Ratio of the medians, with the middle 95 % of 2,000 resamplings of both."""
+    """Return the ratio of the medians and its 95 % interval from 2,000 bootstrap samples."""
     random = np.random.default_rng(0)
 
     def medians(values: np.ndarray) -> np.ndarray:
@@ -136,7 +137,7 @@ def ratio(top: np.ndarray, bottom: np.ndarray) -> dict[str, float]:
 
 
 def add(bench: Bench, name: str, unit: str, numbers: dict[str, float], **facts: Any) -> None:
-    """Keep a figure and print it."""
+    """Record a figure and print it."""
     bench.figures.append({"name": name, "unit": unit, **numbers, **facts})
     print(
         f"{name}: {numbers['value']:.3g} [{numbers['low']:.3g}, {numbers['high']:.3g}] {unit}",
@@ -145,7 +146,7 @@ def add(bench: Bench, name: str, unit: str, numbers: dict[str, float], **facts: 
 
 
 def measure_copy(bench: Bench) -> None:
-    """Device-to-device copy of what no cache holds: bytes read and written a second."""
+    """Measure the bandwidth of a device-to-device copy larger than any cache."""
     half = bench.sizes.copy_bytes // 2
     source = torch.empty(half, dtype=torch.uint8, device=bench.device).fill_(1)
     target = torch.empty_like(source)
@@ -156,14 +157,14 @@ def measure_copy(bench: Bench) -> None:
 
 
 def of_copy(bench: Bench, name: str, nbytes: int, seconds: np.ndarray, **facts: Any) -> None:
-    """A figure in parts of the copy bandwidth."""
+    """Record a figure as a fraction of the copy bandwidth."""
     numbers = ratio(np.full(1, nbytes / bench.copy_rate), seconds)
     more = {"bytes": nbytes, "microseconds": float(np.median(seconds)) * 1e6}
     add(bench, name, "of copy bandwidth", numbers, **more, rounds=len(seconds), **facts)
 
 
 class Paged:
-    """Sequences of equal length in a cache whose pages are shuffled."""
+    """Sequences of equal length in a cache with shuffled blocks."""
 
     def __init__(self, bench: Bench, rows: int, length: int, seed: int) -> None:
         width = -(-length // PAGE)
@@ -176,7 +177,7 @@ class Paged:
         self.length = length
 
     def unpaged(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of one sequence, (Hkv, length, D) each."""
+        """Return keys and values of one sequence, (Hkv, length, D) each."""
         pages = self.cache[:, self.table[row].long()]
         keys, values = pages.flatten(1, 2)[:, : self.length].transpose(1, 2)
         return keys, values
@@ -185,7 +186,7 @@ class Paged:
 def require_right(
     name: str, query: torch.Tensor, held: tuple[torch.Tensor, torch.Tensor], got: torch.Tensor
 ) -> None:
-    """Compare the last queries of a sequence, (q, Hq, D), with float64 (ValueError)."""
+    """Compare attention of a sequence's last queries, (q, Hq, D), with float64 (ValueError)."""
     keys, values = (part.double().repeat_interleave(HEADS // KV_HEADS, 0) for part in held)
     queries = query.double().transpose(0, 1)
     rows, length = queries.shape[1], keys.shape[1]
@@ -198,7 +199,7 @@ def require_right(
 
 
 def measure_decode(bench: Bench) -> None:
-    """Decodes with a long context: bound by reading the keys and values once."""
+    """Measure decodes with a long context, bound by reading the keys and values once."""
     rows, length, dtype = bench.sizes.decodes, bench.sizes.context, bench.sizes.dtype
     steps = [Paged(bench, rows, length, seed) for seed in range(2)]
     shape = (rows, HEADS, HEAD_SIZE)
@@ -239,7 +240,7 @@ def measure_decode(bench: Bench) -> None:
 
 
 def _mask(step: Paged) -> Any:
-    """xformers' mask of the decodes, as the backend's builder makes it; None without xformers."""
+    """Return the backend's xformers mask of the decodes, None without xformers."""
     from types import SimpleNamespace
 
     from attnproof.optimized import XFormersAttentionBackend
@@ -268,7 +269,7 @@ def _mask(step: Paged) -> Any:
 
 
 def measure_prefills(bench: Bench) -> None:
-    """One prompt, against PyTorch's own attention on the same keys side by side in memory."""
+    """Measure prefills of one prompt against PyTorch's attention on contiguous keys."""
     for tokens in bench.sizes.prefills:
         shape = (tokens, HEADS, HEAD_SIZE)
         query = torch.empty(shape, dtype=bench.sizes.dtype, device=bench.device).normal_()
@@ -315,7 +316,7 @@ def measure_prefills(bench: Bench) -> None:
 
 
 def measure_writes(bench: Bench) -> None:
-    """Cache write and slot mapping of a step with many tokens."""
+    """Measure cache write and slot mapping of an engine step with many tokens."""
     tokens, dtype, device = bench.sizes.tokens, bench.sizes.dtype, bench.device
     rows = max(1, tokens // 400)
     blocks = -(-tokens // PAGE) + rows
@@ -367,14 +368,14 @@ def measure_writes(bench: Bench) -> None:
 
 
 def _slots(starts: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Slots of tokens whose requests have 5 computed tokens each."""
+    """Return the slots of tokens whose requests have 5 computed tokens each."""
     row = torch.repeat_interleave(torch.arange(len(table)), starts.diff().long())
     position = torch.arange(len(row)) - starts[row] + 5
     return table[row, position // PAGE].long() * PAGE + position % PAGE
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line and return the exit code."""
     options = _options()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu" and not options.smoke:
@@ -382,13 +383,13 @@ def main() -> int:
         return 3
     sizes = Sizes.smoke() if options.smoke else Sizes()
     parts = [measure_copy, measure_decode, measure_prefills, measure_writes]
-    figures = 4 + len(sizes.prefills)  # what is measured in turn counts once
+    figures = 4 + len(sizes.prefills)  # functions timed alternately count once
     bench = Bench(device, sizes, options.seconds / figures)
     wrong = []
     for part in parts:
         try:
             part(bench)
-        except Exception as error:  # the other figures are worth having
+        except Exception as error:  # continue with the other figures
             wrong.append(f"{part.__name__}: {type(error).__name__}: {error}"[:500])
             print(wrong[-1], flush=True)
             if part is measure_copy:
@@ -411,7 +412,7 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for all figures together")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time for all figures together")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes, on any device")
     options = parser.parse_args()
     if not options.seconds >= 0:

@@ -1,10 +1,10 @@
-"""Verify, test and measure on this machine's GPU, and write down what came out as one JSON file.
+"""Verify, test and measure on this machine's GPU, and write the results to one JSON file.
 
     tools/gpu_suite.sh [--out gpu.json] [--seconds 540] [--commit ID]
     tools/gpu_suite.sh --device cpu     a dry run of the parts, which verifies nothing
 
 A part that fails or takes too long does not stop the next one. Exit codes: 0 all parts
-passed, 1 one failed, 3 something has no verdict: no GPU, too little time, no pytest.
+passed, 1 a part failed, 3 a part is UNVERIFIED: no GPU, too little time, no pytest.
 reports/README.md describes the file.
 """
 
@@ -27,16 +27,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "attnproof.gpu_suite/1"
 SHARES = {"verify": 0.55, "tests": 0.2, "figures": 0.25}
-"""Of the time there is, for each part; what one leaves the next may use."""
+"""Share of the total time for each part; the next part may use time that is left."""
 GRACE_SECONDS = 40.0
-"""How long an interrupted part may write its report."""
+"""Seconds in which an interrupted part may write its report."""
 NO_GPU = "no CUDA device"
 DRY_RUN = "a dry run on the CPU verifies nothing of a GPU"
 Part = dict[str, Any]
 
 
 def run(command: list[str], seconds: float, log: Path, more: dict[str, str]) -> Part:
-    """Run a part for at most so long: an interrupt, then the end of it and its children."""
+    """Run a part for at most `seconds`; then interrupt it, and kill it after the grace time."""
     began = time.monotonic()
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -55,7 +55,7 @@ def run(command: list[str], seconds: float, log: Path, more: dict[str, str]) -> 
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_SECONDS)
-        finally:  # of its own session: an interrupt of ours does not reach it
+        finally:  # the part has its own session: Ctrl-C in this process does not reach it
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -70,7 +70,7 @@ def run(command: list[str], seconds: float, log: Path, more: dict[str, str]) -> 
 
 
 def verify(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
-    """`attnproof verify` on the device; its verdict and findings."""
+    """Run `attnproof verify` on the device; return its verdict and findings."""
     out = folder / "report"
     command = [sys.executable, "-m", "attnproof", "verify", "--device", options.device]
     command += ["--out", str(out), "--no-remember", "--timeout", "60"]
@@ -93,7 +93,7 @@ def _summary(path: Path) -> Part:
 
 
 def tests(_: argparse.Namespace, seconds: float, folder: Path) -> Part:
-    """The tests with the marker `gpu`."""
+    """Run the tests with the marker `gpu`."""
     if find_spec("pytest") is None:
         return {"result": "not run", "reason": "pytest is not installed"}
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
@@ -101,7 +101,7 @@ def tests(_: argparse.Namespace, seconds: float, folder: Path) -> Part:
 
 
 def none_is_skipped(made: Part) -> Part:
-    """Tests that were all skipped have not passed, whatever pytest's exit status says."""
+    """Set the result to "skipped" if all tests were skipped, which pytest exits with 0 for."""
     summary = made["last_lines"][-1] if made["last_lines"] else ""
     if made["result"] == "passed" and " passed" not in summary:
         made["result"] = "skipped"
@@ -109,7 +109,7 @@ def none_is_skipped(made: Part) -> Part:
 
 
 def figures(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
-    """Speed, against copy bandwidth and the peers that are installed."""
+    """Measure the speed against copy bandwidth and the installed peers."""
     out = folder / "figures.json"
     command = [sys.executable, "tools/gpu_figures.py", "--out", str(out)]
     dry = options.device == "cpu"
@@ -125,7 +125,7 @@ PARTS = {"verify": verify, "tests": tests, "figures": figures}
 
 
 def describe_device() -> Part | None:
-    """The first GPU, None without one."""
+    """Return the properties of the first GPU, None without one."""
     import torch
 
     if not torch.cuda.is_available():
@@ -143,7 +143,7 @@ def describe_device() -> Part | None:
 
 
 def describe_versions() -> dict[str, str | None]:
-    """Of what the results depend on; None for what is not installed."""
+    """Return the versions of packages that affect the results, None if not installed."""
     import torch
 
     from attnproof.harness.running.parent.environment import package_version
@@ -162,14 +162,14 @@ def _output(*command: str) -> str | None:
 
 
 def commit_of_checkout() -> str | None:
-    """The commit, "+" behind it when a file that git knows was changed; None without git."""
+    """Return the commit, with "+" appended if a tracked file was changed; None without git."""
     commit = _output("git", "rev-parse", "HEAD")
     changed = _output("git", "status", "--porcelain", "--untracked-files=no")
     return f"{commit}+" if commit and changed else commit
 
 
 def verdict_of(parts: dict[str, Part], unverified: str) -> tuple[str, str]:
-    """PASS, FAIL or UNVERIFIED, and why."""
+    """Return PASS, FAIL or UNVERIFIED, and the reason."""
     failed = [name for name, part in parts.items() if part["result"] == "failed"]
     failed += [name for name, part in parts.items() if part.get("verdict") == "FAIL"]
     if failed:
@@ -182,7 +182,7 @@ def verdict_of(parts: dict[str, Part], unverified: str) -> tuple[str, str]:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line and return the exit code."""
     options = _options()
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
     device = describe_device()
@@ -225,13 +225,13 @@ def _options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=Path("reports/gpu_suite.json"))
-    parser.add_argument("--seconds", type=float, default=540.0, help="for all parts together")
-    parser.add_argument("--commit", help="of this checkout, where git is not there to ask")
+    parser.add_argument("--seconds", type=float, default=540.0, help="time for all parts together")
+    parser.add_argument("--commit", help="commit of this checkout, if git is not installed")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()
     if not options.seconds > 0:
         parser.error(f"argument --seconds: {options.seconds:g} is not above 0")
-    try:  # now, not after the minutes that it takes
+    try:  # before the parts, which take minutes
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.open("a", encoding="utf-8").close()
     except OSError as error:

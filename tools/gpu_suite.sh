@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in a plain checkout: nothing is installed, nothing fetched.
+# Run everything that needs a GPU in a plain checkout, without installing or downloading.
 # Needs torch, numpy, triton, numba, hypothesis, typer, rich and msgspec; uses pytest and
-# xformers if they are there. `tools/gpu_suite.sh --help` says the rest.
+# xformers if they are installed. See `tools/gpu_suite.sh --help`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"

@@ -1,12 +1,12 @@
-"""What every kernel costs: registers, stack, shared memory and code, without a GPU.
+"""Measure the resources of every kernel without a GPU: registers, stack, shared memory, code.
 
     python tools/kernel_resources.py           compile, and compare with the committed table
     python tools/kernel_resources.py --write   compile, and write the table
 
-Compiles the launches of `attnproof.optimized.kernels.launches` ahead of time for each target and
-reads from the machine code what they need. Exit codes: 0 as good as the table, or
-written; 1 worse, or other launches than the table has; 3 the table is of another
-version of Triton, so there is nothing to compare with.
+Compiles the launches of `attnproof.optimized.kernels.launches` ahead of time for each target
+and reads their resources from the machine code. Exit codes: 0 no worse than the table, or
+the table was written; 1 worse, or the launches differ from those of the table; 3 the table
+was made with another version of Triton and cannot be compared.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ TARGETS = {
     "sm_90": ("cuda", 90, 32),
 }
 MAIN_TARGET = "sm_90"
-"""For which every launch is compiled."""
+"""Target for which every launch is compiled."""
 REGISTER_UNIT = 8
-"""Registers are given to threads in eights, on NVIDIA and on gfx942: less is no loss."""
+"""Registers are allocated in units of 8, on NVIDIA and on gfx942: smaller changes are free."""
 CODE_SLACK = 1.1
-"""Code may grow by a tenth: a new bound check is no regression, an unrolled loop is."""
+"""Allowed growth of code: a new bounds check is no regression, an unrolled loop is."""
 PROCESSORS = {"80": 108, "90": 132, "100": 148, "gfx942": 304}
-"""Of an A100, an H100, a B200 and an MI300X."""
+"""Multiprocessors of an A100, an H100, a B200 and an MI300X."""
 Cost = dict[str, int]
 Row = tuple[str, str, str]
 """Kernel, launch, target."""
 
 
 class _NoDriver:
-    """Stands where Triton's driver would be: says what to compile for."""
+    """Stand-in for Triton's driver that reports the target to compile for."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -71,7 +71,7 @@ class _NoDriver:
 
 
 def recorded(launch: Any, target: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Kernels that a launch asks for: by name the source, specialised, and the options."""
+    """Return the specialised source and the options of each kernel of a launch, by name."""
     import triton
     from triton.compiler import make_backend
     from triton.runtime import driver
@@ -84,8 +84,8 @@ def recorded(launch: Any, target: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
         source = triton.compiler.ASTSource(
             fn.jit_function, compile["signature"], constants, attributes
         )
-        asked = json.loads(compile["specialization_data"])["options"]
-        options = {name: value for name, value in asked.items() if value != usual[name]}
+        requested = json.loads(compile["specialization_data"])["options"]
+        options = {name: value for name, value in requested.items() if value != usual[name]}
         assert fn.name not in found, f"one launch, two forms of {fn.name}"
         found[fn.name] = (source, options)
         return True  # neither compile nor launch
@@ -98,13 +98,13 @@ def recorded(launch: Any, target: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
             launch()
     finally:
         triton.knobs.runtime.jit_cache_hook = None
-        driver._active = before  # nothing public undoes set_active without a GPU
+        driver._active = before  # there is no public way to undo set_active without a GPU
     return found
 
 
 @contextmanager
 def _machine(target: Any) -> Iterator[None]:
-    """What launches ask torch about the device, answered for the target."""
+    """Return a context in which torch reports the properties of the target's device."""
     from attnproof.optimized.kernels import paged_attention_tiles as tiles
 
     hip = target.backend == "hip"
@@ -115,15 +115,18 @@ def _machine(target: Any) -> Iterator[None]:
         patch.object(torch.cuda, "get_device_capability", lambda _=None: capability),
         patch.object(torch.cuda, "get_device_properties", lambda _=None: properties),
     ):
-        for remembered in (tiles.target_of, tiles._processors):
-            remembered.cache_clear()
+        for cached in (tiles.target_of, tiles._processors):
+            cached.cache_clear()
         yield
-    for remembered in (tiles.target_of, tiles._processors):
-        remembered.cache_clear()
+    for cached in (tiles.target_of, tiles._processors):
+        cached.cache_clear()
 
 
 def compiled(name: str, target_name: str) -> dict[Row, Cost]:
-    """The costs of the kernels of one launch on one target (what Triton's compiler raises)."""
+    """Return the resources of the kernels of one launch on one target.
+
+    Raise the errors of Triton's compiler.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
 
@@ -139,7 +142,7 @@ def compiled(name: str, target_name: str) -> dict[Row, Cost]:
 
 
 def _nvidia(asm: dict[str, Any]) -> Cost:
-    """What is spilled lies in the stack frame: without one there is no spill."""
+    """Return the resources of a cubin; spilled registers are part of the stack frame."""
     from triton import knobs
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -169,7 +172,7 @@ def _amd(asm: dict[str, Any]) -> Cost:
 
 
 def _code_bytes(elf: bytes) -> int:
-    """Bytes of the sections of a 64-bit ELF file that are executed."""
+    """Return the size of the executable sections of a 64-bit ELF file, in bytes."""
     (start,) = struct.unpack_from("<Q", elf, 0x28)
     size, count = struct.unpack_from("<HH", elf, 0x3A)
     sections = (struct.unpack_from("<IIQQQQ", elf, start + i * size) for i in range(count))
@@ -178,7 +181,7 @@ def _code_bytes(elf: bytes) -> int:
 
 
 def collect(jobs: int, targets: list[str]) -> tuple[dict[Row, Cost], list[str]]:
-    """The costs of all launches on the targets, and what did not compile."""
+    """Return the resources of all launches on the targets, and the compilation errors."""
     from attnproof.optimized.kernels.launches import ON_ONE_TARGET, launches
 
     pairs = product(launches(), targets)
@@ -187,7 +190,7 @@ def collect(jobs: int, targets: list[str]) -> tuple[dict[Row, Cost], list[str]]:
     problems = []
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        for outcome in pool.map(_attempted, *zip(*work, strict=True), chunksize=4):
+        for outcome in pool.map(_compile_or_describe, *zip(*work, strict=True), chunksize=4):
             if isinstance(outcome, str):
                 problems.append(outcome)
             else:
@@ -195,16 +198,16 @@ def collect(jobs: int, targets: list[str]) -> tuple[dict[Row, Cost], list[str]]:
     return costs, problems
 
 
-def _attempted(name: str, target: str) -> dict[Row, Cost] | str:
+def _compile_or_describe(name: str, target: str) -> dict[Row, Cost] | str:
     try:
         return compiled(name, target)
-    except Exception as error:  # the compiler's own classes differ from version to version
+    except Exception as error:  # error classes differ between versions of Triton
         text = " ".join(str(error).split())
         return f"{name} on {target} does not compile: {type(error).__name__}: {text[-600:]}"
 
 
 def not_launched(costs: dict[Row, Cost]) -> set[str]:
-    """Kernels of `attnproof.optimized.kernels` that no launch is declared for, a line each."""
+    """Return a line for each kernel of `attnproof.optimized.kernels` without a launch."""
     from triton import JITFunction
 
     from attnproof.optimized import kernels
@@ -221,7 +224,7 @@ def not_launched(costs: dict[Row, Cost]) -> set[str]:
 
 
 def compare(before: dict[Row, Cost], now: dict[Row, Cost]) -> list[str]:
-    """What is worse than the table says, a line each, and what only one of the two has."""
+    """Return a line for each resource above the table, and for each row in only one of both."""
     problems = [f"{_row(row)}: in the table and never launched" for row in before.keys() - now]
     for row, cost in now.items():
         if row not in before:
@@ -245,7 +248,7 @@ def _row(row: Row) -> str:
 
 
 def read_table(path: Path = TABLE) -> tuple[str, dict[Row, Cost]]:
-    """The version of Triton that the table is of, and its rows."""
+    """Return the version of Triton with which the table was made, and its rows."""
     table = json.loads(path.read_text(encoding="utf-8"))
     return table["triton"], {
         (kernel, launch, target): cost
@@ -256,7 +259,7 @@ def read_table(path: Path = TABLE) -> tuple[str, dict[Row, Cost]]:
 
 
 def write_table(version: str, costs: dict[Row, Cost], path: Path = TABLE) -> None:
-    """One line for each kernel, launch and target, sorted, so that a change is a changed line."""
+    """Write one sorted line per kernel, launch and target, for readable diffs."""
     tree: dict[str, dict[str, dict[str, Cost]]] = {}
     for kernel, launch, target in sorted(costs):
         row = tree.setdefault(kernel, {}).setdefault(launch, {})
@@ -268,7 +271,7 @@ def write_table(version: str, costs: dict[Row, Cost], path: Path = TABLE) -> Non
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line and return the exit code."""
     os.environ.pop("TRITON_INTERPRET", None)  # before Triton is imported
     sys.path.insert(0, str(ROOT))
     options = _options()
@@ -277,7 +280,7 @@ def main() -> int:
     if not options.write:
         version, before = read_table()
         if version != triton.__version__:
-            print(f"the table is of Triton {version}, installed is {triton.__version__}")
+            print(f"the table was made with Triton {version}, installed is {triton.__version__}")
             return 3
     costs, problems = collect(options.jobs, list(TARGETS))
     if options.write and not problems:

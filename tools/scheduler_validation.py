@@ -1,8 +1,8 @@
-"""Holds the scheduler against a measured vLLM run, and fits the cost of a step to it.
+"""Compare the scheduler with a measured vLLM run, and fit the cost of an engine step to it.
 
 `python tools/scheduler_validation.py DIRECTORY [--fit [--until SECONDS]]` prints the
-errors that docs/scheduler.md quotes. The directory holds requests.jsonl, timeseries.csv and
-meta.json as LLMServingSim's bench writes them.
+errors that docs/scheduler.md quotes. The directory contains requests.jsonl, timeseries.csv
+and meta.json as LLMServingSim's bench writes them.
 """
 
 from __future__ import annotations
@@ -25,42 +25,43 @@ from attnproof.harness.cases.traces.reading import read_trace
 SERIES = ("running", "waiting", "kv_cache_pct")
 TIMES = ("scheduled", "first_token", "finished")
 _TICK_OFFSET_S = 0.12
-"""The run's ticks start this long before its first request: where the request records'
-queue counts and prompt throughput agree best with the series."""
+"""Time between the first tick and the first request, in seconds: with this value, the queue
+counts and prompt throughput of the request records agree best with the series."""
 
 _FITTED = ("fixed_s", "decode_request_s")
-"""The other two cannot be told from these by a run whose cache is always full."""
+"""Coefficients to fit: a run whose cache is always full does not determine the other two."""
 FIT_START = StepCost(
     fixed_s=0.016, prefill_token_s=90e-6, decode_request_s=20e-6, kv_token_s=0.13e-6
 )
-"""16.06 GB of weights and 131,072 bytes of KV a token over a memory bandwidth of 1,008 GB/s;
-steps of 2,048 prompt tokens at the run's begin, 0.20 s each; and a guess for a request."""
+"""Start of the fit. fixed_s and kv_token_s: 16.06 GB of weights and 131,072 bytes of KV a
+token over a memory bandwidth of 1,008 GB/s. prefill_token_s: engine steps of 2,048 prompt
+tokens at the start of the run take 0.20 s each. decode_request_s is a guess."""
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Series by tick of one second and times by request: measured, or scheduled by us."""
+    """Series by tick of one second and times by request, measured or from our scheduler."""
 
     series: dict[str, Floats]
     """Each of SERIES at every tick."""
     times: dict[str, Floats]
-    """Each of TIMES in seconds after the first request was queued, requests in file order."""
+    """Each of TIMES in seconds after the first request was queued, in file order."""
 
 
 class Error(msgspec.Struct, frozen=True):
-    """How far a scheduled quantity is from the measured one."""
+    """Error of a scheduled quantity relative to the measured one."""
 
     name: str
     mean_absolute: float
     relative: float
-    """Mean absolute error over the measured mean."""
+    """Mean absolute error divided by the measured mean."""
     correlation: float
-    """Pearson's."""
+    """Pearson correlation of both."""
 
 
 def measured_run(directory: Path) -> Run:
-    """What vLLM did."""
+    """Return the measured run of vLLM."""
     with (directory / "timeseries.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     lines = (directory / "requests.jsonl").read_text().splitlines()
@@ -77,7 +78,7 @@ def measured_run(directory: Path) -> Run:
 
 
 def measured_config(directory: Path, cost: StepCost | None = None) -> SchedulerConfig:
-    """The configuration that the measured engine reported."""
+    """Return the configuration that the measured engine reported."""
     meta = msgspec.json.decode((directory / "meta.json").read_bytes())
     engine, cache = meta["engine_kwargs"], meta["kv_cache"]
     scheduler = meta["resolved_config"]["scheduler_config"]
@@ -95,7 +96,7 @@ def measured_config(directory: Path, cost: StepCost | None = None) -> SchedulerC
 
 
 def scheduled_run(directory: Path, num_ticks: int, cost: StepCost | None = None) -> Run:
-    """What our scheduler does with the same requests, arrivals and limits."""
+    """Return the run of our scheduler with the same requests, arrivals and limits."""
     requests = read_trace(directory / "requests.jsonl", format="vllm-bench")
     schedule = Scheduler(requests, measured_config(directory, cost))
     starts, rows = [-1.0], [(0.0, 0.0, 0.0)]
@@ -115,7 +116,7 @@ def scheduled_run(directory: Path, num_ticks: int, cost: StepCost | None = None)
 
 
 def errors(measured: Run, scheduled: Run) -> list[Error]:
-    """One error for each series and each time."""
+    """Return the error of each series and each time."""
     pairs = [(name, measured.series[name], scheduled.series[name]) for name in SERIES]
     pairs += [(f"{name}_s", measured.times[name], scheduled.times[name]) for name in TIMES]
     found = []
@@ -127,7 +128,7 @@ def errors(measured: Run, scheduled: Run) -> list[Error]:
 
 
 def between(run: Run, start: float, stop: float, measured: Run) -> Run:
-    """The part of a run whose ticks, and whose measured finishing times, lie in [start, stop)."""
+    """Return the ticks in [start, stop) of a run and the requests measured to finish then."""
     ticks = np.arange(1, len(run.series[SERIES[0]]) + 1)
     finished = measured.times["finished"]
     of_ticks = (ticks >= start) & (ticks < stop)
@@ -139,7 +140,7 @@ def between(run: Run, start: float, stop: float, measured: Run) -> Run:
 
 
 def loss(directory: Path, measured: Run, cost: StepCost, until: float = math.inf) -> float:
-    """What the fit makes small: the summed relative errors of queue and finishing times."""
+    """Return the loss of the fit: the sum of relative errors of queues and finishing times."""
     scheduled = scheduled_run(directory, len(measured.series["running"]), cost)
     parts = [between(run, 0, until, measured) for run in (measured, scheduled)]
     fitted = ("running", "waiting", "finished_s")
@@ -147,9 +148,9 @@ def loss(directory: Path, measured: Run, cost: StepCost, until: float = math.inf
 
 
 def fit(directory: Path, until: float = math.inf) -> StepCost:
-    """The cost with the least loss over the first `until` seconds of the run.
+    """Return the cost with the least loss over the first `until` seconds of the run.
 
-    Changes one coefficient at a time by ever smaller factors, as long as that helps.
+    Change one coefficient at a time by smaller and smaller factors while the loss decreases.
     """
     measured = measured_run(directory)
     best = FIT_START
@@ -167,7 +168,7 @@ def fit(directory: Path, until: float = math.inf) -> StepCost:
 
 
 def table(measured: Run, scheduled: Run) -> str:
-    """The errors as text."""
+    """Return the errors as text."""
     lines = [f"{'':16}{'mean measured':>14}{'mean abs. error':>17}{'relative':>10}{'r':>8}"]
     values = {**measured.series, **{f"{name}_s": v for name, v in measured.times.items()}}
     lines += [
@@ -179,10 +180,10 @@ def table(measured: Run, scheduled: Run) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the cost and the table of errors; with --until, of what the fit did not see."""
-    parser = argparse.ArgumentParser(description="Hold the scheduler against a measured vLLM run.")
+    """Print the cost and the table of errors; with --until, only of the time after the fit."""
+    parser = argparse.ArgumentParser(description="Compare the scheduler with a measured vLLM run.")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--fit", action="store_true", help="fit the step cost first (a minute)")
+    parser.add_argument("--fit", action="store_true", help="fit the cost first (a minute)")
     parser.add_argument(
         "--until",
         type=float,

@@ -1,12 +1,12 @@
-"""How often the timing room is wrong: false verdicts without a difference, missed ones with it.
+"""Measure the error rates of timing: false differences and missed slowdowns.
 
     python tools/timing_power.py [--runs 10] [--load 1] [--seconds 0.3]
 
 Real functions from about 1 µs to 1 ms are timed against themselves, then a function of
-about 100 µs against one that does 10 % more of the same work. Each run has a noise floor
-of its own, as `attnproof bench` has. `--load` keeps that many other processes busy.
-Exit code 1 if more than 1 of 100 comparisons without a difference is declared, or fewer
-than 9 of 10 slowdowns are found.
+about 100 µs against one that does 10 % more of the same work. Each run measures its own
+noise floor, as `attnproof bench` does. `--load` runs that many other busy processes.
+Exit code 1 if more than 1 % of the comparisons of a function with itself report a
+difference, or fewer than 90 % of the slowdowns are found.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from attnproof.reference.shared import CommonAttentionMetadata
 
 BLOCK, CHUNK = 16, 8192
 COMPARISONS = 10
-"""Of each function with itself in one run."""
+"""Comparisons of each function with itself in one run."""
 SLOWDOWNS = 3
 """Comparisons with the slower function in one run."""
 
 
 class Compared(NamedTuple):
-    """One comparison."""
+    """Result of one comparison."""
 
     name: str
     ratio: float
@@ -52,7 +52,7 @@ class Compared(NamedTuple):
 
 
 def batch(requests: int) -> CommonAttentionMetadata:
-    """A mixed step: mostly decodes, every eighth request a chunk of a prompt."""
+    """Return a batch of decodes in which every eighth request is a chunk of a prompt."""
     random = np.random.default_rng(requests)
     computed = random.integers(100, 8000, requests)
     query = np.ones(requests, int)
@@ -76,7 +76,7 @@ def batch(requests: int) -> CommonAttentionMetadata:
 
 
 def functions() -> list[Contestant]:
-    """Functions of an engine's step, from the shortest to the longest."""
+    """Return functions of an engine step, from the fastest to the slowest."""
 
     def local(package: object, requests: int) -> Callable[[], object]:
         make = package.make_local_attention_virtual_batches  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ def functions() -> list[Contestant]:
 
 
 def repeated(times: int) -> Contestant:
-    """The same little work that many times in a row."""
+    """Return a contestant that does the same short work `times` times."""
 
     def make() -> Callable[[], None]:
         split, given = optimized.split_decodes_and_prefills, batch(8)
@@ -108,7 +108,7 @@ def repeated(times: int) -> Contestant:
 
 
 def compare(pair: Sequence[Contestant], budget: Budget, noise: Noise) -> Compared:
-    """The second beside the first."""
+    """Compare the second contestant of the pair with the first."""
     begin = time.monotonic()
     one, other = (samples.host_ns for samples in measure(pair, budget, "cpu"))
     seconds = time.monotonic() - begin
@@ -118,13 +118,13 @@ def compare(pair: Sequence[Contestant], budget: Budget, noise: Noise) -> Compare
 
 
 def calls_of(nanoseconds: float) -> int:
-    """How often the little work must be repeated to take that long."""
+    """Return the number of repetitions of the short work that take `nanoseconds`."""
     [taken] = measure([repeated(10)], Budget(), "cpu")
     return max(10, round(nanoseconds / (float(np.median(taken.host_ns)) / 10) / 10) * 10)
 
 
 def one_run(budget: Budget) -> tuple[Noise, list[Compared], list[Compared]]:
-    """The noise floor, the comparisons without a difference, those with one."""
+    """Return the noise floor, the comparisons without a difference, and those with one."""
     given = functions()
     noise = measure_noise(given, budget, "cpu", repeats=3)
     pairs = [(contestant, contestant) for contestant in given for _ in range(COMPARISONS)]
@@ -135,17 +135,17 @@ def one_run(budget: Budget) -> tuple[Noise, list[Compared], list[Compared]]:
 
 
 def show(title: str, found: list[Compared]) -> None:
-    """One line a function: verdicts, spread of the ratios, rounds and seconds."""
+    """Print a line per function: verdicts, spread of the ratios, rounds and seconds."""
     print(title)
     for name in dict.fromkeys(one.name for one in found):
-        of_it = [one for one in found if one.name == name]
-        said = {speed: sum(one.speed == speed for one in of_it) for speed in ("faster", "slower")}
-        low, high = np.quantile([one.ratio for one in of_it], (0.01, 0.99))
-        rounds = np.median([one.rounds for one in of_it])
-        seconds = np.mean([one.seconds for one in of_it])
+        same = [one for one in found if one.name == name]
+        counts = {speed: sum(one.speed == speed for one in same) for speed in ("faster", "slower")}
+        low, high = np.quantile([one.ratio for one in same], (0.01, 0.99))
+        rounds = np.median([one.rounds for one in same])
+        seconds = np.mean([one.seconds for one in same])
         print(
-            f"  {name}: {len(of_it)} comparisons, "
-            f"{said['faster']} faster, {said['slower']} slower, "
+            f"  {name}: {len(same)} comparisons, "
+            f"{counts['faster']} faster, {counts['slower']} slower, "
             f"ratio {low:.3f} to {high:.3f}, {rounds:.0f} rounds, {seconds:.2f} s each"
         )
 
@@ -157,13 +157,13 @@ def busy() -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", type=int, default=10, help="each with its own noise floor")
-    parser.add_argument("--load", type=int, default=0, help="busy processes beside this one")
-    parser.add_argument("--seconds", type=float, default=0.3, help="for one comparison")
+    parser.add_argument("--runs", type=int, default=10, help="runs, each with its own noise floor")
+    parser.add_argument("--load", type=int, default=0, help="number of other busy processes")
+    parser.add_argument("--seconds", type=float, default=0.3, help="time for one comparison")
     options = parser.parse_args()
     neighbours = [multiprocessing.Process(target=busy, daemon=True) for _ in range(options.load)]
     for neighbour in neighbours:
@@ -174,7 +174,8 @@ def main() -> int:
             with quiet():
                 noise, no_difference, slowdowns = one_run(budget)
             print(
-                f"run {number + 1}: floor {noise.floor:.3f}, {noise.declared} declared without it"
+                f"run {number + 1}: noise floor {noise.floor:.3f}, "
+                f"{noise.declared} differences reported without it"
             )
             same += no_difference
             slower += slowdowns
@@ -183,10 +184,10 @@ def main() -> int:
             neighbour.terminate()
     show("the same function twice", same)
     show("10 % more work", slower)
-    declared = sum(one.speed != "no evidence" for one in same)
-    seen = sum(one.speed == "slower" for one in slower)
-    print(f"declared {declared} of {len(same)}, slowdowns found {seen} of {len(slower)}")
-    return int(declared > len(same) / 100 or seen < 0.9 * len(slower))
+    false = sum(one.speed != "no evidence" for one in same)
+    found = sum(one.speed == "slower" for one in slower)
+    print(f"false differences {false} of {len(same)}, slowdowns found {found} of {len(slower)}")
+    return int(false > len(same) / 100 or found < 0.9 * len(slower))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Loops over requests and tokens on the host, compiled by numba at their first call."""
+"""Loops over requests and tokens on the host, compiled by numba on the first call."""

@@ -1,8 +1,8 @@
-"""The memory of tensors as arrays inside compiled loops.
+"""Read and write the memory of tensors by address inside compiled loops.
 
-A small batch costs what its tensors cost to hand over: `tensor.numpy()` is 500 ns,
-`tensor.data_ptr()` 50. So the loops of what runs once a step take addresses. Whoever
-passes one keeps the tensor alive, and knows its dtype, length and that it is dense.
+Loops that run once an engine step take addresses, because passing tensors dominates the
+time of a small batch: `tensor.numpy()` takes 500 ns, `tensor.data_ptr()` 50 ns. The caller
+keeps the tensor alive and passes a dense tensor of the declared dtype and length.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -17,24 +17,27 @@ from .arrays import Array
 
 
 def int32_at(address: int, length: int) -> Array:
-    """`length` int32 from `address` on, in compiled loops too."""
+    """Return an array of `length` int32 at `address`; also callable in compiled loops."""
     return np.ctypeslib.as_array((ctypes.c_int32 * length).from_address(address))
 
 
 def int64_at(address: int, length: int) -> Array:
-    """`length` int64 from `address` on, in compiled loops too."""
+    """Return an array of `length` int64 at `address`; also callable in compiled loops."""
     return np.ctypeslib.as_array((ctypes.c_int64 * length).from_address(address))
 
 
 def element(address: int, index: int, wide: bool) -> int:
-    """One of the int64 from `address` on, of the int32 if not `wide`; in compiled loops too."""
+    """Return element `index` of the integers at `address`, int64 if `wide`, otherwise int32.
+
+    Also callable in compiled loops.
+    """
     at = int64_at if wide else int32_at
     return int(at(address, index + 1)[index])
 
 
 @cache
-def teach_numba() -> None:
-    """Tell numba what the functions above are in machine code."""
+def register_with_numba() -> None:
+    """Register machine code of the functions above with numba."""
     from numba import carray, types
     from numba.extending import intrinsic, overload
 
@@ -48,15 +51,15 @@ def teach_numba() -> None:
         return target(address, dtype), generate
 
     @overload(int32_at)
-    def _int32_at(address, length):  # noqa: ARG001  # their types
+    def _int32_at(address, length):  # noqa: ARG001  # numba passes types here
         return lambda address, length: carray(pointer(address, np.int32), length)
 
     @overload(int64_at)
-    def _int64_at(address, length):  # noqa: ARG001  # their types
+    def _int64_at(address, length):  # noqa: ARG001  # numba passes types here
         return lambda address, length: carray(pointer(address, np.int64), length)
 
     @overload(element)
-    def _element(address, index, wide):  # noqa: ARG001  # their types
+    def _element(address, index, wide):  # noqa: ARG001  # numba passes types here
         def read(address, index, wide):
             if wide:
                 return int64_at(address, index + 1)[index]

@@ -1,8 +1,7 @@
-"""CPU tensors as the few kinds of numpy array that the loops are compiled for.
+"""Convert CPU tensors to the few kinds of numpy array that the loops are compiled for.
 
-A loop sees its offsets and lengths as contiguous arrays of one dtype, int32 or int64,
-and a table as a flat array with strides, so that mixed dtypes and strided inputs
-compile nothing new.
+Offsets and lengths become contiguous arrays of one dtype, int32 or int64, and a table
+becomes a flat array with strides: mixed dtypes and strided inputs need no new version.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 def common_dtype(*tensors: torch.Tensor) -> torch.dtype:
-    """int32 if all tensors are int32, otherwise int64."""
+    """Return int32 if all tensors are int32, otherwise int64."""
     for tensor in tensors:
         if tensor.dtype is not torch.int32:
             return torch.int64
@@ -24,28 +23,29 @@ def common_dtype(*tensors: torch.Tensor) -> torch.dtype:
 
 
 def dense(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A contiguous tensor of `dtype`: itself where that is possible."""
+    """Return a contiguous tensor of `dtype`, the argument itself if it is one."""
     if tensor.dtype is not dtype:
         tensor = tensor.to(dtype)
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
 def array(tensor: torch.Tensor, dtype: torch.dtype) -> Array:
-    """A contiguous array of `dtype`: a view of the tensor where that is possible."""
+    """Return a contiguous array of `dtype`, a view of the tensor if possible."""
     view: Array = dense(tensor, dtype).numpy()
     return view
 
 
 def pieces(tensor: torch.Tensor, sizes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    """Views of the tensor, one behind the other: cheaper than a tensor for each.
-
-    "unsafe" to autograd only, which integers have none of; it saves a quarter.
-    """
+    """Return consecutive views of the tensor, which are cheaper than separate tensors."""
+    # A quarter faster than the safe variant, and unsafe only for autograd.
     return torch.unsafe_split_with_sizes(tensor, sizes)
 
 
 def flat_table(table: torch.Tensor) -> tuple[Array, int, int]:
-    """(flat view, row stride, column stride): `table[r, c] == flat[r * rows + c * columns]`."""
+    """Return (flat, row stride, column stride): `table[r, c] == flat[r * row + c * column]`.
+
+    `flat` is a view of the table.
+    """
     row_stride, column_stride = table.stride()
     if not table.is_contiguous():
         rows, columns = table.shape
@@ -55,5 +55,5 @@ def flat_table(table: torch.Tensor) -> tuple[Array, int, int]:
 
 
 def as_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The tensor itself if it has that dtype."""
+    """Return the tensor converted to `dtype`, the argument itself if it has that dtype."""
     return tensor if tensor.dtype is dtype else tensor.to(dtype)

@@ -1,4 +1,4 @@
-"""The scan for the first prefill."""
+"""Find the split between decodes and prefills."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ def leading_decodes(
     threshold: int,
     uniform: bool,
 ) -> tuple[int, int]:
-    """Number of leading decodes and of their tokens; (-1, 0) if `check_queries` would fail.
+    """Return the number of leading decodes and of their tokens.
 
-    `offsets` is the address of num_reqs + 1 int32, int64 if `wide`. Uniform: the run
-    that equals the first request, and rows of length 0 behind it if nothing else follows.
+    Return (-1, 0) if `check_queries` would fail. `offsets` is the address of num_reqs + 1
+    int32, int64 if `wide`. With `uniform`, decodes are the leading requests as long as the
+    first, and rows of length 0 after them if nothing else follows.
     """
     if wide:
         starts = int64_at(offsets, num_reqs + 1)
@@ -33,10 +34,10 @@ def leading_decodes(
 def scan(
     offsets: Array, num_actual_tokens: int, max_query_len: int, threshold: int, uniform: bool
 ) -> tuple[int, int]:
-    """`leading_decodes` of offsets of either dtype."""
+    """Compute `leading_decodes` for offsets of either dtype."""
     num_reqs = offsets.shape[0] - 1
     fit = offsets[0] == 0 and offsets[num_reqs] <= num_actual_tokens
-    for r in range(num_reqs):  # to the end, so that it vectorises
+    for r in range(num_reqs):  # no early exit: the loop vectorises
         query_len = offsets[r + 1] - offsets[r]
         fit &= (query_len >= 0) & (query_len <= max_query_len)
     if not fit:

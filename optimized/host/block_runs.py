@@ -1,4 +1,4 @@
-"""Two paged caches as the plainest memory in which their blocks can be copied."""
+"""Reduce the layouts of two paged caches to a few dimensions of wide words for copying."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _WIDER: Final = (torch.int64, torch.int32, torch.int16)
 
 
 class BlockRuns(NamedTuple):
-    """Source and destination as integer tensors (2, num_blocks, n2, n1, n0) of equal n."""
+    """Source and target caches as integer tensors (2, num_blocks, n2, n1, n0) of equal n."""
 
     source: torch.Tensor
     target: torch.Tensor
 
 
 def block_runs(source: torch.Tensor, target: torch.Tensor) -> BlockRuns:
-    """The caches with equal elements in equal places, in as few and long runs as there are.
+    """Return views of the two caches with corresponding elements at the same indices.
 
-    Both are (2, num_blocks, block_size, num_kv_heads, head_size) with equal block shapes
-    and dtypes. Dimensions within a block follow the destination's memory, neighbours
-    become one where both caches allow it, and a run is counted in the widest words that
-    fit. No memory is touched.
+    Both caches are (2, num_blocks, block_size, num_kv_heads, head_size) with equal block
+    shapes and dtypes. The dimensions within a block are ordered as in the target's memory,
+    adjacent dimensions are merged if both caches allow it, and elements are combined into
+    the widest words that fit. No element is read.
     """
     plan = _plan(
         source.shape[2:],
@@ -40,18 +40,19 @@ def block_runs(source: torch.Tensor, target: torch.Tensor) -> BlockRuns:
 
 
 class _Plan(NamedTuple):
-    """How two caches are looked at; strides in elements, half and block first."""
+    """Shape and strides of both views; strides in elements, those of half and block first."""
 
     sizes: tuple[int, ...]
     source_strides: tuple[int, ...]
     target_strides: tuple[int, ...]
     integers: torch.dtype
-    """Of the size of an element."""
+    """Integer dtype of the size of an element."""
     words: torch.dtype
+    """Integer dtype of a word, at least as wide as an element."""
 
 
 def _place(cache: torch.Tensor) -> tuple[int, int]:
-    """Where the cache starts, modulo the widest word: what decides how wide words can be."""
+    """Return the address and the storage offset in bytes, modulo the widest word."""
     return cache.data_ptr() % 8, int(cache.storage_offset()) * cache.element_size() % 8
 
 
@@ -60,7 +61,7 @@ def _words(cache: torch.Tensor, plan: _Plan, strides: tuple[int, ...]) -> torch.
     return view if plan.words is plan.integers else view.view(plan.words)
 
 
-@lru_cache(64)  # the layers of a model have few shapes, and a step's copies take less than this
+@lru_cache(64)  # the layers of a model have few shapes, and making a plan takes longer than a copy
 def _plan(
     shape: torch.Size,
     source_strides: tuple[int, ...],
@@ -83,7 +84,7 @@ def _plan(
 def _merged(
     shape: torch.Size, source_strides: tuple[int, ...], target_strides: tuple[int, ...]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Sizes and both strides of three dimensions, the innermost last."""
+    """Return sizes, source strides and target strides of three dimensions, innermost last."""
     dims = zip(shape, source_strides, target_strides, strict=True)
     merged: list[tuple[int, int, int]] = []
     for size, from_stride, to_stride in sorted(dims, key=lambda dim: -dim[2]):

@@ -1,4 +1,4 @@
-"""Tokens' keys and values, and the slots they go to, as the plainest memory to copy them in."""
+"""Reduce the layouts of new keys and values and of the cache to runs of wide words."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _WIDER: Final = (8, 4)
 
 
 class CacheRows(NamedTuple):
-    """New tokens and both halves of the cache in words, strides in words too.
+    """New tokens and both halves of the cache as words; strides are in words.
 
-    All four tensors are flat, from their first word to their last; keys and values are
-    (T', n1, n0) in them, a slot of the caches (n1, n0).
+    All four tensors are flat, from their first word to their last. The strides address
+    (T', n1, n0) words in keys and values, and (n1, n0) words in a slot of the caches.
     """
 
     key: torch.Tensor
@@ -23,25 +23,27 @@ class CacheRows(NamedTuple):
     key_cache: torch.Tensor
     value_cache: torch.Tensor
     key_strides: tuple[int, ...]
-    """Of token, n1 and n0."""
+    """Strides of token, n1 and n0."""
     value_strides: tuple[int, ...]
     key_cache_strides: tuple[int, ...]
-    """Of block, slot, n1 and n0."""
+    """Strides of block, slot, n1 and n0."""
     value_cache_strides: tuple[int, ...]
     sizes: tuple[int, int]
-    """(n1, n0): heads and words of a head, or 1 and the words of all heads."""
+    """(n1, n0): number of heads and words of a head, or 1 and the words of all heads."""
     block_size: int
-    """In slots; 1 where slots follow each other across blocks, so that no block is looked for."""
+    """Slots of a block; 1 if all slots have one stride, so no block index is computed."""
     num_slots: int
 
 
 def cache_rows(
     key: torch.Tensor, value: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor
 ) -> CacheRows:
-    """Heads become one run where all four tensors allow it, elements the widest words that fit.
+    """Return the four tensors as words.
 
-    Where the cache has other elements than the keys (fp8) it is seen as bytes, and the
-    keys stay what they are. No tensor is empty; no memory is touched.
+    Heads are merged into one run if all four tensors allow it, and elements are combined
+    into the widest words that fit. If the dtypes of cache and keys differ (fp8), the cache
+    is viewed as bytes and the keys keep their dtype. Tensors must not be empty. No element
+    is read.
     """
     same = key.dtype == key_cache.dtype
     tensors = (key, value, key_cache, value_cache)
@@ -75,13 +77,13 @@ def cache_rows(
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where it starts, modulo the widest word: what decides how wide words can be."""
+    """Return the address and the storage offset in bytes, modulo the widest word."""
     offset = int(tensor.storage_offset()) * tensor.element_size()
     return tensor.data_ptr() % 8, offset % 8
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """All memory from the first to the last element of a tensor that has elements."""
+    """Return the memory from the first to the last element of a tensor that is not empty."""
     if tensor.is_contiguous():
         return tensor.view(-1)
     extent = 1
@@ -91,15 +93,15 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Plan(NamedTuple):
-    """What does not depend on where the tensors lie, beyond their alignment."""
+    """Layout that depends only on shapes, strides and alignment of the four tensors."""
 
     strides: tuple[tuple[int, ...], ...]
-    """Of keys, values, key cache and value cache."""
+    """Strides of keys, values, key cache and value cache, in words."""
     sizes: tuple[int, int]
     block_size: int
     num_slots: int
     word: int
-    """In bytes."""
+    """Size of a word in bytes, 0 for fp8."""
 
 
 @lru_cache(64)  # the layers of a model have few shapes
@@ -133,7 +135,7 @@ def _plan(
 def _merged(
     sizes: list[int], strides: list[tuple[int, ...]]
 ) -> tuple[tuple[int, int], list[tuple[int, ...]]]:
-    """Heads and head size as two dimensions, or as one behind another of size 1."""
+    """Return (heads, head size) and its strides, or (1, heads * head size) if they merge."""
     heads, head_size = sizes
     if head_size == 1:
         return (1, heads), [(0, head) for head, _ in strides]
@@ -148,7 +150,7 @@ def _widest(
     itemsize: int,
     places: tuple[tuple[int, int], ...],
 ) -> int:
-    """Bytes of the widest word that every run, stride and start is a multiple of."""
+    """Return the widest word, in bytes, that divides every run, stride and start."""
     if any(near != 1 for *_, near in strides):
         return itemsize
     lengths = [itemsize * run, *(itemsize * stride for *far, _ in strides for stride in far)]

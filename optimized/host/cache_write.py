@@ -1,4 +1,4 @@
-"""Writing new keys and values to a paged cache in host memory (SPEC.md section 8)."""
+"""Write new keys and values to a paged cache in host memory (SPEC.md section 8)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FP8_MAX = 448.0
 
 @compiled
 def slots_fit(slots: Array, num_slots: int) -> bool:
-    """Whether every slot is -1 or one of the cache's."""
+    """True if every slot is -1 or below `num_slots`."""
     least, highest = 0, -1
     for t in range(slots.shape[0]):
         least = min(least, slots[t])
@@ -27,10 +27,10 @@ def slots_fit(slots: Array, num_slots: int) -> bool:
 def write_rows(
     rows: CacheRows, slots: Array, scales: tuple[torch.Tensor, torch.Tensor] | None
 ) -> None:
-    """Write both halves of the cache, all on the CPU; `slots` are -1 or in it.
+    """Write both halves of the cache, all on the CPU; `slots` are -1 or within the cache.
 
-    `scales` of keys and values turn them into fp8 codes; None copies words. Bound by
-    memory: each word is read once and written once.
+    With `scales` of keys and values they are converted to fp8 codes; None copies words.
+    Bound by memory: each word is read once and written once.
     """
     key_strides = (*rows.key_strides, *rows.key_cache_strides)
     value_strides = (*rows.value_strides, *rows.value_cache_strides)
@@ -95,18 +95,21 @@ def _encode(
 
 
 def _bits(values: torch.Tensor) -> Array:
-    """Flat float16 or bfloat16 as what the table of codes is indexed with."""
+    """Return the bits of flat float16 or bfloat16 values as uint16, the index of `_codes`."""
     return values.view(torch.int16).numpy().view(np.uint16)
 
 
 def _codes_for(dtype: torch.dtype, scale: torch.Tensor) -> Array:
-    # The bits, since 0.0 equals -0.0 and NaN does not equal itself.
+    # Cached by the bits of the scale, since 0.0 equals -0.0 and NaN does not equal itself.
     return _codes(dtype, int(scale.view(torch.int32)))
 
 
-@lru_cache(16)  # a model has few scales, and a table takes as long as 500 tokens
+@lru_cache(16)  # a model has few scales; making a table takes as long as writing 500 tokens
 def _codes(dtype: torch.dtype, scale_bits: int) -> Array:
-    """For each of the 65,536 numbers of `dtype`, by its bits, the fp8 code of it over the scale."""
+    """Return the fp8 code of each of the 65,536 numbers of `dtype`, divided by the scale.
+
+    The index is the bits of the number.
+    """
     numbers = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(dtype)
     scale = torch.tensor(scale_bits, dtype=torch.int32).view(torch.float32)
     scaled = (numbers.float() / scale).clamp(-_FP8_MAX, _FP8_MAX)

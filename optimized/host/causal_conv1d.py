@@ -1,7 +1,7 @@
-"""Programs of the causal convolution, request by request.
+"""Compute the programs of the causal convolution.
 
-Tensors come as addresses; the offsets, and the counts that are derived from them, are
-int64 if `wide`, else int32.
+Tensors are passed as addresses. Offsets and numbers of programs are int64 if `wide`,
+otherwise int32.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .compiled import compiled, entry
 
 @entry
 def count_programs(length: int, offsets: int, wide: bool, block: int) -> int:
-    """Programs of all requests together; -1 for malformed offsets, `length` of them."""
+    """Return the number of programs of all requests; -1 if the `length` offsets are malformed."""
     if length == 0 or element(offsets, 0, wide) != 0:
         return -1
     total = start = 0
@@ -36,7 +36,11 @@ def fill_programs(
     offsetlist: int,
     total: int,
 ) -> None:
-    """Write each request's number of programs; each program's request, and its number in that."""
+    """Write the programs of each request, and the request and number of each program.
+
+    `nums` gets the programs per request, `mlist` the request of each program and
+    `offsetlist` its number within the request.
+    """
     requests, numbers = int64_at(mlist, total), int32_at(offsetlist, total)
     wide_nums, narrow_nums = int64_at(nums, num_reqs), int32_at(nums, num_reqs)
     first = start = 0
@@ -56,7 +60,7 @@ def fill_programs(
 
 @entry
 def fill_first(num_reqs: int, offsets: int, wide: bool, block: int, first: int) -> None:
-    """Write the first program of each request and, behind them, the number of programs."""
+    """Write the first program of each request, then the number of programs."""
     programs_before = int64_at(first, num_reqs + 1)
     programs_before[0] = start = 0
     for r in range(num_reqs):
@@ -69,7 +73,7 @@ def fill_first(num_reqs: int, offsets: int, wide: bool, block: int, first: int) 
 def fill_pointers(
     mlist: int, offsetlist: int, total: int, batch_ptr: int, chunk_ptr: int, length: int
 ) -> None:
-    """Copy the programs to both pointers, `length` int32 each, -1 behind them."""
+    """Copy the programs to both pointers, `length` int32 each; fill the rest with -1."""
     requests, numbers = int64_at(mlist, total), int32_at(offsetlist, total)
     batch, chunk = int32_at(batch_ptr, length), int32_at(chunk_ptr, length)
     for i in range(total):
@@ -82,5 +86,5 @@ def fill_pointers(
 
 @compiled
 def programs(tokens: int, block: int) -> int:
-    """How many programs take that many tokens of one request."""
+    """Return the number of programs for `tokens` tokens of one request."""
     return (tokens + block - 1) // block

@@ -1,4 +1,4 @@
-"""`@compiled`: numba's njit, put off until the first call."""
+"""Compile loops with numba on their first call."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _dispatchers: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def compiled(function: Callable[P, T]) -> Callable[P, T]:
-    """`function` as machine code, one version per combination of argument types.
+    """Compile `function` on its first call, one version per combination of argument types.
 
-    numba is imported and the function compiled, or read from numba's cache on disk,
-    when it is first called: importing `optimized` costs neither. From then on the name
-    in its module is numba's own, so that `module.function(...)` costs nothing on top.
-    Loops may call loops of their own file (numba's cache notices no change elsewhere).
+    The first call imports numba and compiles the function, or reads it from numba's cache
+    on disk, so importing `optimized` does neither. It also replaces the function in its
+    module with numba's dispatcher, so later calls of `module.function(...)` have no
+    overhead. A loop may call other loops of its own file only: numba's cache does not
+    detect changes in other files.
     """
     dispatcher: Callable[..., Any] | None = None
 
@@ -37,7 +38,7 @@ def compiled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _dispatcher(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function's machine code, put in its name's place; that of its callees first."""
+    """Return numba's dispatcher of the function and put it in its module, callees first."""
     if function not in _dispatchers:
         names = function.__globals__
         for callee in [names.get(name) for name in function.__code__.co_names]:
@@ -50,22 +51,22 @@ def _dispatcher(function: Callable[..., Any]) -> Callable[..., Any]:
 def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
     import numba
 
-    from .addresses import teach_numba
+    from .addresses import register_with_numba
 
-    teach_numba()
+    register_with_numba()
     njit: Callable[..., Any] = numba.njit
     try:
         dispatcher: Callable[..., Any] = njit(cache=True)(function)
-    except RuntimeError:  # no writable place for the cache
+    except RuntimeError:  # numba found no writable folder for its cache
         dispatcher = njit(function)
     return dispatcher
 
 
 def entry(function: Callable[P, T]) -> Callable[P, T]:
-    """As `compiled`, for a loop of ints and bools only that no other loop calls.
+    """Compile `function` on its first call as the single version for its annotated types.
 
-    It has one version, so numba need not look for the one that fits the arguments:
-    `module.function(...)` is the machine code itself, and takes half as long to call.
+    For a loop with only int and bool parameters that no other loop calls. Later calls of
+    `module.function(...)` skip numba's dispatcher and take half as long.
     """
 
     @wraps(function)
@@ -80,7 +81,7 @@ def entry(function: Callable[P, T]) -> Callable[P, T]:
 
 def _entry_point(function: Callable[..., Any]) -> Callable[..., Any]:
     dispatcher: Any = _dispatcher(function)
-    if not hasattr(dispatcher, "compile"):  # numba is told to compile nothing
+    if not hasattr(dispatcher, "compile"):  # NUMBA_DISABLE_JIT is set
         return function
 
     from numba import types

@@ -1,6 +1,6 @@
-"""How many sampled tokens each request has.
+"""Count the sampled tokens of each request.
 
-Offsets come and go as addresses: of int64 where they are `wide`, otherwise of int32.
+Offsets are passed as addresses of int64 if `wide`, otherwise of int32.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def queries_fit(
 
 @compiled
 def rises(offsets: Array, num_actual_tokens: int, max_query_len: int) -> bool:
-    """`queries_fit` of offsets of either dtype."""
+    """Compute `queries_fit` for offsets of either dtype."""
     num_reqs = offsets.shape[0] - 1
     fit = offsets[0] == 0 and offsets[num_reqs] <= num_actual_tokens
-    for r in range(num_reqs):  # to the end, so that it vectorises
+    for r in range(num_reqs):  # no early exit: the loop vectorises
         query_len = offsets[r + 1] - offsets[r]
         fit &= (query_len >= 0) & (query_len <= max_query_len)
     return bool(fit)
@@ -33,7 +33,7 @@ def rises(offsets: Array, num_actual_tokens: int, max_query_len: int) -> bool:
 
 @compiled
 def longest_query(offsets: Array) -> int:
-    """The largest difference of neighbouring offsets, 0 without any."""
+    """Return the longest query, 0 without requests."""
     longest = 0
     for r in range(offsets.shape[0] - 1):
         longest = max(longest, offsets[r + 1] - offsets[r])
@@ -53,9 +53,9 @@ def count_sampled(
     starts: int,
     mirror: int,
 ) -> tuple[int, int]:
-    """Write the running sum of the indices per request, both twins.
+    """Write the running sum of the indices per request to `starts` and to `mirror`.
 
-    Returns the largest count and the total; (-1, 0) for an index that is no token.
+    Return the largest count and the total; (-1, 0) if an index is not a token.
     """
     sampled = indices, stride, num_indices, wide_indices
     n = num_reqs + 1
@@ -73,11 +73,7 @@ def count_each(
     sampled: tuple[int, int, int, bool],
     made: tuple[Array, Array],
 ) -> tuple[int, int]:
-    """`count_sampled` of offsets of either dtype.
-
-    An index is looked for in the request of the one before it and the next one first;
-    those beyond the last offset are padding's.
-    """
+    """Compute `count_sampled` for offsets of either dtype."""
     indices, stride, num_indices, wide_indices = sampled
     starts, mirror = made
     num_reqs = offsets.shape[0] - 1
@@ -88,12 +84,13 @@ def count_each(
         index = element(indices, i * stride, wide_indices)
         if not 0 <= index < num_actual_tokens:
             return -1, 0
-        if index >= end:
+        if index >= end:  # a token of the padding
             continue
+        # Indices are mostly sorted: try the request of the previous index, then the next one.
         if request + 1 < num_reqs and index >= offsets[request + 1]:
             request += 1
         if not offsets[request] <= index < offsets[request + 1]:
-            first, last = 0, num_reqs - 1  # the last request that does not start behind it
+            first, last = 0, num_reqs - 1  # bisect for the last request that starts at or before it
             while first < last:
                 middle = (first + last + 1) // 2
                 if offsets[middle] <= index:

@@ -1,4 +1,4 @@
-"""Copying blocks between caches in host memory (SPEC.md section 7)."""
+"""Copy blocks between caches in host memory (SPEC.md section 7)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def copy_runs(runs: BlockRuns, pairs: torch.Tensor) -> None:
 
 
 def _flat(view: torch.Tensor) -> Array:
-    """All memory from the first to the last element of the view."""
+    """Return the memory from the first to the last element of the view."""
     extent = 1 + sum((n - 1) * s for n, s in zip(view.shape, view.stride(), strict=True))
     flat: Array = view.as_strided((extent if view.numel() else 0,), (1,)).numpy()
     return flat

@@ -1,4 +1,7 @@
-"""Whether the CPU mirrors of a batch fit together; the shared checks say which one does not."""
+"""Check quickly that the CPU mirrors of a batch are consistent.
+
+If they are not, the shared checks raise the error.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ _LENGTHS = (
 def dense_lengths(
     md: CommonAttentionMetadata, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The mirrors of the offsets, lengths and computed tokens, contiguous and of `dtype`.
+    """Return the mirrors of offsets, lengths and computed tokens, contiguous and of `dtype`.
 
-    `dtype` is what `lengths_dtype` says of the batch: int32 means that all of them are.
+    `dtype` is the result of `lengths_dtype`: int32 only if all mirrors are int32.
     """
     offsets, lengths, computed = md.query_start_loc_cpu, md.seq_lens_cpu, md.num_computed_tokens_cpu
     contiguous = offsets.is_contiguous() and lengths.is_contiguous() and computed.is_contiguous()
@@ -31,7 +34,7 @@ def dense_lengths(
 
 
 def take_dtypes(made: CommonAttentionMetadata, given: CommonAttentionMetadata) -> None:
-    """Give the offsets and lengths of a batch that was made of `given` the dtypes of that."""
+    """Convert the offsets and lengths of `made` to the dtypes that they have in `given`."""
     for field in _LENGTHS:
         setattr(made, field, as_dtype(getattr(made, field), getattr(given, field).dtype))
 
@@ -47,7 +50,7 @@ def lengths_fit_at(
     max_query_len: int,
     max_seq_len: int,
 ) -> bool:
-    """`lengths_fit` of the mirrors at these addresses, int64 if `wide`, otherwise int32."""
+    """Compute `lengths_fit` of the mirrors at the addresses, int64 if `wide`, otherwise int32."""
     bounds = num_actual_tokens, max_query_len, max_seq_len
     if wide:
         starts, lengths = int64_at(offsets, num_reqs + 1), int64_at(seq_lens, num_reqs)
@@ -68,7 +71,7 @@ def lengths_fit(
     """True if `check_queries` and `check_sequences` would pass."""
     num_reqs = seq_lens.shape[0]
     fit = offsets[0] == 0 and offsets[num_reqs] <= num_actual_tokens
-    for r in range(num_reqs):  # to the end, so that it vectorises
+    for r in range(num_reqs):  # no early exit: the loop vectorises
         query_len, seq_len = offsets[r + 1] - offsets[r], seq_lens[r]
         fit &= (query_len >= 0) & (query_len <= max_query_len)
         fit &= (query_len <= seq_len) & (seq_len <= max_seq_len)

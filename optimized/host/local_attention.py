@@ -1,6 +1,6 @@
-"""The virtual requests of chunked local attention.
+"""Compute the virtual requests of chunked local attention.
 
-The lengths come and go as addresses: of int64 where they are `wide`, otherwise of int32.
+Offsets and lengths are passed as addresses of int64 if `wide`, otherwise of int32.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ def count_virtual(
     max_query_len: int,
     max_seq_len: int,
 ) -> int:
-    """Number of virtual requests; -1 if `check_queries` or `check_sequences` would fail."""
+    """Return the number of virtual requests.
+
+    Return -1 if `check_queries` or `check_sequences` would fail.
+    """
     bounds = num_actual_tokens, max_query_len, max_seq_len
     if wide:
         starts, lengths = int64_at(offsets, num_reqs + 1), int64_at(seq_lens, num_reqs)
@@ -35,7 +38,7 @@ def count_virtual(
 def count_chunks(
     offsets: Array, seq_lens: Array, computed: Array, bounds: tuple[int, int, int], chunk: int
 ) -> int:
-    """`count_virtual` of lengths of either dtype."""
+    """Compute `count_virtual` for lengths of either dtype."""
     num_reqs = seq_lens.shape[0]
     num_actual_tokens, max_query_len, max_seq_len = bounds
     if offsets[0] != 0 or offsets[num_reqs] > num_actual_tokens:
@@ -72,11 +75,11 @@ def fill_virtual(
     virtual_table: int,
     columns: int,
 ) -> tuple[int, int]:
-    """Write the virtual requests' rows; returns the longest query and sequence.
+    """Write the virtual requests; return the longest query and the longest sequence.
 
-    `rows` gets V + 1 offsets, V lengths and V numbers of computed tokens; `twins` the
-    first two again, then V requests and V numbers of chunks if it has room. Where there
-    are `columns`, the table's are copied to `virtual_table`: one id each.
+    `rows` gets V + 1 offsets, V lengths and V numbers of computed tokens. `twins` gets the
+    offsets and lengths again, then V requests and V chunk numbers if it has room. If
+    `columns` is not 0, `virtual_table` gets that many block ids a virtual request.
     """
     n, source = 3 * num_virtual + 1, (wide_table, table, row_stride, column_stride, width)
     target = virtual_table, columns
@@ -97,7 +100,7 @@ def fill_chunks(
     source: tuple[bool, int, int, int, int],
     target: tuple[int, int],
 ) -> tuple[int, int]:
-    """`fill_virtual` of lengths of either dtype."""
+    """Compute `fill_virtual` for lengths of either dtype."""
     (offsets, seq_lens), (rows, twins) = batch, made
     n = rows.shape[0] // 3
     starts, lengths, computed = rows[: n + 1], rows[n + 1 : 2 * n + 1], rows[2 * n + 1 :]
@@ -133,7 +136,7 @@ def fill_chunks(
 def gather_blocks(
     source: tuple[bool, int, int, int, int], r: int, k: int, target: tuple[int, int], v: int
 ) -> None:
-    """Copy the columns of request r's chunk k to row v; beyond the last one, that one."""
+    """Copy the columns of request r's chunk k to row v, repeating the last column at the end."""
     wide, table, row_stride, column_stride, width = source
     virtual_table, columns = target
     first = min(k * columns, width - 1)
@@ -150,7 +153,7 @@ def gather_blocks(
 
 @compiled
 def copy_columns(ids: Array, stride: int, inside: int, out: Array) -> None:
-    """Fill `out` with `inside` of the ids, one each `stride`, then with the last one."""
+    """Copy `inside` ids, `stride` apart, to `out`, then repeat the last id."""
     if stride == 1:
         for i in range(inside):  # vectorises
             out[i] = ids[i]

@@ -1,4 +1,4 @@
-"""Block tables of different lengths as one rectangle."""
+"""Write block tables of different lengths into one rectangle."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .compiled import compiled
 
 @compiled
 def fill_rectangle(blocks: Array, lengths: Array, width: int, out: Array) -> None:
-    """Row r of the flat `out` is the next `lengths[r]` of `blocks`, then 0.
+    """Write the next `lengths[r]` of `blocks`, then 0, to row r of the flat `out`.
 
-    Rows behind the last length are 0 as well.
+    Rows after the last length get 0.
     """
     place, taken = 0, 0
     for r in range(lengths.shape[0]):

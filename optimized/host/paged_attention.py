@@ -1,4 +1,4 @@
-"""Attention over the paged cache on the CPU: pages gathered, then PyTorch's matrix products."""
+"""Attention over the paged cache on the CPU: gathered blocks and PyTorch's matrix products."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final, NamedTuple
 import torch
 
 _MOST_SCORES: Final = 1 << 22
-"""Scores that are held at a time: 16 MiB of float32."""
+"""Scores computed at a time: 16 MiB of float32."""
 _MOST_KEYS: Final = 1 << 11
-"""Positions that are gathered at a time, about: more of them fall out of the caches."""
+"""Approximate number of positions gathered at a time: more do not fit the CPU's caches."""
 
 
 class Attention(NamedTuple):
-    """The arguments of `paged_attention`; without offsets each request has one query."""
+    """Arguments of `paged_attention`; without offsets each request has one query."""
 
     query: torch.Tensor
     key_cache: torch.Tensor
@@ -33,25 +33,28 @@ class Attention(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Some keys and values of a request."""
+    """Keys and values at consecutive positions of a request."""
 
     first: int
-    """Position of the first of them."""
+    """Position of the first key."""
     keys: torch.Tensor
-    """(Hkv, n, D) float32."""
+    """(Hkv, n, D) float32, as `values`."""
     values: torch.Tensor
 
 
 class _State(NamedTuple):
-    """Softmax so far: (Hkv, rows, 1) highest score and sum of weights, (Hkv, rows, D) result."""
+    """Online softmax over the keys that were read."""
 
     top: torch.Tensor
+    """(Hkv, rows, 1) highest score."""
     sums: torch.Tensor
+    """(Hkv, rows, 1) sum of weights."""
     attended: torch.Tensor
+    """(Hkv, rows, D) weighted sum of values."""
 
 
 def attend_on_host(a: Attention) -> None:
-    """Fill `out` request by request in float32, a bounded number of keys and scores at a time."""
+    """Fill `out` request by request in float32, with a bounded number of keys and scores."""
     seq_lens = a.seq_lens.tolist()
     starts = range(len(seq_lens) + 1) if a.query_start_loc is None else a.query_start_loc.tolist()
     heads = max(1, a.query.shape[1])
@@ -64,7 +67,7 @@ def attend_on_host(a: Attention) -> None:
 
 
 def _attend(a: Attention, blocks: torch.Tensor, first: int, stop: int, position: int) -> None:
-    """Tokens [first, stop), the first of them at `position`, over the keys piece by piece."""
+    """Compute tokens [first, stop), the first of them at `position`, over pieces of the keys."""
     tokens, (heads, head_size), kv_heads = stop - first, a.query.shape[1:], a.key_cache.shape[2]
     queries = a.query[first:stop].float().view(tokens, kv_heads, -1, head_size)
     queries = queries.permute(1, 2, 0, 3).reshape(kv_heads, -1, head_size)
@@ -88,11 +91,11 @@ def _attend(a: Attention, blocks: torch.Tensor, first: int, stop: int, position:
 
 
 def _with(state: _State | None, scores: torch.Tensor, values: torch.Tensor) -> _State:
-    """The state after more keys, whose `scores` are overwritten."""
+    """Return the state after more keys; `scores` is overwritten."""
     top = scores.amax(-1, keepdim=True)
     if state is not None:
         top = torch.maximum(top, state.top)
-    # A row that has seen nothing yet: any finite number will do.
+    # A row without a visible key has -inf as its top: any finite number avoids inf - inf.
     finite = top.clamp(min=torch.finfo(torch.float32).min)
     weights = scores.sub_(finite).exp_()
     sums, attended = weights.sum(-1, keepdim=True), weights @ values
@@ -103,7 +106,7 @@ def _with(state: _State | None, scores: torch.Tensor, values: torch.Tensor) -> _
 
 
 def _pieces(a: Attention, blocks: torch.Tensor, lowest: int, end: int) -> Iterator[_Piece]:
-    """Positions [lowest, end) of a request, gathered from its pages, in order."""
+    """Yield positions [lowest, end) of a request in order, gathered from its blocks."""
     block_size = a.key_cache.shape[1]
     step = max(1, _MOST_KEYS // block_size) * block_size
     for base in range(lowest // block_size * block_size, end, step):
@@ -111,15 +114,15 @@ def _pieces(a: Attention, blocks: torch.Tensor, lowest: int, end: int) -> Iterat
         ids = blocks[base // block_size : -(-stop // block_size)].long()
         yield _Piece(
             first,
-            _gathered(a.key_cache, ids, first - base, stop - base, a.k_scale),
-            _gathered(a.value_cache, ids, first - base, stop - base, a.v_scale),
+            _gather(a.key_cache, ids, first - base, stop - base, a.k_scale),
+            _gather(a.value_cache, ids, first - base, stop - base, a.v_scale),
         )
 
 
-def _gathered(
+def _gather(
     cache: torch.Tensor, ids: torch.Tensor, first: int, stop: int, scale: torch.Tensor | None
 ) -> torch.Tensor:
-    """(Hkv, n, D) float32: positions [first, stop) of the pages `ids`."""
+    """Return positions [first, stop) of the blocks `ids`: (Hkv, n, D) float32."""
     quantised = cache.itemsize == 1
     pages = (cache.view(torch.uint8) if quantised else cache)[ids]
     held = pages.flatten(0, 1)[first:stop].transpose(0, 1)
@@ -135,8 +138,8 @@ def _scores(a: Attention, products: torch.Tensor) -> torch.Tensor:
 
 
 def _unseen(a: Attention, tokens: int, position: int, piece: _Piece) -> torch.Tensor | None:
-    """(tokens, n) bool: keys behind a token or before its window, None if it sees them all."""
-    if tokens == 1:
+    """Return keys after a token or before its window, (tokens, n) bool; None for one token."""
+    if tokens == 1:  # pieces hold only keys that the token sees
         return None
     positions = torch.arange(position, position + tokens)[:, None]
     keys = torch.arange(piece.first, piece.first + piece.keys.shape[1])

@@ -1,4 +1,4 @@
-"""The rows of a step, from the state that a persistent batch keeps."""
+"""Write the buffers of an engine step from the rows of a persistent batch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from .compiled import compiled
 def measure(
     query_lens: Array, computed: Array, num_blocks: Array, block_size: int
 ) -> tuple[int, int, int]:
-    """Tokens in all, longest query, longest sequence; -1 for tokens if a row is not covered."""
+    """Return the number of tokens, the longest query and the longest sequence.
+
+    The number of tokens is -1 if the blocks of a row do not cover its tokens.
+    """
     tokens, max_query_len, max_seq_len = 0, 0, 0
     for r in range(query_lens.shape[0]):
         query_len = query_lens[r]
-        # not computed + query_len > covered: a sum could wrap
+        # Not `computed + query_len > covered`: the sum could overflow.
         if query_len < 0 or query_len > num_blocks[r] * block_size - computed[r]:
             return -1, 0, 0
         seq_len = computed[r] + query_len
@@ -35,11 +38,11 @@ def fill_rows(
     step_table: Array,
     clear: bool,
 ) -> None:
-    """Write offsets, sequence lengths, computed tokens, each twice, and the live blocks.
+    """Write offsets, sequence lengths and computed tokens to both targets, and the blocks.
 
-    Rows behind the batch's get no query and no sequence. `clear` writes 0 to all other
-    columns, where the memory of `step_table` has never been written or a dummy batch
-    has lengths but no blocks.
+    Rows after those of the batch get no query and no sequence. With `clear`, all other
+    columns of `step_table` become 0: needed for uninitialised memory, and for a dummy batch,
+    which has lengths but no blocks.
     """
     live = query_lens.shape[0]
     for starts, seq_lens, done in (mirrors, twins):

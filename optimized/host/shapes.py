@@ -1,4 +1,7 @@
-"""Whether the tensors of a batch fit together; the shared check says which one does not."""
+"""Check quickly that the shapes and devices of a batch are consistent.
+
+If they are not, the shared check raises the error.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ _INT32, _INT64, _TENSOR = torch.int32, torch.int64, torch.Tensor
 
 
 def lengths_dtype(md: CommonAttentionMetadata) -> torch.dtype | None:
-    """int32 if the batch's offsets and lengths all are, otherwise int64, which holds them.
+    """Return int32 if all offsets and lengths of the batch are int32, otherwise int64.
 
-    None where `check_common_metadata` has to be asked; it would certainly pass where a
-    dtype is given. No value is read, nothing goes through PyTorch's dispatcher, and each
-    attribute is read once: forty of them are what a small batch costs.
+    Return None if `check_common_metadata` may fail and must be called. No value is read.
     """
+    # About forty attributes are most of the time of a small batch: each is read once, and
+    # nothing goes through PyTorch's dispatcher.
     if not isinstance(md, CommonAttentionMetadata):
         return None
     rows, tokens = md.num_reqs, md.num_actual_tokens
@@ -59,6 +62,6 @@ def lengths_dtype(md: CommonAttentionMetadata) -> torch.dtype | None:
 
 
 def _wider(*tensors: torch.Tensor) -> torch.dtype | None:
-    """int64 unless one of the tensors holds no integers of either kind."""
+    """Return int64 if every tensor is int32 or int64, otherwise None."""
     fit = all(tensor.dtype is _INT32 or tensor.dtype is _INT64 for tensor in tensors)
     return _INT64 if fit else None

@@ -1,7 +1,7 @@
-"""The slots of a batch's tokens, block by block.
+"""Compute the slots of tokens, one run of consecutive slots a block.
 
-What the batch form takes comes as addresses: dense offsets and lengths, each int64 where
-it is `wide` and int32 elsewhere, and a table with its strides.
+The batch form takes addresses: of dense offsets and lengths, each int64 if its `wide` flag
+is set and int32 otherwise, and of a table with its strides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .compiled import compiled, entry
 
 @entry
 def count_tokens(rows: int, starts: int, wide_starts: bool, computed: int, wide: bool) -> int:
-    """Number of query tokens; -1 if offsets or computed lengths are malformed."""
+    """Return the number of query tokens; -1 if offsets or computed lengths are malformed."""
     tokens = element(starts, 0, wide_starts)
     if tokens != 0:
         return -1
@@ -43,10 +43,10 @@ def fill_slots(
     out: int,
     length: int,
 ) -> bool:
-    """Write every token's slot and -1 behind the last token: `length` int64 from `out` on.
+    """Write the slots of all tokens, then -1, to `out`: `length` int64.
 
-    -1 as well before `start_idx` and beyond the table's `width`. False, with nothing
-    written, where `out` reaches into the memory of an input.
+    Positions before `start_idx` and beyond the `width` of the table get -1. Return False
+    without writing if `out` overlaps the memory of an input.
     """
     span = 1 + (rows - 1) * row_stride + (width - 1) * column_stride if rows and width else 0
     stop = out + 8 * length
@@ -69,7 +69,7 @@ def fill_slots(
         position += masked
         column = position // block_size
         offset = position - column * block_size
-        if i + 1 == end and column < width:  # a decode: most rows are
+        if i + 1 == end and column < width:  # one token left: most rows are decodes
             block = element(table, r * row_stride + column * column_stride, wide_table)
             slots[i] = block * block_size + offset
             i = end
@@ -77,7 +77,7 @@ def fill_slots(
             run = min(block_size - offset, end - i)
             block = element(table, r * row_stride + column * column_stride, wide_table)
             slot = block * block_size + offset
-            part = slots[i : i + run]  # indexed from 0, so that the loop vectorises
+            part = slots[i : i + run]  # a view: indexed from 0, the loop vectorises
             for t in range(run):
                 part[t] = slot + t
             i += run
@@ -93,15 +93,16 @@ def fill_slots(
 
 @compiled
 def overlap(start: int, stop: int, address: int, length: int, wide: bool) -> bool:
-    """Whether one of the `length` integers from `address` on lies in bytes [start, stop)."""
+    """True if one of the `length` integers at `address` is within bytes [start, stop)."""
     return length > 0 and address < stop and start < address + length * (8 if wide else 4)
 
 
 @compiled
 def fill_range(blocks: Array, first: int, block_size: int, out: Array) -> bool:
-    """Write the slots of `out`'s positions from `first` on; False for a negative block id.
+    """Write the slots of as many positions as `out` has, from `first` on.
 
-    `blocks` begins with the block that holds position `first`.
+    `blocks` starts with the block of position `first`. Return False for a negative block
+    id.
     """
     offset, i, column = first % block_size, 0, 0
     while i < out.shape[0]:
@@ -110,7 +111,7 @@ def fill_range(blocks: Array, first: int, block_size: int, out: Array) -> bool:
             return False
         run = min(block_size - offset, out.shape[0] - i)
         slot = block * block_size + offset
-        slots = out[i : i + run]  # indexed from 0, so that the loop vectorises
+        slots = out[i : i + run]  # a view: indexed from 0, the loop vectorises
         for t in range(run):
             slots[t] = slot + t
         i += run

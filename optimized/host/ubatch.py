@@ -1,6 +1,6 @@
-"""One micro-batch's offsets and lengths.
+"""Compute the offsets and lengths of one micro-batch.
 
-They come and go as addresses: of int64 where they are `wide`, otherwise of int32.
+They are passed as addresses of int64 if `wide`, otherwise of int32.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from .compiled import compiled, entry
 def spans_match(
     wide: bool, offsets: int, num_reqs: int, r0: int, r1: int, t0: int, t1: int
 ) -> bool:
-    """Whether tokens [t0, t1) are those of requests [r0, r1), the ends cut at will.
+    """True if tokens [t0, t1) start in request r0 and stop in request r1 - 1.
 
-    The offsets are known not to decrease. Tokens behind the last offset are padding of
-    the last request that has tokens and of the rows behind it.
+    The offsets must not decrease. Tokens at or beyond the last offset are padding of the
+    last request that has tokens and of the rows after it.
     """
     total = element(offsets, num_reqs, wide)
     first, second = element(offsets, r0, wide), element(offsets, r0 + 1, wide)
@@ -28,7 +28,7 @@ def spans_match(
 
 @entry
 def rebase(wide: bool, offsets: int, start: int, end: int, out: int) -> None:
-    """Write offsets [start, end) less the first of them."""
+    """Write offsets [start, end), rebased to 0."""
     if wide:
         subtract(int64_at(offsets + 8 * start, end - start), int64_at(out, end - start))
     else:
@@ -37,7 +37,7 @@ def rebase(wide: bool, offsets: int, start: int, end: int, out: int) -> None:
 
 @compiled
 def subtract(offsets: Array, out: Array) -> None:
-    """`rebase` of offsets of either dtype."""
+    """Compute `rebase` for offsets of either dtype."""
     for i in range(out.shape[0]):
         out[i] = offsets[i] - offsets[0]
 
@@ -57,9 +57,9 @@ def slice_rows(
 ) -> tuple[int, int]:
     """Write the rows of requests [r0, r1) cut to tokens [t0, t1).
 
-    `rows` gets n + 1 offsets, n lengths and n numbers of computed tokens, and the first
-    two again where `num_written` has room for them. Returns the longest query and
-    sequence of the child.
+    `rows` gets n + 1 offsets, n lengths and n numbers of computed tokens, then offsets and
+    lengths again if `num_written` has room for them. Return the longest query and the
+    longest sequence of the child.
     """
     n = r1 - r0
     if wide:
@@ -73,7 +73,7 @@ def slice_rows(
 
 @compiled
 def cut_rows(batch: tuple[Array, Array, Array], t0: int, t1: int, rows: Array) -> tuple[int, int]:
-    """`slice_rows` of the requests' own rows, of either dtype."""
+    """Compute `slice_rows` for the given rows, of either dtype."""
     offsets, seq_lens, computed = batch
     n = seq_lens.shape[0]
     starts, lengths, kept = rows[: n + 1], rows[n + 1 : 2 * n + 1], rows[2 * n + 1 : 3 * n + 1]

@@ -1,4 +1,4 @@
-"""Keys and values of new tokens written to the paged cache."""
+"""Write the keys and values of new tokens to the paged cache."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
@@ -12,14 +12,15 @@ from ..host.cache_rows import CacheRows
 from .fp8 import to_fp8
 
 _TILE = 1024
-"""Words of each of keys and values per program; twice as many elements where they become bytes."""
+"""Words of keys, and of values, per program; twice as many elements if they become fp8."""
 _SHORTEST = 16
-"""Words of a token per program at least, so that few versions are compiled."""
+"""Minimum of words of a token per program, which limits the number of compiled versions."""
 
 
 @triton.jit
 def _widened(x):
-    """float16 or bfloat16 as float32. The interpreter's own conversion loses subnormal bfloat16."""
+    """Convert float16 or bfloat16 to float32."""
+    # By bits: the conversion in Triton's interpreter loses subnormal bfloat16.
     if x.dtype == tl.bfloat16:
         return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
     else:  # noqa: RET505 - the compiler wants both
@@ -59,12 +60,12 @@ def _cache_write_kernel(
     TOKENS: tl.constexpr,
     PIECE: tl.constexpr,
 ):
-    """Program (b, h * pieces + p): words [p * PIECE, (p + 1) * PIECE) of run h of some tokens.
+    """Program (b, h * pieces + p): words [p * PIECE, (p + 1) * PIECE) of run h of TOKENS tokens.
 
-    Those are tokens [b * TOKENS, (b + 1) * TOKENS), their keys and their values. Offsets
-    are 64 bits wide, since a cache may have more than 2**31 elements. A slot that is not
-    one of the cache's writes nothing: the host has not seen it. Bound by memory, each
-    word read once and written once; loads of both halves are under way together.
+    The tokens are [b * TOKENS, (b + 1) * TOKENS); both keys and values are written. Offsets
+    have 64 bits, since a cache may have more than 2**31 elements. A slot outside the cache
+    writes nothing: the host has not checked it. Bound by memory, each word read once and
+    written once; loads of keys and values overlap.
     """
     token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     in_batch = token < num_tokens
@@ -81,7 +82,7 @@ def _cache_write_kernel(
         value + (token * value_token + h * value1)[:, None] + (i * value0)[None, :], mask=written
     )
     if FP8:
-        # IEEE division: Triton's own is off in the last bit now and then.
+        # IEEE division: Triton's default division can be wrong in the last bit.
         new_key = to_fp8(tl.div_rn(_widened(new_key), tl.load(k_scale)))
         new_value = to_fp8(tl.div_rn(_widened(new_value), tl.load(v_scale)))
 
@@ -100,9 +101,9 @@ def write_rows_on_device(
     slot_mapping: torch.Tensor,
     scales: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> None:
-    """Write both halves of the cache by one launch; nothing is read back.
+    """Write both halves of the cache by one launch, without a sync.
 
-    `scales` of keys and values turn them into fp8 codes; None copies words.
+    With `scales` of keys and values they are converted to fp8 codes; None copies words.
     """
     n1, n0 = rows.sizes
     num_tokens = slot_mapping.shape[0]

@@ -1,4 +1,4 @@
-"""The causal convolution's two program pointers."""
+"""Write the two program pointers of the causal convolution."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
@@ -24,10 +24,10 @@ def _write_pointers_kernel(
 ):
     """Program b: entries [b * BLOCK, (b + 1) * BLOCK) of both pointers.
 
-    `first_program` (R+1) int64 is the first program of each request, then their number.
-    A program's request is the last one that does not start behind it, found by
-    bisection: `first_step` is the largest power of two within the R requests. Bound by
-    the latency of those log2(R) loads, then by the 8 bytes written per entry.
+    `first_program` (R+1) int64 is the first program of each request, then the number of
+    programs. The request of an entry is the last one that starts at or before it, found by
+    bisection: `first_step` is the largest power of two not above R. Bound by the latency of
+    those log2(R) loads, then by the 8 bytes written per entry.
     """
     entry = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     request = tl.zeros([BLOCK], tl.int64)
@@ -46,7 +46,7 @@ def _write_pointers_kernel(
 
 
 def write_pointers(first_program: torch.Tensor, pointers: torch.Tensor) -> None:
-    """Fill `pointers` (2, L) int32, tail and all, by one launch."""
+    """Fill `pointers` (2, L) int32 completely by one launch."""
     num_reqs, length = first_program.shape[0] - 1, pointers.shape[1]
     with launching_on(pointers.device):
         _write_pointers_kernel[(triton.cdiv(length, _BLOCK),)](

@@ -1,4 +1,4 @@
-"""Offsets of the batch that only has the sampled tokens."""
+"""Compute the offsets of a batch reduced to its sampled tokens."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
@@ -10,8 +10,9 @@ import triton.language as tl
 from ..dispatch import launching_on
 
 _ROWS = 16
+"""Offsets per program."""
 _INDICES = 256
-"""Offsets and token indices that are compared at a time."""
+"""Token indices that a program compares with its offsets at a time."""
 
 
 @triton.jit(do_not_specialize=["num_reqs", "num_indices", "num_actual_tokens"])
@@ -27,13 +28,12 @@ def _count_sampled_kernel(
     ROWS: tl.constexpr,
     INDICES: tl.constexpr,
 ):
-    """Program b: the new offsets of ROWS requests, and how many indices are no token.
+    """Program b: the new offsets of ROWS requests, and the number of malformed indices.
 
-    A new offset is the number of indices below the old one, so the order of the indices
-    does not matter, nothing is added up across programs, and an index in a batch's
-    padding counts for nobody. Row R + 1 counts the malformed ones. Bound by the latency
-    of the N / INDICES tiles that each program reads, which all programs share in the
-    cache.
+    A new offset is the number of indices below the old offset: the order of the indices
+    does not matter, programs are independent, and an index in the padding counts for no
+    request. Row R + 1 counts the indices that are not a token. Bound by the latency of the
+    N / INDICES tiles that each program reads, which all programs share in the cache.
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     is_offset = row <= num_reqs
@@ -56,7 +56,7 @@ def count_sampled_on_device(
     num_actual_tokens: int,
     counted: torch.Tensor,
 ) -> None:
-    """Fill `counted` (R+2): the reduced batch's offsets, then the indices that are no token."""
+    """Fill `counted` (R+2): offsets of the reduced batch, then the number of malformed indices."""
     num_rows = counted.shape[0]
     with launching_on(counted.device):
         _count_sampled_kernel[(triton.cdiv(num_rows, _ROWS),)](

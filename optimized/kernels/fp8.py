@@ -1,8 +1,8 @@
-"""float8_e4m3fn in integer and float arithmetic, for devices without the type and with it.
+"""Convert to and from float8_e4m3fn by integer and float arithmetic.
 
-One sign bit, four bits of exponent with bias 7, three of mantissa; no infinities, and
-only 0x7F and 0xFF are NaN. Triton's own type does not compile for sm_80, so kernels
-see the bits as uint8.
+The format has one sign bit, four exponent bits with bias 7 and three mantissa bits; no
+infinities, and only 0x7F and 0xFF are NaN. Triton's own type does not compile for sm_80,
+so kernels read and write the bits as uint8.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -13,27 +13,28 @@ import triton.language as tl
 
 _MAX = tl.constexpr(448.0)
 _EXPONENT = tl.constexpr(0x7F800000)
-"""Where float32 has its exponent."""
+"""Mask of the exponent bits of float32."""
 _LEAST_NORMAL = tl.constexpr(0x3C800000)
-"""2**-6 as bits of float32: the exponent of all smaller codes."""
+"""Bits of 2**-6 in float32, the smallest normal number; smaller codes use its exponent."""
 _NAN = tl.constexpr(0x7F)
 
 
 @triton.jit
 def to_fp8(x):
-    """Bits (uint8) of the float32 values `x`: to the nearest, ties to even, saturated at 448.
+    """Return the bits (uint8) of float32 values: to nearest, ties to even, saturated at 448.
 
-    NaN stays NaN; its sign is kept, nothing else of it.
+    NaN stays NaN with its sign, without its payload.
     """
     magnitude = tl.abs(x)
-    magnitude = tl.where(magnitude < _MAX, magnitude, _MAX)  # NaN too, the last bit is added below
+    # NaN becomes 448 too, whose code is 0x7E; the last bit is set below.
+    magnitude = tl.where(magnitude < _MAX, magnitude, _MAX)
     exponent = tl.maximum(magnitude.to(tl.int32, bitcast=True) & _EXPONENT, _LEAST_NORMAL)
-    # 2**20 times that power of two: a sum with it has no room for more than three bits of
-    # fraction behind the leading one, so the adder rounds to the nearest code.
+    # 2**20 times that power of two: float32 represents a sum with it to three bits of
+    # fraction after the leading one, so the addition rounds to the nearest code.
     rounder = exponent + (20 << 23)
     total = (magnitude + rounder.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True)
-    # The sum's last bits count steps of the code, 8 to 16 of them above the least normal
-    # number and 0 to 8 below it; 121 is the exponent of that number, 127 - 6.
+    # The last bits of the sum are a multiple of the code's unit: 8 to 16 units above the
+    # smallest normal number, 0 to 8 below it. 121 is the exponent of that number, 127 - 6.
     code = (total - rounder) + ((exponent >> 20) - (121 << 3))
     sign = (x.to(tl.int32, bitcast=True) >> 24) & 0x80
     return (code | (x != x).to(tl.int32) | sign).to(tl.uint8)
@@ -41,12 +42,12 @@ def to_fp8(x):
 
 @triton.jit
 def from_fp8(bits):
-    """What the codes `bits` (uint8) stand for, as float16, which holds all of them exactly.
+    """Return the values of codes (uint8) as float16, which represents all of them exactly.
 
-    As float32 and bfloat16 do: convert the result to whatever is computed in.
+    float32 and bfloat16 do so too: the caller converts the result to its own dtype.
     """
     wide = bits.to(tl.uint16)
-    # As the bits of a float16 they read 2**-8 of what they are, subnormal codes included.
+    # Moved to a float16's bits they are 2**-8 of their value, subnormal codes included.
     moved = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
     value = moved.to(tl.float16, bitcast=True) * 256.0
     return tl.where((wide & 0x7F) == _NAN, float("nan"), value)

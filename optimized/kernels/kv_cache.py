@@ -1,4 +1,4 @@
-"""Blocks of one paged cache copied to another, or within one."""
+"""Copy blocks from one paged cache to another, or within one."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
@@ -40,10 +40,10 @@ def _copy_blocks_kernel(
 ):
     """Program (2p + h, b): words [b * BLOCK, (b + 1) * BLOCK) of half h of pair p's block.
 
-    Offsets are 64 bits wide, since a cache may have more than 2**31 elements. A pair
-    with an id outside its cache copies nothing: the host has not seen it. Bound by
-    memory, each word read once and written once; where a block is one run, as in both
-    usual layouts, n1 and n2 are 1 and compiled away.
+    Offsets have 64 bits, since a cache may have more than 2**31 elements. A pair with an id
+    outside its cache copies nothing: the host has not checked it. Bound by memory, each
+    word read once and written once. If a block is one run, as in both usual layouts, n1 and
+    n2 are 1 and the compiler removes them.
     """
     which = tl.program_id(0)
     half = (which % 2).to(tl.int64)
@@ -63,7 +63,7 @@ def _copy_blocks_kernel(
 def copy_runs_on_device(runs: BlockRuns, pairs: torch.Tensor) -> None:
     """Copy block `pairs[p, 0]` of the source to block `pairs[p, 1]` of the target, by one launch.
 
-    All three lie on one device; nothing is read back.
+    All three are on one device; there is no sync.
     """
     source, target = runs
     words = target[0, 0].numel() if target.shape[1] else 0

@@ -1,11 +1,11 @@
-"""The launches that every kernel is compiled ahead of time for, without a GPU.
+"""Launches for which every kernel is compiled ahead of time, without a GPU.
 
-What Triton compiles depends on the arguments' dtypes, on flags and tile sizes, and on
-which integers are 1 or divide by 16. Each entry launches on tensors of torch's device
-"meta", which have shapes and dtypes and no memory, through the function that launches
-on a GPU too: so nobody has to guess what it would ask for. `tools/kernel_resources.py`
-compiles them and keeps what they cost. Sizes are those of an engine's step; a dtype, a
-flag or a stride that changes the kernel is a launch of its own.
+The machine code depends on dtypes, flags and tile sizes, and on which integers are 1 or
+divisible by 16. Each entry calls the function that launches on a GPU too, so it compiles
+exactly that version. Its tensors are on torch's device "meta": they have shapes and dtypes
+and no memory. `tools/kernel_resources.py` compiles the launches and records their
+resources. Sizes are those of an engine step; a dtype, a flag or a stride that changes the
+kernel is a launch of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ON_ONE_TARGET: Final = frozenset(
         *(f"decodes in parts, heads of {size}" for size in (64, 256)),
     )
 )
-"""Launches that are compiled for sm_90 alone: each takes a second or more."""
+"""Launches compiled for sm_90 only, because each takes a second or more."""
 _I32: Final = torch.int32
 _I64: Final = torch.int64
 _BF16: Final = torch.bfloat16
@@ -49,7 +49,7 @@ _TOKENS: Final = 4000
 
 
 def launches() -> dict[str, Launch]:
-    """Every launch by its name, such as "slot mapping, int64"."""
+    """Return every launch by its name, such as "slot mapping, int64"."""
     return {
         **_slot_mapping(),
         **_local_attention(),
@@ -61,7 +61,7 @@ def launches() -> dict[str, Launch]:
 
 
 def _meta(*shape: int, dtype: torch.dtype = _I32, strided: bool = False) -> torch.Tensor:
-    """A tensor without memory; strided, every second element of a larger one."""
+    """Return a tensor without memory; if strided, every second element of a larger one."""
     if strided:
         whole = torch.empty([2 * size for size in shape], dtype=dtype, device="meta")
         return whole[tuple(slice(None, None, 2) for _ in shape)]
@@ -121,7 +121,7 @@ def _ubatch() -> dict[str, Launch]:
 
 
 def _small() -> dict[str, Launch]:
-    """Kernels that have few ways to be launched."""
+    """Return the launches of kernels with few versions."""
 
     def sampled(dtype: torch.dtype, *, strided: bool = False) -> Launch:
         starts = _meta(_REQUESTS + 1, dtype=dtype, strided=strided)
@@ -174,7 +174,7 @@ def _cache_write() -> dict[str, Launch]:
 
 
 def _attention() -> dict[str, Launch]:
-    """Models have one head size and one cap or none; decodes are split where few would idle."""
+    """Return the launches of attention, of decodes also with their keys divided into parts."""
     made = {
         "prefill of float16": _attend(2048, dtype=torch.float16),
         "prefill with a soft cap": _attend(2048, soft_cap=30.0),
@@ -201,7 +201,7 @@ def _attend(
     block_size: int = 16,
     soft_cap: float | None = None,
 ) -> Launch:
-    """Attention of `rows` requests with so many queries each, 0 for decodes; 32 and 8 heads."""
+    """Return a launch with 32 query heads and 8 kv heads, `queries` a request, 0 for decodes."""
     tokens = rows * (queries or 1)
     query, out = (_meta(tokens, 32, head_size, dtype=dtype) for _ in range(2))
     cache = _meta(2, 100, block_size, 8, head_size, dtype=cache_dtype or dtype)

@@ -1,4 +1,4 @@
-"""Device tensors of the virtual batch of chunked local attention."""
+"""Write the device tensors of the virtual batch of chunked local attention."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
@@ -28,12 +28,12 @@ def _gather_virtual_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Program (i, j): a (ROWS, COLUMNS) tile of the virtual block table.
+    """Program (i, j): tile (i, j) of the virtual block table, (ROWS, COLUMNS) elements.
 
-    `packed` holds, of V virtual requests: V + 1 offsets, V lengths, V requests, V chunk
-    numbers. The programs of column tile 0 also write the tile's offsets and lengths.
-    Columns beyond the table's width repeat its last one. Bound by memory: each block id
-    is read and written once, neighbouring columns by neighbouring threads.
+    `packed` holds V + 1 offsets, V lengths, V requests and V chunk numbers of the V virtual
+    requests. The programs of column tile 0 also write the offsets and lengths of their
+    rows. Columns beyond the width of the table repeat its last column. Bound by memory:
+    each block id is read and written once, adjacent columns by adjacent threads.
     """
     v = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     in_batch = v < num_virtual

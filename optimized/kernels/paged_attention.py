@@ -1,7 +1,7 @@
-"""Attention of tiles of queries over the paged cache, with a split along the keys.
+"""Attention of tiles of queries over the paged cache; keys may be divided into parts.
 
-Scores, sums and results are float32; the matrix units multiply in the queries' dtype.
-Exponentials are to the base 2, with log2(e) in the scale.
+Scores, sums and results are float32; the matrix units multiply in the dtype of the
+queries. Exponentials have base 2, with log2(e) in the scale.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -66,16 +66,17 @@ def attend_kernel(
 ):
     """Program (t, h, k): tile t of query rows, kv head h, part k of the keys they see.
 
-    A row is one query token's one head; the heads that share kv head h lie side by side,
-    so each key is loaded once for all of them. Tiles run backwards: late queries see
-    most keys and start first. Keys that all rows see take the first loop, which masks
-    nothing; those at the edges of the causal triangle and of the window take the second.
+    A row is one head of one query token; the heads that share kv head h are adjacent rows,
+    so each key is loaded once for all of them. Programs take the tiles in reverse order:
+    the last queries see most keys and start first. The first loop reads keys that all rows
+    see and masks nothing; the second reads those at the edges of the causal triangle and
+    of the window.
 
     Decodes are bound by memory, each key and value read once; prefills by the matrix
-    units. With SPLIT, results go to `partial` with the log2 of their sums, otherwise to
-    `out`. `page` is log2 of the block size (PAGE_BITS) or the block size itself. Strides
-    of query, caches and out count ALIGNED elements, so that the compiler sees what they
-    are multiples of and loads whole words.
+    units. With SPLIT, results are written to `partial` and the log2 of their sums to
+    `partial_sums`, otherwise results to `out`. `page` is log2 of the block size (PAGE_BITS)
+    or the block size itself. Strides of query, caches and out count ALIGNED elements, so
+    that the compiler can prove their alignment and load whole words.
     """
     kv_head = tl.program_id(1).to(tl.int64)
     request, tile = _request_of(
@@ -111,9 +112,9 @@ def attend_kernel(
         other=0.0,
     )
     if WIDE:
-        q = q.to(tl.float32)  # the interpreter has no products of bfloat16
+        q = q.to(tl.float32)  # the interpreter cannot multiply bfloat16
 
-    # What the tile's rows see: keys [lowest, end), tiles [first, stop), of this part [lo, hi).
+    # The rows of the tile see keys [lowest, end), in tiles [first, stop); this part: [lo, hi).
     end = tl.maximum(last_position + 1, 0)
     lowest = tl.maximum(tl.maximum(first_position, 0) - window + 1, 0)
     first = lowest // KEYS
@@ -160,7 +161,7 @@ def attend_kernel(
     for index in tl.range(before + hi - full_stop, num_stages=1):
         step = tl.where(index < before, lo + index, full_stop + index - before)
         key = step * KEYS + lane
-        # A key that nobody sees may be NaN, and no weight of 0 makes it harmless.
+        # Keys outside [lowest, end) are not loaded: they may be NaN, and 0 * NaN is NaN.
         kept = (key >= lowest) & (key < end)
         block, slot = _slots(key, kept, table_entry, table_column, page, PAGE_BITS, True)
         k_rows = (k_head + block * key_block + slot * key_slot) * ALIGNED
@@ -179,7 +180,7 @@ def attend_kernel(
         acc = tl.dot(weights.to(q.dtype), v, acc * shrunk[:, None])
         top = higher
 
-    # Compared with 0, not with what is above it: NaN must stay NaN.
+    # `!= 0` and not `> 0`: NaN must stay NaN.
     sees_keys = total != 0
     acc = acc / tl.where(sees_keys, total, 1.0)[:, None]
     if value_cache.dtype.element_ty == tl.uint8:
@@ -202,11 +203,11 @@ def attend_kernel(
 def _request_of(
     query_start_loc, starts_stride, num_reqs, first_step, tiles_each, group, ROWS: tl.constexpr
 ):
-    """The request of this program and which of its tiles the program has.
+    """Return the request of this program and the program's tile within the request.
 
-    Request r has the programs from `start * group // ROWS + r` on, at least as many as
-    its rows need. Its number is the last one that does not begin behind the program's,
-    found by bisection; or, where `first_step` is 0, each request has `tiles_each`.
+    The programs of request r start at `start * group // ROWS + r`, at least as many as its
+    rows need. The request is the last one that starts at or before this program, found by
+    bisection. If `first_step` is 0, each request has `tiles_each` programs instead.
     """
     number = tl.num_programs(0) - 1 - tl.program_id(0)
     request = tl.where(first_step > 0, 0, number // tiles_each)
@@ -226,7 +227,7 @@ def _request_of(
 
 @triton.jit
 def _slots(key, kept, table, stride, page, PAGE_BITS: tl.constexpr, MASKED: tl.constexpr):
-    """Block and offset within it of each key position, 64 bits wide."""
+    """Return the block of each key position and the offset within it, both int64."""
     if PAGE_BITS:
         column = key >> page
         offset = key & ((1 << page) - 1)
@@ -250,7 +251,7 @@ def _keys_or_values(
     HEAD_TILE: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """(KEYS, HEAD_TILE) elements in the queries' dtype, 0 where a key or element is not kept."""
+    """Load (KEYS, HEAD_TILE) elements as `dtype`, 0 for keys and elements that are not kept."""
     element = tl.arange(0, HEAD_TILE)
     entries = base + rows[:, None] + element[None, :]
     fp8: tl.constexpr = base.dtype.element_ty == tl.uint8
@@ -267,7 +268,7 @@ def _keys_or_values(
 
 @triton.jit
 def _scores(q, k, scale, soft_cap, SOFT_CAP: tl.constexpr):
-    """(ROWS, KEYS) float32 scores for `exp2`; with a cap `scale` is that of tanh's argument."""
+    """Return (ROWS, KEYS) float32 scores for `exp2`; with a cap, `scale` is inside the tanh."""
     scores = tl.dot(q, tl.trans(k)) * scale
     if SOFT_CAP:
         scores = soft_cap * _tanh(scores)
@@ -276,8 +277,9 @@ def _scores(q, k, scale, soft_cap, SOFT_CAP: tl.constexpr):
 
 @triton.jit
 def _tanh(x):
-    """Hyperbolic tangent, right to a few units in the last place for small x too."""
+    """Return the hyperbolic tangent, accurate to a few units in the last place."""
     square = tl.minimum(x * x, 1.0)
+    # A series for small x, where 1 - small would cancel.
     near = x * (1.0 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315))))
     small = tl.exp2(tl.abs(x) * -2.8853900817779268)  # exp(-2|x|)
     far = (1.0 - small) / (1.0 + small)
@@ -304,14 +306,14 @@ def merge_kernel(
     SPLITS: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):
-    """Program (t, h): token t's head h, out of the results for the parts of its keys.
+    """Program (t, h): head h of token t, merged from the results for the parts of its keys.
 
-    Bound by memory: every part is read once. A part that saw no key weighs nothing
-    and was not written. Tokens of no request keep what they have.
+    Bound by memory: every part is read once. A part without a visible key has weight 0 and
+    is not read, as it was not written. Tokens outside every request are not written.
     """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
-    if not ONE_EACH:  # noqa: SIM102  # the compiler drops the inner one
+    if not ONE_EACH:  # noqa: SIM102  # ONE_EACH is constant: the compiler drops the inner one
         if token >= tl.load(query_start_loc + num_reqs * starts_stride):
             return
     first = (token * tl.num_programs(1) + head) * splits

@@ -1,4 +1,4 @@
-"""Launches of the paged attention kernels: grids, scratch memory, and what is constant."""
+"""Launch the paged attention kernels: grids, scratch memory and compile-time constants."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_WINDOW: Final = 2**31 - 1
 
 
 def attend_on_device(a: Attention) -> None:
-    """Fill `out` for the tokens of all requests, by one launch or two; nothing is read back."""
+    """Fill `out` for the tokens of all requests, by one launch or two, without a sync."""
     num_reqs, kv_heads = a.seq_lens.shape[0], a.key_cache.shape[2]
     if not num_reqs or not a.query.numel() or not a.max_query_len:
         return
@@ -45,7 +45,7 @@ def attend_on_device(a: Attention) -> None:
 
 
 def _most_keys(a: Attention) -> int:
-    """Keys that a tile of queries may see, at most."""
+    """Return an upper bound of the keys that a tile of queries sees."""
     if a.sliding_window is None:
         return a.max_seq_len
     return min(a.max_seq_len, a.sliding_window + a.max_query_len)
@@ -123,19 +123,22 @@ def _attend(
 
 
 def _bits(cache: torch.Tensor) -> torch.Tensor:
-    """The cache as the kernel reads it: fp8 as its bits."""
+    """Return the cache, an fp8 cache viewed as uint8 bits."""
     return cache.view(torch.uint8) if cache.dtype == torch.float8_e4m3fn else cache
 
 
 def _scales(a: Attention) -> tuple[float, float]:
-    """What scores are multiplied with, and what tanh of that is, both for base 2."""
+    """Return the factor of the scores and the factor of their tanh (0 without a cap).
+
+    Both are for exponentials with base 2.
+    """
     if not a.logits_soft_cap:
         return a.scale * _LOG2_E, 0.0
     return a.scale / a.logits_soft_cap, a.logits_soft_cap * _LOG2_E
 
 
 def _aligned(*tensors: torch.Tensor) -> tuple[int, list[int]]:
-    """What all but the last of their strides are multiples of, up to 16, and those in its units."""
+    """Return a common divisor of all strides but the last, up to 16, and the strides over it."""
     strides = [stride for tensor in tensors for stride in tensor.stride()[:-1]]
     common = math.gcd(16, *strides)
     return common, [stride // common for stride in strides]

@@ -1,6 +1,6 @@
-"""How the paged attention kernels are cut up: tiles by head size, splits by what is idle.
+"""Sizes of the tiles and number of key parts of the paged attention kernels.
 
-All of it follows from numbers that the host knows, so that a launch needs no sync.
+They are computed from numbers on the host, so a launch needs no sync.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import torch
 from ..dispatch import INTERPRETED
 
 Target = Literal["interpreter", "hip", "sm80", "sm90"]
-"""Kinds of devices that get different tiles; newer ones than sm90 are as sm90."""
+"""Kinds of devices with different tiles; devices newer than sm90 use those of sm90."""
 MAX_SPLITS: Final = 64
-"""Most parts that the keys of one tile of queries are split into."""
+"""Upper bound of the parts into which the keys of one tile of queries are divided."""
 SPLITS_AT_ONCE: Final = 16
-"""Parts that one step of the merge loads."""
+"""Parts that one iteration of the merge loads."""
 _LEAST_TILES: Final = 4
-"""Tiles of keys in one part, at least: shorter ones cost more than they save."""
+"""Minimum of key tiles in one part: shorter parts cost more than they save."""
 _PROGRAMS_PER_PROCESSOR: Final = 8
-"""Programs for each multiprocessor up to which splitting still fills idle ones."""
+"""Programs per multiprocessor up to which more parts still make the launch faster."""
 _RESULT_TILE: Final[dict[Target, int]] = {"hip": 16384, "sm80": 8192, "sm90": 16384}
-"""Elements of a program's result, rows times head size, that registers have room for."""
+"""Elements of a program's result, rows times head size, that fit into registers."""
 _KEY_TILE: Final = 8192
-"""Elements of one tile of keys: what two stages of keys and values leave room for."""
+"""Elements of one tile of keys, of which shared memory holds two stages, and of values."""
 _INTERPRETED_KEYS: Final = 32
-"""A step of the loop costs the interpreter about the same whatever its size."""
+"""Keys of a tile in the interpreter, where an iteration costs about the same at any size."""
 
 
 class Tiles(NamedTuple):
@@ -36,7 +36,7 @@ class Tiles(NamedTuple):
     rows: int
     """Query rows of a program: tokens times the heads that share a kv head."""
     keys: int
-    """Keys of one step of the loop."""
+    """Keys of one iteration of the loop."""
     head: int
     """Head size, rounded up to a power of two."""
     num_warps: int
@@ -45,10 +45,11 @@ class Tiles(NamedTuple):
 
 @lru_cache(maxsize=256)
 def tiles_for(head_size: int, most_rows: int, target: Target) -> Tiles:
-    """Tiles for heads of `head_size` where no request has more than `most_rows` query rows.
+    """Return the tiles for heads of `head_size` and at most `most_rows` query rows a request.
 
-    A few rows (decodes) get the smallest tile of the matrix units and a deep pipeline,
-    as they are bound by memory; many get as many rows as registers hold without spills.
+    Few rows (decodes) get the smallest tile of the matrix units and a deep pipeline, as
+    they are bound by memory; many rows get the largest tile that registers hold without
+    spills.
     """
     head = max(16, _power_of_two(head_size))
     least = max(16, _power_of_two(most_rows))
@@ -59,19 +60,19 @@ def tiles_for(head_size: int, most_rows: int, target: Target) -> Tiles:
     if target == "hip":
         return Tiles(rows, keys, head, 4, 2)
     many = rows == 128 or rows * head >= _RESULT_TILE[target]
-    # Keys wait for their block's id, so one of them prefetched takes two stages.
+    # A key's load waits for the load of its block id, so prefetching one tile takes two stages.
     return Tiles(rows, keys, head, 8 if many else 4, 5 if rows == 16 else 3)
 
 
 def splits_for(programs: int, most_keys: int, keys: int, device: torch.device) -> int:
-    """Parts to split the keys into, so that `programs` of at most `most_keys` fill the device."""
+    """Return the number of key parts with which `programs` of `most_keys` keys fill the device."""
     wanted = _PROGRAMS_PER_PROCESSOR * _processors(device) // max(1, programs)
     return max(1, min(wanted, most_keys // (_LEAST_TILES * keys), MAX_SPLITS))
 
 
 @lru_cache(maxsize=16)
 def target_of(device: torch.device) -> Target:
-    """The kind of device that kernels for tensors on `device` run on."""
+    """Return the kind of device that runs kernels for tensors on `device`."""
     if INTERPRETED:
         return "interpreter"
     if torch.version.hip is not None:
@@ -87,12 +88,12 @@ def _processors(device: torch.device) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """The least one that is not below `number`."""
+    """Return the smallest power of two that is at least `number`."""
     return 1 << max(0, number - 1).bit_length()
 
 
 def constants_of(head_size: int, tiles: Tiles, aligned: int) -> dict[str, Any]:
-    """The sizes that `attend_kernel` is compiled for."""
+    """Return the compile-time constants of `attend_kernel`."""
     return {
         "HEAD": head_size,
         "HEAD_TILE": tiles.head,

@@ -1,4 +1,4 @@
-"""Cache slots of all query tokens of a batch."""
+"""Compute the cache slots of all query tokens of a batch."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
@@ -36,10 +36,10 @@ def _slot_mapping_kernel(
 ):
     """Program b: entries [b * BLOCK, (b + 1) * BLOCK) of the slot mapping.
 
-    A token's request is the last one that does not start behind it, found by bisection:
-    `first_step` is the largest power of two within the R requests. Bound by the latency
-    of those log2(R) loads, which the tokens of a tile mostly share in the cache, then by
-    the 8 bytes written per token.
+    The request of a token is the last one that starts at or before it, found by bisection:
+    `first_step` is the largest power of two not above R. Bound by the latency of those
+    log2(R) loads, which the tokens of a tile mostly share in the cache, then by the 8 bytes
+    written per token.
     """
     token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     request = tl.zeros([BLOCK], tl.int64)
@@ -74,7 +74,7 @@ def write_slots(
     start_idx: torch.Tensor | None,
     out: torch.Tensor,
 ) -> None:
-    """Fill the whole of `out` (int64, any stride) by one launch; nothing is read back."""
+    """Fill the whole of `out` (int64, any stride) by one launch, without a sync."""
     num_reqs, width = block_table.shape
     num_slots = out.shape[0]
     if num_slots == 0:

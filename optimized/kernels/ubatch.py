@@ -1,4 +1,4 @@
-"""Offsets and lengths of all micro-batches, from the parent's device tensors."""
+"""Compute offsets and lengths of all micro-batches from the device tensors of the parent."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
@@ -10,6 +10,7 @@ import triton.language as tl
 from ..dispatch import launching_on, staging, upload
 
 _BLOCK = 256
+"""Rows per program."""
 
 
 @triton.jit(do_not_specialize=["row_begin", "row_end", "token_begin", "token_end"])
@@ -30,9 +31,9 @@ def _slice_rows_kernel(
 ):
     """Program (u, b): rows [b * BLOCK, (b + 1) * BLOCK) of slice u's offsets and lengths.
 
-    `slices` is (slices, 5): first and last row, first and last token, rows of the slices
-    before; a single slice comes as scalars instead. Bound by latency: three loads and
-    two stores of one int a row, a few kilobytes in all.
+    `slices` is (slices, 5): rows [r0, r1), tokens [t0, t1), and the number of rows in
+    earlier slices. With ONE_SLICE the same numbers are scalar arguments. Bound by latency:
+    three loads and two stores of one integer a row, a few kilobytes in total.
     """
     u = tl.program_id(0)
     if ONE_SLICE:
@@ -58,10 +59,10 @@ def slice_rows_on_device(
     seq_lens: torch.Tensor,
     bounds: list[tuple[int, int, int, int]],
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """(query_start_loc, seq_lens) of each slice (r0, r1, t0, t1), by one launch.
+    """Return (query_start_loc, seq_lens) of each slice (r0, r1, t0, t1), by one launch.
 
-    The results are views of one buffer of offsets and one of lengths. One slice needs
-    no copy; more need one of 5 int64 a slice.
+    The results are views of one buffer of offsets and one of lengths. One slice needs no
+    copy to the device; several need one copy of 5 int64 a slice.
     """
     device = query_start_loc.device
     counts = [r1 - r0 for r0, r1, _, _ in bounds]

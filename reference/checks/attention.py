@@ -1,6 +1,6 @@
 """Checks of the cache write and of attention over pages (SPEC.md section 8).
 
-As in `checks`: no device tensor is read, so none of them synchronises.
+No device tensor is read, so no check synchronises.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .slots import overlap
 
 CACHE_WRITE: Final = "reshape_and_cache_flash"
 CACHE_DTYPES: Final = ("auto", "fp8", "fp8_e4m3")
-"""What `kv_cache_dtype` may be."""
+"""Accepted values of `kv_cache_dtype`."""
 _FLOATS: Final = (torch.float16, torch.bfloat16)
 _FP8: Final = (torch.float8_e4m3fn, torch.uint8)
 
@@ -31,7 +31,7 @@ def check_cache_write(
     k_scale: torch.Tensor,
     v_scale: torch.Tensor,
 ) -> None:
-    """Everything that `reshape_and_cache_flash` requires; slots are read on the CPU only."""
+    """Require valid arguments of `reshape_and_cache_flash`; slots are read on the CPU only."""
     operation = CACHE_WRITE
     check_floats(operation, "key", key, 3)
     _check_like(operation, "value", value, "key", key)
@@ -66,7 +66,7 @@ def check_attention(
     v_scale: torch.Tensor | None,
     out: torch.Tensor,
 ) -> None:
-    """What `paged_attention` and `decode_attention` both require."""
+    """Require what `paged_attention` and `decode_attention` have in common."""
     check_floats(operation, "query", query, 3)
     _check_caches_of_queries(operation, query, key_cache, value_cache, k_scale, v_scale)
     rows = check_tensor(operation, "seq_lens", seq_lens, 1).shape[0]
@@ -93,7 +93,7 @@ def check_query_rows(
     max_query_len: int,
     rows: int,
 ) -> None:
-    """Offsets of a batch of `rows` requests over the query's tokens, and their bound."""
+    """Require offsets of `rows` requests within the query's tokens, and a `max_query_len` bound."""
     check_tensor(operation, "query_start_loc", query_start_loc, 1)
     check_length(operation, "query_start_loc", query_start_loc, rows + 1)
     check_device(operation, "query_start_loc", query_start_loc, query.device)
@@ -119,7 +119,7 @@ def check_one_query_each(query: torch.Tensor, rows: int) -> None:
 def check_slots_of_cache(
     operation: str, slot_mapping: torch.Tensor, key_cache: torch.Tensor
 ) -> None:
-    """Of CPU tensors: each slot is -1 or one of the cache's."""
+    """Require each slot to be -1 or within the cache; both are CPU tensors."""
     if not slot_mapping.numel():
         return
     last = key_cache.shape[0] * key_cache.shape[1] - 1
@@ -156,7 +156,7 @@ def check_caches(
     heads: torch.Size,
     device: torch.device,
 ) -> None:
-    """Two halves of one cache, (num_blocks, B, *heads), on `device`, rows of elements dense."""
+    """Require (num_blocks, B, *heads) of one dtype on `device`, dense in the last dimension."""
     for field, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
         if not isinstance(cache, torch.Tensor):
             given = type(cache).__name__
@@ -222,7 +222,7 @@ def check_cache_elements(
     kv_cache_dtype: str,
     field: str = "key_cache",
 ) -> None:
-    """Require the queries' dtype of an "auto" cache, bits of fp8 of a quantised one."""
+    """Require the dtype of the queries for an "auto" cache, float8 or uint8 for a quantised one."""
     expected = (dtype,) if kv_cache_dtype == "auto" else _FP8
     if cache.dtype not in expected:
         names = " or ".join(str(name).removeprefix("torch.") for name in expected)
@@ -237,7 +237,7 @@ def _check_caches_of_queries(
     k_scale: torch.Tensor | None,
     v_scale: torch.Tensor | None,
 ) -> None:
-    """Caches whose heads divide the query's; scales where they are quantised."""
+    """Require caches whose heads divide the query's, and scales if they are quantised."""
     if not isinstance(key_cache, torch.Tensor) or key_cache.ndim != 4:
         check_caches(operation, key_cache, value_cache, query.shape[1:], query.device)
     kv_heads = key_cache.shape[2]
@@ -274,7 +274,7 @@ def check_live_blocks(
     block_table: torch.Tensor,
     max_seq_len: int,
 ) -> None:
-    """Of CPU tensors: lengths in their bounds, and blocks of the cache for every position."""
+    """Require lengths within bounds and a block of the cache for each position (CPU tensors)."""
     if not seq_lens.numel():
         return
     least, longest = int(seq_lens.min()), int(seq_lens.max())

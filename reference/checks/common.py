@@ -1,7 +1,7 @@
 """Checks of input that both packages run before anything is written (SPEC.md rule 0.6).
 
-They look at shapes, dtypes, devices, scalars and CPU tensors only: no device
-tensor is read, so none of them synchronises. `validate` reads the rest.
+They read shapes, dtypes, devices, scalars and CPU tensors only: no device tensor is
+read, so no check synchronises. `validate` reads device tensors too.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def check_offsets(operation: str, field: str, offsets: torch.Tensor) -> None:
 
 
 def check_common_metadata(operation: str, metadata: BatchFields) -> None:
-    """Shapes, dtypes, devices and scalars of a batch; no values are read."""
+    """Require consistent shapes, dtypes, devices and scalars of a batch; no tensor is read."""
     md = metadata
     if not isinstance(md, BatchFields):
         given = type(md).__name__
@@ -100,7 +100,7 @@ def check_common_metadata(operation: str, metadata: BatchFields) -> None:
 
 
 def check_slots(operation: str, metadata: BatchFields) -> None:
-    """Shape and dtype of the slot mapping."""
+    """Require a slot mapping of int64 with a slot for each token."""
     slots = check_tensor(operation, "slot_mapping", metadata.slot_mapping, 1)
     if slots.dtype is not _INT64:
         raise MetadataError(operation, "slot_mapping", f"of dtype {slots.dtype}", "int64")
@@ -112,7 +112,7 @@ def check_slots(operation: str, metadata: BatchFields) -> None:
 def scheduled_tokens(
     operation: str, input_batch: InputBatch, scheduler_output: SchedulerOutput
 ) -> list[int]:
-    """Scheduled tokens of each row (MetadataError for a request that is not scheduled)."""
+    """Return the scheduled tokens of each row (MetadataError for an unscheduled request)."""
     scheduled = scheduler_output.num_scheduled_tokens
     for req_id in input_batch.req_ids:
         if req_id not in scheduled:
@@ -122,7 +122,7 @@ def scheduled_tokens(
 
 
 def check_ubatch(operation: str, value: object) -> tuple[slice, slice]:
-    """Request and token slice of anything that has both."""
+    """Return the request slice and the token slice of an object that has both (TypeError)."""
     try:
         return value.request_slice, value.token_slice  # type: ignore[attr-defined]
     except AttributeError:
@@ -131,7 +131,7 @@ def check_ubatch(operation: str, value: object) -> tuple[slice, slice]:
 
 
 def check_slice(operation: str, field: str, value: slice, length: int) -> tuple[int, int]:
-    """Start and stop of a non-empty slice with step 1 that lies within `length`."""
+    """Return start and stop of a slice; require it non-empty, with step 1, within `length`."""
     if not isinstance(value, slice):
         raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected slice")
     start, stop = value.start, value.stop
@@ -144,18 +144,19 @@ def check_slice(operation: str, field: str, value: slice, length: int) -> tuple[
 
 
 def check_logits(operation: str, metadata: BatchFields) -> None:
-    """Require a count wherever there are logits indices, and one within them.
+    """Require a count with logits indices, at most as large as their number.
 
-    A count without indices is what vLLM 0.10 and 0.11 set on every step without fast prefill.
+    A count without indices is accepted.
     """
     indices, count = metadata.logits_indices_padded, metadata.num_logits_indices
     if count is not None:
         check_int(operation, "num_logits_indices", count, 0)
+    # vLLM 0.10 and 0.11 set only the count on every engine step without fast prefill.
     if indices is None:
         return
     check_tensor(operation, "logits_indices_padded", indices, 1)
     if count is None:
-        expected = "the number of logits indices that count"
+        expected = "the number of valid logits indices"
         raise MetadataError(operation, "num_logits_indices", None, expected)
     if count > indices.shape[0]:
         raise MetadataError(operation, "num_logits_indices", count, f"at most {indices.shape[0]}")
@@ -201,7 +202,7 @@ def check_added(operation: str, metadata: BatchFields) -> None:
 
 
 def check_queries(operation: str, metadata: BatchFields) -> None:
-    """Offsets from 0 upwards, enough tokens for them, a bound that holds; by the CPU mirrors."""
+    """Require valid offsets, enough tokens for them and a bound of the queries (CPU mirrors)."""
     md = metadata
     check_offsets(operation, "query_start_loc_cpu", md.query_start_loc_cpu)
     offsets = md.query_start_loc_cpu.tolist()
@@ -214,7 +215,7 @@ def check_queries(operation: str, metadata: BatchFields) -> None:
 
 
 def check_sequences(operation: str, metadata: BatchFields) -> None:
-    """`c == s - q`, not negative, in every row, and a bound that holds; by the CPU mirrors."""
+    """Require `c == s - q >= 0` in every row and a bound of the sequences (CPU mirrors)."""
     md = metadata
     offsets, seq_lens = md.query_start_loc_cpu.tolist(), md.seq_lens_cpu.tolist()
     for row, computed in enumerate(md.num_computed_tokens_cpu.tolist()):
@@ -231,11 +232,11 @@ def check_sequences(operation: str, metadata: BatchFields) -> None:
 
 
 def check_span(operation: str, offsets: list[int], r0: int, r1: int, t0: int, t1: int) -> None:
-    """Require tokens [t0, t1) to be those of requests [r0, r1), the ends cut at will.
+    """Require tokens [t0, t1) to start in request r0 and to stop in request r1 - 1.
 
-    `offsets` are the batch's query_start_loc. Tokens at or beyond the last offset are
+    `offsets` is the query_start_loc of the batch. Tokens at or beyond the last offset are
     graph padding: they belong to the last request that has tokens and to the padded
-    rows behind it.
+    rows after it.
     """
     total = offsets[-1]
     if not (offsets[r0] <= t0 < offsets[r0 + 1] or t0 >= total == offsets[r0 + 1]):
@@ -248,7 +249,7 @@ def check_span(operation: str, offsets: list[int], r0: int, r1: int, t0: int, t1
 
 
 def check_local_attention(attn_chunk_size: int, metadata: BatchFields, block_size: int) -> None:
-    """Everything `make_local_attention_virtual_batches` requires (SPEC.md section 4)."""
+    """Require valid arguments of `make_local_attention_virtual_batches` (SPEC.md section 4)."""
     operation = "make_local_attention_virtual_batches"
     check_int(operation, "block_size", block_size, 1)
     check_int(operation, "attn_chunk_size", attn_chunk_size, 1)
@@ -282,6 +283,6 @@ def check_tables(operation: str, block_tables: object) -> None:
 
 
 def check_list(operation: str, field: str, value: object) -> None:
-    """Require a list, which is appended to."""
+    """Require a list, to which results are appended."""
     if not isinstance(value, list):
         raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected list")

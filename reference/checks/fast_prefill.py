@@ -12,14 +12,14 @@ FAST_PREFILL = "make_kv_sharing_fast_prefill_common_attn_metadata"
 
 
 def check_fast_prefill(metadata: BatchFields) -> None:
-    """Everything that the operation requires and that no device tensor's values tell."""
+    """Require a valid batch as far as no device tensor has to be read."""
     check_common_metadata(FAST_PREFILL, metadata)
     check_queries(FAST_PREFILL, metadata)
     check_fast_prefill_logits(metadata)
 
 
 def check_fast_prefill_logits(metadata: BatchFields) -> None:
-    """Require a count wherever there are logits indices, and those on the batch's device."""
+    """Require a count with logits indices, and the indices on the device of the batch."""
     check_logits(FAST_PREFILL, metadata)
     indices = metadata.logits_indices_padded
     if indices is not None:

@@ -1,6 +1,6 @@
 """Checks of `swap_blocks` and `copy_blocks` (SPEC.md section 7).
 
-Block ids are read where they lie on the CPU; reading them on a device would synchronise.
+Block ids are read if they are on the CPU; reading them on a device would synchronise.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from ..interface.errors import MetadataError
 
 SWAP, COPY = "swap_blocks", "copy_blocks"
 _CPU = torch.device("cpu")
-_WIDEST = 8
-"""Bytes of an element that can be copied as one integer."""
+_MAX_ELEMENT_BYTES = 8
+"""Largest element, in bytes, that can be copied as one integer."""
 
 
 def check_swap_blocks(src: torch.Tensor, dst: torch.Tensor, src_to_dst: torch.Tensor) -> None:
-    """Everything that `swap_blocks` requires and that no device tensor's values tell."""
+    """Require valid arguments of `swap_blocks` as far as no device tensor has to be read."""
     _check_cache(SWAP, "src_kv_cache", src)
     _check_cache(SWAP, "dst_kv_cache", dst)
     _check_writable(SWAP, "dst_kv_cache", dst)
@@ -35,7 +35,7 @@ def check_swap_blocks(src: torch.Tensor, dst: torch.Tensor, src_to_dst: torch.Te
 
 
 def check_copy_blocks(kv_caches: list[torch.Tensor], src_to_dists: torch.Tensor) -> None:
-    """Everything that `copy_blocks` requires and that no device tensor's values tell."""
+    """Require valid arguments of `copy_blocks` as far as no device tensor has to be read."""
     if not isinstance(kv_caches, (list, tuple)):
         given = type(kv_caches).__name__
         raise TypeError(f"{COPY}: kv_caches is {given}, expected a list of torch.Tensor")
@@ -59,13 +59,13 @@ def _check_cache(operation: str, field: str, cache: object) -> None:
     if cache.ndim != 5 or cache.shape[0] != 2:
         expected = "(2, num_blocks, block_size, num_kv_heads, head_size)"
         raise MetadataError(operation, field, f"of shape {tuple(cache.shape)}", expected)
-    if cache.element_size() > _WIDEST:
-        expected = f"elements of at most {_WIDEST} bytes"
+    if cache.element_size() > _MAX_ELEMENT_BYTES:
+        expected = f"elements of at most {_MAX_ELEMENT_BYTES} bytes"
         raise MetadataError(operation, field, f"of dtype {cache.dtype}", expected)
 
 
 def _check_writable(operation: str, field: str, cache: torch.Tensor) -> None:
-    """Refuse a cache whose elements share memory, as `expand` makes it."""
+    """Reject a cache whose elements share memory, such as an expanded tensor."""
     for size, stride in zip(cache.shape, cache.stride(), strict=True):
         if size > 1 and stride == 0 and cache.numel():
             raise MetadataError(operation, field, "expanded", "memory for every element")
@@ -93,10 +93,10 @@ def _check_ids(
     *,
     same_cache: bool,
 ) -> None:
-    """Require ids within their caches, and a result that no order of the copies changes."""
+    """Require ids within their caches, and a result independent of the order of the copies."""
     ids = pairs.tolist()
     sources, targets = {source for source, _ in ids}, {target for _, target in ids}
-    # Whole sets first: almost always all is well, and a loop costs more than the copy.
+    # Sets first: ids are almost always valid, and the loop below costs more than the copy.
     if (
         min(sources | targets, default=0) >= 0
         and max(sources, default=-1) < num_sources

@@ -1,4 +1,4 @@
-"""What `PersistentBatch` requires (SPEC.md section 7), before any row or buffer changes."""
+"""Checks that `PersistentBatch` runs before a row or buffer changes (SPEC.md section 7)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_INT32 = 2**31 - 1
 
 
 class BatchState(Protocol):
-    """The part of a `PersistentBatch` that a step is checked against."""
+    """Fields of a `PersistentBatch` that the checks read."""
 
     max_num_reqs: int
     max_num_tokens: int
@@ -29,7 +29,7 @@ class BatchState(Protocol):
 def check_batch_sizes(
     max_num_reqs: int, max_num_tokens: int, max_num_blocks: int, block_size: int
 ) -> None:
-    """Sizes of at least 1, and sequences whose length an int32 holds."""
+    """Require sizes of at least 1, and a longest sequence whose length fits int32."""
     operation = "PersistentBatch"
     check_int(operation, "max_num_reqs", max_num_reqs, 1)
     check_int(operation, "max_num_tokens", max_num_tokens, 1)
@@ -41,7 +41,7 @@ def check_batch_sizes(
 
 
 def batch_device(device: str | torch.device) -> torch.device:
-    """The device that is meant (MetadataError for a name that torch does not know)."""
+    """Return the device of a name or device (MetadataError for a name unknown to torch)."""
     if not isinstance(device, str | torch.device):
         given = type(device).__name__
         raise TypeError(f"PersistentBatch: device is {given}, expected a string or torch.device")
@@ -58,10 +58,10 @@ def check_new_request(
     block_ids: Sequence[int],
     num_computed_tokens: int,
 ) -> None:
-    """An id that is not in the batch, a row for it, blocks for its cached tokens."""
+    """Require an id that is not in the batch, a free row, and blocks for its cached tokens."""
     if req_id is None:
         raise MetadataError(operation, "req_id", None, "an id; None stands for a hole")
-    hash(req_id)  # TypeError
+    hash(req_id)  # TypeError if it is not hashable
     if req_id in batch.req_ids:
         raise MetadataError(operation, "req_id", repr(req_id), "an id that has no row yet")
     check_block_ids(operation, block_ids, batch.max_num_blocks)
@@ -76,7 +76,7 @@ def check_new_request(
 
 
 def check_block_ids(operation: str, block_ids: Sequence[int], room: int) -> None:
-    """Block ids, Python's or numpy's integers, that an int32 holds, at most `room` of them."""
+    """Require at most `room` block ids, Python or numpy integers, that fit int32."""
     if not isinstance(block_ids, list | tuple):
         given = type(block_ids).__name__
         raise TypeError(f"{operation}: block_ids is {given}, expected a list of ints")
@@ -90,14 +90,14 @@ def check_block_ids(operation: str, block_ids: Sequence[int], room: int) -> None
 
 
 def check_known(operation: str, req_ids: Iterable[object], req_id: object) -> None:
-    """A request that has a row."""
-    hash(req_id)  # TypeError
+    """Require the id of a request that has a row."""
+    hash(req_id)  # TypeError if it is not hashable
     if req_id is None or req_id not in req_ids:
         raise MetadataError(operation, "req_id", repr(req_id), "the id of a request with a row")
 
 
 def check_row(operation: str, field: str, row: int, req_ids: Sequence[object]) -> None:
-    """The number of a row that holds a request."""
+    """Require the index of a row that holds a request."""
     check_int(operation, field, row, 0)
     if row >= len(req_ids):
         raise MetadataError(operation, field, row, f"below {len(req_ids)}, the rows in use")
@@ -108,7 +108,10 @@ def check_row(operation: str, field: str, row: int, req_ids: Sequence[object]) -
 def check_schedule(
     operation: str, batch: BatchState, num_scheduled_tokens: Mapping[Any, int]
 ) -> list[int]:
-    """Query tokens by row, 0 for a hole; each request has an entry and blocks that cover it."""
+    """Return the query tokens of each row, 0 for a hole.
+
+    Require an entry for each request, no other entries, and blocks that cover the tokens.
+    """
     if not isinstance(num_scheduled_tokens, Mapping):
         given = type(num_scheduled_tokens).__name__
         raise TypeError(f"{operation}: num_scheduled_tokens is {given}, expected a dict")
@@ -140,7 +143,10 @@ def check_step(
     num_padded_reqs: int | None,
     num_padded_tokens: int | None,
 ) -> list[int]:
-    """Query tokens by row of a batch without holes that fits its buffers, padding included."""
+    """Return the query tokens of each row.
+
+    Require a batch without holes that fits its buffers, padding included.
+    """
     if None in batch.req_ids:
         given = f"None at row {batch.req_ids.index(None)}"
         raise MetadataError(operation, "req_ids", given, "no hole: condense() first")
@@ -161,7 +167,7 @@ def check_step(
 
 
 def check_dummy(operation: str, batch: BatchState, num_reqs: int, num_tokens: int) -> None:
-    """Rows and tokens that fit the buffers; the longest request fits its row."""
+    """Require rows and tokens that fit the buffers, and a longest request that fits its row."""
     for field, count, most in (
         ("num_reqs", num_reqs, batch.max_num_reqs),
         ("num_tokens", num_tokens, batch.max_num_tokens),

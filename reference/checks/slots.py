@@ -1,6 +1,6 @@
-"""Checks of what `build_slot_mapping` and its forms for one sequence take (SPEC.md section 5).
+"""Checks of `build_slot_mapping` and its forms for one sequence (SPEC.md section 5).
 
-As in `checks`: no device tensor is read, so none of them synchronises.
+No device tensor is read, so no check synchronises.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_slot_mapping(
     start_idx: torch.Tensor | None,
     out: torch.Tensor | None,
 ) -> None:
-    """Everything `build_slot_mapping` requires (SPEC.md section 5); device tensors are not read."""
+    """Require valid arguments of `build_slot_mapping` (SPEC.md section 5)."""
     operation = "build_slot_mapping"
     check_int(operation, "block_size", block_size, 1)
     check_tensor(operation, "query_start_loc", query_start_loc, 1)
@@ -81,14 +81,14 @@ def _check_slot_values(
 
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the memory from first to last element of one reaches into that of the other."""
+    """True if the address ranges from first to last element of the two tensors intersect."""
     start, stop = _memory(one)
     other_start, other_stop = _memory(other)
     return start < other_stop and other_start < stop and one.device == other.device
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
-    """First address of the tensor's elements and the one behind the last."""
+    """Return the address of the first element and the address after the last."""
     start = tensor.data_ptr()
     if not tensor.numel() or not start:  # 0: a tensor without memory, as on the meta device
         return start, start
@@ -104,7 +104,7 @@ def check_block_row(
     range_end: int,
     block_size: int,
 ) -> Sequence[int]:
-    """The block table of `seq_id`, long enough for positions [range_start, range_end)."""
+    """Return the block table of `seq_id`; require a block for [range_start, range_end)."""
     check_tables(operation, block_tables)
     if block_tables is None or seq_id not in block_tables:
         given = "None" if block_tables is None else f"without sequence {seq_id}"
@@ -121,7 +121,7 @@ def check_blocks(
     range_end: int,
     block_size: int,
 ) -> None:
-    """Require integers (TypeError), not negative, where positions [range_start, range_end) lie."""
+    """Require non-negative integers (TypeError) as blocks of [range_start, range_end)."""
     if range_start >= range_end:
         return
     for column in range(range_start // block_size, -(-range_end // block_size)):
@@ -129,9 +129,9 @@ def check_blocks(
 
 
 def check_block(operation: str, field: str, value: object) -> int:
-    """A block id, Python's integer or numpy's (TypeError), that is not negative."""
+    """Return a block id as an int; require a Python or numpy integer (TypeError), at least 0."""
     try:
-        block = index(value)  # type: ignore[arg-type]  # found out by trying
+        block = index(value)  # type: ignore[arg-type]  # TypeError if it is not an integer
     except TypeError:
         given = type(value).__name__
         raise TypeError(f"{operation}: {field} is {given}, expected int") from None

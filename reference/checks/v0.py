@@ -1,4 +1,4 @@
-"""Checks of what a first-generation (V0) engine passes, before anything is written (rule 0.6)."""
+"""Checks of input from a first-generation (V0) engine (SPEC.md rule 0.6)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def check_ints(operation: str, field: str, values: Collection[int], minimum: int
 
 
 def check_input_builder(builder: InputBuilder) -> None:
-    """Require a block size and, where there is one, a window of at least 1 token."""
+    """Require a block size and, if there is a window, a window of at least 1 token."""
     check_int("CommonMetadataBuilder", "block_size", builder.block_size, 1)
     if builder.sliding_window is not None:
         check_int("CommonMetadataBuilder", "sliding_window", builder.sliding_window, 1)
 
 
 def check_seq_group(group: InterData) -> None:
-    """Require one entry a sequence, lengths that agree, and block tables where they are read."""
+    """Require one entry a sequence, consistent lengths, and the block tables that are read."""
     check_bool(ADD, "is_prompt", group.is_prompt)
     rows = len(group.seq_ids)
     for field in _PER_SEQUENCE:
@@ -55,9 +55,9 @@ def check_seq_group(group: InterData) -> None:
 
 
 def check_lengths(group: InterData, row: int, query_len: int) -> None:
-    """Require a sequence's lengths to agree, and one token of a decode."""
+    """Require consistent lengths of one sequence, and one query token of a decode."""
     if query_len != 1 and not group.is_prompt:
-        raise MetadataError(ADD, "query_lens", query_len, "1, as it is a decode's")
+        raise MetadataError(ADD, "query_lens", query_len, "1, as in every decode")
     if len(group.input_tokens[row]) != query_len:
         given = f"{len(group.input_tokens[row])} tokens"
         raise MetadataError(ADD, "input_tokens", given, f"query_len = {query_len}")
@@ -68,7 +68,7 @@ def check_lengths(group: InterData, row: int, query_len: int) -> None:
 
 
 def check_group_tables(group: InterData) -> None:
-    """Require a block table for each sequence, or for none in a profile run, without context."""
+    """Require a block table for each sequence; a profile run has none and no computed tokens."""
     tables = group.block_tables
     check_tables(ADD, tables)
     if tables is not None and any(table is not None for table in tables.values()):
@@ -92,7 +92,7 @@ def check_build(
     rows: int,
     tokens: int,
 ) -> None:
-    """Require the lengths of the `rows` sequences with `tokens` query tokens that were added."""
+    """Require lengths of `rows` sequences with `tokens` query tokens, as they were added."""
     check_int(BUILD, "cuda_graph_pad_size", cuda_graph_pad_size, -1)
     check_int(BUILD, "batch_size", batch_size, 0)
     padded = rows + max(0, cuda_graph_pad_size)
@@ -115,7 +115,7 @@ def check_build(
 def check_graph(
     runner: Runner, num_prefills: int, padded_rows: int, batch_size: int, most_blocks: int
 ) -> None:
-    """Require decodes only, a batch of the padded size, and graph block tables that hold it."""
+    """Require decodes only, a batch of the padded size, and graph block tables of that size."""
     if num_prefills:
         given = f"for {num_prefills} prompts"
         raise MetadataError(BUILD, "cuda_graph_pad_size", given, "-1: graphs hold decodes only")
@@ -132,7 +132,7 @@ def check_graph(
 
 
 def graph_shape(operation: str, runner: Runner) -> tuple[int, int]:
-    """Most rows and columns of a graph's block tables."""
+    """Return the number of rows and columns of the graph block tables."""
     tables = runner.graph_block_tables
     if not isinstance(tables, np.ndarray):
         given = type(tables).__name__
@@ -144,7 +144,7 @@ def graph_shape(operation: str, runner: Runner) -> tuple[int, int]:
 
 
 def check_ids(tables: Sequence[Sequence[int]]) -> None:
-    """Require block ids that fit int32: integers, Python's or numpy's."""
+    """Require block ids that fit int32: Python or numpy integers."""
     for table in tables:
         for block in table:
             if check_block(BUILD, "block_tables", block) >= 1 << 31:

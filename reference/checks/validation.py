@@ -1,4 +1,4 @@
-"""`validate`: every invariant of a batch, read from all of its tensors (SPEC.md section 1)."""
+"""`validate`: check every invariant of a batch on all of its tensors (SPEC.md section 1)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NAME = "validate"
 def validate(metadata: BatchFields, block_size: int | None = None) -> None:
     """Raise `MetadataError` unless every invariant of SPEC.md section 1 holds.
 
-    Reads device tensors and so synchronises; meant for tests and debugging.
-    With `block_size` (tokens per block) the width of the block table is checked too.
-    Wrong types raise `TypeError`.
+    Device tensors are read, which synchronises: use it for tests and debugging. With
+    `block_size` (tokens per block) the width of the block table is checked too. Raise
+    `TypeError` for wrong types.
     """
     check_common_metadata(_NAME, metadata)
     _check_mirrors(metadata)

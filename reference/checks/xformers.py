@@ -1,6 +1,6 @@
-"""Checks of the XFormers implementation: its constants and what `forward` is given (section 8).
+"""Checks of the XFormers backend: constants, `build` and `forward` (SPEC.md section 8).
 
-As in `checks`: no device tensor is read, so none of them synchronises.
+No device tensor is read, so no check synchronises.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_impl(
     kv_cache_dtype: str,
     logits_soft_cap: float | None,
 ) -> None:
-    """The constants of a layer."""
+    """Require valid constants of a layer."""
     check_int(IMPL, "num_heads", num_heads, 1)
     check_int(IMPL, "num_kv_heads", num_kv_heads, 1)
     if num_heads % num_kv_heads:
@@ -62,7 +62,7 @@ def check_impl(
 
 
 def check_build(metadata: BatchFields, block_size: int) -> None:
-    """What the builder requires beyond the split: lengths that can be, a table for all of them."""
+    """Require consistent lengths and a block table wide enough for the longest sequence."""
     check_sequences(BUILD, metadata)
     longest = max(metadata.seq_lens_cpu.tolist(), default=0)
     columns = metadata.block_table_tensor.shape[1]
@@ -76,9 +76,9 @@ def check_output(
     output_scale: torch.Tensor | None,
     output_block_scale: torch.Tensor | None,
 ) -> None:
-    """What `forward` requires of a profiling run too."""
+    """Require an output buffer and no output scales, in a profile run too."""
     if output_scale is not None or output_block_scale is not None:
-        raise NotImplementedError(f"{FORWARD}: fused output quantisation")
+        raise NotImplementedError(f"{FORWARD}: fused output quantisation is not supported")
     if output is None:
         raise MetadataError(FORWARD, "output", "None", "a buffer to write into")
     if not isinstance(output, torch.Tensor):
@@ -96,7 +96,7 @@ def check_forward(
     metadata: Any,
     output: torch.Tensor,
 ) -> None:
-    """All that a step requires: the cache is written next, so nothing is left for later."""
+    """Require valid arguments of `forward`, all of them before the cache is written."""
     _check_metadata(metadata)
     heads = (("query", query, impl.num_heads), ("key", key, impl.num_kv_heads))
     for field, tensor, count in (*heads, ("value", value, impl.num_kv_heads)):
@@ -121,7 +121,7 @@ def check_forward(
 
 
 def _check_metadata(md: Any) -> None:
-    """Types, shapes and counts of `XFormersAttentionMetadata`; no values are read."""
+    """Require valid types, shapes and counts of `XFormersAttentionMetadata`; no tensor is read."""
     if not hasattr(type(md), "decode_metadata"):
         given = type(md).__name__
         raise TypeError(f"{FORWARD}: attn_metadata is {given}, expected XFormersAttentionMetadata")
@@ -147,16 +147,16 @@ def _check_metadata(md: Any) -> None:
 
 
 def _check_values(md: Any, query: torch.Tensor, key_cache: torch.Tensor) -> None:
-    """Of tensors on the CPU: offsets, lengths, blocks and slots that can be."""
+    """Require consistent offsets, lengths, blocks and slots; all tensors are on the CPU."""
     rows = md.num_decodes + md.num_prefills
     check_query_rows(FORWARD, query, md.query_start_loc, md.max_query_len, rows)
-    boundary, end = (int(md.query_start_loc[row]) for row in (md.num_decodes, rows))
+    split, end = (int(md.query_start_loc[row]) for row in (md.num_decodes, rows))
     decode_tokens, tokens = md.num_decode_tokens, md.num_decode_tokens + md.num_prefill_tokens
-    if boundary > decode_tokens or (md.num_prefills and boundary < decode_tokens):
-        expected = f"{boundary}, the tokens of the rows before the boundary"
+    if split > decode_tokens or (md.num_prefills and split < decode_tokens):
+        expected = f"{split}, the tokens of the rows before the split"
         raise MetadataError(FORWARD, "num_decode_tokens", decode_tokens, expected)
     if end > tokens:
-        expected = f"at least {end - decode_tokens}, the tokens of the rows behind the boundary"
+        expected = f"at least {end - decode_tokens}, the tokens of the rows after the split"
         raise MetadataError(FORWARD, "num_prefill_tokens", md.num_prefill_tokens, expected)
     check_live_blocks(FORWARD, key_cache, md.seq_lens, md.block_table, md.max_seq_len)
     check_slots_of_cache(FORWARD, md.slot_mapping[: md.num_actual_tokens], key_cache)

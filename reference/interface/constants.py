@@ -16,13 +16,13 @@ KV_SHARING_FAST_PREFILL_METADATA_FIELDS: Final = [
     ("logits_indices_padded", "torch.Tensor | None", None),
     ("num_logits_indices", "int", 0),
 ]
-"""Fields (name, annotation, default) that fast prefill adds to a backend's metadata class."""
+"""Fields (name, annotation, default) that fast prefill adds to a metadata class."""
 
 KVCacheLayoutType = Literal["NHD", "HND"]
 
 
 class AttentionCGSupport(Enum):
-    """How far a backend's metadata can live inside a captured CUDA graph."""
+    """Batches for which a captured CUDA graph can include a backend's attention."""
 
     ALWAYS = 3
     UNIFORM_BATCH = 2
@@ -31,7 +31,7 @@ class AttentionCGSupport(Enum):
 
 
 class AttentionType:
-    """Which tokens attend to which, as the strings that backends compare with."""
+    """Kinds of attention, as the strings that backends compare with."""
 
     DECODER = "decoder"
     ENCODER = "encoder"

@@ -1,4 +1,4 @@
-"""The one error of bad input (SPEC.md section 0, rule 6)."""
+"""Error for malformed input (SPEC.md section 0, rule 6)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class MetadataError(ValueError):
     """Malformed metadata, raised before anything is written.
 
-    `operation` and `field` say where, `given` what was found there and
-    `expected` what would have been accepted; all four are strings.
+    Four strings: `operation` and `field` are the location, `given` describes the value
+    found there and `expected` the accepted values.
     """
 
     def __init__(self, operation: str, field: str, given: object, expected: str) -> None:

@@ -1,7 +1,7 @@
-"""What a field of batch metadata goes with: declared once, where the field is (SPEC.md section 1).
+"""Alignment of batch metadata fields with requests or tokens (SPEC.md section 1).
 
-Slicing, virtual batches and padding read the declarations, so that a field which is
-added later, in a subclass too, is moved with its requests or tokens and never forgotten.
+Each field declares its alignment. Slicing, virtual batches and padding read the
+declarations, so a field that is added later, in a subclass too, is handled by them.
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
 Alignment = Literal["offsets", "request", "token", "batch"]
-"""One entry more than requests; one a request; one a token; none: it is the whole batch's."""
+"""Entries of a field: requests + 1; one a request; one a token; independent of both."""
 
 _KEY = "alignment"
 
 
 class Aligned(NamedTuple):
-    """A field's declaration."""
+    """Declaration of one field."""
 
     alignment: Alignment
     fill: int
-    """What padding adds to it."""
+    """Value of the entries that padding adds."""
 
 
 def aligned(alignment: Alignment, *, fill: int = 0) -> Mapping[str, Any]:
-    """The `metadata` of a dataclass field whose first dimension counts requests or tokens.
+    """Return the `metadata` of a dataclass field aligned with requests or tokens.
 
-    The field holds a tensor, a numpy array, a list, a tuple or None. "request": one
-    entry a request; "token": at least one a token, those behind `num_actual_tokens`
-    stale. Padding adds `fill`. A field declared without this is kept as it is.
+    The first dimension of the field counts them. The field holds a tensor, a numpy array,
+    a list, a tuple or None. "request": one entry a request; "token": at least one entry a
+    token, stale after `num_actual_tokens`. Padding adds entries of value `fill`. Slicing,
+    virtual batches and padding do not change a field declared without `aligned`.
     """
     return {_KEY: Aligned(alignment, fill)}
 
@@ -39,7 +40,7 @@ _added: dict[tuple[type[Any], type[Any]], dict[str, Alignment]] = {}
 
 
 def alignments(metadata_class: type[Any]) -> dict[str, Aligned]:
-    """Every field that its class takes, in order; "batch" where nothing was declared."""
+    """Return the declaration of each `__init__` field, in order; "batch" is the default."""
     if metadata_class not in _alignments:
         whole = Aligned("batch", 0)
         declared = {f.name: f.metadata.get(_KEY, whole) for f in fields(metadata_class) if f.init}
@@ -48,9 +49,9 @@ def alignments(metadata_class: type[Any]) -> dict[str, Aligned]:
 
 
 def added_fields(metadata_class: type[Any], base: type[Any]) -> dict[str, Alignment]:
-    """The fields that a subclass has beyond `base` (TypeError for offsets: those are the batch's).
+    """Return the alignment of each `__init__` field that a subclass adds to `base`.
 
-    Fields that the class computes itself (`init=False`) are left to it.
+    Raise TypeError for a field aligned with offsets: only the batch has those.
     """
     pair = (metadata_class, base)
     if pair not in _added:

@@ -1,4 +1,4 @@
-"""The batch as attention backends see it (SPEC.md section 1)."""
+"""Types of a batch and of its parts (SPEC.md section 1)."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from .fields import aligned
 class BatchFields:
     """Fields of `CommonAttentionMetadata`: R requests, T tokens, W block-table columns.
 
-    Lengths and offsets count tokens; int32 unless the caller chose int64. Checks read these
-    fields only, so that the methods of the class may run checks. SPEC.md section 1.
+    Lengths and offsets count tokens; int32 unless the caller chose int64. SPEC.md section 1.
     """
+
+    # Separate from CommonAttentionMetadata, whose methods import the checks of these fields.
 
     query_start_loc: torch.Tensor = field(metadata=aligned("offsets"))
     """(R+1,) offset of each request's first query token, then the end of the last."""
     query_start_loc_cpu: torch.Tensor = field(metadata=aligned("offsets"))
-    """(R+1,) its mirror on the CPU."""
+    """(R+1,) mirror of `query_start_loc` on the CPU."""
     seq_lens: torch.Tensor = field(metadata=aligned("request"))
     """(R,) computed plus query tokens of each request."""
     seq_lens_cpu: torch.Tensor = field(metadata=aligned("request"))
-    """(R,) its mirror on the CPU."""
+    """(R,) mirror of `seq_lens` on the CPU."""
     num_computed_tokens_cpu: torch.Tensor = field(metadata=aligned("request"))
     """(R,) tokens whose keys and values are already cached, on the CPU."""
     num_reqs: int
     num_actual_tokens: int
     max_query_len: int
-    """At least the longest query."""
+    """Upper bound of the query lengths, in tokens."""
     max_seq_len: int
-    """At least the longest sequence."""
+    """Upper bound of the sequence lengths, in tokens."""
     block_table_tensor: torch.Tensor = field(metadata=aligned("request"))
-    """(R, W) int32 block ids; columns behind a sequence's last block are stale."""
+    """(R, W) int32 block ids; columns after the last block of a sequence are stale."""
     slot_mapping: torch.Tensor = field(metadata=aligned("token", fill=-1))
     """(>= num_actual_tokens,) int64 cache slot of each token, -1 for none."""
     causal: bool = True
     logits_indices_padded: torch.Tensor | None = None
-    """Token indices whose logits are sampled; the first num_logits_indices count."""
+    """Token indices whose logits are sampled; stale after the first num_logits_indices."""
     num_logits_indices: int | None = None
-    """Number of sampled tokens; may be given without their indices."""
+    """Number of sampled tokens; may be set without their indices."""
     encoder_seq_lens: np.ndarray | None = field(default=None, metadata=aligned("request"))
     """(R,) encoder tokens of each request."""
     dcp_local_seq_lens: torch.Tensor | None = field(default=None, metadata=aligned("request"))
@@ -52,13 +53,13 @@ class BatchFields:
 
 @dataclass
 class UBatchSlice:
-    """One micro-batch: which requests and which tokens it holds (SPEC.md section 3)."""
+    """One micro-batch: its requests and its tokens (SPEC.md section 3)."""
 
     request_slice: slice
     token_slice: slice
 
     def is_empty(self) -> bool:
-        """True if either slice holds nothing."""
+        """True if either slice is empty."""
         return bool(
             self.request_slice.start >= self.request_slice.stop
             or self.token_slice.start >= self.token_slice.stop
@@ -66,13 +67,13 @@ class UBatchSlice:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens in the slice."""
+        """Number of tokens in the slice."""
         return int(self.token_slice.stop - self.token_slice.start)
 
 
 @dataclass
 class PerLayerParameters:
-    """Attention hyperparameters of one layer; the last two fields do not count in equality."""
+    """Attention hyperparameters of one layer; equality ignores the last two fields."""
 
     window_left: int
     logits_soft_cap: float | None
@@ -105,7 +106,7 @@ class MLADims(NamedTuple):
 
 @runtime_checkable
 class KVSharingFastPrefillMetadata(Protocol):
-    """Metadata that says which tokens' logits are needed (SPEC.md section 6)."""
+    """Metadata with the tokens whose logits are sampled (SPEC.md section 6)."""
 
     logits_indices_padded: torch.Tensor | None
     num_logits_indices: int | None
@@ -113,7 +114,7 @@ class KVSharingFastPrefillMetadata(Protocol):
 
 @runtime_checkable
 class InputBatch(Protocol):
-    """What `reorder_batch_to_split_decodes_and_prefills` reads of the engine's batch."""
+    """Part of an engine's batch that `reorder_batch_to_split_decodes_and_prefills` reads."""
 
     @property
     def req_ids(self) -> list[Any]:
@@ -127,9 +128,9 @@ class InputBatch(Protocol):
 
 @runtime_checkable
 class SchedulerOutput(Protocol):
-    """What `reorder_batch_to_split_decodes_and_prefills` reads of the schedule."""
+    """Part of a schedule that `reorder_batch_to_split_decodes_and_prefills` reads."""
 
     @property
     def num_scheduled_tokens(self) -> dict[Any, int]:
-        """Query tokens of each request in this step."""
+        """Query tokens of each request in this engine step, by request id."""
         ...

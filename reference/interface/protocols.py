@@ -1,4 +1,4 @@
-"""What is read of the objects that an engine passes, and no more (SPEC.md appendix A)."""
+"""Attributes that are read of objects that an engine passes (SPEC.md appendix A)."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ import torch
 
 
 class CompilationConfig(Protocol):
-    """What is read of the compilation config."""
+    """Attributes that are read of the compilation config."""
 
     @property
     def static_forward_context(self) -> Mapping[str, Any]:
-        """Every layer with state by name; the attention layers have an `impl`."""
+        """Layers with state, by name; attention layers have an `impl`."""
         ...
 
 
 class SpeculativeConfig(Protocol):
-    """What is read of the speculative-decoding config."""
+    """Attributes that are read of the speculative-decoding config."""
 
     @property
     def num_speculative_tokens(self) -> int | None:
-        """Draft tokens a step and request, None if the method has no fixed number."""
+        """Draft tokens per engine step and request, None if the number is not fixed."""
         ...
 
 
 class VllmConfig(Protocol):
-    """What is read of the engine's config."""
+    """Attributes that are read of the engine's config."""
 
     @property
     def compilation_config(self) -> CompilationConfig:
-        """Where the layers are."""
+        """Config that contains the layers."""
         ...
 
     @property
     def speculative_config(self) -> SpeculativeConfig | None:
-        """None without speculative decoding."""
+        """Config of speculative decoding, None without it."""
         ...
 
 
 class KVCacheSpec(Protocol):
-    """What is read of a cache group's spec."""
+    """Attributes that are read of a cache group's spec."""
 
     @property
     def block_size(self) -> int:
@@ -50,16 +50,16 @@ class KVCacheSpec(Protocol):
 
 
 class ModelConfig(Protocol):
-    """What is read of the model's config."""
+    """Attributes that are read of the model's config."""
 
     @property
     def hf_text_config(self) -> Any:
-        """Of a model with latent attention: the fields of `MLADims`, q_lora_rank if it likes."""
+        """Object with the fields of `MLADims` (q_lora_rank optional) if attention is latent."""
         ...
 
 
 class EncoderDecoderMetadata(Protocol):
-    """What is read of first-generation (V0) metadata; the encoder's fields may be absent."""
+    """Fields that are read of first-generation (V0) metadata; encoder fields may be absent."""
 
     num_prefill_tokens: int
     num_decode_tokens: int
@@ -72,7 +72,7 @@ class EncoderDecoderMetadata(Protocol):
     encoder_seq_lens: list[int] | None
     """Encoder tokens of each request."""
     encoder_seq_lens_tensor: torch.Tensor | None
-    """(R,) int32, the same."""
+    """(R,) int32 encoder tokens of each request."""
     max_encoder_seq_len: int | None
     num_encoder_tokens: int | None
     """Encoder tokens of the whole batch."""
@@ -83,7 +83,7 @@ class EncoderDecoderMetadata(Protocol):
 
 
 class AttentionLayer(Protocol):
-    """What `AttentionImpl.forward` reads of its layer."""
+    """Attributes that `AttentionImpl.forward` reads of its layer."""
 
     _q_scale: torch.Tensor
     _k_scale: torch.Tensor
@@ -99,7 +99,7 @@ class AttentionLayer(Protocol):
         kv_cache: torch.Tensor,
         attn_metadata: Any,
     ) -> torch.Tensor:
-        """Attention of the layer."""
+        """Run the attention of the layer."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What is read of the objects that a first-generation (V0) engine passes (SPEC.md appendix A)."""
+"""Attributes that are read of objects of a first-generation (V0) engine (SPEC.md appendix A)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 
 class PlaceholderMap(Protocol):
-    """Where the items of one modality go among a batch's tokens; its class takes no arguments."""
+    """Places of one modality's items among the tokens; its class takes no arguments."""
 
     def extend(self, other: Any) -> None:
-        """Append another map, which is left as it was."""
+        """Append another map, without changing that map."""
         ...
 
     def index_map(self) -> Any:
-        """Source and destination index of each item."""
+        """Return the source and destination index of each item."""
         ...
 
 
@@ -26,27 +26,27 @@ class InterData(Protocol):
 
     @property
     def is_prompt(self) -> bool:
-        """Whether its tokens are a prompt's."""
+        """True if the tokens are those of a prompt."""
         ...
 
     @property
     def prefix_cache_hit(self) -> bool:
-        """Whether the head of the prompt is in the cache already."""
+        """True if the beginning of the prompt is already in the cache."""
         ...
 
     @property
     def block_tables(self) -> Mapping[int, Sequence[int] | None] | None:
-        """Block ids by sequence id, None or None for every sequence in a profile run."""
+        """Block ids by sequence id; in a profile run None, or None for every sequence."""
         ...
 
     @property
     def multi_modal_placeholder_maps(self) -> Mapping[str, PlaceholderMap] | None:
-        """The prompt's maps by modality."""
+        """Placeholder maps of the prompt, by modality."""
         ...
 
     @property
     def seq_ids(self) -> Sequence[int]:
-        """The sequences."""
+        """Ids of the sequences."""
         ...
 
     @property
@@ -56,86 +56,86 @@ class InterData(Protocol):
 
     @property
     def orig_seq_lens(self) -> Sequence[int]:
-        """Computed plus query tokens."""
+        """Computed plus query tokens of each sequence."""
         ...
 
     @property
     def seq_lens(self) -> Sequence[int]:
-        """The same, cut to the sliding window."""
+        """Computed plus query tokens of each sequence, cut to the sliding window."""
         ...
 
     @property
     def query_lens(self) -> Sequence[int]:
-        """Number of query tokens."""
+        """Number of query tokens of each sequence."""
         ...
 
     @property
     def context_lens(self) -> Sequence[int]:
-        """Computed tokens."""
+        """Computed tokens of each sequence."""
         ...
 
     @property
     def curr_sliding_window_blocks(self) -> Sequence[int]:
-        """Last blocks that a decode's window reaches, 0 for all."""
+        """Number of last blocks within a decode's window, 0 for all blocks."""
         ...
 
 
 class AttentionBackendV0(Protocol):
-    """What is read of a runner's backend."""
+    """Attributes that are read of a runner's backend."""
 
     def get_name(self) -> str:
-        """Such as "FLASH_ATTN"."""
+        """Return the name of the backend, such as "FLASH_ATTN"."""
         ...
 
     def make_metadata(self, *args: Any, **kwargs: Any) -> Any:
-        """Metadata of the backend's class, by keyword."""
+        """Return an instance of the backend's metadata class."""
         ...
 
 
 class Runner(Protocol):
-    """What is read of a model runner."""
+    """Attributes that are read of a model runner."""
 
     @property
     def device(self) -> torch.device | str:
-        """Where metadata goes."""
+        """Device of the metadata."""
         ...
 
     @property
     def pin_memory(self) -> bool:
-        """Whether the host has pinned memory."""
+        """True if the host has pinned memory."""
         ...
 
     @property
     def graph_block_tables(self) -> np.ndarray:
-        """(largest batch, most blocks of a sequence) int32: the size of graphs' block tables."""
+        """(largest batch, most blocks of a sequence) int32 block tables of a graph."""
         ...
 
     @property
     def max_seq_len_to_capture(self) -> int:
-        """Longest sequence, in tokens, that a graph is captured for."""
+        """Longest sequence of a captured graph, in tokens."""
         ...
 
     @property
     def attn_backend(self) -> AttentionBackendV0:
-        """Makes the metadata of graphs."""
+        """Backend that makes the metadata of graphs."""
         ...
 
     def get_max_block_per_batch(self) -> int:
-        """Most blocks of a sequence."""
+        """Return the largest number of blocks of a sequence."""
         ...
 
 
 class InputBuilder(Protocol):
-    """What is read of the builder of a step's model input."""
+    """Attributes that are read of the builder of an engine step's model input."""
 
     @property
     def runner(self) -> Runner:
-        """The runner of the model."""
+        """Runner of the model."""
         ...
 
     @property
     def sliding_window(self) -> int | None:
-        """In tokens."""
+        """Sliding window in tokens, None without one."""
         ...
 
     @property
@@ -145,10 +145,10 @@ class InputBuilder(Protocol):
 
     @property
     def inter_data_list(self) -> Sequence[InterData]:
-        """The batch's sequence groups, prompts first."""
+        """Sequence groups of the batch, prompts first."""
         ...
 
     @property
     def chunked_prefill_enabled(self) -> bool:
-        """Whether prompts may be computed in chunks."""
+        """True if prompts may be computed in chunks."""
         ...

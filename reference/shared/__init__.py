@@ -1,6 +1,6 @@
-"""Implementations that `reference` and `optimized` share: there is nothing to make faster in them.
+"""Implementations that `reference` and `optimized` share: they have nothing to optimize.
 
-`CommonAttentionMetadata` is here because its graph padding is.
+`CommonAttentionMetadata` is here because its graph padding is shared.
 """
 
 from .backend import (

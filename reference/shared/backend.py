@@ -19,51 +19,51 @@ Pairs = torch.Tensor
 
 
 class AttentionBackend(ABC):
-    """The classes and cache operations that make up one attention backend."""
+    """Classes and cache operations of one attention backend."""
 
     accept_output_buffer: ClassVar[bool] = False
-    """Whether `forward` writes into a buffer that the caller gives."""
+    """True if `forward` writes into a buffer that the caller passes."""
 
     @staticmethod
     @abstractmethod
     def get_name() -> str:
-        """The backend's registered name."""
+        """Return the backend's registered name."""
 
     @staticmethod
     @abstractmethod
     def get_impl_cls() -> type[AttentionImpl[Any]]:
-        """The class that runs attention."""
+        """Return the class that runs attention."""
 
     @staticmethod
     @abstractmethod
     def get_metadata_cls() -> type[Any]:
-        """The class of its per-step metadata."""
+        """Return the class of the metadata of an engine step."""
 
     @staticmethod
     @abstractmethod
     def get_state_cls() -> type[AttentionState]:
-        """The class of its graph state."""
+        """Return the class of the graph state."""
 
     @classmethod
     def make_metadata(cls, *args: Any, **kwargs: Any) -> Any:
-        """An instance of `get_metadata_cls()`."""
+        """Return an instance of `get_metadata_cls()`."""
         return cls.get_metadata_cls()(*args, **kwargs)
 
     @staticmethod
     @abstractmethod
     def get_builder_cls() -> type[Any]:
-        """The class that builds its metadata."""
+        """Return the class that builds the metadata."""
 
     @staticmethod
     @abstractmethod
     def get_kv_cache_shape(
         num_blocks: int, block_size: int, num_kv_heads: int, head_size: int
     ) -> tuple[int, ...]:
-        """Shape of one layer's cache, in elements."""
+        """Return the shape of one layer's cache, in elements."""
 
     @staticmethod
     def get_kv_cache_stride_order() -> tuple[int, ...]:
-        """Physical order of the cache's dimensions; NotImplementedError unless overridden."""
+        """Return the physical order of the dimensions; NotImplementedError unless overridden."""
         raise NotImplementedError
 
     @staticmethod
@@ -80,13 +80,13 @@ class AttentionBackend(ABC):
 
     @classmethod
     def full_cls_name(cls) -> tuple[str, str]:
-        """Module and qualified name of the class."""
+        """Return the module and the qualified name of the class."""
         return (cls.__module__, cls.__qualname__)
 
 
 @dataclass
 class AttentionMetadata:
-    """First-generation (V0) metadata that every backend's class extends."""
+    """First-generation (V0) metadata, the base class of every backend's."""
 
     num_prefills: int
     num_prefill_tokens: int
@@ -99,44 +99,44 @@ class AttentionMetadata:
     @property
     @abstractmethod
     def prefill_metadata(self) -> AttentionMetadata | None:
-        """The prefill part of the batch, None without prefills."""
+        """Prefill part of the batch, None without prefills."""
 
     @property
     @abstractmethod
     def decode_metadata(self) -> AttentionMetadata | None:
-        """The decode part of the batch, None without decodes."""
+        """Decode part of the batch, None without decodes."""
 
     def asdict_zerocopy(self, skip_fields: set[str] | None = None) -> dict[str, Any]:
-        """Field name to value, the values themselves and not copies."""
+        """Return the fields by name; values are not copied."""
         skip = skip_fields or set()
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
 
 
 class AttentionState(ABC):
-    """What a backend keeps between steps for CUDA graphs."""
+    """State that a backend keeps between engine steps for CUDA graphs."""
 
     @abstractmethod
     def __init__(self, runner: Any) -> None: ...
 
     @abstractmethod
     def graph_capture(self, max_batch_size: int) -> AbstractContextManager[None]:
-        """Context in which graphs of up to `max_batch_size` rows are captured."""
+        """Return a context in which graphs of up to `max_batch_size` rows are captured."""
 
     @abstractmethod
     def graph_clone(self, batch_size: int) -> AttentionState:
-        """A copy of the state for graphs of `batch_size` rows."""
+        """Return a copy of the state for graphs of `batch_size` rows."""
 
     @abstractmethod
     def graph_capture_get_metadata_for_batch(
         self, batch_size: int, is_encoder_decoder_model: bool = False
     ) -> Any:
-        """Metadata of a decode-only batch to capture."""
+        """Return metadata of a decode-only batch to capture."""
 
     @abstractmethod
     def get_graph_input_buffers(
         self, attn_metadata: Any, is_encoder_decoder_model: bool = False
     ) -> dict[str, Any]:
-        """The captured graph's input tensors by name."""
+        """Return the input tensors of the captured graph, by name."""
 
     @abstractmethod
     def prepare_graph_input_buffers(
@@ -145,22 +145,22 @@ class AttentionState(ABC):
         attn_metadata: Any,
         is_encoder_decoder_model: bool = False,
     ) -> None:
-        """Copy a step's metadata into the captured graph's input tensors."""
+        """Copy the metadata of an engine step into the captured graph's input tensors."""
 
     @abstractmethod
     def begin_forward(self, model_input: Any) -> None:
-        """Called before each forward pass."""
+        """Prepare a forward pass; called before each one."""
 
 
 class AttentionMetadataBuilderV0(ABC, Generic[M]):
-    """First-generation builder: from the sequences of an input builder (V0)."""
+    """First-generation (V0) builder: makes metadata from an input builder's sequences."""
 
     @abstractmethod
     def __init__(self, input_builder: Any) -> None: ...
 
     @abstractmethod
     def prepare(self) -> None:
-        """Forget the previous batch."""
+        """Discard the previous batch."""
 
     @abstractmethod
     def build(
@@ -170,15 +170,15 @@ class AttentionMetadataBuilderV0(ABC, Generic[M]):
         cuda_graph_pad_size: int,
         batch_size: int,
     ) -> M:
-        """Metadata of the batch; a pad size of -1 means no graph."""
+        """Build the metadata of the batch; a pad size of -1 means no graph."""
 
 
 class AttentionMetadataBuilder(ABC, Generic[M]):
-    """Second-generation builder: from the batch's common metadata (V1)."""
+    """Second-generation (V1) builder: makes metadata from the common metadata of a batch."""
 
     cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.NEVER
     reorder_batch_threshold: int | None = None
-    """Longest query that counts as a decode when the batch is reordered, None for no reordering."""
+    """Longest query, in tokens, of a decode when a batch is reordered; None: no reordering."""
 
     @abstractmethod
     def __init__(
@@ -196,7 +196,7 @@ class AttentionMetadataBuilder(ABC, Generic[M]):
     def _init_reorder_batch_threshold(
         self, reorder_batch_threshold: int = 1, supports_spec_as_decode: bool = False
     ) -> None:
-        """Set the threshold, raised to 1 + num_speculative_tokens where the config says so."""
+        """Set the threshold, at least 1 + num_speculative_tokens if drafts count as decodes."""
         self.reorder_batch_threshold = reorder_batch_threshold
         speculative = self.vllm_config.speculative_config
         tokens = getattr(speculative, "num_speculative_tokens", None)
@@ -210,16 +210,16 @@ class AttentionMetadataBuilder(ABC, Generic[M]):
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,
     ) -> M:
-        """Metadata of the batch; `fast_build` favours building over running."""
+        """Build the metadata; `fast_build` prefers a fast build to a fast forward pass."""
 
     def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> M:
-        """Metadata to capture a graph with."""
+        """Build the metadata for a graph capture."""
         return self.build(common_prefix_len=0, common_attn_metadata=common_attn_metadata)
 
     def build_for_drafting(
         self, common_attn_metadata: CommonAttentionMetadata, draft_index: int
     ) -> M:
-        """Metadata of the drafter's step `draft_index`."""
+        """Build the metadata of the drafter's forward pass `draft_index`."""
         return self.build(
             common_prefix_len=0,
             common_attn_metadata=common_attn_metadata,
@@ -237,12 +237,12 @@ class AttentionMetadataBuilder(ABC, Generic[M]):
         use_local_attention: bool,
         num_sms: int,
     ) -> bool:
-        """Whether the shared prefix is attended to separately."""
+        """True if attention to the shared prefix is computed separately."""
         return False
 
 
 class AttentionImpl(ABC, Generic[M]):
-    """One layer's attention: (T, Hq, D) queries over the paged cache."""
+    """Attention of one layer: (T, Hq, D) queries over the paged cache."""
 
     @abstractmethod
     def __init__(
@@ -272,15 +272,15 @@ class AttentionImpl(ABC, Generic[M]):
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Write the new keys and values to the cache, then attend."""
+        """Write the new keys and values to the cache, then compute attention."""
 
     def fused_output_quant_supported(self, quant_key: Any) -> bool:
-        """Whether `forward` can quantise its output itself."""
+        """True if `forward` can quantise its output itself."""
         return False
 
 
 class MLAAttentionImpl(AttentionImpl[M], Generic[M]):
-    """Multi-head latent attention: keys and values come compressed."""
+    """Multi-head latent attention, with compressed keys and values."""
 
     @abstractmethod
     def forward(
@@ -295,4 +295,4 @@ class MLAAttentionImpl(AttentionImpl[M], Generic[M]):
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Write the compressed keys and values to the cache, then attend."""
+        """Write the compressed keys and values to the cache, then compute attention."""

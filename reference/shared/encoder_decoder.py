@@ -1,7 +1,7 @@
-"""Which lengths and block tables belong to which kind of attention (SPEC.md section 7).
+"""Lengths and block tables for each kind of attention (SPEC.md section 7).
 
-First-generation (V0) metadata of encoder-decoder models. Both packages have these: they
-pick fields and compute nothing.
+For first-generation (V0) metadata of encoder-decoder models. Both packages share these
+functions: they select fields and compute nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _CROSS: Final = ("cross_slot_mapping", "cross_block_tables")
 def get_num_prefill_decode_query_kv_tokens(
     attn_metadata: EncoderDecoderMetadata, attn_type: str
 ) -> tuple[int, int, int]:
-    """(prefill query tokens, prefill key tokens, decode query tokens) of the batch.
+    """Return (prefill query tokens, prefill key tokens, decode query tokens) of the batch.
 
-    Cross attention asks with the decoder's tokens and finds the encoder's; the encoder
-    has no decodes. MetadataError for another `attn_type` and without num_encoder_tokens
-    where they count. SPEC.md section 7.
+    Queries of cross attention are the decoder's tokens, its keys the encoder's; the
+    encoder has no decodes. Raise MetadataError for another `attn_type`, and if
+    num_encoder_tokens is needed and not set. SPEC.md section 7.
     """
     operation = "get_num_prefill_decode_query_kv_tokens"
     md = attn_metadata
@@ -47,12 +47,12 @@ def get_num_prefill_decode_query_kv_tokens(
 def get_seq_len_block_table_args(
     attn_metadata: EncoderDecoderMetadata, is_prompt: bool, attn_type: str
 ) -> tuple[torch.Tensor, int, torch.Tensor | None]:
-    """(sequence lengths, their maximum, block tables) of the keys that are attended to.
+    """Return (sequence lengths, their maximum, block tables) of the keys of attention.
 
-    The metadata's own tensors. The maximum of a decoder is that of its prefills or of
-    its decodes; the encoder has no block tables. AttributeError for another `attn_type`
-    (also ENCODER_ONLY), MetadataError for a field that is None where it counts,
-    TypeError for an `is_prompt` that is no bool. SPEC.md section 7.
+    The tensors are those of the metadata, not copies. The maximum of a decoder is that of
+    its prefills or of its decodes; the encoder has no block tables. Raise AttributeError
+    for another `attn_type` (also ENCODER_ONLY), MetadataError for a needed field that is
+    None, TypeError for an `is_prompt` that is not a bool. SPEC.md section 7.
     """
     operation = "get_seq_len_block_table_args"
     md = attn_metadata
@@ -63,7 +63,8 @@ def get_seq_len_block_table_args(
         longest = "max_prefill_seq_len" if is_prompt else "max_decode_seq_len"
         return lengths, _field(operation, md, longest, attn_type), md.block_tables
     if attn_type not in (AttentionType.ENCODER_DECODER, AttentionType.ENCODER):
-        raise AttributeError(f"{operation}: attn_type is {attn_type!r}, which has no such lengths")
+        expected = "DECODER, ENCODER or ENCODER_DECODER"
+        raise AttributeError(f"{operation}: attn_type is {attn_type!r}, expected {expected}")
     lengths = _field(operation, md, "encoder_seq_lens_tensor", attn_type)
     longest_encoder = _field(operation, md, "max_encoder_seq_len", attn_type)
     if attn_type == AttentionType.ENCODER:
@@ -72,7 +73,7 @@ def get_seq_len_block_table_args(
 
 
 def is_all_encoder_attn_metadata_set(attn_metadata: EncoderDecoderMetadata) -> bool:
-    """Whether everything is there that attention within the encoder needs.
+    """True if all fields for attention within the encoder are set.
 
     A field that the metadata's class does not have is not set. SPEC.md section 7.
     """
@@ -81,7 +82,7 @@ def is_all_encoder_attn_metadata_set(attn_metadata: EncoderDecoderMetadata) -> b
 
 
 def is_all_cross_attn_metadata_set(attn_metadata: EncoderDecoderMetadata) -> bool:
-    """Whether everything is there that attention to the encoder needs. SPEC.md section 7."""
+    """True if all fields for attention to the encoder are set. SPEC.md section 7."""
     _check_metadata("is_all_cross_attn_metadata_set", attn_metadata)
     return all(getattr(attn_metadata, name, None) is not None for name in _ENCODER + _CROSS)
 

@@ -1,6 +1,6 @@
-"""What a first-generation (V0) backend keeps for CUDA graphs (SPEC.md section 7).
+"""State that a first-generation (V0) backend keeps for CUDA graphs (SPEC.md section 7).
 
-Copies into buffers, which is as fast as it gets: both packages have this one.
+Both packages share it: copies into buffers cannot be made faster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..interface.protocols_v0 import Runner
 from .backend import AttentionState
 
 ENCODER_DECODER_BACKENDS: Final = ("XFORMERS", "FLASH_ATTN", "ROCM_FLASH")
-_NEUTRAL: Final = {
+_PADDING: Final = {
     "slot_mapping": PAD_SLOT_ID,
     "seq_lens_tensor": 1,
     "block_tables": 0,
@@ -27,13 +27,13 @@ _NEUTRAL: Final = {
     "cross_slot_mapping": PAD_SLOT_ID,
     "cross_block_tables": 1,
 }
-"""What each buffer holds where no request is: nothing is written, one token is read."""
+"""Value of each buffer in rows without a request: no token is written, one token is read."""
 _DECODER: Final = ("seq_lens_tensor", "block_tables")
 _ENCODER: Final = ("encoder_seq_lens_tensor", "cross_slot_mapping", "cross_block_tables")
 
 
 class CommonAttentionState(AttentionState):
-    """The input buffers of captured graphs: they live as long as the graphs that read them.
+    """Input buffers of captured graphs, which must stay alive as long as the graphs.
 
     Every method raises MetadataError before it changes anything. SPEC.md section 7.
     """
@@ -44,12 +44,12 @@ class CommonAttentionState(AttentionState):
 
     @contextmanager
     def graph_capture(self, max_batch_size: int) -> Iterator[None]:
-        """Context in which graphs of up to `max_batch_size` rows are captured.
+        """Return a context in which graphs of up to `max_batch_size` rows are captured.
 
-        The buffers lie on the runner's device: slots (rows,) int64, sequence lengths
+        The buffers are on the runner's device: slots (rows,) int64, sequence lengths
         (rows,) int32, block tables (rows, W) int32 copied from the runner. An exception
-        leaves the state as it was before. MetadataError inside another capture, and for
-        more rows than the runner has block tables.
+        restores the previous state. Raise MetadataError inside another capture, and for
+        more rows than the runner's block tables have.
         """
         operation = "CommonAttentionState.graph_capture"
         if self._is_graph_capturing:
@@ -62,7 +62,7 @@ class CommonAttentionState(AttentionState):
         tables = torch.from_numpy(self.runner.graph_block_tables[:max_batch_size].copy())
         slots = self._full((max_batch_size,), PAD_SLOT_ID, torch.int64)
         seq_lens = self._full((max_batch_size,), 1)
-        # set when all are made: memory may run out
+        # Set after all are made: an allocation may fail.
         self._graph_block_tables = tables.to(self.runner.device)
         self._graph_slot_mapping, self._graph_seq_lens = slots, seq_lens
         self._is_graph_capturing = True
@@ -73,9 +73,9 @@ class CommonAttentionState(AttentionState):
             del self._graph_slot_mapping, self._graph_seq_lens, self._graph_block_tables
 
     def graph_clone(self, batch_size: int) -> CommonAttentionState:
-        """A state of the same class for the graph of `batch_size` rows, itself not capturing.
+        """Return a state of the same class for the graph of `batch_size` rows, not capturing.
 
-        MetadataError outside a capture and for more rows than are captured.
+        Raise MetadataError outside a capture and for more rows than are captured.
         """
         self._check_rows("CommonAttentionState.graph_clone", batch_size)
         return self.__class__(self.runner)
@@ -83,10 +83,10 @@ class CommonAttentionState(AttentionState):
     def graph_capture_get_metadata_for_batch(
         self, batch_size: int, is_encoder_decoder_model: bool = False
     ) -> Any:
-        """Metadata of `batch_size` decodes; its tensors are the first rows of the buffers.
+        """Return metadata of `batch_size` decodes, its tensors the first rows of the buffers.
 
-        MetadataError outside a capture, for more rows than are captured, and for an
-        encoder-decoder model on a backend that has none.
+        Raise MetadataError outside a capture, for more rows than are captured, and for an
+        encoder-decoder model on a backend that does not support one.
         """
         operation = "CommonAttentionState.graph_capture_get_metadata_for_batch"
         self._check_rows(operation, batch_size)
@@ -124,12 +124,13 @@ class CommonAttentionState(AttentionState):
     def get_graph_input_buffers(
         self, attn_metadata: Any, is_encoder_decoder_model: bool = False
     ) -> dict[str, Any]:
-        """The captured metadata's own tensors by name, those of the encoder if asked for.
+        """Return the tensors of the captured metadata by name, without copying them.
 
-        MetadataError for metadata with prefills, and without one of the tensors.
+        They include the encoder's for an encoder-decoder model. Raise MetadataError for
+        metadata with prefills and for a missing tensor.
         """
         operation = "CommonAttentionState.get_graph_input_buffers"
-        return self._step(operation, attn_metadata, is_encoder_decoder_model)
+        return self._decode_tensors(operation, attn_metadata, is_encoder_decoder_model)
 
     def prepare_graph_input_buffers(
         self,
@@ -137,29 +138,32 @@ class CommonAttentionState(AttentionState):
         attn_metadata: Any,
         is_encoder_decoder_model: bool = False,
     ) -> None:
-        """Copy a step's tensors to the first rows and columns of the graph's buffers.
+        """Copy the tensors of an engine step to the first rows and columns of the buffers.
 
-        Rows and columns behind them get the values of a capture: slot -1, lengths 1,
-        block 0, cross block 1; nothing of an earlier step is left. MetadataError for a
-        step that is larger than the buffers or has prefills, and for a missing buffer.
+        All other rows and columns get the values of a capture: slot -1, lengths 1,
+        block 0, cross block 1, so no value of an earlier engine step is left. Raise
+        MetadataError for an engine step that is larger than the buffers or has prefills,
+        and for a missing buffer.
         """
         operation = "CommonAttentionState.prepare_graph_input_buffers"
-        step = self._step(operation, attn_metadata, is_encoder_decoder_model)
-        for name, source in step.items():
+        sources = self._decode_tensors(operation, attn_metadata, is_encoder_decoder_model)
+        for name, source in sources.items():
             if name not in input_buffers:
                 raise MetadataError(operation, "input_buffers", f"without {name}", "all buffers")
             buffer = check_tensor(operation, name, input_buffers[name], _ndim(name))
             if any(n > room for n, room in zip(source.shape, buffer.shape, strict=True)):
                 expected = f"at most the buffer's {tuple(buffer.shape)}"
                 raise MetadataError(operation, name, f"of shape {tuple(source.shape)}", expected)
-        for name, source in step.items():
-            _fill(input_buffers[name], source, _NEUTRAL[name])
+        for name, source in sources.items():
+            _fill(input_buffers[name], source, _PADDING[name])
 
     def begin_forward(self, model_input: Any) -> None:
-        """Nothing: every graph reads its buffers."""
+        """Do nothing: every graph reads its buffers."""
 
-    def _step(self, operation: str, metadata: Any, is_encoder_decoder: bool) -> dict[str, Any]:
-        """The tensors of a decode-only step by name."""
+    def _decode_tensors(
+        self, operation: str, metadata: Any, is_encoder_decoder: bool
+    ) -> dict[str, Any]:
+        """Return the tensors of a decode-only engine step, by name."""
         if is_encoder_decoder:
             self._check_encoder_decoder(operation)
         if metadata.num_prefills:
@@ -204,11 +208,12 @@ def _ndim(name: str) -> int:
     return 2 if name.endswith("block_tables") else 1
 
 
-def _fill(buffer: torch.Tensor, source: torch.Tensor, neutral: int) -> None:
-    """Copy to the head of the buffer; the rest becomes neutral, every element written once."""
+def _fill(buffer: torch.Tensor, source: torch.Tensor, padding: int) -> None:
+    """Copy `source` to the first rows and columns of the buffer; fill the rest with `padding`."""
     rows = source.shape[0]
-    buffer[rows:].fill_(neutral)
+    # Every element is written once: the three regions do not overlap.
+    buffer[rows:].fill_(padding)
     if source.ndim == 2:
-        buffer[:rows, source.shape[1] :].fill_(neutral)
+        buffer[:rows, source.shape[1] :].fill_(padding)
         buffer = buffer[:, : source.shape[1]]
     buffer[:rows].copy_(source, non_blocking=True)

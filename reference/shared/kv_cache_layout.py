@@ -1,7 +1,7 @@
-"""The memory layout of KV caches: one choice for the whole process (SPEC.md section 7).
+"""Memory layout of KV caches, one choice for the whole process (SPEC.md section 7).
 
-Both packages have this one state: an engine whose two packages disagreed about the
-layout would read keys where values lie.
+Both packages share this state: with two different layouts in one engine, values would
+be read as keys.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ _LAYOUTS: Final[tuple[str, ...]] = get_args(KVCacheLayoutType)
 _EXPECTED: Final = " or ".join(_LAYOUTS)
 _VARIABLE: Final = "VLLM_KV_CACHE_LAYOUT"
 _CONNECTOR_DEFAULT: Final = "NHD"
-"""What a KV connector wants that does not say otherwise."""
+"""Layout of a KV connector that requires no other."""
 
 _chosen: KVCacheLayoutType | None = None
 
 
 def is_valid_kv_cache_layout(value: object) -> TypeGuard[KVCacheLayoutType]:
-    """Whether `value` names a layout: "NHD" or "HND", exactly. SPEC.md section 7."""
+    """True if `value` is the name of a layout, exactly "NHD" or "HND". SPEC.md section 7."""
     return isinstance(value, str) and value in _LAYOUTS
 
 
 def get_kv_cache_layout() -> KVCacheLayoutType:
-    """The layout that was set, else that of the environment, else the connector's default.
+    """Return the layout that was set, else that of the environment, else the default.
 
-    Decided anew at each call, so that a later choice takes effect. MetadataError if
-    VLLM_KV_CACHE_LAYOUT counts and names no layout. SPEC.md section 7.
+    The environment is VLLM_KV_CACHE_LAYOUT, the default that of a KV connector. Each call
+    decides anew, so a later choice takes effect. Raise MetadataError if the variable is
+    used and is not the name of a layout. SPEC.md section 7.
     """
     if _chosen is not None:
         return _chosen
@@ -43,10 +44,10 @@ def get_kv_cache_layout() -> KVCacheLayoutType:
 
 
 def set_kv_cache_layout(cache_layout: KVCacheLayoutType | None) -> None:
-    """Choose the layout for the whole process; None takes the choice back.
+    """Set the layout of the whole process; None removes the setting.
 
-    MetadataError for a string that names no layout, TypeError for anything else; the
-    choice then stays as it was. SPEC.md section 7.
+    Raise MetadataError for a string that is not the name of a layout and TypeError for
+    any other value; both leave the setting unchanged. SPEC.md section 7.
     """
     global _chosen  # noqa: PLW0603
     operation = "set_kv_cache_layout"

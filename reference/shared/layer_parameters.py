@@ -1,6 +1,6 @@
-"""Attention hyperparameters: of each layer, of all together, of latent attention.
+"""Attention hyperparameters of each layer, of all layers, and of latent attention.
 
-SPEC.md section 7. Both packages have these: they run once when a model is loaded.
+SPEC.md section 7. Both packages share these functions, which run once per model.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NO_WINDOW: Final = -1
 def get_per_layer_parameters(
     vllm_config: VllmConfig, layer_names: list[str], cls_: type[Any]
 ) -> dict[str, PerLayerParameters]:
-    """The hyperparameters of the named attention layers, in the order of `layer_names`.
+    """Return the hyperparameters of the named attention layers, in the order of the names.
 
-    Each is read from `static_forward_context[name].impl`; other layers are not looked
-    at. MetadataError for a name without a layer, a layer without an impl, an impl that
-    is no `cls_` and one without a scale; TypeError for a window of another form.
+    Each is read from `static_forward_context[name].impl`; other layers are not read.
+    Raise MetadataError for a name without a layer, a layer without an impl, an impl that
+    is not a `cls_` and an impl without a scale; TypeError for a window of another form.
     SPEC.md section 7.
     """
     operation = "get_per_layer_parameters"
@@ -61,7 +61,7 @@ def _scale(operation: str, name: str, impl: object) -> float:
 
 
 def _window_left(operation: str, name: str, window: object) -> int:
-    """Keys visible before a query's own, -1 for all; a plain window counts the own one too."""
+    """Return the number of keys visible to the left of a query's own key, -1 for all."""
     field = f"static_forward_context[{name!r}].impl.sliding_window"
     if window is None:
         return _NO_WINDOW
@@ -72,16 +72,16 @@ def _window_left(operation: str, name: str, window: object) -> int:
         return left
     check_int(operation, field, window, 1)
     assert isinstance(window, int)  # for the type checker
-    return window - 1
+    return window - 1  # an integer window includes the query's own key
 
 
 def infer_global_hyperparameters(
     per_layer_params: Mapping[str, PerLayerParameters],
 ) -> PerLayerParameters:
-    """The first layer's hyperparameters, with flags that say whether all layers agree.
+    """Return the first layer's hyperparameters with two flags: True if all layers agree.
 
-    A new object: the given ones are left alone (erratum E10). Layers may differ; what
-    that means is for the caller to decide. MetadataError without layers. SPEC.md section 7.
+    The result is a new object; the arguments do not change (erratum E10). Differing layers
+    are not an error. Raise MetadataError without layers. SPEC.md section 7.
     """
     operation = "infer_global_hyperparameters"
     if not isinstance(per_layer_params, Mapping):
@@ -103,10 +103,10 @@ def infer_global_hyperparameters(
 
 
 def get_mla_dims(model_config: ModelConfig) -> MLADims:
-    """Dimensions of multi-head latent attention from `model_config.hf_text_config`.
+    """Return the dimensions of multi-head latent attention in `model_config.hf_text_config`.
 
-    `q_lora_rank` is None where the model does not compress its queries. MetadataError
-    where another one is missing or below 1: the model has no such attention.
+    `q_lora_rank` is None if the model does not compress its queries. Raise MetadataError
+    if another dimension is missing or below 1: the model has no latent attention.
     SPEC.md section 7.
     """
     operation, config = "get_mla_dims", model_config.hf_text_config
@@ -116,4 +116,4 @@ def get_mla_dims(model_config: ModelConfig) -> MLADims:
             check_int(operation, name, value, 1)
         elif name != "q_lora_rank":
             raise MetadataError(operation, name, "missing", "a dimension of latent attention")
-    return MLADims(**dims)  # type: ignore[arg-type]  # None only where it may be
+    return MLADims(**dims)  # type: ignore[arg-type]  # only q_lora_rank may be None

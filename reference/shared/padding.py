@@ -1,4 +1,4 @@
-"""Graph padding put on a batch and taken off, as its fields declare (SPEC.md section 1)."""
+"""Add graph padding to a batch and remove it, as its fields declare (SPEC.md section 1)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Metadata = TypeVar("Metadata", bound=BatchFields)
 
 
 def pad(md: Metadata, num_tokens: int, num_reqs: int) -> Metadata:
-    """What `CommonAttentionMetadata.padded` says."""
+    """Implement `CommonAttentionMetadata.padded`."""
     operation = "padded"
     _check(operation, md)
     check_int(operation, "num_tokens", num_tokens, md.num_actual_tokens)
@@ -42,7 +42,7 @@ def pad(md: Metadata, num_tokens: int, num_reqs: int) -> Metadata:
 
 
 def unpad(md: Metadata, num_actual_tokens: int, num_actual_reqs: int) -> Metadata:
-    """What `CommonAttentionMetadata.unpadded` says."""
+    """Implement `CommonAttentionMetadata.unpadded`."""
     operation = "unpadded"
     _check(operation, md)
     _check_cut(operation, md, num_actual_tokens, num_actual_reqs)
@@ -67,7 +67,7 @@ def _check(operation: str, md: BatchFields) -> None:
 
 
 def _check_cut(operation: str, md: BatchFields, num_tokens: int, num_reqs: int) -> None:
-    """Nothing but padding is cut: rows without query and sequence, tokens of no request."""
+    """Require that only padding is removed: rows without a sequence, tokens of no request."""
     for field, count, there in (
         ("num_actual_reqs", num_reqs, md.num_reqs),
         ("num_actual_tokens", num_tokens, md.num_actual_tokens),
@@ -87,7 +87,7 @@ def _check_cut(operation: str, md: BatchFields, num_tokens: int, num_reqs: int) 
 
 
 def _grown(value: Any, live: int, length: int, fill: int) -> Any:
-    """The first `live` entries, and `fill` up to `length`; a view if there is nothing to add."""
+    """Return the first `live` entries, then `fill` up to `length`; a view if none is added."""
     if length == live:
         return value[:live]
     if isinstance(value, torch.Tensor):

@@ -1,6 +1,6 @@
-"""What is asked of one sequence before its slots are computed (SPEC.md section 5).
+"""Inputs of the slot computation of one sequence (SPEC.md section 5).
 
-Arithmetic on three numbers and a look at a dict: both packages have this one.
+Both packages share these functions: arithmetic on three numbers and a dict lookup.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from ..checks.common import check_bool, check_int, check_tables
 def compute_slot_mapping_start_idx(
     is_prompt: bool, query_len: int, context_len: int, sliding_window: int | None
 ) -> int:
-    """First position, in tokens, that keeps its slot: a windowed prompt needs only its tail.
+    """Return the first position, in tokens, that gets a slot.
 
-    MetadataError for negative lengths and a window below 1. SPEC.md section 5.
+    It is above 0 only for a prompt longer than the sliding window: the keys before the
+    window are never read. Raise MetadataError for negative lengths and a window below 1.
+    SPEC.md section 5.
     """
     operation = "compute_slot_mapping_start_idx"
     check_bool(operation, "is_prompt", is_prompt)

@@ -1,6 +1,6 @@
-"""Shapes of queries and outputs under speculative decoding (SPEC.md section 6).
+"""Reshape queries and outputs of speculative decoding (SPEC.md section 6).
 
-Views cost nothing, so both packages have these.
+Both packages share these functions, which only make views.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from ..interface.errors import MetadataError
 
 
 def reshape_query_for_spec_decode(query: torch.Tensor, batch_size: int) -> torch.Tensor:
-    """A (T, H, D) query as (batch_size, T / batch_size, H, D): a view, whatever its strides.
+    """Return a (T, H, D) query as a (batch_size, T / batch_size, H, D) view.
 
-    Any dtype and device. MetadataError for another number of dimensions, a batch size
-    below 1, and T that it does not divide. SPEC.md section 6.
+    Any strides, dtype and device. Raise MetadataError for another number of dimensions, a
+    batch size below 1, and a batch size that does not divide T. SPEC.md section 6.
     """
     operation = "reshape_query_for_spec_decode"
     _check_dimensions(operation, "query", query, (3,))
@@ -27,10 +27,10 @@ def reshape_query_for_spec_decode(query: torch.Tensor, batch_size: int) -> torch
 
 
 def reshape_attn_output_for_spec_decode(attn_output: torch.Tensor) -> torch.Tensor:
-    """A (batch, tokens, H, D) output as (batch * tokens, H, D): a view; 3-D as it is.
+    """Return a (batch, tokens, H, D) output as a (batch * tokens, H, D) view.
 
-    MetadataError for another number of dimensions, and for strides with which no view
-    has this shape. SPEC.md section 6.
+    A 3-D output is returned unchanged. Raise MetadataError for another number of
+    dimensions, and for strides with which no view has this shape. SPEC.md section 6.
     """
     operation = "reshape_attn_output_for_spec_decode"
     _check_dimensions(operation, "attn_output", attn_output, (3, 4))

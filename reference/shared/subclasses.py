@@ -1,8 +1,8 @@
-"""Backend, builder and metadata classes made at run time (SPEC.md section 6).
+"""Make backend, builder and metadata classes at run time (SPEC.md section 6).
 
-One implementation for both packages: nothing here is computed, so nothing can be made
-fast. Classes made here carry the underlying class's module; as no module has them by
-name, their instances can be copied but not pickled.
+Both packages share these functions: they compute nothing. `__module__` of a class made
+here is that of the underlying class. The class is not an attribute of that module, so
+its instances can be copied but not pickled.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _FIELD_PARTS = 3
 def subclass_attention_metadata(
     name_prefix: str, metadata_cls: type[Any], fields: list[tuple[str, Any, Any]]
 ) -> type[Any]:
-    """A dataclass that extends the dataclass `metadata_cls` by `fields`.
+    """Return a dataclass that extends the dataclass `metadata_cls` by `fields`.
 
-    Each field is (name, type, default or `dataclasses.field(...)`) and comes behind the
-    inherited ones. Frozen or not, comparison and representation are as in
-    `metadata_cls`; the name is `name_prefix` and its name. TypeError for what is no
-    dataclass or no field, MetadataError for a field that is there already.
-    SPEC.md section 6.
+    Each field is (name, type, default or `dataclasses.field(...)`) and follows the
+    inherited fields. The dataclass parameters (frozen, comparison, representation) are
+    those of `metadata_cls`; the name is `name_prefix` followed by its name. Raise
+    TypeError for a class that is not a dataclass and for a malformed field,
+    MetadataError for a field that exists already. SPEC.md section 6.
     """
     _check_prefix(_METADATA, "name_prefix", name_prefix)
     _check_class(_METADATA, "metadata_cls", metadata_cls)
@@ -56,17 +56,18 @@ def subclass_attention_metadata(
 def subclass_attention_backend(
     name_prefix: str, attention_backend_cls: type[Any], builder_cls: type[Any]
 ) -> type[Any]:
-    """A subclass of the backend whose `get_builder_cls()` is `builder_cls`.
+    """Return a subclass of the backend whose `get_builder_cls()` is `builder_cls`.
 
-    All else is inherited; the name is `name_prefix` and the backend's. TypeError for a
-    prefix that is no string and for arguments that are no classes. SPEC.md section 6.
+    All else is inherited; the name is `name_prefix` followed by the backend's name. Raise
+    TypeError for a prefix that is not a string and for arguments that are not classes.
+    SPEC.md section 6.
     """
     _check_prefix(_BACKEND, "name_prefix", name_prefix)
     _check_class(_BACKEND, "attention_backend_cls", attention_backend_cls)
     _check_class(_BACKEND, "builder_cls", builder_cls)
 
     def get_builder_cls() -> type[Any]:
-        """The class that builds the backend's metadata."""
+        """Return the class that builds the metadata."""
         return builder_cls
 
     # Static, as in the abstract class: callable on instances too.
@@ -80,7 +81,7 @@ def fast_prefill_backend(
     underlying_attn_backend: type[Any],
     make_metadata: Callable[[CommonAttentionMetadata], CommonAttentionMetadata],
 ) -> type[Any]:
-    """`create_fast_prefill_custom_backend` around a package's own `make_metadata`."""
+    """Implement `create_fast_prefill_custom_backend` with a package's own `make_metadata`."""
     _check_prefix(_FAST_PREFILL, "prefix", prefix)
     _check_class(_FAST_PREFILL, "underlying_attn_backend", underlying_attn_backend)
     if not callable(getattr(underlying_attn_backend, "get_builder_cls", None)):
@@ -90,7 +91,7 @@ def fast_prefill_backend(
         )
     underlying_builder = underlying_attn_backend.get_builder_cls()
     _check_class(_FAST_PREFILL, "underlying_attn_backend.get_builder_cls()", underlying_builder)
-    # One class for each the underlying builder makes, not one for each step.
+    # One class per class that the underlying builder makes, not one per engine step.
     extended: dict[type[Any], type[Any]] = {}
 
     def build(
@@ -99,7 +100,7 @@ def fast_prefill_backend(
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,
     ) -> Any:
-        """The underlying builder's metadata of the sampled tokens, with the logits fields."""
+        """Build the underlying metadata of the sampled tokens and add the logits fields."""
         reduced = make_metadata(common_attn_metadata)
         built = underlying_builder.build(self, common_prefix_len, reduced, fast_build)
         cls = extended.get(type(built))
@@ -112,7 +113,7 @@ def fast_prefill_backend(
 
 
 def _with_logits_fields(prefix: str, metadata_cls: type[Any]) -> type[Any]:
-    """The subclass of the metadata class that has the two logits fields."""
+    """Return a subclass of the metadata class that has the two logits fields."""
     if not is_dataclass(metadata_cls):
         try:
             return _subclass(prefix, metadata_cls)
@@ -124,10 +125,10 @@ def _with_logits_fields(prefix: str, metadata_cls: type[Any]) -> type[Any]:
 
 
 def _extend(built: Any, cls: type[Any], metadata: CommonAttentionMetadata) -> Any:
-    """`built` as a `cls`: all that it holds, in `__dict__` or slots, and the logits fields.
+    """Return a `cls` with all attributes of `built`, in `__dict__` or slots, and logits fields.
 
-    No `__init__` runs, so fields that it does not take and attributes that were set
-    afterwards are there as well. What was never set stays unset.
+    No `__init__` runs: fields with `init=False` and attributes that were set later are
+    copied too. Unset attributes stay unset.
     """
     try:
         made = object.__new__(cls)

@@ -1,7 +1,7 @@
-"""What both packages' XFormers backends have in common (SPEC.md section 8).
+"""Common parts of the two packages' XFormers backends (SPEC.md section 8).
 
-There is nothing to gain in these: constants, views of tensors, checks. The builder and
-`forward`, where there is, are each package's own.
+They are constants, views of tensors and checks, with nothing to optimize. Each package
+has its own builder and `forward`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _BLOCK_MULTIPLE: Final = 16
 
 @dataclass
 class XFormersAttentionMetadata:
-    """One step's batch as the XFormers backend attends to it: decodes first, then prefills."""
+    """Metadata of an engine step for the XFormers backend: decodes first, then prefills."""
 
     num_actual_tokens: int
     max_query_len: int
-    """At least the longest query."""
+    """Upper bound of the query lengths, in tokens."""
     query_start_loc: torch.Tensor
     """(R + 1,) offsets of the requests' query tokens."""
     max_seq_len: int
-    """At least the longest sequence."""
+    """Upper bound of the sequence lengths, in tokens."""
     seq_lens: torch.Tensor
     """(R,) tokens of each request, computed and query."""
     block_table: torch.Tensor
@@ -54,7 +54,7 @@ class XFormersAttentionMetadata:
 
     @property
     def prefill_metadata(self) -> XFormersAttentionMetadata | None:
-        """The rows and tokens behind the boundary, rebased; None without prefills."""
+        """Rows and tokens after the split, rebased to 0; None without prefills."""
         if not self.num_prefills:
             return None
         if self._prefills is None:
@@ -75,7 +75,7 @@ class XFormersAttentionMetadata:
 
     @property
     def decode_metadata(self) -> XFormersAttentionMetadata | None:
-        """The rows and tokens before the boundary; None without decode tokens."""
+        """Rows and tokens before the split; None without decode tokens."""
         if not self.num_decode_tokens:
             return None
         if self._decodes is None:
@@ -95,18 +95,18 @@ class XFormersAttentionMetadata:
 
 
 class XFormersBackend(AttentionBackend):
-    """All of the backend but its builder, its implementation and its block copies."""
+    """XFormers backend without its builder, its implementation and its block copies."""
 
     accept_output_buffer: ClassVar[bool] = True
 
     @classmethod
     def get_supported_dtypes(cls) -> list[torch.dtype]:
-        """Dtypes of query, key and value."""
+        """Return the dtypes of query, key and value."""
         return [torch.float16, torch.bfloat16]
 
     @classmethod
     def get_supported_head_sizes(cls) -> list[int]:
-        """32 to 256 in steps of 8."""
+        """Return the head sizes: multiples of 8 from 32 to 256."""
         return list(HEAD_SIZES)
 
     @classmethod
@@ -120,24 +120,27 @@ class XFormersBackend(AttentionBackend):
 
     @staticmethod
     def get_name() -> str:
-        """The backend's registered name."""
+        """Return the backend's registered name."""
         return "XFORMERS_VLLM_V1"
 
     @staticmethod
     def get_metadata_cls() -> type[XFormersAttentionMetadata]:
-        """The class of its per-step metadata."""
+        """Return the class of the metadata of an engine step."""
         return XFormersAttentionMetadata
 
     @staticmethod
     def get_state_cls() -> type[CommonAttentionState]:
-        """The common graph state: it has none of its own."""
+        """Return the class of the graph state, the common one."""
         return CommonAttentionState
 
     @staticmethod
     def get_kv_cache_shape(
         num_blocks: int, block_size: int, num_kv_heads: int, head_size: int
     ) -> tuple[int, ...]:
-        """(2, num_blocks, block_size, num_kv_heads, head_size); MetadataError if not by 16."""
+        """Return (2, num_blocks, block_size, num_kv_heads, head_size).
+
+        Raise MetadataError for a block size that is not a multiple of 16.
+        """
         operation = "get_kv_cache_shape"
         check_int(operation, "num_blocks", num_blocks, 0)
         check_int(operation, "block_size", block_size, 1)
@@ -150,12 +153,12 @@ class XFormersBackend(AttentionBackend):
 
     @staticmethod
     def use_cascade_attention(*_args: Any, **_kwargs: Any) -> bool:
-        """Never: a shared prefix is attended to with the rest."""
+        """Return False: attention to a shared prefix is not computed separately."""
         return False
 
 
 class XFormersImpl(AttentionImpl[XFormersAttentionMetadata]):
-    """A layer's constants, checked; `forward` is each package's own."""
+    """Checked constants of a layer; each package implements `forward`."""
 
     def __init__(
         self,
@@ -170,16 +173,16 @@ class XFormersImpl(AttentionImpl[XFormersAttentionMetadata]):
         attn_type: str = AttentionType.DECODER,
         kv_sharing_target_layer_name: str | None = None,
     ) -> None:
-        """Raise NotImplementedError, MetadataError or TypeError as SPEC.md section 8 says."""
+        """Raise NotImplementedError, MetadataError or TypeError as in SPEC.md section 8."""
         kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         unsupported = (
             ("KV sharing", kv_sharing_target_layer_name is not None),
             ("alibi slopes", alibi_slopes is not None),
             (f"attention of type {attn_type}", attn_type != AttentionType.DECODER),
         )
-        for what, asked in unsupported:
-            if asked:
-                raise NotImplementedError(f"{IMPL}: {what}")
+        for option, is_given in unsupported:
+            if is_given:
+                raise NotImplementedError(f"{IMPL}: {option} is not supported")
         XFormersBackend.validate_head_size(head_size)
         check_impl(num_heads, kv_heads, scale, sliding_window, kv_cache_dtype, logits_soft_cap)
         self.num_heads = num_heads
@@ -195,6 +198,6 @@ class XFormersImpl(AttentionImpl[XFormersAttentionMetadata]):
 
     @property
     def window(self) -> int | None:
-        """Keys that a query sees, itself counted; None without a window."""
+        """Number of keys that a query sees, its own included; None without a window."""
         left = self.sliding_window[0]
         return None if left < 0 else left + 1

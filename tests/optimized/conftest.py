@@ -1,6 +1,6 @@
-"""Helpers of every test here: build batches, call both packages, compare exactly.
+"""Fixtures of the tests of `optimized`: build batches, call both packages, compare exactly.
 
-The lane follows the environment: `TRITON_INTERPRET=1 pytest tests/optimized` runs the
+The environment selects the lane: `TRITON_INTERPRET=1 pytest tests/optimized` runs the
 kernels on CPU tensors, without it the host loops run. `test_lanes.py` runs the former.
 """
 
@@ -32,13 +32,13 @@ _spec.loader.exec_module(_layers)
 
 @pytest.fixture(scope="session")
 def layers() -> Any:
-    """The maker of one layer's step: test folders are not packages."""
+    """Module `layers.py`, imported by path because test folders are not packages."""
     return _layers
 
 
 @pytest.fixture
 def no_sync() -> Callable[..., Any]:
-    """Call once, which may compile, and again where any wait for the device raises."""
+    """Function that calls another twice: once to compile, then with syncs as errors."""
 
     def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         function(*args, **kwargs)
@@ -54,13 +54,16 @@ def no_sync() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def build() -> Build:
-    """Batches from query and sequence lengths, with shuffled block ids and real slots."""
+    """Function that builds a batch from query and sequence lengths, with shuffled blocks."""
     return _build
 
 
 @pytest.fixture(scope="session")
 def agree() -> Callable[..., Any]:
-    """Call an operation in both packages; results or errors must be identical, inputs unmoved."""
+    """Function that calls an operation of both packages and requires identical outcomes.
+
+    Results or errors must be equal, and the arguments must not change.
+    """
     return _agree
 
 
@@ -104,7 +107,7 @@ def _build(
 
 
 def _strided(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values, every second element of a larger buffer in each dimension."""
+    """Return the values as every second element, in each dimension, of a larger buffer."""
     buffer = torch.full([2 * n + 1 for n in tensor.shape], 77, dtype=tensor.dtype)
     view = buffer[tuple(slice(1, 2 * n + 1, 2) for n in tensor.shape)]
     view.copy_(tensor)
@@ -128,7 +131,7 @@ def _outcome(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _same(got: Any, expected: Any, where: str) -> None:
-    """Same type, and equal: dtype, device, shape and every element of tensors and arrays."""
+    """Require equal types and values, of tensors also equal dtype, device and shape."""
     assert type(got) is type(expected), f"{where}: expected {expected!r}, got {got!r}"
     if isinstance(expected, torch.Tensor):
         assert got.dtype == expected.dtype, f"{where}: {got.dtype}, not {expected.dtype}"

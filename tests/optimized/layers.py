@@ -1,4 +1,4 @@
-"""One layer's step on any device, for tests of the attention kernels."""
+"""Inputs of one layer's forward pass on any device, for tests of the attention kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FP8 = torch.float8_e4m3fn
 
 @dataclass
 class Layer:
-    """Queries, new keys and values, the cache that holds them, and where everything lies."""
+    """Queries, new keys and values, the cache, and the metadata of one forward pass."""
 
     query: torch.Tensor
     key: torch.Tensor
@@ -32,16 +32,16 @@ class Layer:
 
     @property
     def scale(self) -> float:
-        """As usual, of the scores."""
+        """Factor of the scores."""
         return float(self.query.shape[-1] ** -0.5)
 
     @property
     def kv_cache_dtype(self) -> str:
-        """As engines say it."""
+        """Name of the cache's dtype as engines pass it."""
         return "fp8" if self.kv_cache.dtype == FP8 else "auto"
 
     def to(self, device: str) -> Layer:
-        """The same on another device, in memory of its own."""
+        """Return a copy on `device`."""
         moved = {
             name: value.clone().to(device) if isinstance(value, torch.Tensor) else value
             for name, value in vars(self).items()
@@ -49,7 +49,7 @@ class Layer:
         return Layer(**moved)
 
     def write(self, package: object) -> None:
-        """Put the step's keys and values into the cache."""
+        """Write the new keys and values to the cache."""
         package.reshape_and_cache_flash(
             self.key,
             self.value,
@@ -61,7 +61,7 @@ class Layer:
         )
 
     def attend(self, package: object, out: torch.Tensor, **more: object) -> torch.Tensor:
-        """Attention of all queries, prefills and decodes alike."""
+        """Compute attention of all queries, prefills and decodes alike."""
         package.paged_attention(
             self.query,
             *self.kv_cache.unbind(),
@@ -78,7 +78,7 @@ class Layer:
         return out
 
     def decode(self, package: object, out: torch.Tensor, **more: object) -> torch.Tensor:
-        """Attention of one query a request."""
+        """Compute attention of one query a request."""
         package.decode_attention(
             self.query,
             *self.kv_cache.unbind(),
@@ -109,10 +109,10 @@ def make_layer(
     width: int = 0,
     seed: int = 0,
 ) -> Layer:
-    """A step on the CPU whose cache holds all that was computed before, NaN elsewhere.
+    """Return the inputs on the CPU; the cache holds the computed tokens, NaN elsewhere.
 
-    `heads` are those of queries and of keys, `width` the columns of the table, 0 for as
-    many as are needed. Block ids are shuffled, and none is used twice.
+    `heads` are the numbers of query and kv heads, `width` the columns of the block table,
+    0 for as many as needed. Block ids are shuffled and unique.
     """
     random = torch.Generator().manual_seed(seed)
     rows, tokens = len(seq_lens), sum(query_lens)
@@ -149,7 +149,7 @@ def _cache(
     block_size: int,
     dtype: torch.dtype | None,
 ) -> torch.Tensor:
-    """(2, num_blocks, B, Hkv, D): what was computed before this step, all else NaN."""
+    """Return (2, num_blocks, B, Hkv, D) with the computed tokens, NaN elsewhere."""
     cache = torch.full_like(held, torch.nan)
     for blocks, length in zip(layer.block_table.tolist(), computed, strict=True):
         for position in range(length):
@@ -162,7 +162,7 @@ def _cache(
 
 
 def metadata_of(layer: Layer) -> reference.CommonAttentionMetadata:
-    """The step as the builders take it, mirrors on the CPU."""
+    """Return the metadata of the layer's batch."""
     starts, lengths = layer.query_start_loc.cpu(), layer.seq_lens.cpu()
     queries = torch.tensor([end - start for start, end in pairwise(starts.tolist())])
     return reference.CommonAttentionMetadata(
@@ -181,7 +181,7 @@ def metadata_of(layer: Layer) -> reference.CommonAttentionMetadata:
 
 
 def backend_parts(package: object, layer: Layer) -> tuple[object, object, SimpleNamespace]:
-    """The XFormers builder and implementation for the layer, and the layer as engines have it."""
+    """Return the XFormers builder, the implementation, and a stand-in of the engine's layer."""
     backend = package.XFormersAttentionBackend
     block_size, heads, head_size = layer.kv_cache.shape[2:]
     device = layer.query.device

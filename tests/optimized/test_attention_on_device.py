@@ -1,4 +1,4 @@
-"""Cache write and attention on a CUDA device: right there, and without a sync.
+"""Tests of cache write and attention on a CUDA device: results, and no sync.
 
 Expected values are the reference's, on the CPU: float64 where attention is concerned.
 """
@@ -41,7 +41,7 @@ def _bits(cache):
 
 
 def _written(layers, lens, shape):
-    """The step on the CPU and on the device, keys and values in both caches."""
+    """Return the layer on the CPU and on the device, with new keys and values written."""
     here = layers.make_layer(*lens, **shape)
     there = here.to("cuda")
     here.write(reference)
@@ -87,9 +87,9 @@ def test_decodes(layers, shape, limits):
     assert close(expected, got.cpu())
 
 
-@pytest.mark.parametrize("split", [False, True], ids=["one part", "split along the keys"])
+@pytest.mark.parametrize("split", [False, True], ids=["one part", "several parts"])
 def test_a_long_decode(layers, split):
-    """One request alone is split, many are not."""
+    """The keys of a single request are divided into parts, those of many are not."""
     lens = [1500] if split else [300] * 12
     here, there = _written(layers, ([1] * len(lens), lens), {"heads": (2, 1)})
     expected = here.decode(reference, torch.zeros(here.query.shape, dtype=torch.float64))
@@ -98,7 +98,7 @@ def test_a_long_decode(layers, split):
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_forward(layers, shape):
-    """The whole backend: builder, cache write, prefills, decodes."""
+    """Runs the whole backend: builder, cache write, prefills, decodes."""
     here = layers.make_layer(*MIXED, **shape)
     there = here.to("cuda")
     expected = _forward(layers, reference, here, torch.float64)()

@@ -1,4 +1,4 @@
-"""split_decodes_and_prefills and reorder_batch_to_split_decodes_and_prefills."""
+"""Tests of split_decodes_and_prefills and reorder_batch_to_split_decodes_and_prefills."""
 
 from __future__ import annotations
 

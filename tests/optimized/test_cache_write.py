@@ -1,4 +1,4 @@
-"""reshape_and_cache_flash: layouts, words, every fp8 code, and slots that nobody has checked."""
+"""Tests of reshape_and_cache_flash: layouts, words, every fp8 code, and unchecked slots."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ ORDERS = {
 }
 ROWS = ("dense", "fused", "heads apart", "elements apart")
 in_the_interpreter = pytest.mark.skipif(
-    not dispatch.INTERPRETED, reason="host loops have seen every slot before"
+    not dispatch.INTERPRETED, reason="slots are checked before host loops run"
 )
 
 
 def bits(*shape, dtype=torch.float16, seed=0):
-    """Numbers of any kind, NaN and infinities too."""
+    """Return random bits as floats, NaN and infinities included."""
     random = torch.Generator().manual_seed(seed)
     made = torch.randint(-(2**15), 2**15, shape, generator=random, dtype=torch.int16)
     return made.view(dtype)
 
 
 def paged(blocks, block_size, heads, head_size, dtype, order="NHD", gap=0):
-    """A cache of random words in the given order, `gap` elements behind each row."""
+    """Return a cache of random words in the given order, with a gap after each row."""
     shape = (2, blocks, block_size, heads, head_size)
     physical = [shape[dim] for dim in ORDERS[order]]
     random = torch.Generator().manual_seed(1)
@@ -42,7 +42,7 @@ def paged(blocks, block_size, heads, head_size, dtype, order="NHD", gap=0):
 
 
 def rows(tokens, heads, head_size, dtype, how):
-    """Keys and values as engines have them."""
+    """Return keys and values in the layouts of engines."""
     if how == "dense":
         return tuple(bits(tokens, heads, head_size, dtype=dtype, seed=s) for s in (2, 3))
     if how == "fused":
@@ -56,7 +56,7 @@ def rows(tokens, heads, head_size, dtype, how):
 
 
 def one_nan(memory):
-    """Bytes of fp8 codes; which code a NaN has is nobody's business."""
+    """Return the bytes of fp8 codes with all NaN codes made equal."""
     return torch.where(memory & 0x7F == 0x7F, 0x7F, memory)
 
 
@@ -130,7 +130,7 @@ def test_more_tokens_than_a_tile_of_strided_int32_slots():
     ],
 )
 def test_rows_are_copied_in_the_widest_words(order, head_size, gap, sizes, block_size, word):
-    """Heads as one run, blocks as one row of slots, where they lie so."""
+    """Heads become one run and blocks one row of slots if their layout allows it."""
     key, value = rows(3, 2, head_size, torch.float16, "dense")
     _, cache = paged(4, 16, 2, head_size, torch.float16, order, gap)
     made = cache_rows(key, value, *cache.unbind())
@@ -139,7 +139,7 @@ def test_rows_are_copied_in_the_widest_words(order, head_size, gap, sizes, block
     assert made.key_cache.data_ptr() == cache[0].data_ptr()
 
 
-def test_words_need_addresses_that_they_divide():
+def test_words_need_aligned_addresses():
     key, value = rows(3, 2, 8, torch.float16, "dense")
     _, cache = paged(4, 16, 2, 8, torch.float16)
     shifted = bits(3 * 16 + 1)[1:].view(3, 2, 8)
@@ -174,7 +174,7 @@ if dispatch.INTERPRETED:
 
 
 @in_the_interpreter
-def test_what_every_fp8_code_stands_for():
+def test_value_of_every_fp8_code():
     codes = torch.arange(256).to(torch.uint8)
     numbers = torch.empty(256, dtype=torch.float16)
     decode[(1,)](codes, numbers, count=256)

@@ -1,4 +1,4 @@
-"""compute_causal_conv1d_metadata."""
+"""Tests of compute_causal_conv1d_metadata."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_offsets_of_another_type(agree):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(dispatch.INTERPRETED, reason="the interpreter says nothing about speed")
+@pytest.mark.skipif(dispatch.INTERPRETED, reason="the interpreter's speed is meaningless")
 def test_large_batches_take_no_loop_per_program(agree):
-    """K22: the reference has that loop; both are timed in turn, the fastest of each counts."""
+    """The reference has that loop (K22); both are timed alternately, the fastest runs compared."""
     given = offsets([1000 + row % 100 for row in range(256)])
     agree(NAME, given)
     fastest = dict.fromkeys((reference, optimized), float("inf"))

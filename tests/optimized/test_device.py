@@ -1,4 +1,4 @@
-"""The same operations on a CUDA device: equal to the reference there, and without a sync."""
+"""Tests of the operations on a CUDA device: equality with the reference, and no sync."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_sampled_tokens_and_programs(build, agree):
         agree("make_kv_sharing_fast_prefill_common_attn_metadata", md)
 
 
-def test_a_batch_that_comes_back_itself_is_not_waited_for(build, no_sync):
+def test_fast_prefill_that_returns_its_argument_does_not_synchronise(build, no_sync):
     dummy = build([3, 5, 1], [9, 20, 7], device="cuda")
     decodes = build([1, 1], [9, 20], device="cuda")
     decodes.logits_indices_padded = torch.tensor([0, 1], device="cuda")
@@ -114,8 +114,8 @@ def test_persistent_batch_does_not_synchronise(no_sync):
     no_sync(batch.build_dummy, 3, 7)
 
 
-def test_steps_in_a_row_do_not_overwrite_what_is_under_way():
-    """Each build's staging is its own: the host runs ahead of a device that is kept busy."""
+def test_consecutive_builds_do_not_overwrite_a_copy_in_progress():
+    """The host runs ahead of a busy device, so each build needs its own staging buffer."""
     batch, seen = _filled(optimized), []
     work = torch.ones(4096, 4096, device="cuda")
     for query_len in range(8):

@@ -1,4 +1,4 @@
-"""make_kv_sharing_fast_prefill_common_attn_metadata and the backend made around it."""
+"""Tests of make_kv_sharing_fast_prefill_common_attn_metadata and of its backend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "make_kv_sharing_fast_prefill_common_attn_metadata"
 
 
 def sampled(build, query_lens, indices, *, padding=0, stale=(77777, -5), dtype=None, **options):
-    """A batch of these queries over 3 computed tokens each, with logits indices."""
+    """Return a batch with logits indices and 3 computed tokens a request."""
     md = build(list(query_lens), [q + 3 for q in query_lens], **options)
     md.num_actual_tokens += padding
     md.slot_mapping = torch.cat([md.slot_mapping, torch.full((padding,), -1)])
@@ -36,13 +36,13 @@ def test_worked_example(build, agree):
 
 
 @pytest.mark.parametrize("query_lens", [[1, 1, 1], [1], [0, 1]])
-def test_decodes_come_back_themselves(build, query_lens):
+def test_decodes_return_the_batch_itself(build, query_lens):
     md = sampled(build, query_lens, [0])
     assert getattr(optimized, NAME)(md) is md
 
 
 @pytest.mark.parametrize("query_lens", [[], [4], [0, 3, 0], [0, 0]])
-def test_dummy_runs_come_back_themselves(build, query_lens):
+def test_dummy_runs_return_the_batch_itself(build, query_lens):
     md = build(query_lens, query_lens)
     assert getattr(optimized, NAME)(md) is md
 
@@ -101,7 +101,6 @@ def test_a_subclass_stays_one(build, agree):
 @pytest.mark.parametrize(
     "change",
     [
-        {"logits_indices_padded": None},
         {"num_logits_indices": None},
         {"num_logits_indices": 9},
         {"num_logits_indices": True},
@@ -119,6 +118,12 @@ def test_malformed_batches(build, agree, change):
     for field, value in change.items():
         setattr(md, field, value)
     assert isinstance(agree(NAME, md), (MetadataError, TypeError))
+
+
+def test_a_count_without_indices_returns_the_batch_itself(build, agree):
+    md = sampled(build, [3, 4], [2, 6])
+    md.logits_indices_padded = None
+    assert agree(NAME, md) is md
 
 
 @pytest.mark.parametrize("package", ["attnproof.reference", "attnproof.optimized"])
@@ -154,16 +159,16 @@ def test_built_metadata_has_everything(build, form):
     assert issubclass(later[0], underlying.later_metadata_cls)
 
 
-def test_names_of_the_made_backend_lead_to_the_underlying_module():
+def test_made_classes_have_the_module_of_the_underlying_ones():
     underlying = engine.make_backend(0, [])
     backend = reference.create_fast_prefill_custom_backend("Fast_", underlying)
     assert backend.full_cls_name() == (underlying.__module__, "Fast_EngineBackend")
 
 
-@pytest.mark.skipif(not dispatch.INTERPRETED, reason="host loops stop at the first")
+@pytest.mark.skipif(not dispatch.INTERPRETED, reason="host loops stop at the first malformed index")
 @pytest.mark.parametrize("before", [0, 7])
 def test_the_kernel_writes_how_many_indices_are_malformed(before):
-    """Memory that happens to hold 0 must not pass for a count."""
+    """The count is written even if it is 0: uninitialised memory may be 0 too."""
     from attnproof.optimized.kernels.fast_prefill import count_sampled_on_device
 
     for indices, malformed in (([0, 4, 6], 1), ([0, 4], 0), ([-1, 2**32, 2], 2)):

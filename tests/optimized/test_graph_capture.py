@@ -1,4 +1,4 @@
-"""The device path in a CUDA graph: captured once, replayed with what later steps bring.
+"""Tests of the device path in a CUDA graph: captured once, replayed with later batches.
 
 A graph reads the addresses it was captured with, so each step writes its lengths, slots,
 keys and queries into the same buffers; grids and splits follow from bounds that stay.
@@ -24,11 +24,11 @@ MIXED = [([1, 3, 8, 0], [5, 16, 33, 7]), ([2, 2, 4, 4], [64, 2, 17, 50])]
 
 
 def captured(function):
-    """Capture a call that has been made before; what replays it."""
+    """Capture a call in a graph and return the function that replays it."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        function()  # compiles, and allocates what is allocated once
+        function()  # compiles, and makes allocations that are made once
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     if "ATTNPROOF_FAKE_CUDA" in os.environ:
@@ -40,14 +40,14 @@ def captured(function):
 
 
 def refill(buffers, layer):
-    """The step's values at the addresses that the graph has."""
+    """Copy the layer's tensors into the buffers of the graph."""
     for name, value in vars(layer).items():
         if isinstance(value, torch.Tensor):
             getattr(buffers, name).copy_(value)
 
 
 def steps_of(layers, given, **shape):
-    """Each step on the CPU, and device buffers that hold the first; all with the same bounds."""
+    """Return layers on the CPU with equal bounds, and device buffers with the first layer."""
     shape["width"] = -(-max(length for _, lengths in given for length in lengths) // 16)
     made = [layers.make_layer(*lens, seed=seed, **shape) for seed, lens in enumerate(given)]
     for layer in made:
@@ -103,7 +103,7 @@ def test_paged_attention(layers, limits):
         assert close(layer.attend(reference, expected, **limits), out.cpu())
 
 
-@pytest.mark.parametrize("heads", [(8, 2), (1, 1)], ids=["grouped", "split along the keys"])
+@pytest.mark.parametrize("heads", [(8, 2), (1, 1)], ids=["grouped", "several parts"])
 def test_decode_attention(layers, heads):
     longer = [(q, [12 * s for s in lens]) for q, lens in STEPS]
     made, buffers = steps_of(layers, longer, heads=heads)
@@ -124,7 +124,7 @@ def test_decode_attention(layers, heads):
 
 
 def test_the_buffers_of_a_persistent_batch(layers):
-    """A graph that reads the batch's slots sees those of the step that was built last."""
+    """A graph that reads the slots of a batch sees those of the last build."""
     batch = optimized.PersistentBatch(4, 16, 4, 4, "cuda")
     batch.add_request("a", [7, 3, 5])
     batch.add_request("b", [1, 2], 2)

@@ -1,4 +1,4 @@
-"""Loops that take addresses: the same numbers with numba and without it."""
+"""Tests of loops that take addresses, with numba and without it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_an_address_is_read_and_written_as_the_tensor_is(dtype):
+def test_arrays_at_an_address_share_the_tensors_memory(dtype):
     tensor = torch.tensor([3, -1, 2**31 - 1], dtype=dtype)
     wide = dtype is torch.int64
     words = (int64_at if wide else int32_at)(tensor.data_ptr(), 3)
@@ -27,11 +27,11 @@ def test_an_address_is_read_and_written_as_the_tensor_is(dtype):
     assert element(tensor.data_ptr(), 2, wide) == 2**31 - 1
 
 
-def test_no_words_need_no_memory():
+def test_empty_arrays_need_no_memory():
     assert int32_at(0, 0).size == int64_at(0, 0).size == 0
 
 
-@pytest.mark.skipif(INTERPRETED, reason="the host's loops are the other lane's")
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter lane does not run host loops")
 def test_the_loops_run_where_numba_compiles_nothing():
     names = ("batch_split", "fast_prefill", "local_attention", "ubatch")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Every kernel compiles ahead of time for each supported architecture, as cheap as it was.
+"""Tests that every kernel compiles for each architecture with no more resources than before.
 
 No GPU is needed. The interpreter forgives what the compiler does not: types that change
 in a loop or differ between branches.
@@ -26,7 +26,7 @@ TOOL = ROOT / "tools" / "kernel_resources.py"
 ROW = ("some_kernel", "a launch", "sm_90")
 COST = {"registers": 30, "stack_bytes": 0, "shared_bytes": 1024, "code_bytes": 1000}
 SHARED_LIMITS = {"sm_80": 163 << 10, "sm_90": 227 << 10, "sm_100": 227 << 10, "gfx942": 64 << 10}
-"""Bytes that one program may have."""
+"""Limit of a program's shared memory by target, in bytes."""
 CHANGES_ITS_TYPE = """
 import triton
 import triton.language as tl
@@ -48,7 +48,7 @@ def tool():
     return module
 
 
-def test_every_launch_costs_what_the_table_says():
+def test_every_launch_uses_the_resources_in_the_table():
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(TOOL)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -70,12 +70,12 @@ def test_every_launch_costs_what_the_table_says():
         ({"code_bytes": 1101}, "code_bytes 1101, was 1000"),
     ],
 )
-def test_what_counts_as_worse(tool, change, problem):
+def test_changes_that_are_problems(tool, change, problem):
     problems = tool.compare({ROW: COST}, {ROW: COST | change})
     assert problems == ([f"some_kernel (a launch) on sm_90: {problem}"] if problem else [])
 
 
-def test_rows_that_only_one_side_has(tool):
+def test_rows_in_only_one_of_the_tables_are_problems(tool):
     other = ("some_kernel", "another launch", "sm_90")
     assert tool.compare({ROW: COST}, {other: COST}) == [
         "some_kernel (a launch) on sm_90: in the table and never launched",
@@ -83,19 +83,19 @@ def test_rows_that_only_one_side_has(tool):
     ]
 
 
-def test_the_table_is_written_in_one_way(tool, tmp_path):
+def test_the_table_is_written_sorted(tool, tmp_path):
     version, costs = tool.read_table()
     again = tmp_path / "table.json"
     tool.write_table(version, dict(reversed(costs.items())), again)
     assert again.read_bytes() == tool.TABLE.read_bytes()
 
 
-def test_shared_memory_is_within_what_a_program_may_have(tool):
+def test_shared_memory_is_within_the_limit(tool):
     for row, cost in tool.read_table()[1].items():
         assert cost["shared_bytes"] <= SHARED_LIMITS[row[-1]], row
 
 
-def test_a_kernel_that_only_the_interpreter_accepts_is_caught(tool, tmp_path, monkeypatch):
+def test_a_kernel_that_only_the_interpreter_accepts_is_an_error(tool, tmp_path, monkeypatch):
     import triton
     from triton.backends.compiler import GPUTarget
 

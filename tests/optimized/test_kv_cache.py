@@ -1,4 +1,4 @@
-"""swap_blocks and copy_blocks: layouts, dtypes, words, and offsets beyond 32 bits."""
+"""Tests of swap_blocks and copy_blocks: layouts, dtypes, words, and offsets beyond 32 bits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORDERS = {
 
 
 def cache(shape, dtype, order="NHD", gap=0, seed=0):
-    """A cache of random bits whose elements lie in the given order, `gap` elements between runs."""
+    """Return a cache of random bits in the given order, with `gap` elements between runs."""
     physical = [shape[dim] for dim in ORDERS[order]]
     generator = torch.Generator().manual_seed(seed)
     row = (physical[-1] + gap) * dtype.itemsize
@@ -31,7 +31,7 @@ def cache(shape, dtype, order="NHD", gap=0, seed=0):
 
 
 def bits(made):
-    """The elements as integers: floats have values that do not equal themselves."""
+    """Return the elements as integers: NaN does not equal itself."""
     words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return made.view(words[made.element_size()])
 
@@ -86,12 +86,12 @@ def test_strided_pairs():
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16])
-def test_blocks_can_travel_together(dtype):
-    """What caches on two devices do, here with both on the CPU."""
+def test_copy_across_devices_gathers_and_scatters(dtype):
+    """Calls the code for two devices with both caches on the CPU."""
     source, target = (cache((2, 6, 16, 2, 8), dtype, "HND", seed=seed) for seed in (1, 2))
     expected, pairs = target.clone(), torch.tensor([[5, 0], [5, 3], [1, 4]])
     reference.swap_blocks(source, expected, pairs)
-    kv_cache._travel(source, target, pairs)
+    kv_cache._copy_across(source, target, pairs)
     assert torch.equal(bits(target), bits(expected))
 
 
@@ -105,7 +105,7 @@ def test_blocks_can_travel_together(dtype):
         ("NHD", torch.float16, 1, (1, 32, 8), torch.int16),
     ],
 )
-def test_blocks_are_counted_in_the_widest_words(order, dtype, gap, shape, word):
+def test_blocks_are_copied_in_the_widest_words(order, dtype, gap, shape, word):
     made = cache((2, 4, 16, 2, 8), dtype, order, gap)
     source, target = block_runs(made, made)
     assert source.dtype is target.dtype is word
@@ -113,7 +113,7 @@ def test_blocks_are_counted_in_the_widest_words(order, dtype, gap, shape, word):
     assert source.data_ptr() == made.data_ptr()
 
 
-def test_words_need_an_address_that_they_divide():
+def test_words_need_an_aligned_address():
     buffer = torch.zeros(2 * 4 * 16 + 1, dtype=torch.uint8)
     source, _ = block_runs(
         buffer[1:].view(2, 4, 4, 2, 2), torch.zeros((2, 4, 4, 2, 2), dtype=torch.uint8)
@@ -123,7 +123,7 @@ def test_words_need_an_address_that_they_divide():
 
 @pytest.mark.parametrize("odd", [0, 1], ids=["words", "bytes"])
 def test_offsets_beyond_32_bits(odd):
-    """K15: two blocks 2**31 bytes apart, in memory that is hardly touched."""
+    """Two blocks are 2**31 bytes apart (K15); the memory between them is never touched."""
     far = 2**31 + odd
     memory = torch.empty(2 * far, dtype=torch.uint8)
     made = memory.as_strided((2, 2, 3, 1, 8), (64, far, 8, 8, 1))
@@ -136,8 +136,8 @@ def test_offsets_beyond_32_bits(odd):
     assert (made == 7).all()
 
 
-@pytest.mark.skipif(not dispatch.INTERPRETED, reason="host loops have seen every id before")
-def test_a_kernel_leaves_ids_outside_the_cache_alone():
+@pytest.mark.skipif(not dispatch.INTERPRETED, reason="ids are checked before host loops run")
+def test_a_kernel_ignores_ids_outside_the_cache():
     from attnproof.optimized.kernels.kv_cache import copy_runs_on_device
 
     made = cache((2, 4, 2, 3, 8), torch.float16)
@@ -163,7 +163,7 @@ def test_errors_are_those_of_the_reference(agree):
 @pytest.mark.parametrize("from_device", ["cpu", "cuda"])
 @pytest.mark.parametrize("to_device", ["cpu", "cuda"])
 def test_between_devices(from_device, to_device):
-    """Only what arrives on the CPU is waited for."""
+    """Only a copy to the CPU synchronises."""
     pairs = torch.tensor([[5, 0], [5, 3], [1, 4]])
     outcomes = []
     for package in (reference, optimized):

@@ -1,4 +1,4 @@
-"""make_local_attention_virtual_batches."""
+"""Tests of make_local_attention_virtual_batches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_padded_rows(build, agree, seq_len):
 
 @pytest.mark.parametrize("query_len", [1, 7, 8, 9, 16, 17])
 @pytest.mark.parametrize("computed", [0, 1, 7, 8, 9])
-def test_chunk_boundaries(build, agree, query_len, computed):
+def test_edges_of_chunks(build, agree, query_len, computed):
     agree(NAME, 8, build([query_len], [query_len + computed]), 2)
 
 
@@ -99,7 +99,7 @@ def test_mixed_dtypes_are_kept(build, agree, wide):
 @pytest.mark.parametrize(
     ("chunk", "block_size"), [(8, 0), (0, 2), (7, 2), (-8, 2), (8, -2), (8.0, 2), (8, True)]
 )
-def test_sizes_that_do_not_fit(build, agree, chunk, block_size):
+def test_malformed_sizes_are_errors(build, agree, chunk, block_size):
     error = agree(NAME, chunk, build([3], [4]), block_size)
     assert isinstance(error, (MetadataError, TypeError))
 
@@ -113,7 +113,7 @@ def test_sizes_that_do_not_fit(build, agree, chunk, block_size):
         {"seq_lens_cpu": torch.tensor([3.0, 9.0])},
         {"block_table_tensor": torch.empty((2, 0), dtype=torch.int32)},
         {"dcp_local_seq_lens": torch.tensor([3, 9], dtype=torch.int32)},
-        {"num_logits_indices": 2},
+        {"logits_indices_padded": torch.tensor([4, 7])},
         {"encoder_seq_lens": np.array([1, 2, 3])},
         {"num_reqs": 3},
     ],

@@ -1,4 +1,4 @@
-"""The V0 metadata builder of both packages, on the same groups."""
+"""Tests of the V0 metadata builder: equality with the reference, aliasing, and no sync."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_equal_metadata(seed, chunked, window):
             assert getattr(made, name) == value, name
 
 
-def test_the_tensors_of_a_batch_lie_apart():
+def test_the_tensors_of_a_batch_do_not_overlap():
     batch = make_batch([1] * 5, [3] * 5, 2)
     step = Step()
     seq_lens, new = build_lengths(batch, step)

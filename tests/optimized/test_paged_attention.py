@@ -1,4 +1,4 @@
-"""Attention over pages: equal to float64 in the lane of the environment, and how it is cut up."""
+"""Tests of paged attention: results against float64, tiles, and parts of the keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ F16, BF16 = torch.float16, torch.bfloat16
 
 
 def agree(layer, *, decodes=False, out_dtype=None, **more):
-    """Attend in both packages; the result must be within tolerance and nothing else written."""
+    """Compute attention in both packages; require results within tolerance and no other write."""
     dtype = layer.query.dtype
     expected = torch.full(layer.query.shape, 7.0, dtype=torch.float64)
     got = torch.full(layer.query.shape, 7.0, dtype=out_dtype or dtype)
@@ -76,7 +76,7 @@ def test_nan_of_a_query_or_a_key_is_not_hidden(layers, length):
     assert bool(out.isnan().all())
 
 
-@pytest.mark.skipif(dispatch.INTERPRETED, reason="the host's loops alone")
+@pytest.mark.skipif(dispatch.INTERPRETED, reason="only the host code has pieces")
 def test_pieces_of_a_long_sequence_on_the_host(layers, monkeypatch):
     monkeypatch.setattr(HOST, "_MOST_KEYS", 32)
     monkeypatch.setattr(HOST, "_MOST_SCORES", 300)
@@ -110,7 +110,7 @@ def test_splits_fill_an_idle_device_and_no_more(monkeypatch):
 
 @pytest.mark.skipif(not dispatch.INTERPRETED, reason="xformers' operator takes no CPU tensors")
 class TestXformers:
-    """When decodes go to xformers' operator, and that it is right then."""
+    """Decodes that xformers' operator computes, and their results."""
 
     @pytest.fixture
     def used(self, monkeypatch):

@@ -1,4 +1,4 @@
-"""PersistentBatch: both packages through the same random steps, equal after each."""
+"""Tests of PersistentBatch: both packages take the same random steps, equal after each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = (5, 40, 4)
 
 
 class Pair:
-    """One batch of each package; every call goes to both."""
+    """A batch of each package; every call is made on both."""
 
     def __init__(self, *sizes, device="cpu"):
         self.batches = [
@@ -56,7 +56,7 @@ def _row(batch, row):
 
 
 def same_metadata(expected, got, block_size):
-    """Equal in all fields, in the block table as far as the sequences go."""
+    """Require equal fields, of the block table only the blocks of the sequences."""
     for field in fields(expected):
         right, value = getattr(expected, field.name), getattr(got, field.name)
         assert type(value) is type(right), field.name
@@ -73,7 +73,7 @@ def same_metadata(expected, got, block_size):
 
 
 def play(pair, rng, steps):
-    """Random steps, good and bad."""
+    """Make random calls, well-formed and malformed."""
     added = []
     for number in range(steps):
         some = rng.choice(added) if added else 0
@@ -103,7 +103,7 @@ def play(pair, rng, steps):
 
 
 def schedule(batch, rng):
-    """Tokens that mostly fit the requests' blocks, and now and then another id or none."""
+    """Return scheduled tokens, which sometimes exceed the blocks or have a wrong or no id."""
     scheduled = {}
     for row, req_id in enumerate(batch.req_ids):
         if req_id is not None:
@@ -131,7 +131,7 @@ def test_methods_and_parameters_are_those_of_the_reference():
     assert isinstance(optimized.PersistentBatch(1, 1, 1, 1), reference.InputBatch)
 
 
-def test_mapping_that_is_no_dict():
+def test_a_mapping_that_is_not_a_dict():
     from collections import ChainMap
 
     pair = Pair(*SIZES, 4)
@@ -141,7 +141,7 @@ def test_mapping_that_is_no_dict():
 
 
 @pytest.mark.parametrize("tokens", [True, np.int64(1), 1.0, "1", None, 2**70])
-def test_token_counts_that_are_no_int_or_too_many(tokens):
+def test_malformed_token_counts(tokens):
     pair = Pair(*SIZES, 4)
     pair("add_request", "a", [3])
     for method in ("build", "advance"):

@@ -1,4 +1,4 @@
-"""Sizes of real steps on a real GPU, and several GPUs: what the interpreter has no time for."""
+"""Tests with sizes of real engine steps on a real GPU, and with several GPUs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IS_REAL, reason="no CUDA d
 
 GIB = 1 << 30
 LLAMA = {"heads": 32, "kv_heads": 8, "head_size": 128, "block_size": 16}
-"""Llama-3.1-8B, and the page size that engines use."""
+"""Shape of Llama-3.1-8B, and the block size of engines."""
 
 
 def paged(lengths, dtype=torch.bfloat16, seed=0):
-    """Keys and values by request, (Hkv, s, D) each, a cache that holds them, and its table."""
+    """Return keys and values by request, (Hkv, s, D), a cache with them, and its block table."""
     generator = torch.Generator("cuda").manual_seed(seed)
     size, kv_heads, head_size = LLAMA["block_size"], LLAMA["kv_heads"], LLAMA["head_size"]
     blocks = [-(-length // size) for length in lengths]
@@ -37,7 +37,7 @@ def paged(lengths, dtype=torch.bfloat16, seed=0):
 
 
 def expected_of(query, held, **more):
-    """Causal attention of the last queries (q, Hq, D) of one request, in float64."""
+    """Return causal attention of the last queries (q, Hq, D) of one request, in float64."""
     keys, values = (part.double().repeat_interleave(4, 0) for part in held)
     queries = query.double().transpose(0, 1)
     rows, length = queries.shape[1], keys.shape[1]
@@ -49,7 +49,7 @@ def expected_of(query, held, **more):
 
 
 def near(expected, got):
-    """SPEC.md section 8's tolerance for bfloat16."""
+    """Require a result within SPEC.md section 8's tolerance for bfloat16."""
     error = (got.double() - expected).norm() / expected.norm()
     return bool(torch.isfinite(got).all()) and float(error) <= 1.6e-2
 
@@ -67,7 +67,7 @@ def test_slots_of_a_hundred_thousand_tokens():
 
 
 def test_a_cache_of_more_than_two_to_the_31_elements():
-    """Offsets of slots are 64 bits wide (K15)."""
+    """Offsets of slots need 64 bits (K15)."""
     if torch.cuda.mem_get_info()[0] < 20 * GIB:
         pytest.skip("needs 20 GiB of free GPU memory")
     blocks = 2**31 // (16 * 8 * 128) + 64
@@ -121,7 +121,7 @@ def test_prefill(tokens):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
 def test_the_second_of_two_devices(layers):
-    """Triton launches on the current device unless told otherwise."""
+    """Triton launches on the current device, which is not that of the tensors."""
     here = layers.make_layer([1, 5, 17], [40, 33, 30])
     there = here.to("cuda:1")
     assert torch.cuda.current_device() == 0

@@ -1,4 +1,4 @@
-"""compute_slot_mapping and its loops, build_slot_mapping, is_block_tables_empty."""
+"""Tests of compute_slot_mapping and its loops, build_slot_mapping, is_block_tables_empty."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnproof.reference import MetadataError
 
 
 def _batch(rng: random.Random, dtype: torch.dtype, table_dtype: torch.dtype):
-    """Offsets, computed tokens and a table that some rows outgrow."""
+    """Return offsets, computed tokens, and a block table too narrow for some rows."""
     lens = [rng.choice([0, 1, 1, 2, 5, 9, 70]) for _ in range(rng.randrange(9))]
     width = rng.randrange(6)
     offsets = torch.tensor([0, *np.cumsum(lens)], dtype=dtype)
@@ -75,7 +75,7 @@ def test_build_refuses_a_buffer_over_an_input(agree, name, shift):
     given[name] = memory[4 + shift : 4 + shift + length].copy_(given[name])
     error = agree("build_slot_mapping", **given)
     if shift == -2 and length == 2:
-        assert isinstance(error, torch.Tensor)  # it ends where the buffer begins
+        assert isinstance(error, torch.Tensor)  # this input ends where the buffer begins
     else:
         assert isinstance(error, MetadataError)
         assert str(error).endswith(f"out is in the memory of {name}, expected memory apart")
@@ -87,11 +87,11 @@ def test_build_refuses_a_buffer_over_a_strided_table(agree):
     table, out = memory[:2, ::2], memory.view(-1)[5:9]
     error = agree("build_slot_mapping", starts, lengths, table, 4, out=out)
     assert error.field == "out"
-    out = memory.view(-1)[7:15:2]  # behind the table's last element
+    out = memory.view(-1)[7:15:2]  # starts after the table's last element
     assert torch.is_tensor(agree("build_slot_mapping", starts, lengths, table, 4, out=out))
 
 
-def test_build_leaves_the_gaps_of_a_strided_buffer_alone():
+def test_build_does_not_write_the_gaps_of_a_strided_buffer():
     buffer = torch.full((20,), 77, dtype=torch.int64)
     one, zero = torch.tensor([0, 2]), torch.tensor([0])
     optimized.build_slot_mapping(one, zero, torch.tensor([[4]]), 8, out=buffer[:18:3])
@@ -230,7 +230,7 @@ def test_inner_loops(agree, name, bounds):
         (False, 0, 40, 0, 0, 4, {0: [*range(9), 2.5]}),
     ],
 )
-def test_compute_rejects_and_leaves_the_list(agree, arguments):
+def test_compute_errors_do_not_change_the_list(agree, arguments):
     slots = [5]
     error = agree("compute_slot_mapping", arguments[0], slots, *arguments[1:])
     assert isinstance(error, (MetadataError, TypeError))
@@ -241,7 +241,7 @@ def test_compute_rejects_and_leaves_the_list(agree, arguments):
     "blocks", [[None, -4, *range(9)], [True, False] * 6, np.arange(12, dtype=np.uint64)]
 )
 @pytest.mark.parametrize("end", [12, 44])
-def test_compute_looks_only_at_the_blocks_that_it_needs(blocks, end):
+def test_compute_reads_only_the_blocks_of_the_positions(blocks, end):
     from attnproof import reference
 
     results = []

@@ -1,4 +1,4 @@
-"""Metadata of a subclass: its class and its fields survive slicing and virtual batches."""
+"""Tests that slices and virtual batches keep the class and fields of a metadata subclass."""
 
 from __future__ import annotations
 

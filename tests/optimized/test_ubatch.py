@@ -1,4 +1,4 @@
-"""slice_query_start_locs, _make_metadata_with_slice and split_attn_metadata."""
+"""Tests of slice_query_start_locs, _make_metadata_with_slice and split_attn_metadata."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_dummy_run_keeps_the_parents_longest_query(build, agree):
     agree("split_attn_metadata", _slices((0, 1, 0, 2), (1, 2, 2, 4)), md)
 
 
-def test_graph_padding_behind_the_last_request(build, agree):
+def test_graph_padding_after_the_last_request(build, agree):
     md = build([2, 2, 0, 0], [4, 4, 0, 0], num_actual_tokens=8, slot_mapping=torch.arange(8))
     agree("split_attn_metadata", _slices((0, 1, 0, 2), (1, 4, 2, 8)), md)
     agree("split_attn_metadata", _slices((0, 2, 0, 6), (1, 4, 6, 8)), md)
 
 
 def _cut(rng: random.Random, offsets: list[int], count: int) -> list[UBatchSlice]:
-    """A partition at token boundaries; zero-length rows go to the piece before them."""
+    """Return a random partition of the tokens; rows of length 0 join the slice before them."""
     total = offsets[-1]
     cuts = sorted({0, total, *(rng.randint(0, total) for _ in range(count - 1))})
     owner = [r for r in range(len(offsets) - 1) for _ in range(offsets[r + 1] - offsets[r])]
@@ -113,7 +113,7 @@ def test_slices_that_do_not_fit(build, agree, bounds):
 
 
 def test_errors_in_the_order_of_the_reference(build, agree):
-    md = build([4, 4], [4, 4], num_logits_indices=3)
+    md = build([4, 4], [4, 4], logits_indices_padded=torch.tensor([3]))
     agree("split_attn_metadata", _slices((0, 1, 0, 9)), md)
     md.query_start_loc_cpu = torch.tensor([0, 5, 4], dtype=torch.int32)
     agree("split_attn_metadata", _slices((0, 1, 0, 9)), md)

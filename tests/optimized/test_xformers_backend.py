@@ -1,4 +1,4 @@
-"""The XFormers backend made fast: what it reads, what it launches, and the way without xformers."""
+"""Tests of the XFormers backend: device reads, equality, and the path without xformers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def builder(package=optimized, block_size=BLOCK):
 
 
 def on_meta(md):
-    """The batch with its device tensors on a device that nothing can be read from."""
+    """Return the batch with its device tensors on "meta", which cannot be read."""
     names = ("query_start_loc", "seq_lens", "block_table_tensor", "slot_mapping")
     return replace(md, **{name: getattr(md, name).to("meta") for name in names})
 
 
 @pytest.fixture
 def step(build):
-    """A batch of decodes, an idle row and a prefill, with all that `forward` takes."""
+    """Batch of decodes, an idle row and a prefill, with the other inputs of `forward`."""
     md = build([1, 1, 0, 3], [20, 5, 4, 7], BLOCK, num_actual_tokens=5)
     tokens, blocks = 5, int(md.block_table_tensor.max()) + 1
     random = torch.Generator().manual_seed(7)
@@ -71,7 +71,7 @@ def test_views_read_no_device_tensor(step):
         assert view.block_table.device.type == "meta"
 
 
-def test_a_mask_copies_nothing_that_is_there(step):
+def test_a_mask_shares_the_tensors_of_the_batch(step):
     pytest.importorskip("xformers")
     mask = builder().build(0, step.md).attn_bias
     assert mask.q_seqinfo.seqstart.data_ptr() == step.md.query_start_loc.data_ptr()
@@ -91,7 +91,7 @@ def test_lengths_in_a_mask_are_dense_int32(build, dtype, strided, query_lens, se
         assert tensor.stride() == (1,)
 
 
-def test_building_is_as_in_the_reference(build):
+def test_build_equals_the_reference(build):
     for lens in ([], [1], [0, 0], [1, 0, 2], [5, 1], [1] * 40):
         md = build(lens, [q + 3 * (q > 0) for q in lens])
         ours, theirs = builder(block_size=2).build(0, md), builder(reference, 2).build(0, md)
@@ -108,14 +108,14 @@ def test_without_xformers_there_is_no_mask_and_the_result_is_the_same(step, monk
     assert close(forward(optimized, step, without)[1], forward(optimized, step, with_mask)[1])
 
 
-def test_without_xformers_nothing_of_it_is_imported(step, monkeypatch):
+def test_without_xformers_it_is_not_imported(step, monkeypatch):
     monkeypatch.setitem(sys.modules, "xformers", None)  # an import of it would fail
     monkeypatch.setattr(xformers_mask, "installed", lambda: False)
     forward(optimized, step, builder().build(0, step.md))
 
 
 @pytest.mark.parametrize("window", [None, 3])
-def test_a_step_is_as_in_the_reference(step, window):
+def test_forward_equals_the_reference(step, window):
     cache, out = forward(optimized, step, builder().build(0, step.md), window=window)
     right_cache, right = forward(
         reference, step, builder(reference).build(0, step.md), window=window
@@ -124,7 +124,7 @@ def test_a_step_is_as_in_the_reference(step, window):
     assert close(out, right)
 
 
-def test_decodes_with_one_query_each_are_told_by_the_mask(build, monkeypatch):
+def test_the_mask_shows_decodes_with_one_query_each(build, monkeypatch):
     pytest.importorskip("xformers")
     one_each = builder().build(0, build([1, 1], [9, 5], BLOCK)).decode_metadata
     assert xformers_backend._one_query_each(one_each)

@@ -1,4 +1,4 @@
-"""Metadata from plain lists, for tests that say what SPEC.md says."""
+"""Build metadata from plain lists, for tests of SPEC.md's words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make_metadata(
     dtype: torch.dtype = torch.int32,
     **fields: Any,
 ) -> CommonAttentionMetadata:
-    """A batch on the CPU; one block-table column of zeros unless given."""
+    """Return a batch on the CPU, with one block-table column of zeros by default."""
     offsets = torch.tensor([0, *query_lens]).cumsum(0).to(dtype)
     lengths = torch.tensor(seq_lens, dtype=dtype)
     tokens = sum(query_lens) if num_actual_tokens is None else num_actual_tokens

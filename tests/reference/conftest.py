@@ -1,4 +1,4 @@
-"""The maker of metadata, as a fixture: test folders are not packages."""
+"""Fixtures of the tests of `reference`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _spec.loader.exec_module(_module)
 
 @pytest.fixture
 def make_metadata():
-    """Metadata from plain lists."""
+    """Function that builds metadata from plain lists."""
     return _module.make_metadata
 
 
 @pytest.fixture(params=["attnproof.reference", "attnproof.optimized"])
 def package(request):
-    """Both packages: what SPEC.md says literally holds for each."""
+    """Each of the two packages: SPEC.md applies to both."""
     return importlib.import_module(request.param)

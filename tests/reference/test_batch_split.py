@@ -1,4 +1,4 @@
-"""Where decodes end and which rows change places, in cases that published versions get wrong."""
+"""Tests of the split and of reordering in cases that published versions get wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.mark.spec("E30: 0.10.2 asserts that nothing behind the boundary is a decode")
-def test_a_decode_behind_a_prefill_counts_as_a_prefill(package, make_metadata):
+def test_a_decode_after_a_prefill_counts_as_a_prefill(package, make_metadata):
     metadata = make_metadata([1, 9, 1], [4, 9, 6])
     assert package.split_decodes_and_prefills(metadata) == (1, 2, 1, 10)
 
@@ -30,7 +30,7 @@ def test_an_idle_row_inside_the_batch_ends_the_uniform_run(package, make_metadat
 
 
 class Rows:
-    """An engine's rows that are really moved; it also knows how far each request has come."""
+    """Rows of an engine with the computed tokens of each request; swaps move both."""
 
     def __init__(self, scheduled: dict[str, int], computed: list[int]) -> None:
         self.schedule = SimpleNamespace(num_scheduled_tokens=scheduled)

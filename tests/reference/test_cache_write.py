@@ -1,4 +1,4 @@
-"""The cache write's worked example, its words in fp8, and what is refused."""
+"""Tests of the cache write: the worked example, fp8 codes and errors."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ HALF = torch.tensor(0.5)
 
 
 def caches(dtype=torch.float16):
-    """Keys and values of two blocks of four slots, one head of two elements."""
+    """Return caches of two blocks of four slots, with one head of two elements."""
     return torch.zeros((2, 2, 4, 1, 2)).to(dtype).unbind()
 
 
 def tokens(*values, dtype=torch.float16):
-    """One head of two equal elements each."""
+    """Return one head of two equal elements for each value."""
     return torch.tensor(values, dtype=dtype).view(-1, 1, 1).repeat(1, 1, 2)
 
 
 def held(cache):
-    """The first element of every slot."""
+    """Return the first element of every slot."""
     return cache.float()[:, :, 0, 0].tolist()
 
 
@@ -49,7 +49,7 @@ def test_worked_example_in_fp8(package, spelling, dtype):
 
 
 @pytest.mark.spec("infinities too, NaN kept as either of its two codes")
-def test_what_is_not_finite(package):
+def test_infinities_and_nan(package):
     keys, values = caches(FP8)
     given = tokens(float("inf"), float("-inf"), float("nan"), dtype=torch.bfloat16)
     package.reshape_and_cache_flash(
@@ -61,7 +61,7 @@ def test_what_is_not_finite(package):
 
 
 @pytest.mark.spec("The number of tokens is `len(slot_mapping)`; key and value may be longer")
-def test_rows_behind_the_slots_are_not_read(package):
+def test_rows_after_the_last_slot_are_not_read(package):
     keys, values = caches()
     package.reshape_and_cache_flash(
         tokens(1, 9, 9), tokens(2, 9), keys, values, torch.tensor([7]), "auto", ONE, ONE
@@ -71,7 +71,7 @@ def test_rows_behind_the_slots_are_not_read(package):
 
 
 @pytest.mark.spec('"auto": the cache has the keys\' dtype and the scales are not read')
-def test_scales_of_a_cache_that_needs_none(package):
+def test_scales_of_an_auto_cache_are_not_read(package):
     keys, values = caches()
     package.reshape_and_cache_flash(
         tokens(1), tokens(2), keys, values, torch.tensor([0]), "auto", None, "seven"
@@ -81,7 +81,7 @@ def test_scales_of_a_cache_that_needs_none(package):
 
 @pytest.mark.spec("below -1 or beyond its end, is a `MetadataError` where slots lie on the CPU")
 @pytest.mark.parametrize("slot", [8, -2, 2**40])
-def test_slots_that_the_cache_does_not_have(package, slot):
+def test_slots_outside_the_cache_are_errors(package, slot):
     keys, values = caches()
     slots = torch.tensor([0, slot, 1])
     with pytest.raises(package.MetadataError, match=r"slot_mapping is .*, expected -1 or a slot"):

@@ -1,4 +1,4 @@
-"""Class factories of SPEC.md section 6: what can be extended, and what is said of the rest."""
+"""Tests of the class factories of SPEC.md section 6: extended classes and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Plain:
 
 
 class Builder:
-    """A builder of whatever it is told."""
+    """Builder that returns `made`."""
 
     made: object = None
 
@@ -34,7 +34,7 @@ class Backend:
 
 
 def build(make_metadata, made, package=reference):
-    """What the fast-prefill backend's builder makes of metadata that the underlying one made."""
+    """Return what the fast-prefill builder builds if the underlying builder returns `made`."""
     backend = package.create_fast_prefill_custom_backend("Fast", Backend)
     builder = backend.get_builder_cls()()
     builder.made = made
@@ -75,13 +75,13 @@ def test_lists_are_made_for_each_instance():
         ([("more", list, [])], r"more = \[\], expected field\(default_factory"),
     ],
 )
-def test_fields_that_cannot_be_added(added, message):
+def test_fields_that_cannot_be_added_are_errors(added, message):
     with pytest.raises(MetadataError, match=message):
         reference.subclass_attention_metadata("My", Plain, added)
 
 
 @pytest.mark.parametrize("cls", [int, Builder, 7, None])
-def test_classes_that_are_no_dataclass(cls):
+def test_classes_that_are_not_dataclasses_are_errors(cls):
     with pytest.raises(TypeError, match="metadata_cls"):
         reference.subclass_attention_metadata("My", cls, [])
 
@@ -91,12 +91,12 @@ class Pair(NamedTuple):
 
 
 @pytest.mark.parametrize("made", [None, 7, Pair(1), (1, 2), True])
-def test_metadata_that_cannot_be_extended(make_metadata, made):
+def test_metadata_that_cannot_be_extended_is_an_error(make_metadata, made):
     with pytest.raises(TypeError, match=f"made a {type(made).__name__}, expected an instance"):
         build(make_metadata, made)
 
 
-def test_slots_that_were_never_filled_stay_so(make_metadata):
+def test_unset_slots_stay_unset(make_metadata):
     class Slotted:
         __slots__ = ("__hidden", "filled", "unfilled")
 
@@ -114,7 +114,7 @@ def test_slots_that_were_never_filled_stay_so(make_metadata):
     assert not hasattr(extended, "unfilled")
 
 
-def test_metadata_that_has_logits_fields_gets_the_batch_s(make_metadata):
+def test_existing_logits_fields_get_the_values_of_the_batch(make_metadata):
     @dataclass
     class WithLogits:
         num_logits_indices: int = 5
@@ -124,7 +124,7 @@ def test_metadata_that_has_logits_fields_gets_the_batch_s(make_metadata):
     assert extended.logits_indices_padded is None
 
 
-def test_what_the_underlying_builder_made_is_left_alone(make_metadata):
+def test_metadata_of_the_underlying_builder_is_not_changed(make_metadata):
     plain = Plain(4)
     plain.attached = [1]
     extended = build(make_metadata, plain)
@@ -157,7 +157,7 @@ class Ordinary:
     ("cls", "held"),
     [(Frozen, {"doubled": 8}), (Slotted, {}), (Ordinary, {}), (Ordinary, {"attached": 7})],
 )
-def test_metadata_of_any_class_keeps_all_that_it_holds(package, make_metadata, cls, held):
+def test_metadata_of_any_class_keeps_all_attributes(package, make_metadata, cls, held):
     made = cls(4)
     if "attached" in held:
         made.attached = 7
@@ -169,7 +169,7 @@ def test_metadata_of_any_class_keeps_all_that_it_holds(package, make_metadata, c
 
 
 @pytest.mark.spec("E44: a class made by either has another module")
-def test_a_made_class_takes_after_the_underlying_one(package):
+def test_a_made_class_keeps_the_module_and_dataclass_options(package):
     ordered = dataclass(order=True, repr=False)(type("Step", (), {"__annotations__": {"n": int}}))
     ordered.__module__ = "engine.metadata"
     made = package.subclass_attention_metadata("My", ordered, [("more", int, 0)])
@@ -182,6 +182,6 @@ def test_a_made_class_takes_after_the_underlying_one(package):
 
 
 @pytest.mark.parametrize("backend", [Builder, int, CommonAttentionMetadata])
-def test_classes_that_are_no_backend(backend):
+def test_classes_that_are_not_backends_are_errors(backend):
     with pytest.raises(TypeError, match="expected an AttentionBackend"):
         reference.create_fast_prefill_custom_backend("Fast", backend)

@@ -1,4 +1,4 @@
-"""Which counts, lengths and tables belong to which kind of attention."""
+"""Tests of counts, lengths and block tables for each kind of attention."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_encoder_tokens_must_be_counted(package, kind):
         package.get_num_prefill_decode_query_kv_tokens(metadata(num_encoder_tokens=None), kind)
 
 
-def test_other_kinds_have_no_tokens(package):
+def test_other_kinds_are_errors(package):
     with pytest.raises(MetadataError, match="attn_type is 'cross', expected a value of Attention"):
         package.get_num_prefill_decode_query_kv_tokens(metadata(), "cross")
     with pytest.raises(TypeError, match="attn_type is int"):
@@ -80,7 +80,7 @@ def test_a_decoder_may_have_no_tables(package):
 
 
 @pytest.mark.parametrize("kind", [ENCODER_ONLY, "cross", None])
-def test_kinds_without_lengths(package, kind):
+def test_kinds_without_lengths_are_errors(package, kind):
     with pytest.raises(AttributeError, match="attn_type is"):
         package.get_seq_len_block_table_args(metadata(), True, kind)
 
@@ -112,7 +112,7 @@ def test_lengths_and_tables_must_be_set(package, kind, field):
         ("cross_block_tables", True, False),
     ],
 )
-def test_whether_everything_is_set(package, absent, encoder, cross):
+def test_predicates_of_set_fields(package, absent, encoder, cross):
     md = metadata(**({absent: None} if absent else {}))
     assert [getattr(package, name)(md) for name in BOTH] == [encoder, cross]
 

@@ -1,4 +1,4 @@
-"""Fast prefill in cases that published versions get wrong."""
+"""Tests of fast prefill in cases that published versions get wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_subclass_and_its_fields_survive(package, make_metadata):
 
 
 @pytest.mark.spec("E40: published code hands out such copies")
-def test_no_copy_is_handed_out_before_it_has_arrived(package):
+def test_a_device_copy_is_complete_before_it_is_returned(package):
     operation = ALL[NAME]
     call = operation.call.prepare(dict(operation.inputs.boundaries())["SPEC example"], 0, "cpu")
     made = call_with_late_copies(operation, getattr(package, NAME), call, "cpu")

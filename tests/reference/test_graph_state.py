@@ -1,4 +1,4 @@
-"""SPEC.md section 7, the state of captured V0 graphs: what it says literally."""
+"""Tests of the state of captured V0 graphs (SPEC.md section 7)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_buffers_of_a_capture(state):
 
 
 @pytest.mark.spec("E13: published code says `.cuda()`")
-def test_buffers_lie_on_the_runners_device():
+def test_buffers_are_on_the_runners_device():
     elsewhere = runner()
     elsewhere.device = torch.device("meta")  # any device that is not the CPU
     state = CommonAttentionState(elsewhere)
@@ -72,7 +72,7 @@ def test_an_exception_leaves_the_state_as_before(state):
         assert type(state.graph_clone(2)) is CommonAttentionState
 
 
-def test_outside_a_capture(state):
+def test_calls_outside_a_capture_are_errors(state):
     for call in (state.graph_clone, state.graph_capture_get_metadata_for_batch):
         with pytest.raises(MetadataError, match="state is not capturing"):
             call(1)
@@ -89,7 +89,7 @@ def test_a_capture_inside_a_capture_leaves_the_outer_one(state):
 
 
 @pytest.mark.spec("E16: published code copies whole buffers only")
-def test_a_shorter_step_leaves_nothing_of_a_longer_one(state):
+def test_a_smaller_batch_overwrites_all_of_a_larger_one(state):
     with state.graph_capture(ROWS):
         made = state.graph_capture_get_metadata_for_batch(3)
     buffers = state.get_graph_input_buffers(made)
@@ -101,7 +101,7 @@ def test_a_shorter_step_leaves_nothing_of_a_longer_one(state):
 
 
 @pytest.mark.parametrize(("rows", "width"), [(3, 1), (1, BLOCKS + 1)])
-def test_a_step_larger_than_the_graph_writes_nothing(state, rows, width):
+def test_a_batch_larger_than_the_graph_writes_nothing(state, rows, width):
     with state.graph_capture(2):
         buffers = state.get_graph_input_buffers(state.graph_capture_get_metadata_for_batch(2))
     with pytest.raises(MetadataError, match="expected at most the buffer's"):

@@ -1,4 +1,4 @@
-"""The shared types behave as SPEC.md section 1 and appendix A say."""
+"""Tests of the shared types (SPEC.md section 1 and appendix A)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from attnproof import reference
 
 
-def test_metadata_fields_stand_in_the_published_order():
+def test_metadata_fields_have_the_published_order():
     names = [field.name for field in dataclasses.fields(reference.CommonAttentionMetadata)]
     assert names == [
         "query_start_loc",
@@ -32,7 +32,7 @@ def test_metadata_fields_stand_in_the_published_order():
     ]
 
 
-def test_ubatch_slice_knows_when_it_is_empty():
+def test_ubatch_slice_is_empty():
     full = reference.UBatchSlice(slice(0, 2), slice(3, 8))
     assert not full.is_empty()
     assert full.num_tokens == 5

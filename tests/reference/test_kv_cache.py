@@ -1,4 +1,4 @@
-"""Moving cache blocks: the worked example, and what is refused."""
+"""Tests of copying cache blocks: the worked example and errors."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ SHAPE = (2, 4, 2, 3, 5)
 
 
 def cache(*blocks, dtype=torch.float16):
-    """A cache whose block b holds `blocks[b]` everywhere, the values ten times as much."""
+    """Return a cache whose keys in block b are `blocks[b]`, and its values ten times that."""
     keys = torch.tensor(blocks).view(-1, 1, 1, 1).expand(-1, *SHAPE[2:])
     return torch.stack([keys, 100 * keys]).to(dtype)
 
 
 def held(made):
-    """What each block holds."""
+    """Return the number in each block."""
     keys, values = made.long()
     assert torch.equal(values, 100 * keys)
     return [block.unique().tolist() for block in keys]
@@ -45,7 +45,7 @@ def test_worked_example(package):
         ([[0, 1], [2, 1]], r"\[1\] is \(2, 1\), expected a destination that no other pair has"),
     ],
 )
-def test_pairs_that_are_refused(package, pairs, message):
+def test_malformed_pairs_are_errors(package, pairs, message):
     source, target = cache(0, 1, 2, 3), cache(0, 1, 2, 3)
     for move in (
         lambda: package.swap_blocks(source, target, torch.tensor(pairs)),
@@ -57,7 +57,7 @@ def test_pairs_that_are_refused(package, pairs, message):
 
 
 @pytest.mark.parametrize("pairs", [[[0, 1], [1, 2]], [[1, 2], [0, 1]], [[3, 3]]])
-def test_a_destination_in_one_cache_is_no_source(package, pairs):
+def test_a_destination_within_one_cache_must_not_be_a_source(package, pairs):
     one, other = cache(0, 1, 2, 3), cache(0, 1, 2, 3)
     for move in (
         lambda: package.swap_blocks(one, one, torch.tensor(pairs)),
@@ -68,7 +68,7 @@ def test_a_destination_in_one_cache_is_no_source(package, pairs):
     package.swap_blocks(one, other, torch.tensor(pairs))
 
 
-def test_ids_are_those_of_the_smallest_layer(package):
+def test_ids_must_be_within_the_smallest_layer(package):
     with pytest.raises(package.MetadataError, match="a source from 0 to 1"):
         package.copy_blocks([cache(0, 1, 2), cache(0, 1)], torch.tensor([[2, 0]]))
 
@@ -77,12 +77,12 @@ def test_ids_are_those_of_the_smallest_layer(package):
     "pairs",
     [torch.tensor([0, 1]), torch.tensor([[0, 1, 2]]), torch.tensor([[0, 1]], dtype=torch.int32)],
 )
-def test_pairs_of_another_form(package, pairs):
+def test_pairs_of_another_shape_or_dtype_are_errors(package, pairs):
     with pytest.raises(package.MetadataError, match="src_to_dst is of"):
         package.swap_blocks(cache(0, 1), cache(0, 1), pairs)
 
 
-def test_caches_of_another_form(package):
+def test_malformed_caches_are_errors(package):
     one, pairs = cache(0, 1), torch.tensor([[0, 1]])
     for other, message in (
         (one[0], "dst_kv_cache is of shape"),
@@ -99,7 +99,7 @@ def test_caches_of_another_form(package):
         package.copy_blocks([one, None], pairs)
 
 
-def test_nothing_to_move(package):
+def test_no_pairs_and_no_layers(package):
     none = torch.zeros((0, 2), dtype=torch.int64)
     package.swap_blocks(cache(), cache(), none)
     package.copy_blocks([cache()], none)

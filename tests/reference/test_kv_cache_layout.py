@@ -1,4 +1,4 @@
-"""The layout of KV caches: who decides, what is refused, and that a later choice counts."""
+"""Tests of the layout of KV caches: precedence, errors, and later choices."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_both_packages_have_one_layout(package):
 
 
 @pytest.mark.parametrize("layout", ["nhd", "", "NHD ", "HNDN"])
-def test_another_word_is_refused_and_changes_nothing(package, monkeypatch, layout):
+def test_an_unknown_layout_is_an_error_and_changes_nothing(package, monkeypatch, layout):
     package.set_kv_cache_layout("HND")
     with pytest.raises(package.MetadataError, match=r"cache_layout is '.*', expected NHD or HND"):
         package.set_kv_cache_layout(layout)
@@ -55,14 +55,14 @@ def test_another_word_is_refused_and_changes_nothing(package, monkeypatch, layou
         package.get_kv_cache_layout()
 
 
-def test_a_bad_environment_does_not_count_where_a_layout_is_set(package, monkeypatch):
+def test_a_malformed_environment_is_ignored_if_a_layout_is_set(package, monkeypatch):
     monkeypatch.setenv(VARIABLE, "nonsense")
     package.set_kv_cache_layout("NHD")
     assert package.get_kv_cache_layout() == "NHD"
 
 
 @pytest.mark.parametrize("layout", [0, ["NHD"], b"NHD", True])
-def test_another_type_is_refused(package, layout):
+def test_another_type_is_an_error(package, layout):
     with pytest.raises(TypeError, match=r"cache_layout is .*, expected str or None"):
         package.set_kv_cache_layout(layout)
 

@@ -1,4 +1,4 @@
-"""Hyperparameters of layers and of all of them; dimensions of latent attention."""
+"""Tests of hyperparameters of single and all layers, and of latent attention's dimensions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_window_as_a_number_of_tokens(package):
     assert [layer.window_left for layer in parameters.values()] == [15, 0]
 
 
-def test_sinks_are_there_if_they_are_set(package):
+def test_has_sinks_if_sinks_are_set(package):
     made = config(a=Layer(CausalImpl(1.0, sinks=object())), b=Layer(CausalImpl(1.0)))
     parameters = package.get_per_layer_parameters(made, ["a", "b"], Impl)
     assert [layer.has_sinks for layer in parameters.values()] == [True, False]
@@ -72,19 +72,19 @@ def test_sinks_are_there_if_they_are_set(package):
         (["mixer"], Impl, r"static_forward_context\['mixer'\].impl is a NoneType, expected a Impl"),
     ],
 )
-def test_layers_that_are_refused(package, names, cls, message):
+def test_malformed_layers_are_errors(package, names, cls, message):
     with pytest.raises(MetadataError, match=message):
         package.get_per_layer_parameters(config(a=Layer(CausalImpl(1.0))), names, cls)
 
 
 @pytest.mark.parametrize("window", [0, -1, (), ("1", 0), 1.5])
-def test_windows_that_are_refused(package, window):
+def test_malformed_windows_are_errors(package, window):
     impl = MaskImpl(1.0, window)
     with pytest.raises((MetadataError, TypeError), match=r"\['a'\].impl.sliding_window is"):
         package.get_per_layer_parameters(config(a=Layer(impl)), ["a"], Impl)
 
 
-def test_one_name_is_no_list(package):
+def test_a_single_name_is_an_error(package):
     with pytest.raises(TypeError, match="layer_names is str"):
         package.get_per_layer_parameters(config(a=Layer(CausalImpl(1.0))), "a", Impl)
 
@@ -111,7 +111,7 @@ def test_flags_are_those_of_a_new_object(package):
         (PerLayerParameters(7, 30.0, 0.5, True, False, False), True, True),
     ],
 )
-def test_what_counts_as_alike(package, other, windows, everything):
+def test_flags_of_layers_that_differ(package, other, windows, everything):
     first = PerLayerParameters(7, 30.0, 0.5, True)
     made = package.infer_global_hyperparameters({"a": first, "b": first, "c": other})
     assert (made.has_same_window_lefts, made.has_same_all_params) == (windows, everything)
@@ -129,10 +129,10 @@ def test_global_parameters_need_layers(package):
 LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 96}
 
 
-@pytest.mark.parametrize("said", [{}, {"q_lora_rank": None}, {"q_lora_rank": 1536}])
-def test_dimensions_of_latent_attention(package, said):
-    dims = package.get_mla_dims(ModelConfig(TextConfig(hidden_size=7168, **LATENT, **said)))
-    assert dims == (said.get("q_lora_rank"), 512, 128, 64, 96)
+@pytest.mark.parametrize("changes", [{}, {"q_lora_rank": None}, {"q_lora_rank": 1536}])
+def test_dimensions_of_latent_attention(package, changes):
+    dims = package.get_mla_dims(ModelConfig(TextConfig(hidden_size=7168, **LATENT, **changes)))
+    assert dims == (changes.get("q_lora_rank"), 512, 128, 64, 96)
     assert type(dims) is reference.MLADims
 
 

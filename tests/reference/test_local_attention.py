@@ -1,4 +1,4 @@
-"""Chunked local attention in cases that published versions get wrong."""
+"""Tests of chunked local attention in cases that published versions get wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPEC.md section 7, the V0 metadata builder: what it says literally, for both packages."""
+"""Tests of the V0 metadata builder of both packages (SPEC.md section 7)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnproof.harness.cases.engines.v0 import InterData, MetadataV0, Placeholde
 
 @pytest.fixture
 def engine():
-    """An input builder with blocks of two tokens; sequence n owns blocks 10 n and on."""
+    """Input builder with blocks of two tokens; sequence n owns the blocks from 10 n on."""
     return input_builder()
 
 
@@ -24,7 +24,7 @@ def builder(package, engine):
     return Builder(engine)
 
 
-def test_a_prompt_beside_a_decode(engine, builder):
+def test_a_prompt_and_a_decode(engine, builder):
     engine.inter_data_list = [request(1, 3, 2), request(2, 1, 6)]
     made = builder.build([5, 7], [3, 1], -1, 4)
     assert (made.num_prefills, made.num_prefill_tokens, made.num_decode_tokens) == (1, 3, 1)
@@ -40,7 +40,7 @@ def test_a_prompt_beside_a_decode(engine, builder):
     assert made.use_cuda_graph is False
 
 
-def test_a_prompt_at_once_reads_no_blocks(engine, builder):
+def test_a_prompt_computed_in_one_step_reads_no_blocks(engine, builder):
     engine.chunked_prefill_enabled = False
     engine.inter_data_list = [request(1, 3, 0)]
     made = builder.build([3], [3], -1, 3)
@@ -66,7 +66,7 @@ def test_a_window_keeps_the_last_blocks_of_a_decode(engine, builder):
 
 
 @pytest.mark.spec("E15: published code writes the ids into the runner's array")
-def test_a_graph_is_padded_and_leaves_the_runners_tables_alone(engine, builder):
+def test_a_graph_is_padded_and_the_runners_tables_do_not_change(engine, builder):
     engine.runner.graph_block_tables[:] = 77
     engine.inter_data_list = [request(1, 1, 2)]
     made = builder.build([3, 1], [1], 1, 2)
@@ -106,7 +106,7 @@ def test_a_new_builder_is_prepared(package, engine):
 
 
 @pytest.mark.spec("E54: its metadata holds the caller's own list of lengths")
-def test_lengths_of_a_step_stay_when_the_engine_goes_on(engine, builder):
+def test_built_lengths_do_not_follow_the_engines_lists(engine, builder):
     engine.inter_data_list = [request(1, 1, 3)]
     lengths = [4]
     made = builder.build(lengths, [1], -1, 1)
@@ -133,13 +133,13 @@ def test_tables_are_read_when_a_group_is_added(builder, prompt):
     assert builder.build([3 + tokens], [tokens], -1, tokens).block_tables[0, 0] == 10
 
 
-def test_offsets_beyond_int32_are_refused(engine, builder):
+def test_offsets_beyond_int32_are_errors(engine, builder):
     engine.inter_data_list = [request(1, 1, 3), request(2, 1, 3)]
     with pytest.raises(ValueError, match="in all"):
         builder.build([2**30, 2**30], [1, 1], -1, 2)
 
 
-def test_placeholder_maps_are_merged_and_left_alone(engine, builder):
+def test_placeholder_maps_are_merged_and_not_changed(engine, builder):
     groups = [request(1, 3, 0, image=True), request(2, 5, 0, image=True)]
     given = [dict(group.multi_modal_placeholder_maps) for group in groups]
     engine.inter_data_list = groups
@@ -149,7 +149,7 @@ def test_placeholder_maps_are_merged_and_left_alone(engine, builder):
     assert given[0]["image"] == PlaceholderMap([range(2)], 2, [range(2)], 3)
 
 
-def test_the_backend_makes_metadata_where_no_class_is_named(package, engine):
+def test_the_backend_makes_metadata_without_a_metadata_class(package, engine):
     engine.inter_data_list = [request(1, 1, 2)]
     made = package.CommonMetadataBuilder(engine).build([3], [1], -1, 1)
     assert isinstance(made, MetadataV0)
@@ -170,7 +170,7 @@ def test_a_subclass_may_add_groups_in_its_own_way(package, engine):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"query_lens": [2]}, "query_lens is 2, expected 1, as it is a decode's"),
+        ({"query_lens": [2]}, "query_lens is 2, expected 1, as in every decode"),
         ({"context_lens": [2, 3]}, "context_lens is of length 2, expected length 1"),
         ({"orig_seq_lens": [9]}, "orig_seq_lens is 9, expected context_len . query_len = 4"),
         ({"block_tables": {1: [10]}}, "block_table is 1 blocks, expected at least 2"),
@@ -178,7 +178,7 @@ def test_a_subclass_may_add_groups_in_its_own_way(package, engine):
         ({"block_tables": {1: [-1, 11]}}, "block_tables is -1, expected at least 0"),
     ],
 )
-def test_a_bad_group_leaves_the_builder_as_it_was(package, engine, builder, change, message):
+def test_a_malformed_group_does_not_change_the_builder(package, engine, builder, change, message):
     engine.inter_data_list = [request(2, 1, 3), request(1, 1, 3)]
     for name, value in change.items():
         setattr(engine.inter_data_list[1], name, value)
@@ -200,7 +200,7 @@ def test_a_bad_group_leaves_the_builder_as_it_was(package, engine, builder, chan
         (([4], [2], -1, 1), "query_lens is 2 tokens, expected 1, as many as were added"),
     ],
 )
-def test_lengths_of_another_batch_are_refused(package, engine, builder, arguments, message):
+def test_lengths_of_another_batch_are_errors(package, engine, builder, arguments, message):
     engine.inter_data_list = [request(1, 1, 3)]
     with pytest.raises(package.MetadataError, match=message):
         builder.build(*arguments)

@@ -1,4 +1,4 @@
-"""`padded` and `unpadded`: every field by its declaration, a subclass's too (SPEC.md section 1)."""
+"""Tests of `padded` and `unpadded` of every field, also of a subclass (SPEC.md section 1)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-def test_padding_is_rows_of_nothing_and_tokens_without_a_slot(batch):
+def test_padding_is_empty_rows_and_tokens_without_a_slot(batch):
     padded = batch.padded(6, 4)
     validate(padded)
     assert padded.query_start_loc.tolist() == padded.query_start_loc_cpu.tolist() == [0, 2, 3, 3, 3]
@@ -73,7 +73,7 @@ def test_padding_is_rows_of_nothing_and_tokens_without_a_slot(batch):
 @pytest.mark.parametrize("more_rows", [0, 1, 3])
 @pytest.mark.parametrize("more_tokens", [0, 2])
 @pytest.mark.parametrize("make", [lambda plain: plain, extended])
-def test_unpadded_gives_back_every_field(batch, make, more_rows, more_tokens):
+def test_unpadded_restores_every_field(batch, make, more_rows, more_tokens):
     batch = make(batch)
     padded = batch.padded(3 + more_tokens, 2 + more_rows)
     back = padded.unpadded(3, 2)
@@ -91,14 +91,14 @@ def test_fields_of_a_subclass_are_padded_as_they_declare(batch):
     assert padded.step == (1, 2, 3)
 
 
-def test_what_does_not_grow_is_a_view_and_what_grows_is_not(batch):
+def test_fields_that_do_not_grow_are_views(batch):
     padded = batch.padded(6, 2)
     assert padded.seq_lens.data_ptr() == batch.seq_lens.data_ptr()
     assert padded.slot_mapping.data_ptr() != batch.slot_mapping.data_ptr()
     assert padded.unpadded(3, 2).slot_mapping.data_ptr() == padded.slot_mapping.data_ptr()
 
 
-def test_stale_slots_behind_the_tokens_are_not_kept(make_metadata):
+def test_stale_slots_after_the_tokens_are_not_kept(make_metadata):
     batch = make_metadata([1], [1], slot_mapping=torch.tensor([4, 99, 98]))
     assert batch.padded(3, 1).slot_mapping.tolist() == [4, -1, -1]
     assert batch.padded(1, 1).slot_mapping.tolist() == [4]
@@ -123,7 +123,7 @@ def test_an_idle_rank_is_padded(make_metadata):
         (lambda md: md.unpadded(3, -1), "num_actual_reqs is -1, expected at least 0"),
     ],
 )
-def test_nothing_live_is_cut(batch, call, message):
+def test_unpadded_refuses_to_remove_real_rows_and_tokens(batch, call, message):
     with pytest.raises(MetadataError, match=message):
         call(batch)
 
@@ -160,8 +160,8 @@ def test_a_subclass_has_no_offsets_of_its_own(batch):
         Wrong(**vars(batch)).padded(3, 2)
 
 
-def test_every_field_of_the_metadata_declares_what_it_goes_with():
-    """A tensor that is added without a declaration would be kept whole by everything."""
+def test_every_tensor_of_the_metadata_declares_its_alignment():
+    """Without a declaration, slicing and padding would not change a tensor."""
     undeclared = {f.name for f in fields(CommonAttentionMetadata) if "alignment" not in f.metadata}
     assert undeclared == {
         *("num_reqs", "num_actual_tokens", "max_query_len", "max_seq_len", "causal"),

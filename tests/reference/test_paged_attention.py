@@ -1,4 +1,4 @@
-"""Attention over pages by worked examples: what can be said without a computer."""
+"""Tests of paged attention on examples with results that are computed by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAN = math.nan
 
 
 def cache(rows, block_size=2, heads=1, dtype=torch.float16):
-    """Blocks of one-element keys or values; what is not given is NaN."""
+    """Return a cache of one-element heads from the values of its rows; the rest is NaN."""
     made = torch.full((len(rows), block_size, heads, 1), NAN, dtype=dtype)
     for block, row in enumerate(rows):
         for slot, value in enumerate(row):
@@ -24,7 +24,7 @@ def cache(rows, block_size=2, heads=1, dtype=torch.float16):
 
 
 def attend(query, keys, values, starts, lens, table, scale=1.0, **more):
-    """Attention in float64 over one-element heads; 7 where nothing is written."""
+    """Return attention over one-element heads in float64; 7 marks elements not written."""
     query = torch.tensor(query, dtype=torch.float16)[..., None]
     out = torch.full(query.shape, 7.0, dtype=torch.float64)
     reference.paged_attention(
@@ -76,14 +76,14 @@ def test_neighbouring_query_heads_share_a_kv_head():
     assert attend([[0.0] * 4], keys, values, [0, 1], [1], [[0]]) == [[3.0, 3.0, 5.0, 5.0]]
 
 
-def test_no_visible_key_gives_zeros_and_tokens_of_no_row_are_left():
+def test_no_visible_key_gives_zeros_and_tokens_outside_every_row_are_not_written():
     keys, values = cache([[1]]), cache([[4]])
     got = attend([[0.0]] * 4, keys, values, [0, 2, 3], [1, 0], [[0], [55]])
     assert got == [[0.0], [4.0], [0.0], [7.0]]
 
 
 @pytest.mark.parametrize("held", [torch.float8_e4m3fn, torch.uint8])
-def test_fp8_counts_times_its_scale(held):
+def test_fp8_values_are_multiplied_by_the_scale(held):
     keys = cache([[0, 2]]).to(torch.float8_e4m3fn).view(held)
     values = cache([[0, 3]]).to(torch.float8_e4m3fn).view(held)
     scales = {"k_scale": torch.tensor([0.5]), "v_scale": torch.tensor([2.0])}
@@ -107,6 +107,6 @@ def test_decodes_are_a_batch_of_one_query_each():
     assert out.flatten().tolist() == [3.0, 0.0, 9.0]
 
 
-def test_a_block_of_nobody_is_an_error_that_names_it():
+def test_a_block_outside_the_cache_is_an_error():
     with pytest.raises(MetadataError, match="block 3"):
         attend([[0.0]], cache([[1]]), cache([[1]]), [0, 1], [1], [[3]])

@@ -1,4 +1,4 @@
-"""PersistentBatch by hand: what SPEC.md section 7 says, for both packages."""
+"""Tests of PersistentBatch of both packages (SPEC.md section 7)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 @pytest.fixture
 def batch(package):
-    """Three requests of 2, 1 and 3 blocks of 4 tokens in a batch of five rows."""
+    """Batch of five rows with three requests of 2, 1 and 3 blocks of 4 tokens."""
     made = package.PersistentBatch(5, 20, 3, 4)
     made.add_request("a", [7, 3], 5)
     made.add_request("b", [1])
@@ -36,7 +36,7 @@ def test_build_gives_slots_by_position_and_block(batch):
     }
 
 
-def test_padded_rows_and_tokens_are_nobodys(batch):
+def test_padded_rows_are_empty_and_padded_tokens_have_no_slot(batch):
     batch.build({"a": 3, "b": 4, "c": 4})
     batch.remove_request("c")
     batch.condense()
@@ -49,11 +49,11 @@ def test_padded_rows_and_tokens_are_nobodys(batch):
     assert batch.slot_mapping.tolist() == [13, 4] + [-1] * 18
 
 
-def test_slots_are_invalid_from_the_start(batch):
+def test_slots_are_padding_before_the_first_build(batch):
     assert batch.slot_mapping.tolist() == [-1] * 20
 
 
-def test_step_buffers_keep_their_addresses(batch):
+def test_buffers_keep_their_addresses(batch):
     first = batch.build({"a": 3, "b": 4, "c": 4})
     second = batch.build({"a": 1, "b": 0, "c": 1}, 5, 9)
     for name in ("query_start_loc", "seq_lens", "block_table_tensor", "slot_mapping"):
@@ -61,7 +61,7 @@ def test_step_buffers_keep_their_addresses(batch):
     assert second.seq_lens.data_ptr() != second.seq_lens_cpu.data_ptr()
 
 
-def test_what_was_built_does_not_follow_the_rows(batch):
+def test_a_built_batch_does_not_follow_the_rows(batch):
     metadata = batch.build({"a": 1, "b": 1, "c": 1})
     batch.swap_states(0, 2)
     batch.advance({"a": 1, "b": 1, "c": 1})
@@ -113,7 +113,7 @@ def test_swap_moves_all_state(batch):
     assert batch.block_table[1, 0] == 1
 
 
-def test_appended_blocks_stand_behind_the_requests_own(batch):
+def test_appended_blocks_follow_the_blocks_of_the_request(batch):
     batch.remove_request("c")
     batch.add_request("d", [8])
     batch.append_blocks("d", [0, 6])
@@ -131,7 +131,7 @@ def test_advance_counts_tokens_as_computed(batch):
     assert batch.num_computed_tokens[2] == 8
 
 
-def test_dummy_run_spreads_tokens_and_has_no_slots(batch):
+def test_dummy_batch_spreads_tokens_and_has_no_slots(batch):
     batch.build({"a": 1, "b": 1, "c": 1})
     metadata = batch.build_dummy(4, 10)
     assert metadata.query_start_loc.tolist() == [0, 3, 6, 8, 10]
@@ -195,7 +195,7 @@ def test_reorder_moves_the_state(package, batch):
         ("advance", ({"a": 1},), "missing, expected an entry for request 'b'"),
     ],
 )
-def test_bad_input_changes_nothing(package, batch, method, arguments, message):
+def test_malformed_input_changes_nothing(package, batch, method, arguments, message):
     batch.build({"a": 1, "b": 1, "c": 1})
     before = _state(batch)
     with pytest.raises(package.MetadataError, match=message) as caught:

@@ -1,4 +1,4 @@
-"""Batches that live engines ran (../shared/recorded) are taken by both packages."""
+"""Tests of both packages on batches recorded from live engines (../shared/recorded)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ RECORDED = Path(os.environ.get("ATTNPROOF_RECORDED") or ROOT.parent / "shared" /
 LLAMA4 = RECORDED / "llama4-chunked-local.vllm-0.11.jsonl.gz"
 LOCAL = "make_local_attention_virtual_batches"
 DROPPED = {"num_logits_indices"}
-"""Fields that vLLM 0.11 loses in local attention (E29)."""
+"""Fields that vLLM 0.11 drops in local attention (E29)."""
 
 
 @pytest.fixture(scope="module")
 def calls() -> list[dict[str, Any]]:
-    """Every call of the local attention function that the engine made."""
+    """Calls of the local attention function that the engine made."""
     if not LLAMA4.is_file():
         pytest.skip(f"no recorded batches at {LLAMA4}")
     return [call for call in _calls() if call["f"] == LOCAL]
@@ -35,7 +35,7 @@ def _calls() -> Iterator[dict[str, Any]]:
 
 
 def _value(recorded: Any) -> Any:
-    """The tensor or number of a recorded field."""
+    """Return the tensor or number of a recorded field."""
     if not isinstance(recorded, dict):
         return recorded
     if recorded["t"].startswith("scalar"):

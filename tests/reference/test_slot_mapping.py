@@ -1,4 +1,4 @@
-"""Slots in cases that published versions get wrong: large ids, narrow rows, long sequences."""
+"""Tests of slots that published versions get wrong: large ids, narrow rows, long sequences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_position_beyond_its_row_has_no_slot(package):
 
 @pytest.mark.spec("E47: from 256 slots of a sequence on the V0 list holds numpy integers")
 @pytest.mark.parametrize("length", [255, 256, 1000])
-def test_slots_of_a_long_sequence_are_pythons_integers(package, length):
+def test_slots_of_a_long_sequence_are_python_integers(package, length):
     made: list[int] = []
     blocks = [3, *range(10, 10 + length // 4)]
     package.compute_slot_mapping(False, made, 0, length, 0, 0, 4, {0: blocks})
@@ -37,7 +37,7 @@ def test_slots_of_a_long_sequence_are_pythons_integers(package, length):
 
 @pytest.mark.spec("E55: of block ids that are numpy's int32 the V0 list and the V0 builder compute")
 @pytest.mark.parametrize("kind", [int, np.int32, np.int64])
-def test_slots_of_numpys_block_ids_do_not_wrap(package, kind):
+def test_slots_of_numpy_block_ids_do_not_overflow(package, kind):
     made: list[int] = []
     package.compute_slot_mapping(False, made, 0, 2, 0, 0, 2, {0: [kind(2**31 - 1)]})
     assert made == [2**32 - 2, 2**32 - 1]

@@ -1,4 +1,4 @@
-"""Shapes of SPEC.md section 6 for speculative decoding: strides and errors."""
+"""Tests of the shapes of speculative decoding: strides and errors (SPEC.md section 6)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_no_tokens():
     assert reshape_attn_output_for_spec_decode(torch.zeros(3, 0, 2, 4)).shape == (0, 2, 4)
 
 
-def test_an_output_that_no_view_can_merge():
+def test_an_output_that_no_view_can_merge_is_an_error():
     apart = torch.zeros(2, 4, 2, 4)[:, :3]
     with pytest.raises(MetadataError, match=r"attn_output is of strides \(32, 8, 4, 1\)"):
         reshape_attn_output_for_spec_decode(apart)
 
 
 @pytest.mark.parametrize("shape", [(6,), (6, 2), (3, 2, 2, 4, 1)])
-def test_other_dimensions(shape):
+def test_another_number_of_dimensions_is_an_error(shape):
     with pytest.raises(MetadataError, match="expected 3-D"):
         reshape_query_for_spec_decode(torch.zeros(shape), 1)
     with pytest.raises(MetadataError, match="expected 3-D or 4-D"):
@@ -40,6 +40,6 @@ def test_other_dimensions(shape):
 
 
 @pytest.mark.parametrize("batch_size", [2.0, True, None])
-def test_batch_size_of_another_type(batch_size):
+def test_a_batch_size_of_another_type_is_an_error(batch_size):
     with pytest.raises(TypeError, match="batch_size is"):
         reshape_query_for_spec_decode(torch.zeros(6, 2, 4), batch_size)

@@ -1,4 +1,4 @@
-"""The worked examples and errata of SPEC.md sections 2 to 5, literally, for both packages."""
+"""Tests of the worked examples and errata of SPEC.md, for both packages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_reorder_makes_the_fewest_swaps(package):
     assert swaps == [(0, 4), (2, 3)]
 
 
-def test_reorder_leaves_an_ordered_batch_alone(package):
+def test_reorder_does_not_change_an_ordered_batch(package):
     batch = SimpleNamespace(req_ids=["a", "b"], swap_states=pytest.fail)
     schedule = SimpleNamespace(num_scheduled_tokens={"a": 1, "b": 5})
     assert package.reorder_batch_to_split_decodes_and_prefills(batch, schedule) is False
@@ -193,7 +193,7 @@ def test_start_index_of_a_windowed_prompt(package):
     assert package.compute_slot_mapping_start_idx(True, 10, 0, None) == 0
 
 
-def test_slot_beyond_the_block_table_leaves_the_list_alone(package):
+def test_slot_beyond_the_block_table_does_not_change_the_list(package):
     slots = [5]
     with pytest.raises(package.MetadataError, match="1 blocks, expected at least 2"):
         package.compute_slot_mapping(False, slots, 0, 5, 0, 0, 4, {0: [3]})
@@ -257,7 +257,7 @@ def test_fast_prefill_of_decodes_is_the_batch_itself(package, make_metadata):
 @pytest.mark.spec("E20: published code drops the logits fields")
 @pytest.mark.spec("E42: 0.32 keeps no num_computed_tokens_cpu and derives it from the reduced")
 @pytest.mark.spec("the result does **not** have `c == s - q` and `validate` refuses it")
-def test_fast_prefill_keeps_all_else(package, make_metadata):
+def test_fast_prefill_keeps_all_other_fields(package, make_metadata):
     shares = torch.tensor([20, 16, 20], dtype=torch.int32)
     metadata = sampled(make_metadata, [14, 18, 27], causal=False, dcp_local_seq_lens=shares)
     reduced = getattr(package, FAST_PREFILL)(metadata)
@@ -275,20 +275,20 @@ def test_fast_prefill_keeps_all_else(package, make_metadata):
 @pytest.mark.spec("The order of the indices does not matter, and an index that is listed twice")
 @pytest.mark.spec("belongs to nobody and is not counted")
 @pytest.mark.spec("E53: a logits index in graph padding raises RuntimeError, or counts")
-def test_fast_prefill_takes_indices_in_any_order(package, make_metadata):
+def test_fast_prefill_accepts_indices_in_any_order(package, make_metadata):
     metadata = sampled(make_metadata, [29, 27, 14, 14, 28, 19], num_actual_tokens=30)
     reduced = getattr(package, FAST_PREFILL)(metadata)
     assert reduced.query_start_loc.tolist() == [0, 2, 3, 4]
 
 
 @pytest.mark.parametrize("index", [-1, 28])
-def test_fast_prefill_refuses_what_is_no_token(package, make_metadata, index):
+def test_fast_prefill_refuses_an_index_that_is_not_a_token(package, make_metadata, index):
     with pytest.raises(package.MetadataError, match=r"logits_indices_padded\[1\]"):
         getattr(package, FAST_PREFILL)(sampled(make_metadata, [14, index]))
 
 
 @pytest.mark.spec("E21: published code forgets `staticmethod`")
-def test_builder_of_a_subclassed_backend_can_be_asked_of_an_instance(package):
+def test_get_builder_cls_of_a_subclassed_backend_works_on_an_instance(package):
     class Backend:
         pass
 
@@ -338,7 +338,7 @@ def test_programs_of_the_causal_convolution(package):
 
 @pytest.mark.spec("Example, B = 4, `a` with blocks [7, 3] and 5 computed tokens")
 @pytest.mark.spec("Example: `build_dummy(4, 10)` → query_start_loc [0,3,6,8,10]")
-def test_persistent_batch_builds_a_padded_step(package):
+def test_persistent_batch_builds_a_padded_batch(package):
     batch = package.PersistentBatch(4, 10, 3, 4)
     batch.add_request("a", [7, 3], 5)
     batch.add_request("b", [1])

@@ -1,4 +1,4 @@
-"""docs/SPEC.md and its tests hold together: a test quotes every worked example and erratum."""
+"""Tests that every worked example and erratum of docs/SPEC.md is quoted by a test."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WITHOUT_BEHAVIOUR = {
 
 
 def quotations() -> list[str]:
-    """What the tests of this folder quote in `@pytest.mark.spec(...)`."""
+    """Return the quotations in `@pytest.mark.spec(...)` of the tests in this folder."""
     found = []
     for path in sorted(Path(__file__).parent.glob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -45,14 +45,14 @@ def quotations() -> list[str]:
 
 
 def names() -> list[str]:
-    """Classes, constants and functions that sections 1 to 8 specify."""
+    """Return the classes, constants and functions that sections 1 to 8 specify."""
     bold = re.findall(r"\*\*(?:V[01] )?`(\w+)", IMPLEMENTED)
     types = re.findall(r"`([A-Z][A-Za-z]+[a-z][A-Za-z]*|[A-Z]+_[A-Z_]+)\b", SECTIONS["1"])
     return sorted({*bold, *types} - {"MetadataError", "TypeError", "ValueError"})
 
 
 @pytest.mark.parametrize("quotation", quotations())
-def test_quotations_are_the_words_of_the_specification(quotation):
+def test_quotations_occur_in_the_specification(quotation):
     assert quotation in SPEC
 
 

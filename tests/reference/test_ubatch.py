@@ -1,4 +1,4 @@
-"""Micro-batches in cases that published versions get wrong: cuts, graph padding, shared memory."""
+"""Tests of micro-batches that published versions get wrong: cuts, graph padding, aliasing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def split(package):
-    """Children of a batch, each given as (r0, r1, t0, t1)."""
+    """Function that returns the children of a batch for slices (r0, r1, t0, t1)."""
 
     def split_at(metadata, *cuts):
         slices = [package.UBatchSlice(slice(r0, r1), slice(t0, t1)) for r0, r1, t0, t1 in cuts]
@@ -31,7 +31,7 @@ def test_a_request_that_is_cut_gives_each_child_its_own_tokens(split, make_metad
     ("name", "added"),
     [("seq_lens", 109), ("seq_lens_cpu", 109), ("num_computed_tokens_cpu", 107)],
 )
-def test_who_adds_to_a_childs_lengths_changes_nobody_elses(split, make_metadata, name, added):
+def test_writing_to_a_childs_lengths_changes_no_other_batch(split, make_metadata, name, added):
     parent = make_metadata([2, 4], [7, 9])
     left, right = split(parent, (0, 2, 0, 4), (1, 2, 4, 6))
     before = [getattr(one, name).tolist() for one in (parent, left)]

@@ -1,4 +1,4 @@
-"""`validate` finds each broken invariant of SPEC.md section 1 and names the field."""
+"""Tests that `validate` reports the field of each broken invariant of SPEC.md section 1."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_consistent_batch_is_valid(make_metadata):
         ("block_table_tensor", torch.zeros(1, 3).int(), "block_table_tensor is of length 1"),
     ],
 )
-def test_broken_invariant_is_named(make_metadata, field, value, message):
+def test_broken_invariant_is_an_error_with_its_field(make_metadata, field, value, message):
     metadata = make_metadata([2, 1], [5, 9], **{field: value})
     with pytest.raises(reference.MetadataError) as caught:
         reference.validate(metadata)

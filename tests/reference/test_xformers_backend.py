@@ -1,4 +1,4 @@
-"""The XFormers backend: worked examples, errata, and what is refused before anything is written."""
+"""Tests of the XFormers backend: worked examples, errata, and errors before any write."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def implementation(package, **constants):
 
 
 def tokens(*values):
-    """(T, 1, HEAD) float16: each token's elements all alike."""
+    """Return (T, 1, HEAD) float16 with equal elements for each token."""
     return torch.tensor(values, dtype=torch.float16)[:, None, None].repeat(1, 1, HEAD)
 
 
 @pytest.fixture
 def one_request(make_metadata):
-    """The last token of a sequence of three, in block 1; values 1 and 2 are in the cache."""
+    """Decode of the last of three tokens, in block 1; values 1 and 2 are in the cache."""
     md = make_metadata([1], [3], [[1]], slot_mapping=torch.tensor([BLOCK + 2]))
     cache = torch.full((2, 3, BLOCK, 1, HEAD), torch.nan, dtype=torch.float16)
     cache[0, 1, :2] = 0
@@ -95,7 +95,7 @@ def test_window_of_a_decode(package, one_request, window, mean):
 @pytest.mark.spec("E14: the published decode branch ignores sliding window and soft cap")
 def test_soft_cap_of_a_decode(package, one_request):
     md, cache = one_request
-    cache[0, 1, 1] = 50  # a score that outweighs all others, but for the cap
+    cache[0, 1, 1] = 50  # without the cap, this score outweighs all others
     capped, plain = (torch.zeros(1, 1, HEAD, dtype=torch.float32) for _ in range(2))
     for cap, out in ((0.01, capped), (None, plain)):
         impl = implementation(package, logits_soft_cap=cap)
@@ -105,9 +105,7 @@ def test_soft_cap_of_a_decode(package, one_request):
 
 
 @pytest.mark.spec("E23: a row without a query among the decodes (graph padding, idle rows) fails")
-def test_a_row_without_a_query_has_no_output_and_tokens_of_no_row_keep_theirs(
-    package, make_metadata
-):
+def test_rows_without_a_query_and_tokens_outside_every_row_get_no_output(package, make_metadata):
     slots = torch.tensor([BLOCK, -1])
     fields = {"num_actual_tokens": 2, "slot_mapping": slots}
     md = make_metadata([1, 0], [1, 0], [[1], [0]], **fields)
@@ -120,7 +118,7 @@ def test_a_row_without_a_query_has_no_output_and_tokens_of_no_row_keep_theirs(
 
 
 @pytest.mark.spec("E24: published `forward` writes the cache for every entry of slot_mapping")
-def test_stale_slots_behind_the_tokens_write_nothing(package, one_request):
+def test_stale_slots_after_the_tokens_write_nothing(package, one_request):
     md, cache = one_request
     md = replace(md, slot_mapping=torch.tensor([BLOCK + 2, 0, 10**6]))
     out = torch.zeros(3, 1, HEAD, dtype=torch.float16)
@@ -131,7 +129,7 @@ def test_stale_slots_behind_the_tokens_write_nothing(package, one_request):
 
 
 @pytest.mark.spec("E25: the published decode branch hands an fp8 cache to xformers as it is")
-def test_scales_of_an_fp8_cache_count(package, one_request):
+def test_scales_of_an_fp8_cache_are_applied(package, one_request):
     md, cache = one_request
     quantised = torch.where(cache.isnan(), cache, cache * 2).to(torch.float8_e4m3fn)
     out = torch.zeros(1, 1, HEAD, dtype=torch.float16)
@@ -142,7 +140,7 @@ def test_scales_of_an_fp8_cache_count(package, one_request):
     assert quantised[1, 1, 2].float().unique().tolist() == [12]
 
 
-def test_a_mask_says_what_xformers_own_constructor_says(package, make_metadata):
+def test_a_mask_equals_that_of_xformers_own_constructor(package, make_metadata):
     pytest.importorskip("xformers")
     md = make_metadata([1, 0, 1, 4], [7, 3, 1, 9], [[1, 2], [3, 4], [5, 6], [7, 8]])
     ours, theirs = build(package, md, 8).attn_bias, decode_mask(md, 3, 8)
@@ -166,12 +164,12 @@ def test_a_mask_says_what_xformers_own_constructor_says(package, make_metadata):
         ({"logits_soft_cap": -1.0}, MetadataError),
     ],
 )
-def test_layers_that_are_refused(package, constants, error):
+def test_unsupported_layers_are_errors(package, constants, error):
     with pytest.raises(error):
         implementation(package, **constants)
 
 
-def test_nothing_is_written_where_attention_would_be_refused(package, one_request):
+def test_an_error_of_attention_is_raised_before_the_cache_is_written(package, one_request):
     md, cache = one_request
     before = cache.clone()
     made = replace(build(package, md), block_table=torch.tensor([[3]], dtype=torch.int32))
