@@ -22,7 +22,7 @@ ABSENT = replace(
 def test_a_missing_package_leaves_optimized_unverified(lane):
     candidate = Candidate("optimized", "attnproof.optimized", lane)
     assert not_run(ABSENT, candidate) == ("no_such_package is not installed", "UNVERIFIED")
-    assert not_run(replace(ABSENT, package="torch"), candidate) == ("", "")
+    assert not_run(replace(ABSENT, built_in=BuiltIn(package="torch")), candidate) == ("", "")
 
 
 @pytest.mark.parametrize("target", ["attnproof.reference", "somebody.else", "/a/file.py"])
