@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from attnproof.harness.model.case import Case, Origin
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.timing import Bench
 
 Verdict = Literal["PASS", "FAIL", "DEVIATES", "UNVERIFIED", "NOT OFFERED"]
@@ -74,7 +75,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     field: str
     step: int | None = None
-    """Index of the step of a sequence that the field belongs to."""
+    """Index of the step that the field belongs to, None outside sequences."""
     expected: Any
     got: Any
     expected_type: str
@@ -96,6 +97,8 @@ class Finding(msgspec.Struct, kw_only=True):
     oracle: str
     field: str
     """The first wrong field, with the index of its first wrong element."""
+    place: Place | None = None
+    """Place of the first wrong output, None without one."""
     diagnosis: str
     """What went wrong in words of the domain."""
     message: str

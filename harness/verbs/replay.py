@@ -135,8 +135,8 @@ def _judge(worker: Worker, case: Case, console: Console, label: str) -> int:
     console.print(draw_case(case, wrong))
     steps = explanation.steps or case_steps(case)
     if steps:
-        where = failures[0].where if failures else ""
-        console.print(draw_steps(steps, differences, where, passed=not failures))
+        place = failures[0].place if failures else None
+        console.print(draw_steps(steps, differences, place, passed=not failures))
     if not failures:
         console.print(f"PASS {label}", style="green", markup=False)
         return VERIFIED

@@ -71,7 +71,7 @@ def build_sequence(finding: Finding, prefix: str) -> SequenceCard | None:
     steps = finding_steps(finding)
     if not steps:
         return None
-    view = view_sequence(steps, finding.outputs, finding.field)
+    view = view_sequence(steps, finding.outputs, finding.place)
     left, cards = _PICTURES, []
     for step in reversed(view.steps):
         card = _card(step, f"{prefix}-s{step.number}", left > 0)

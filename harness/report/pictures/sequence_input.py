@@ -32,7 +32,7 @@ def input_size(finding: Finding) -> str:
     steps = finding_steps(finding)
     if not steps:
         return f"{many(finding.requests, 'request')}, {many(finding.tokens, 'token')}"
-    failing = failing_step(finding.field, states_by_step(finding.outputs))
+    failing = failing_step(finding.place, states_by_step(finding.outputs))
     if failing is None or failing >= len(steps):
         return many(len(steps), "step")
     return f"{many(len(steps), 'step')}, wrong after step {failing + 1} ({steps[failing][0]})"

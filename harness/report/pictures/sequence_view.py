@@ -6,12 +6,12 @@ one state is drawn; at the first difference both states are; later states are no
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Difference
 from attnproof.harness.report.pictures.changes import Change, change_of, is_blank
 from attnproof.harness.report.pictures.difference_view import same
@@ -24,7 +24,6 @@ MAX_WRONG = 4
 """Most wrong fields drawn of a step."""
 _AFTER = 3
 """Steps drawn after the first difference if not all are drawn."""
-_OF_STEP = re.compile(r"\[(\d+)\]\.(.*)", re.DOTALL)
 _RAISES = "raises"
 """Field of every step with the class of the error that the step raised."""
 
@@ -70,42 +69,41 @@ class SequenceView(NamedTuple):
 
 
 def view_sequence(
-    steps: Sequence[tuple[str, str]], outputs: Sequence[Difference], field: str = ""
+    steps: Sequence[tuple[str, str]], outputs: Sequence[Difference], place: Place | None = None
 ) -> SequenceView:
-    """Choose the steps (label, source) to draw; `field` is the first wrong field."""
+    """Choose the steps (label, source) to draw; `place` is the first wrong output."""
     states = states_by_step(outputs)
-    failing = failing_step(field, states)
+    failing = failing_step(place, states)
     last = len(steps)
     if last > MAX_STEPS:
         last = min(last, (last if failing is None else failing) + 1 + _AFTER)
     first = max(0, last - MAX_STEPS)
-    leading = _leading(field, states.get(-1 if failing is None else failing, {}))
+    leading = _leading(place, states.get(-1 if failing is None else failing, {}))
     drawn = tuple(_step(i, steps[i], states, failing, leading) for i in range(first, last))
     return SequenceView(drawn, _left_out(0, first), _left_out(last, len(steps)))
 
 
 def states_by_step(outputs: Sequence[Difference]) -> dict[int, dict[str, Difference]]:
-    """Return the outputs by step (from 0) and by name without the step."""
+    """Return the outputs by step (from 0) and field."""
     states: dict[int, dict[str, Difference]] = {}
     for output in outputs:
-        if found := _OF_STEP.fullmatch(output.field):
-            states.setdefault(int(found[1]), {})[found[2]] = output
+        if output.step is not None:
+            states.setdefault(output.step, {})[output.field] = output
     return states
 
 
-def failing_step(field: str, states: dict[int, dict[str, Difference]]) -> int | None:
-    """Return the step (from 0) in `field`, else the first step that differs."""
-    if found := _OF_STEP.match(field):
-        return int(found[1])
+def failing_step(place: Place | None, states: dict[int, dict[str, Difference]]) -> int | None:
+    """Return the step (from 0) of `place`, else the first step that differs."""
+    if place is not None and place.step is not None:
+        return place.step
     return next(
         (step for step in sorted(states) if not all(d.equal for d in states[step].values())), None
     )
 
 
-def _leading(field: str, state: dict[str, Difference]) -> list[str]:
-    """Return the fields that come first at every step: `field`, then the others that go wrong."""
-    found = _OF_STEP.match(field)
-    path = found[2] if found else ""
+def _leading(place: Place | None, state: dict[str, Difference]) -> list[str]:
+    """Return the fields that come first at every step: that of `place`, then other wrong ones."""
+    path = place.field if place else ""
     wrong = [name for name, output in state.items() if not output.equal]
     return sorted(wrong, key=lambda name: not path.startswith(name))
 
@@ -120,7 +118,9 @@ def _step(
     reached = failing is None or index <= failing
     state = states.get(index, {}) if reached else {}
     state = {name: state[name] for name in dict.fromkeys([*leading, *state]) if name in state}
-    wrong = [_named(name, output) for name, output in state.items() if not output.equal]
+    wrong = [
+        _with_type_in_words(name, output) for name, output in state.items() if not output.equal
+    ]
     # After an unexpected error all other fields are missing: draw the error alone.
     drawn = [output for output in wrong if output.field == _RAISES and output.got] or wrong
     drawn = drawn[:MAX_WRONG]
@@ -142,12 +142,12 @@ def _step(
     )
 
 
-def _named(name: str, output: Difference) -> Difference:
-    """Rename the field to its name without the step; describe the type of an error in words."""
+def _with_type_in_words(name: str, output: Difference) -> Difference:
+    """Describe the type of an error in words."""
     if name != _RAISES:
-        return msgspec.structs.replace(output, field=name)
+        return output
     kind = "class of the error, None without one"
-    return msgspec.structs.replace(output, field=name, expected_type=kind, got_type=kind)
+    return msgspec.structs.replace(output, expected_type=kind, got_type=kind)
 
 
 def _equal(state: dict[str, Difference]) -> tuple[str, ...]:

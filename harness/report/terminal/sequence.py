@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Difference
 from attnproof.harness.report.pictures.changes import change_text
 from attnproof.harness.report.pictures.sequence_view import StepView, view_sequence
@@ -21,16 +22,15 @@ _NAMES = 8
 def draw_steps(
     steps: Sequence[tuple[str, str]],
     outputs: Sequence[Difference],
-    field: str = "",
+    place: Place | None = None,
     *,
     passed: bool = False,
 ) -> RenderableType:
     """Draw every step (label, source) with the changed state below it; `>` marks the failing one.
 
-    `field` is the first wrong field, such as `[2].layout` of the third step. No step is marked
-    if the candidate `passed`.
+    `place` is the first wrong output. No step is marked if the candidate `passed`.
     """
-    view = view_sequence(steps, outputs, field)
+    view = view_sequence(steps, outputs, place)
     digits = len(str(len(steps)))
     parts: list[RenderableType] = [Text(many(len(steps), "step"), style="bold")]
     if view.above:

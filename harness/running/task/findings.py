@@ -83,6 +83,7 @@ def _finding(
         device=candidate.lane,
         oracle=failure.oracle,
         field=failure.where or ("" if failure.oracle in _NO_FIELDS else failure.field),
+        place=failure.place,
         diagnosis=failure.diagnosis,
         message=failure.message,
         expected=failure.expected,

@@ -151,7 +151,7 @@ def explain(trial: Trial, target: str) -> Explanation:
         got = made.outputs.get(place)
         outputs.append(
             {
-                "field": str(place),
+                "field": str(place) if place.step is None else place.field,
                 "step": place.step,
                 "expected": _plain(right),
                 "got": _plain(got),

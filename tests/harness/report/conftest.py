@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
 from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import (
     Difference,
     Environment,
@@ -64,6 +67,12 @@ def difference(field: str, expected: Any, got: Any, kind: str = "int32 [4] cpu")
         got_type=kind,
         equal=expected == got,
     )
+
+
+def step_difference(place: str, expected: Any, got: Any, kind: str = "int32 [4] cpu") -> Difference:
+    """Return a compared field of a sequence; `[2].slots` is the field `slots` of step 2."""
+    step, field = re.fullmatch(r"\[(\d+)\]\.(.*)", place, re.DOTALL).groups()
+    return msgspec.structs.replace(difference(field, expected, got, kind), step=int(step))
 
 
 def finding(number: int = 1, **changes: Any) -> Finding:
@@ -164,11 +173,12 @@ def sequence_finding(number: int = 1, **changes: Any) -> Finding:
             got = value
             if index >= 3 and name == "rows":
                 got = [[7, 0, 0], [7, 0, 0]]
-            outputs.append(difference(f"[{index}].{name}", value, got, "int32 [2, 3] cpu"))
+            outputs.append(step_difference(f"[{index}].{name}", value, got, "int32 [2, 3] cpu"))
     fields: dict[str, Any] = {
         "case": Case("batch_sequence", None, {"width": 3, "steps": [{"do": "add"}] * 5}),
         "oracle": "sequences",
         "field": "[3].rows[1, 0]",
+        "place": Place("rows", step=3),
         "diagnosis": "both rows hold the same request",
         "message": "after step 4 (swap rows 0 and 1): [3].rows[1, 0] is 7, expected 3",
         "expected": "[[7 0 0] [3 4 0]]",
@@ -245,6 +255,11 @@ def make_finding() -> Callable[..., Finding]:
 @pytest.fixture
 def make_difference() -> Callable[..., Difference]:
     return difference
+
+
+@pytest.fixture
+def make_step_difference() -> Callable[..., Difference]:
+    return step_difference
 
 
 @pytest.fixture

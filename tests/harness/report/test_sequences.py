@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from attnproof.harness.model.case import Case
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Difference
 from attnproof.harness.report.formats.junit import junit_bytes
 from attnproof.harness.report.formats.markdown import markdown_text
@@ -33,7 +34,7 @@ def shown(renderable, width=100):
     return out.getvalue()
 
 
-def wide(make_finding, make_difference, steps=25, **changes):
+def wide(make_finding, make_step_difference, steps=25, **changes):
     """Return a finding whose big state changes at every step, and is wrong at the last."""
     draw = random.Random(3)
     outputs = []
@@ -42,15 +43,16 @@ def wide(make_finding, make_difference, steps=25, **changes):
         state["table"] = [[draw.randrange(1000) for _ in range(48)] for _ in range(12)]
         for name, value in state.items():
             got = value[::-1] if step == steps - 1 else value
-            outputs.append(make_difference(f"[{step}].{name}", value, got, "int64 [256] cpu"))
+            outputs.append(make_step_difference(f"[{step}].{name}", value, got, "int64 [256] cpu"))
     lines = [(f"advance all {step}", f"batch.advance({step})") for step in range(steps)]
-    fields = {"steps": lines, "outputs": outputs, "field": f"[{steps - 1}].table[0, 0]"}
+    place = Place("table", step=steps - 1)
+    fields = {"steps": lines, "outputs": outputs, "field": f"{place}[0, 0]", "place": place}
     return make_finding(**fields | changes)
 
 
 def test_steps_show_what_they_changed(make_sequence_finding):
     finding = make_sequence_finding()
-    view = view_sequence(finding.steps, finding.outputs, finding.field)
+    view = view_sequence(finding.steps, finding.outputs, finding.place)
     assert [step.number for step in view.steps] == [1, 2, 3, 4, 5]
     assert [[change.name for change in step.changes] for step in view.steps] == [
         ["rows", "req_ids", "num_reqs"],  # what goes wrong in the end comes first
@@ -69,7 +71,7 @@ def test_steps_show_what_they_changed(make_sequence_finding):
 
 def test_the_failing_step_holds_what_is_wrong(make_sequence_finding):
     finding = make_sequence_finding()
-    view = view_sequence(finding.steps, finding.outputs, finding.field)
+    view = view_sequence(finding.steps, finding.outputs, finding.place)
     assert [step.failing for step in view.steps] == [False, False, False, True, False]
     assert [step.reached for step in view.steps] == [True, True, True, True, False]
     (wrong,) = view.steps[3].wrong
@@ -82,18 +84,20 @@ def test_the_failing_step_holds_what_is_wrong(make_sequence_finding):
 
 def test_a_step_of_equal_sides_may_fail_too(make_sequence_finding):
     """Both sides violate an invariant: no field differs, but the step is marked."""
-    finding = make_sequence_finding(field="[1].req_ids", oracle="invariants")
+    finding = make_sequence_finding(
+        field="[1].req_ids", place=Place("req_ids", step=1), oracle="invariants"
+    )
     outputs = [output for output in finding.outputs if output.equal]
-    view = view_sequence(finding.steps, outputs, finding.field)
+    view = view_sequence(finding.steps, outputs, finding.place)
     assert [step.number for step in view.steps if step.failing] == [2]
     assert not any(step.wrong for step in view.steps)
 
 
-def test_a_field_that_comes_and_goes(make_difference):
+def test_a_field_that_comes_and_goes(make_step_difference):
     outputs = [
-        make_difference("[0].slots", None, None),
-        make_difference("[1].slots", [5, 6], [5, 6]),
-        make_difference("[2].other", 1, 1),
+        make_step_difference("[0].slots", None, None),
+        make_step_difference("[1].slots", [5, 6], [5, 6]),
+        make_step_difference("[2].other", 1, 1),
     ]
     steps = view_sequence([("a", ""), ("b", ""), ("c", "")], outputs).steps
     told = [[(c.name, change_text(c)) for c in step.changes] for step in steps]
@@ -134,7 +138,8 @@ VALUES = st.recursive(
 def test_any_change_is_drawn(before, after, first):
     outputs = [
         Difference(
-            field=f"[{step}].x",
+            field="x",
+            step=step,
             expected=value,
             got=value,
             expected_type="",
@@ -154,7 +159,7 @@ def test_any_change_is_drawn(before, after, first):
 
 def test_the_picture_of_a_state_marks_changes_without_colour(make_sequence_finding):
     finding = make_sequence_finding()
-    steps = view_sequence(finding.steps, finding.outputs, finding.field).steps
+    steps = view_sequence(finding.steps, finding.outputs, finding.place).steps
     root = ElementTree.fromstring(state_picture(steps[2], "f1-s3"))
     classes = [element.get("class") for element in root.iter("rect")]
     assert classes.count("changed") == classes.count("bar") == 3
@@ -187,14 +192,15 @@ def test_card_of_a_sequence(sequence, oracles):
         assert words not in source, words
 
 
-def test_text_of_a_sequence_is_never_markup(make_run, make_sequence_finding, make_difference):
+def test_text_of_a_sequence_is_never_markup(make_run, make_sequence_finding, make_step_difference):
     hostile = make_sequence_finding(
         steps=[(HOSTILE, HOSTILE)],
         outputs=[
-            make_difference(f"[0].{HOSTILE}", HOSTILE, HOSTILE),
-            make_difference("[0].y", "a", HOSTILE),
+            make_step_difference(f"[0].{HOSTILE}", HOSTILE, HOSTILE),
+            make_step_difference("[0].y", "a", HOSTILE),
         ],
         field="[0].y",
+        place=Place("y", step=0),
         snippet=HOSTILE,
     )
     source = render_html(make_run("FAIL", [], findings=[hostile]), {})
@@ -205,9 +211,9 @@ def test_text_of_a_sequence_is_never_markup(make_run, make_sequence_finding, mak
 
 
 def test_a_long_sequence_of_wide_states_stays_small(
-    make_run, make_sequence_finding, make_difference
+    make_run, make_sequence_finding, make_step_difference
 ):
-    finding = wide(make_sequence_finding, make_difference)
+    finding = wide(make_sequence_finding, make_step_difference)
     (card,) = build_cards([finding])
     last = card.sequence.steps[-1]
     assert (len(last.fields), len(last.more_fields)) == (4, 17)
@@ -218,9 +224,9 @@ def test_a_long_sequence_of_wide_states_stays_small(
 
 
 def test_many_long_sequences_stay_below_five_megabytes(
-    make_run, make_sequence_finding, make_difference
+    make_run, make_sequence_finding, make_step_difference
 ):
-    first = wide(make_sequence_finding, make_difference, steps=6)
+    first = wide(make_sequence_finding, make_step_difference, steps=6)
     findings = [first] * 30
     plain = [("step " * 20, "code() " * 60)] * 25
     findings += [make_sequence_finding(i, steps=plain, outputs=[]) for i in range(200)]
@@ -230,21 +236,21 @@ def test_many_long_sequences_stay_below_five_megabytes(
     assert sum(card.sequence.size if card.sequence else 0 for card in cards) < 3_000_000
 
 
-def test_only_steps_around_the_first_difference_are_drawn(make_difference):
+def test_only_steps_around_the_first_difference_are_drawn(make_step_difference):
     steps = [(f"step {i}", "") for i in range(100)]
-    outputs = [make_difference(f"[{i}].x", i, i + (i >= 60)) for i in range(100)]
-    view = view_sequence(steps, outputs, "[60].x")
+    outputs = [make_step_difference(f"[{i}].x", i, i + (i >= 60)) for i in range(100)]
+    view = view_sequence(steps, outputs, Place("x", step=60))
     assert len(view.steps) == MAX_STEPS
     assert view.above == "steps 1 to 32 not drawn"
     assert view.below == "steps 65 to 100 not drawn"
     assert [step.number for step in view.steps if step.failing] == [61]
-    passed = view_sequence(steps, [make_difference("[0].x", 1, 1)])
+    passed = view_sequence(steps, [make_step_difference("[0].x", 1, 1)])
     assert (passed.steps[-1].number, passed.below) == (100, "")
 
 
-def test_no_more_fields_than_fit_are_drawn(make_sequence_finding, make_difference):
-    finding = wide(make_sequence_finding, make_difference, steps=2)
-    step = view_sequence(finding.steps, finding.outputs, finding.field).steps[0]
+def test_no_more_fields_than_fit_are_drawn(make_sequence_finding, make_step_difference):
+    finding = wide(make_sequence_finding, make_step_difference, steps=2)
+    step = view_sequence(finding.steps, finding.outputs, finding.place).steps[0]
     assert (len(step.changes), len(step.more)) == (MAX_FIELDS, 21 - MAX_FIELDS)
     assert step.changes[0].name == "table"
 
@@ -267,7 +273,7 @@ def test_a_candidate_that_died_leaves_the_steps_of_its_case(
     steps = [{"do": "export", "layout": "HND"}, {"do": "get"}]
     case = Case("layout_sequence", None, {"steps": steps})
     finding = make_sequence_finding(
-        case=case, oracle="process", field="", steps=[], outputs=[], snippet=""
+        case=case, oracle="process", field="", place=None, steps=[], outputs=[], snippet=""
     )
     source = render_html(make_run("FAIL", [], findings=[finding]), oracles)
     assert "<b>export layout=HND</b>" in source
@@ -288,7 +294,7 @@ def test_junit_and_markdown_name_the_failing_step(sequence):
 
 def test_terminal_draws_a_sequence(make_sequence_finding):
     finding = make_sequence_finding()
-    text = shown(draw_steps(finding.steps, finding.outputs, finding.field))
+    text = shown(draw_steps(finding.steps, finding.outputs, finding.place))
     assert text == (
         "5 steps\n"
         "  1  add request a\n"
@@ -322,9 +328,10 @@ def test_terminal_draws_a_sequence(make_sequence_finding):
     assert text.isascii()
 
 
-def test_a_missing_error_is_named(make_difference):
+def test_a_missing_error_is_named(make_step_difference):
     missing = Difference(
-        field="[0].raises",
+        field="raises",
+        step=0,
         expected="ValueError",
         got=None,
         expected_type="str",
@@ -336,10 +343,10 @@ def test_a_missing_error_is_named(make_difference):
     assert "  first difference: expected 'ValueError', got None\n" in text
 
 
-def test_after_an_error_no_missing_field_is_drawn(make_difference):
+def test_after_an_error_no_missing_field_is_drawn(make_step_difference):
     outputs = [
-        make_difference("[0].raises", None, "TypeError"),
-        *(make_difference(f"[0].x{i}", i, None) for i in range(20)),
+        make_step_difference("[0].raises", None, "TypeError"),
+        *(make_step_difference(f"[0].x{i}", i, None) for i in range(20)),
     ]
     (step,) = view_sequence([("build", "build()")], outputs).steps
     assert [output.field for output in step.wrong] == ["raises"]
