@@ -1,4 +1,4 @@
-"""The catalogue of operations, for `attnproof list` and docs/operations.md.
+"""The catalogue of operations, for `attnproof list` and `attnproof list --markdown`.
 
 All of it comes from the operations and from the reference's docstrings, so that it cannot
 differ from the code that is verified.
@@ -84,7 +84,7 @@ def _signature(function: Any) -> str:
 
 
 def page(entries: list[Entry]) -> str:
-    """Return the page docs/operations.md."""
+    """Return a Markdown page on all operations."""
     ordered = sorted(entries, key=lambda entry: entry.operation.section)
     return "\n\n".join([_HEAD, _table(ordered), *map(_section, ordered)]) + "\n"
 

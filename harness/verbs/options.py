@@ -128,7 +128,7 @@ class ListOptions(CandidateOptions):
         list[str], typer.Argument(help="operations to describe in full (default: a table of all)")
     ] = field(default_factory=list)
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="print the page docs/operations.md")
+        bool, typer.Option("--markdown", help="print a page on every operation")
     ] = False
 
 

@@ -13,8 +13,11 @@ from attnproof.harness.operations import ALL
 
 ROOT = Path(__file__).parents[2]
 SPEC = (ROOT / "docs/SPEC.md").read_text(encoding="utf-8")
-SECTIONS = {text[0]: text for text in re.split(r"^## (?=\d)", SPEC, flags=re.MULTILINE)[1:]}
-IMPLEMENTED = "".join(SECTIONS[number] for number in "012345678")
+SECTIONS = {
+    text.partition(".")[0]: text.partition("\n## ")[0]
+    for text in re.split(r"^## (?=\d)", SPEC, flags=re.MULTILINE)[1:]
+}
+IMPLEMENTED = "".join(SECTIONS.values())
 WITHOUT_BEHAVIOUR = {
     "AttentionImpl",  # abstract: the backend of section 8 is one
     "AttentionMetadata",
@@ -45,7 +48,7 @@ def quotations() -> list[str]:
 
 
 def names() -> list[str]:
-    """Return the classes, constants and functions that sections 1 to 8 specify."""
+    """Return the classes, constants and functions that the numbered sections specify."""
     bold = re.findall(r"\*\*(?:V[01] )?`(\w+)", IMPLEMENTED)
     types = re.findall(r"`([A-Z][A-Za-z]+[a-z][A-Za-z]*|[A-Z]+_[A-Z_]+)\b", SECTIONS["1"])
     return sorted({*bold, *types} - {"MetadataError", "TypeError", "ValueError"})
