@@ -1,0 +1,80 @@
+"""A mutation: one mistake that can be planted in every implementation of a function or class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import getdoc
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple
+
+from attnproof import reference
+
+Side = Literal["one", "both"]
+"""Planted in the candidate alone, or in the candidate and the reference alike."""
+SIDES: tuple[Side, ...] = ("one", "both")
+Planter = Callable[[Any], Any]
+"""Takes the right function or class; returns one that makes the mistake and is right otherwise."""
+
+
+class Mutation(NamedTuple):
+    """One mistake, where it is planted and what the harness must report about it.
+
+    A mutation is examined on one side: cases are drawn, and those that fail are shrunk. On
+    the other side the shrunk cases and the boundary are judged.
+    """
+
+    id: str
+    """Number in docs/KNOWN_BUGS.md, such as "K1", or the name."""
+    operation: str
+    """Operation under examination."""
+    part: str
+    """Name of the function or class that is changed."""
+    plant: Planter
+    diagnoses: tuple[str, ...]
+    """Beginnings of right diagnoses: that of each finding starts with one of them."""
+    source: str = ""
+    """Public thread (repository#number) or erratum, "" for a mistake that has not shipped."""
+    one: tuple[str, ...] | None = ("equality",)
+    """Oracles that object to the candidate alone, others may too; None if that is not run."""
+    both: tuple[str, ...] | None = None
+    """All oracles that object to both sides; None if that is not run."""
+    examined: Side | None = "one"
+    """Side of the examination; None where it would cost too much: the boundary is judged."""
+    boundary: str = ""
+    """Name of a case to judge too, on every side without an examination."""
+    requests: int = 3
+    """Most requests of a shrunk case."""
+    tokens: int = 16
+    """Most query tokens of a shrunk case."""
+    steps: int = 6
+    """Most steps of a shrunk sequence."""
+
+    @property
+    def name(self) -> str:
+        """The planter's name in words."""
+        return str(self.plant.__name__).replace("_", " ")
+
+    @property
+    def description(self) -> str:
+        """The mistake in one sentence."""
+        return getdoc(self.plant) or ""
+
+    @property
+    def target(self) -> str:
+        """Target of a candidate that has the mistake: this mutation's `candidate`."""
+        return f"{self.plant.__module__}:{self.plant.__name__}.candidate"
+
+    @property
+    def candidate(self) -> SimpleNamespace:
+        """A candidate's namespace: the reference's part with the mistake, nothing else."""
+        return SimpleNamespace(**{self.part: self.plant(getattr(reference, self.part))})
+
+
+def mutation(operation: str, id: str = "", **fields: Any) -> Callable[[Planter], Mutation]:  # noqa: A002
+    """Make a planter a mutation of the catalogue; `fields` are the others of `Mutation`."""
+
+    def make(plant: Planter) -> Mutation:
+        made = Mutation(id, plant=plant, operation=operation, **{"part": operation} | fields)
+        return made if id else made._replace(id=made.name)
+
+    return make
