@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -10,11 +9,11 @@ from attnproof.harness.strength import mutations
 from attnproof.harness.strength.mutation import Mutation
 
 
-def all_mutations() -> Iterator[Mutation]:
-    """Yield every mutation, by module and in the order of its source."""
-    for info in iter_modules(mutations.__path__):
-        module = import_module(f"{mutations.__name__}.{info.name}")
-        yield from (value for value in vars(module).values() if isinstance(value, Mutation))
+def all_mutations() -> list[Mutation]:
+    """Return every mutation, by module and in the order of its source."""
+    names = [f"{mutations.__name__}.{info.name}" for info in iter_modules(mutations.__path__)]
+    values = [value for name in names for value in vars(import_module(name)).values()]
+    return [value for value in values if isinstance(value, Mutation)]
 
 
 def find(name: str) -> list[Mutation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from inspect import getdoc
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
@@ -12,8 +13,8 @@ from attnproof import reference
 Side = Literal["one", "both"]
 """Planted in the candidate alone, or in the candidate and the reference alike."""
 SIDES: tuple[Side, ...] = ("one", "both")
-Planter = Callable[[Any], Any]
-"""Takes the right function or class; returns one that makes the mistake and is right otherwise."""
+Planter = Callable[..., Any]
+"""Wrong function, with the right one as first argument; or takes a right class to a wrong one."""
 
 
 class Mutation(NamedTuple):
@@ -67,7 +68,11 @@ class Mutation(NamedTuple):
     @property
     def candidate(self) -> SimpleNamespace:
         """A candidate's namespace: the reference's part with the mistake, nothing else."""
-        return SimpleNamespace(**{self.part: self.plant(getattr(reference, self.part))})
+        return SimpleNamespace(**{self.part: self.wrong(getattr(reference, self.part))})
+
+    def wrong(self, right: Any) -> Any:
+        """Return a function or class that makes the mistake and otherwise does as the right one."""
+        return self.plant(right) if isinstance(right, type) else partial(self.plant, right)
 
 
 def mutation(operation: str, id: str = "", **fields: Any) -> Callable[[Planter], Mutation]:  # noqa: A002

@@ -70,7 +70,7 @@ def planted(mutation: Mutation, side: Side) -> Iterator[Candidate]:
     right = {package: getattr(package, mutation.part) for package in (reference, optimized)}
     try:
         for package, part in right.items():
-            setattr(package, mutation.part, mutation.plant(part))
+            setattr(package, mutation.part, mutation.wrong(part))
         yield Candidate("optimized", OPTIMIZED)
     finally:
         for package, part in right.items():

@@ -19,20 +19,22 @@ _WRITE = "reshape_and_cache_flash"
     diagnoses=("32-bit overflow",),
     both=("consumer", "invariants"),
 )
-def cache_offset(write: Any) -> Any:
+def cache_offset(
+    write: Any,
+    key: Any,
+    value: Any,
+    key_cache: Any,
+    value_cache: Any,
+    slot_mapping: Any,
+    *rest: Any,
+) -> None:
     """The offset of a slot's elements in the cache is computed in 32 bits and wraps."""
-
-    def wrong(
-        key: Any, value: Any, key_cache: Any, value_cache: Any, slot_mapping: Any, *rest: Any
-    ) -> None:
-        check_cache_write(key, value, key_cache, value_cache, slot_mapping, *rest)
-        for token, slot in enumerate(slot_mapping.tolist()):
-            if slot >= 0:
-                rows = (key[token : token + 1], value[token : token + 1])
-                caches = (_one_slot(key_cache, slot), _one_slot(value_cache, slot))
-                write(*rows, *caches, slot_mapping.new_zeros(1), *rest)
-
-    return wrong
+    check_cache_write(key, value, key_cache, value_cache, slot_mapping, *rest)
+    for token, slot in enumerate(slot_mapping.tolist()):
+        if slot >= 0:
+            rows = (key[token : token + 1], value[token : token + 1])
+            caches = (_one_slot(key_cache, slot), _one_slot(value_cache, slot))
+            write(*rows, *caches, slot_mapping.new_zeros(1), *rest)
 
 
 def _one_slot(cache: torch.Tensor, slot: int) -> torch.Tensor:
@@ -53,18 +55,20 @@ def _one_slot(cache: torch.Tensor, slot: int) -> torch.Tensor:
     tokens=1,
     both=("invariants",),
 )
-def slot_minus_one(write: Any) -> Any:
+def slot_minus_one(
+    write: Any,
+    key: Any,
+    value: Any,
+    key_cache: Any,
+    value_cache: Any,
+    slot_mapping: Any,
+    *rest: Any,
+) -> None:
     """Slot -1 of a padded token indexes the cache from its end."""
-
-    def wrong(
-        key: Any, value: Any, key_cache: Any, value_cache: Any, slot_mapping: Any, *rest: Any
-    ) -> None:
-        write(key, value, key_cache, value_cache, slot_mapping, *rest)
-        last = key_cache.shape[0] * key_cache.shape[1] - 1
-        at_the_end = torch.where(slot_mapping == -1, last, slot_mapping)
-        write(key, value, key_cache, value_cache, at_the_end, *rest)
-
-    return wrong
+    write(key, value, key_cache, value_cache, slot_mapping, *rest)
+    last = key_cache.shape[0] * key_cache.shape[1] - 1
+    at_the_end = torch.where(slot_mapping == -1, last, slot_mapping)
+    write(key, value, key_cache, value_cache, at_the_end, *rest)
 
 
 @mutation(
@@ -74,20 +78,17 @@ def slot_minus_one(write: Any) -> Any:
     diagnoses=("sliding window ignored", "soft cap ignored", "sliding window and soft cap ignored"),
     both=("consumer", "invariants"),
 )
-def decodes_only(attend: Any) -> Any:
+def decodes_only(
+    attend: Any,
+    *tensors: Any,
+    sliding_window: int | None = None,
+    logits_soft_cap: float | None = None,
+    **rest: Any,
+) -> None:
     """Attention of decodes ignores sliding window and soft cap."""
-
-    def wrong(
-        *tensors: Any,
-        sliding_window: int | None = None,
-        logits_soft_cap: float | None = None,
-        **rest: Any,
-    ) -> None:
-        bounds = {"sliding_window": sliding_window, "logits_soft_cap": logits_soft_cap}
-        attend(*tensors, **bounds, **rest)  # for its errors
-        attend(*tensors, **rest)
-
-    return wrong
+    bounds = {"sliding_window": sliding_window, "logits_soft_cap": logits_soft_cap}
+    attend(*tensors, **bounds, **rest)  # for its errors
+    attend(*tensors, **rest)
 
 
 @mutation(
@@ -97,11 +98,9 @@ def decodes_only(attend: Any) -> Any:
     examined=None,
     boundary="NHD",
 )
-def query_heads_of_the_next_group(attend: Any) -> Any:
+def query_heads_of_the_next_group(
+    attend: Any, query: torch.Tensor, *args: Any, out: torch.Tensor, **kwargs: Any
+) -> None:
     """Groups of query heads start one head late."""
-
-    def wrong(query: torch.Tensor, *args: Any, out: torch.Tensor, **kwargs: Any) -> None:
-        attend(query.roll(1, 1), *args, out=out, **kwargs)
-        out.copy_(out.roll(-1, 1))
-
-    return wrong
+    attend(query.roll(1, 1), *args, out=out, **kwargs)
+    out.copy_(out.roll(-1, 1))

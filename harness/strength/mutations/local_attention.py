@@ -21,20 +21,18 @@ _LOCAL = "make_local_attention_virtual_batches"
     diagnoses=("raises IndexError on good input",),
     one=("errors",),
 )
-def columns_beyond_row(virtual_batches: Any) -> Any:
+def columns_beyond_row(
+    virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
+) -> Any:
     """The last chunk's page columns run beyond the block-table row and are not clipped."""
-
-    def wrong(attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0) -> Any:
-        made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
-        table, pages = common_attn_metadata.block_table_tensor, attn_chunk_size // block_size
-        rows = [
-            table[row, torch.arange(start, start + pages)]
-            for row, chunk in _chunks(common_attn_metadata, attn_chunk_size)
-            for start in [chunk * attn_chunk_size // block_size]
-        ]
-        return replace(made, block_table_tensor=torch.stack(rows)) if rows else made
-
-    return wrong
+    made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
+    table, pages = common_attn_metadata.block_table_tensor, attn_chunk_size // block_size
+    rows = [
+        table[row, torch.arange(start, start + pages)]
+        for row, chunk in _chunks(common_attn_metadata, attn_chunk_size)
+        for start in [chunk * attn_chunk_size // block_size]
+    ]
+    return replace(made, block_table_tensor=torch.stack(rows)) if rows else made
 
 
 def _chunks(metadata: Any, attn_chunk_size: int) -> Iterator[tuple[int, int]]:
@@ -50,14 +48,12 @@ def _chunks(metadata: Any, attn_chunk_size: int) -> Iterator[tuple[int, int]]:
 @mutation(
     _LOCAL, "K7", source="erratum E7", diagnoses=("zero-length row taken for a real one",), both=()
 )
-def empty_row(virtual_batches: Any) -> Any:
+def empty_row(
+    virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
+) -> Any:
     """A row with no query and no sequence gets a key length of one chunk."""
-
-    def wrong(attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0) -> Any:
-        made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
-        return with_lengths(made, torch.where(made.seq_lens == 0, attn_chunk_size, made.seq_lens))
-
-    return wrong
+    made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
+    return with_lengths(made, torch.where(made.seq_lens == 0, attn_chunk_size, made.seq_lens))
 
 
 @mutation(
@@ -72,14 +68,12 @@ def empty_row(virtual_batches: Any) -> Any:
     both=("consumer",),
     boundary="SPEC example",
 )
-def pages_as_slots(virtual_batches: Any) -> Any:
+def pages_as_slots(
+    virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
+) -> Any:
     """Each page id is multiplied by the page size, as for a reader that wants its first slot."""
-
-    def wrong(attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0) -> Any:
-        made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
-        return replace(made, block_table_tensor=made.block_table_tensor * block_size)
-
-    return wrong
+    made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
+    return replace(made, block_table_tensor=made.block_table_tensor * block_size)
 
 
 @mutation(
@@ -90,20 +84,18 @@ def pages_as_slots(virtual_batches: Any) -> Any:
     requests=1,
     both=("consumer",),
 )
-def tokens_as_pages(virtual_batches: Any) -> Any:
+def tokens_as_pages(
+    virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
+) -> Any:
     """A chunk's first token is taken for the column of its first page; clipping hides it."""
-
-    def wrong(attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0) -> Any:
-        made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
-        table = common_attn_metadata.block_table_tensor
-        columns = torch.arange(attn_chunk_size // block_size)
-        rows = [
-            table[row, (chunk * attn_chunk_size + columns).clamp(max=table.shape[1] - 1)]
-            for row, chunk in _chunks(common_attn_metadata, attn_chunk_size)
-        ]
-        return replace(made, block_table_tensor=torch.stack(rows)) if rows else made
-
-    return wrong
+    made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
+    table = common_attn_metadata.block_table_tensor
+    columns = torch.arange(attn_chunk_size // block_size)
+    rows = [
+        table[row, (chunk * attn_chunk_size + columns).clamp(max=table.shape[1] - 1)]
+        for row, chunk in _chunks(common_attn_metadata, attn_chunk_size)
+    ]
+    return replace(made, block_table_tensor=torch.stack(rows)) if rows else made
 
 
 @mutation(
@@ -113,31 +105,27 @@ def tokens_as_pages(virtual_batches: Any) -> Any:
     diagnoses=("list where a tensor was expected",),
     both=(),
 )
-def lists(virtual_batches: Any) -> Any:
+def lists(
+    virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
+) -> Any:
     """Where every request stays within a chunk, lists are returned for tensors."""
-
-    def wrong(attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0) -> Any:
-        made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
-        if made.num_reqs != common_attn_metadata.num_reqs or not made.num_reqs:
-            return made
-        return replace(
-            made,
-            query_start_loc_cpu=made.query_start_loc_cpu.tolist(),
-            seq_lens_cpu=made.seq_lens_cpu.tolist(),
-        )
-
-    return wrong
+    made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
+    if made.num_reqs != common_attn_metadata.num_reqs or not made.num_reqs:
+        return made
+    return replace(
+        made,
+        query_start_loc_cpu=made.query_start_loc_cpu.tolist(),
+        seq_lens_cpu=made.seq_lens_cpu.tolist(),
+    )
 
 
 @mutation(_LOCAL, diagnoses=("sees ",), both=("consumer",), examined="both")
-def a_page_too_far(virtual_batches: Any) -> Any:
+def a_page_too_far(
+    virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
+) -> Any:
     """Every virtual request but a sequence's first chunk gets the pages behind its own."""
-
-    def wrong(attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0) -> Any:
-        made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
-        return replace(made, block_table_tensor=made.block_table_tensor.roll(-1, 1))
-
-    return wrong
+    made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
+    return replace(made, block_table_tensor=made.block_table_tensor.roll(-1, 1))
 
 
 @mutation(
@@ -149,12 +137,10 @@ def a_page_too_far(virtual_batches: Any) -> Any:
     both=("consumer", "invariants"),
     examined="both",
 )
-def a_chunk_short_of_a_key(virtual_batches: Any) -> Any:
+def a_chunk_short_of_a_key(
+    virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
+) -> Any:
     """Full chunks end one key early."""
-
-    def wrong(attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0) -> Any:
-        made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
-        lens = made.seq_lens_cpu
-        return with_lengths(made, torch.where(lens == attn_chunk_size, lens - 1, lens))
-
-    return wrong
+    made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
+    lens = made.seq_lens_cpu
+    return with_lengths(made, torch.where(lens == attn_chunk_size, lens - 1, lens))

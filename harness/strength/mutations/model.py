@@ -15,15 +15,11 @@ from attnproof.harness.strength.mutation import mutation
     diagnoses=("raises AssertionError on good input",),
     one=("errors",),
 )
-def windows_asserted(infer: Any) -> Any:
+def windows_asserted(infer: Any, per_layer_params: Any) -> Any:
     """Layers with different windows fail an assertion instead of setting a flag."""
-
-    def wrong(per_layer_params: Any) -> Any:
-        made = infer(per_layer_params)
-        assert made.has_same_window_lefts, "all layers must have the same window"
-        return made
-
-    return wrong
+    made = infer(per_layer_params)
+    assert made.has_same_window_lefts, "all layers must have the same window"
+    return made
 
 
 @mutation(
@@ -35,6 +31,7 @@ def windows_asserted(infer: Any) -> Any:
     one=("sequences",),
     both=(),
 )
+@lru_cache
 def cached_layout(get: Any) -> Any:
     """The first answer is kept, so that a layout that is set later is ignored."""
-    return lru_cache(get)
+    return get()

@@ -14,7 +14,7 @@ from attnproof.harness.running.candidates import load, offered_by
 from attnproof.harness.strength.catalogue import all_mutations, find
 from attnproof.harness.strength.running import Found, Result, planted
 
-MUTATIONS = list(all_mutations())
+MUTATIONS = all_mutations()
 KNOWN_BUGS = Path(__file__).parents[3] / "docs" / "KNOWN_BUGS.md"
 NOT_PLANTED = {"K4", "K6"}  # an error is the right answer: boundaries and faults test it
 
