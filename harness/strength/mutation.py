@@ -35,10 +35,10 @@ class Mutation(NamedTuple):
     """Beginnings of right diagnoses: that of each finding starts with one of them."""
     source: str = ""
     """Public thread (repository#number) or erratum, "" for a mistake that has not shipped."""
-    one: tuple[str, ...] | None = ("equality",)
-    """Oracles that object to the candidate alone, others may too; None if that is not run."""
+    one: tuple[str, ...] = ("equality",)
+    """Oracles that object if the candidate alone has the mistake; others may object too."""
     both: tuple[str, ...] | None = None
-    """All oracles that object to both sides; None if that is not run."""
+    """All oracles that object if both sides have it; None if the reference fails with it."""
     examined: Side | None = "one"
     """Side of the examination; None where it would cost too much: the boundary is judged."""
     boundary: str = ""

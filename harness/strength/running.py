@@ -12,12 +12,13 @@ from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.task.task import Settings, examine
+from attnproof.harness.running.task.task import Outcome, Settings, examine
 from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.strength.mutation import SIDES, Mutation, Side
 
 _EXAMPLES = {"one": 200, "both": 100}
 """Cases drawn for an examination, by side."""
+_PLANTED = {"one": "planted in the candidate", "both": "planted on both sides"}
 
 
 class Found(NamedTuple):
@@ -43,11 +44,11 @@ class Result(NamedTuple):
         """Return a sentence for each difference from the catalogue."""
         texts = [] if self.findings else [f"not found in {self.cases} cases"]
         for side, objecting in self.objecting.items():
-            expected = set(getattr(self.mutation, side))
+            expected, where = set(getattr(self.mutation, side)), _PLANTED[side]
             missing = expected - objecting
             surplus = objecting - expected if side == "both" else set()
-            texts += [f"planted on {side}: {name} does not object" for name in sorted(missing)]
-            texts += [f"planted on {side}: {name} objects too" for name in sorted(surplus)]
+            texts += [f"{where}: {name} does not object" for name in sorted(missing)]
+            texts += [f"{where}: {name} objects too" for name in sorted(surplus)]
         for found in self.findings:
             if not found.diagnosis.startswith(self.mutation.diagnoses):
                 texts.append(f"another diagnosis: {found.message}")
@@ -79,28 +80,36 @@ def planted(mutation: Mutation, side: Side) -> Iterator[Candidate]:
 
 def run(mutation: Mutation, ledger: Path) -> Result:
     """Examine the mutation on one side; judge the shrunk cases and the boundary on the other."""
-    operation = ALL[mutation.operation]
-    cases = [case for name, case in operation.boundaries() if name == mutation.boundary]
-    result = Result(mutation, {}, [], len(cases))
+    boundaries = ALL[mutation.operation].boundaries()
+    cases = [case for name, case in boundaries if name == mutation.boundary]
+    objecting: dict[Side, set[str]] = {}
+    findings: list[Found] = []
+    judged = len(cases)
     if mutation.examined:
-        settings = Settings(examples_db="", examples=_EXAMPLES[mutation.examined])
-        with planted(mutation, mutation.examined) as candidate:
-            outcome = examine(operation, candidate, settings, [], [], ledger)
-        failed = {name for name, count in outcome.result.oracles.items() if count.failed}
-        result = Result(mutation, {mutation.examined: failed}, [], outcome.result.cases)
-        for finding in outcome.findings:
-            sizes = (finding.requests, finding.tokens, len(finding.steps))
-            result.findings.append(Found(finding.diagnosis, finding.message, *sizes))
-            cases.append(finding.case)
+        outcome = _examine(mutation, mutation.examined, ledger)
+        oracles = outcome.result.oracles.items()
+        objecting[mutation.examined] = {name for name, count in oracles if count.failed}
+        findings = [
+            Found(f.diagnosis, f.message, f.requests, f.tokens, len(f.steps))
+            for f in outcome.findings
+        ]
+        cases += [finding.case for finding in outcome.findings]
+        judged = outcome.result.cases
     for side in SIDES:
         if side == mutation.examined or getattr(mutation, side) is None:
             continue
         failures = judge(mutation, side, cases)
-        result.objecting[side] = {failure.oracle for failure in failures}
-        if not mutation.examined and failures:
+        objecting[side] = {failure.oracle for failure in failures}
+        if failures and mutation.examined is None:
             sizes = (cases[0].num_requests, cases[0].num_tokens, cases[0].num_steps)
-            result.findings[:] = [Found(failures[0].diagnosis, failures[0].message, *sizes)]
-    return result
+            findings = [Found(failures[0].diagnosis, failures[0].message, *sizes)]
+    return Result(mutation, objecting, findings, judged)
+
+
+def _examine(mutation: Mutation, side: Side, ledger: Path) -> Outcome:
+    settings = Settings(examples_db="", examples=_EXAMPLES[side])
+    with planted(mutation, side) as candidate:
+        return examine(ALL[mutation.operation], candidate, settings, [], [], ledger)
 
 
 def judge(mutation: Mutation, side: Side, cases: list[Case]) -> list[Failure]:

@@ -59,7 +59,6 @@ def first_blocks_of_a_window(builder: Any) -> Any:
     "K28",
     source="erratum E12",
     diagnoses=("state stays in capturing mode",),
-    one=("sequences",),
     both=("invariants",),
 )
 def capturing_for_ever(state: Any) -> Any:

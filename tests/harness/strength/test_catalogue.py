@@ -56,8 +56,8 @@ def test_differences_from_the_catalogue_are_reported():
     found = Found("wrong order", "num_reqs: wrong order", requests=4, tokens=17, steps=0)
     objecting = {"one": {"purity"}, "both": {*mutation.both, "cost"}}
     assert Result(mutation, objecting, [found], 200).differences() == [
-        "planted on one: equality does not object",
-        "planted on both: cost objects too",
+        "planted in the candidate: equality does not object",
+        "planted on both sides: cost objects too",
         "another diagnosis: num_reqs: wrong order",
         "4 requests in the shrunk case, expected at most 3",
         "17 tokens in the shrunk case, expected at most 16",
