@@ -14,7 +14,10 @@ Side = Literal["one", "both"]
 """Planted in the candidate alone, or in the candidate and the reference alike."""
 SIDES: tuple[Side, ...] = ("one", "both")
 Planter = Callable[..., Any]
-"""Wrong function, with the right one as first argument; or takes a right class to a wrong one."""
+"""For a function: the wrong one, which takes the right one before its own arguments.
+
+For a class: a function that takes the right class and returns a wrong subclass.
+"""
 
 
 class Mutation(NamedTuple):

@@ -22,7 +22,7 @@ _PLANTED = {"one": "planted in the candidate", "both": "planted on both sides"}
 
 
 class Found(NamedTuple):
-    """A finding, as far as the catalogue speaks of it."""
+    """Diagnosis and size of a finding, which the catalogue states."""
 
     diagnosis: str
     message: str
@@ -32,13 +32,14 @@ class Found(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What the harness found of a planted mutation."""
+    """Oracles that objected to a planted mutation, and its findings."""
 
     mutation: Mutation
     objecting: dict[Side, set[str]]
     """Oracles that object, by side."""
     findings: list[Found]
     cases: int
+    """Cases judged on the examined side."""
 
     def differences(self) -> list[str]:
         """Return a sentence for each difference from the catalogue."""
