@@ -81,7 +81,7 @@ def planted(mutation: Mutation, side: Side) -> Iterator[Candidate]:
 
 def run(mutation: Mutation, ledger: Path) -> Result:
     """Examine the mutation on one side; judge the shrunk cases and the boundary on the other."""
-    boundaries = ALL[mutation.operation].boundaries()
+    boundaries = ALL[mutation.operation].inputs.boundaries()
     cases = [case for name, case in boundaries if name == mutation.boundary]
     objecting: dict[Side, set[str]] = {}
     findings: list[Found] = []

@@ -41,7 +41,9 @@ def test_a_mutation_is_complete_and_planted_in_a_copy_only(mutation):
     assert mutation.description.endswith(".")
     assert getattr(mutation, mutation.examined or "both")
     assert set(mutation.one) | set(mutation.both or ()) <= set(ORACLES)
-    assert not mutation.boundary or mutation.boundary in dict(ALL[mutation.operation].boundaries())
+    assert not mutation.boundary or mutation.boundary in dict(
+        ALL[mutation.operation].inputs.boundaries()
+    )
     with planted(mutation, "one") as candidate:
         assert offered_by(load(candidate), ALL[mutation.operation]) is not None
     with planted(mutation, "both"):
