@@ -35,14 +35,9 @@ def test_a_line_is_refused_where_it_says_so(name):
         ("stale_graph_rows", "graph_sequence", "an earlier step's value kept"),
         ("stale_graph_rows", "CommonAttentionState", "an earlier step's value kept"),
         (
-            "attnproof.harness.strength.known_bugs.k28_capturing_for_ever",
+            "attnproof.harness.strength.mutations.v0:capturing_for_ever.candidate",
             "graph_sequence",
             "state stays in capturing mode",
-        ),
-        (
-            "attnproof.harness.strength.known_bugs.k26_prefix_blocks_only",
-            "CommonMetadataBuilder",
-            "block table shorter than its sequence",
         ),
     ],
 )

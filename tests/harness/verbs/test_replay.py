@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from attnproof import optimized, reference
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.corpus import CaseFile, write_case
 from attnproof.harness.model.case import Case
 from attnproof.harness.running.errors import MISMATCH, VERIFIED
-from attnproof.harness.strength.shared_mistakes import MISTAKES
+from attnproof.harness.strength.catalogue import find
+from attnproof.harness.strength.running import planted
 from attnproof.harness.verbs.options import ReplayOptions
 from attnproof.harness.verbs.replay import replay
 
@@ -50,15 +50,14 @@ def replayed(saved, candidate, tmp_path, capfd):
     return code, capfd.readouterr().out
 
 
-def test_a_mistake_shared_with_the_reference_is_reported(tmp_path, monkeypatch, capfd):
-    mistake = MISTAKES[0]
-    for package in (reference, optimized):
-        monkeypatch.setattr(package, mistake.part, mistake.plant(getattr(package, mistake.part)))
+def test_a_mistake_shared_with_the_reference_is_reported(tmp_path, capfd):
+    (mutation,) = find("rows from the first")
     path = tmp_path / "case.json"
     batch = make_batch([1, 1], [4, 0], 2)
-    write_case(path, CaseFile(case=Case(mistake.operation, batch, {"cuts": [1], "index": 1})))
+    write_case(path, CaseFile(case=Case(mutation.operation, batch, {"cuts": [1], "index": 1})))
     options = ReplayOptions(case=str(path), candidates=["optimized"], device="cpu", out=tmp_path)
-    assert replay(options) == MISMATCH
+    with planted(mutation, "both"):
+        assert replay(options) == MISMATCH
     assert (
         "consumer: sees another request's block: token 0 of request 1 sees block 0 of request 0, "
         "must see its key at position 0\n"

@@ -1,0 +1,88 @@
+"""A mutation: one mistake that can be planted in every implementation of a function or class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from inspect import getdoc
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple
+
+from attnproof import reference
+
+Side = Literal["one", "both"]
+"""Planted in the candidate alone, or in the candidate and the reference alike."""
+SIDES: tuple[Side, ...] = ("one", "both")
+Planter = Callable[..., Any]
+"""For a function: the wrong one, which takes the right one before its own arguments.
+
+For a class: a function that takes the right class and returns a wrong subclass.
+"""
+
+
+class Mutation(NamedTuple):
+    """One mistake, where it is planted and what the harness must report about it.
+
+    A mutation is examined on one side: cases are drawn, and those that fail are shrunk. On
+    the other side the shrunk cases and the boundary are judged.
+    """
+
+    id: str
+    """Number in docs/KNOWN_BUGS.md, such as "K1", or the name."""
+    operation: str
+    """Operation under examination."""
+    part: str
+    """Name of the function or class that is changed."""
+    plant: Planter
+    diagnoses: tuple[str, ...]
+    """Beginnings of right diagnoses: that of each finding starts with one of them."""
+    source: str = ""
+    """Public thread (repository#number) or erratum, "" for a mistake that has not shipped."""
+    one: tuple[str, ...] = ("equality",)
+    """Oracles that object if the candidate alone has the mistake; others may object too."""
+    both: tuple[str, ...] | None = None
+    """All oracles that object if both sides have it; None if the reference fails with it."""
+    examined: Side | None = "one"
+    """Side of the examination; None where it would cost too much: the boundary is judged."""
+    boundary: str = ""
+    """Name of a case to judge too, on every side without an examination."""
+    requests: int = 3
+    """Most requests of a shrunk case."""
+    tokens: int = 16
+    """Most query tokens of a shrunk case."""
+    steps: int = 6
+    """Most steps of a shrunk sequence."""
+
+    @property
+    def name(self) -> str:
+        """The planter's name in words."""
+        return str(self.plant.__name__).replace("_", " ")
+
+    @property
+    def description(self) -> str:
+        """The mistake in one sentence."""
+        return getdoc(self.plant) or ""
+
+    @property
+    def target(self) -> str:
+        """Target of a candidate that has the mistake: this mutation's `candidate`."""
+        return f"{self.plant.__module__}:{self.plant.__name__}.candidate"
+
+    @property
+    def candidate(self) -> SimpleNamespace:
+        """A candidate's namespace: the reference's part with the mistake, nothing else."""
+        return SimpleNamespace(**{self.part: self.wrong(getattr(reference, self.part))})
+
+    def wrong(self, right: Any) -> Any:
+        """Return a function or class that makes the mistake and otherwise does as the right one."""
+        return self.plant(right) if isinstance(right, type) else partial(self.plant, right)
+
+
+def mutation(operation: str, id: str = "", **fields: Any) -> Callable[[Planter], Mutation]:  # noqa: A002
+    """Make a planter a mutation of the catalogue; `fields` are the others of `Mutation`."""
+
+    def make(plant: Planter) -> Mutation:
+        made = Mutation(id, plant=plant, operation=operation, **{"part": operation} | fields)
+        return made if id else made._replace(id=made.name)
+
+    return make

@@ -1,0 +1,1 @@
+"""Mutations by family of operations; `attnproof.harness.strength.catalogue` collects them."""

@@ -1,0 +1,80 @@
+"""Mistakes in first-generation (V0) metadata and graph state (SPEC.md section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from attnproof.harness.strength.mutation import mutation
+
+_BUILDER, _STATE = "CommonMetadataBuilder", "CommonAttentionState"
+
+
+@mutation(
+    _BUILDER,
+    "K26",
+    source="vllm-project/vllm#9532",
+    diagnoses=("block table shorter than its sequence",),
+    both=("consumer",),
+)
+def prefix_blocks_only(builder: Any) -> Any:
+    """After a prefix-cache hit the block table of a chunk ends with the prefix."""
+
+    class CommonMetadataBuilder(builder):
+        def _add_seq_group(self, inter_data: Any, chunked_prefill_enabled: bool) -> None:
+            super()._add_seq_group(inter_data, chunked_prefill_enabled)
+            if inter_data.prefix_cache_hit:
+                computed = inter_data.context_lens[0] // self.block_size
+                self.block_tables[-1] = self.block_tables[-1][:computed]
+
+    return CommonMetadataBuilder
+
+
+@mutation(_BUILDER, diagnoses=("sees ",), both=("consumer",), examined="both")
+def first_blocks_of_a_window(builder: Any) -> Any:
+    """A decode with a sliding window reads the first blocks of its sequence, not the last."""
+
+    class CommonMetadataBuilder(builder):
+        def build(self, *args: Any) -> Any:
+            made, row = super().build(*args), 0
+            for group in self.input_builder.inter_data_list:
+                for seq_id, window in zip(
+                    group.seq_ids, group.curr_sliding_window_blocks, strict=True
+                ):
+                    if window and not group.is_prompt:
+                        blocks = group.block_tables[seq_id][:window]
+                        ids = torch.tensor([int(block) for block in blocks], dtype=torch.int32)
+                        made.block_tables[row, : len(blocks)] = ids
+                    row += 1
+            return made
+
+    return CommonMetadataBuilder
+
+
+@mutation(
+    _STATE,
+    "K28",
+    source="erratum E12",
+    diagnoses=("state stays in capturing mode",),
+    both=("invariants",),
+)
+def capturing_for_ever(state: Any) -> Any:
+    """An exception inside a capture leaves the state in capturing mode."""
+
+    class CommonAttentionState(state):
+        @contextmanager
+        def graph_capture(self, max_batch_size: int) -> Iterator[None]:
+            self._is_graph_capturing = False
+            capturing = dict(vars(self))
+            try:
+                with super().graph_capture(max_batch_size):
+                    capturing = dict(vars(self))
+                    yield
+            except Exception:
+                self.__dict__.update(capturing)
+                raise
+
+    return CommonAttentionState

@@ -1,0 +1,176 @@
+"""Mistakes in the XFormers backend: views of its metadata and a layer's attention (section 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from attnproof import reference
+from attnproof.harness.strength.mutation import mutation
+
+_IMPL, _METADATA = "XFormersAttentionImpl", "XFormersAttentionMetadata"
+
+
+@mutation(
+    _IMPL,
+    "K24b",
+    source="erratum E14",
+    diagnoses=("sliding window ignored in decodes", "soft cap ignored in decodes"),
+    both=("consumer", "invariants"),
+)
+def decodes_of_a_step(impl: Any) -> Any:
+    """In a step's `forward` decodes ignore sliding window and soft cap."""
+
+    return _attending_again(impl, lambda _impl, _decodes, _block_size: {})
+
+
+def _attending_again(impl: Any, change: Callable[[Any, Any, int], dict[str, Any]]) -> Any:
+    """Return a subclass that attends once more for the decodes, without window and soft cap.
+
+    `change` takes layer, decodes and block size to other arguments of `paged_attention`.
+    """
+
+    class XFormersAttentionImpl(impl):
+        def forward(
+            self,
+            layer: Any,
+            query: Any,
+            key: Any,
+            value: Any,
+            kv_cache: Any,
+            attn_metadata: Any,
+            *args: Any,
+            **kwargs: Any,
+        ) -> Any:
+            tensors = (query, key, value, kv_cache, attn_metadata)
+            returned = super().forward(layer, *tensors, *args, **kwargs)
+            decodes = attn_metadata.decode_metadata if attn_metadata is not None else None
+            if decodes is None:
+                return returned
+            tokens = slice(0, decodes.num_actual_tokens)
+            arguments = {
+                "query": query[tokens],
+                "key_cache": kv_cache[0],
+                "value_cache": kv_cache[1],
+                "query_start_loc": decodes.query_start_loc,
+                "seq_lens": decodes.seq_lens,
+                "block_table": decodes.block_table,
+                "scale": self.scale,
+                "max_query_len": decodes.max_query_len,
+                "max_seq_len": decodes.max_seq_len,
+                "k_scale": layer._k_scale,
+                "v_scale": layer._v_scale,
+                "out": returned.view(query.shape)[tokens],
+            }
+            changed: dict[str, Any] = change(self, decodes, kv_cache.shape[2])
+            reference.paged_attention(**arguments | changed)
+            return returned
+
+    return XFormersAttentionImpl
+
+
+@mutation(
+    _METADATA,
+    "K25",
+    source="vllm-project/vllm#9026",
+    diagnoses=("cut with the wrong length",),
+    both=("consumer", "invariants"),
+)
+def rows_for_tokens(metadata: Any) -> Any:
+    """The view of the prefills cuts its slots at a number of rows, not of tokens."""
+
+    class XFormersAttentionMetadata(metadata):
+        @property
+        def prefill_metadata(self) -> Any:
+            view = super().prefill_metadata
+            if view is None or view.slot_mapping.shape[0] != self.num_prefill_tokens:
+                return view
+            # The same where each decode has one token.
+            slots = self.slot_mapping[self.num_decodes : self.num_actual_tokens]
+            if slots.shape[0] != self.num_prefill_tokens:
+                self._prefills = replace(view, slot_mapping=slots)
+            return self._prefills
+
+    return XFormersAttentionMetadata
+
+
+@mutation(
+    _IMPL,
+    "K25b",
+    source="vllm-project/vllm#9026",
+    diagnoses=("a slot read that no token was written to", "wrong attention in decodes"),
+    both=("consumer", "equality", "invariants"),
+)
+def keys_of_the_block(impl: Any) -> Any:
+    """Decodes get the keys of their last block up to its end."""
+
+    def to_whole_blocks(impl: Any, decodes: Any, block_size: int) -> dict[str, Any]:
+        return {
+            "seq_lens": -(-decodes.seq_lens // block_size) * block_size,
+            "max_seq_len": decodes.max_seq_len + block_size,
+            "sliding_window": impl.window,
+            "logits_soft_cap": impl.logits_soft_cap,
+        }
+
+    return _attending_again(impl, to_whole_blocks)
+
+
+@mutation(
+    _METADATA,
+    diagnoses=(
+        "has not the lengths of its rows",
+        "sees ",
+    ),
+    both=("consumer", "invariants"),
+    examined="both",
+)
+def a_view_that_is_not_rebased(metadata: Any) -> Any:
+    """The view of the prefills keeps the lengths of the rows before it."""
+
+    class XFormersAttentionMetadata(metadata):
+        @property
+        def prefill_metadata(self) -> Any:
+            view = super().prefill_metadata
+            if view is not None and self.num_decodes:
+                view.seq_lens = self.seq_lens[: self.num_prefills]
+            return view
+
+    return XFormersAttentionMetadata
+
+
+@mutation(
+    _IMPL,
+    diagnoses=("is not attention over the batch",),
+    both=("consumer",),
+    examined=None,
+    boundary="window of 16 (K24, E14)",
+)
+def a_window_of_one_key_too_many(impl: Any) -> Any:
+    """A sliding window takes one key too many."""
+
+    class XFormersAttentionImpl(impl):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            left, right = vars(self)["sliding_window"]
+            self.sliding_window = (left + (left >= 0), right)
+
+    return XFormersAttentionImpl
+
+
+@mutation(
+    _IMPL,
+    diagnoses=("is not attention over the batch",),
+    both=("consumer",),
+    examined=None,
+    boundary="soft cap (K24, E14)",
+)
+def no_soft_cap(impl: Any) -> Any:
+    """Scores reach the softmax without the soft cap."""
+
+    class XFormersAttentionImpl(impl):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.logits_soft_cap = 0
+
+    return XFormersAttentionImpl
