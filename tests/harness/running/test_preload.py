@@ -35,7 +35,7 @@ def verify(folder, *lines):
     done = subprocess.run(
         [sys.executable, "-c", "\n".join([*lines, MAIN]), *words],
         cwd=folder,
-        env=os.environ | {"IMPORTS": str(imports), "PYTHONPATH": str(folder)},
+        env=os.environ | {"IMPORTS": str(imports)},
         capture_output=True,
         text=True,
         check=False,

@@ -37,7 +37,7 @@ def impatient():
 
 
 def test_who_closes_the_pipe_and_goes_on_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("attnproof.harness.running.task.workers._DYING_SECONDS", 0.1)
+    monkeypatch.setattr("attnproof.harness.running.child._CLOSING_S", 0.1)
     path = tmp_path / "closing.py"
     path.write_text(CLOSING, encoding="utf-8")
     operations = {SPLIT: ALL[SPLIT]}

@@ -124,7 +124,7 @@ def test_who_raises_in_some_later_call_is_timed_alone_and_so_are_the_others(cand
 
 
 def test_who_closes_the_pipe_and_goes_on_is_ended(candidates, monkeypatch):
-    monkeypatch.setattr("attnproof.harness.timing.session._DYING_S", 0.1)
+    monkeypatch.setattr("attnproof.harness.running.child._CLOSING_S", 0.1)
     (found,) = measured(candidates(closing=CLOSES, sound=SOUND), entry(["closing", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
     assert found.wrong == {"closing": "closed its pipe and went on while it was timed"}
