@@ -18,7 +18,16 @@ import msgspec
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.running.child import Child, End, EndKind, messages
 from attnproof.harness.running.errors import InfrastructureError
-from attnproof.harness.timing.plan.entries import Ask, Broken, Entry, Measured, Reply, StepEntry
+from attnproof.harness.timing.plan.entries import (
+    Broken,
+    Entry,
+    FailureKind,
+    Measured,
+    Reply,
+    Request,
+    StepEntry,
+    TimingFailure,
+)
 from attnproof.harness.timing.process.contest import Contest
 from attnproof.harness.timing.process.paired import Budget
 
@@ -26,7 +35,10 @@ _GRACE_S = 60.0
 """Seconds that a group may take beyond its budget, in which candidates compile."""
 _MOST_DEATHS = 3
 """Deaths after which a candidate is not timed any more: each hang costs a minute or two."""
-
+_GIVEN_UP = TimingFailure(
+    FailureKind.GIVEN_UP,
+    f"crashed or hung {_MOST_DEATHS} times while it was timed, and is given up",
+)
 _decoder = msgspec.msgpack.Decoder(Reply)
 
 
@@ -48,40 +60,42 @@ class TimingProcess:
             self._child.kill()
 
     def measure(
-        self, place: int, budget: Budget, names: Sequence[str] = (), *, itself: bool = False
+        self, index: int, budget: Budget, names: Sequence[str] = (), *, itself: bool = False
     ) -> Measured:
-        """The samples of an entry; a candidate that dies has none (InfrastructureError)."""
-        asked = names or self.entries[place].names
-        names = tuple(name for name in asked if self._deaths[name] < _MOST_DEATHS)
-        given_up = f"crashed or hung {_MOST_DEATHS} times while it was timed, and is given up"
-        wrong = {name: given_up for name in asked if name not in names}
-        if wrong:
-            rest = self.measure(place, budget, names, itself=itself) if names else Measured([])
-            return msgspec.structs.replace(rest, wrong=wrong | rest.wrong)
+        """Time an entry; candidates that die are failures (InfrastructureError).
+
+        `names` are the candidates to time, all of the entry's if empty.
+        """
+        chosen = names or self.entries[index].names
+        names = tuple(name for name in chosen if self._deaths[name] < _MOST_DEATHS)
+        if len(names) < len(chosen):
+            rest = self.measure(index, budget, names, itself=itself) if names else Measured([])
+            failures = {name: _GIVEN_UP for name in chosen if name not in names}
+            return msgspec.structs.replace(rest, failures=failures | rest.failures)
         limits = (budget.seconds, budget.least_rounds, budget.most_rounds)
-        reply = self._ask(Ask(place, names, limits, itself))
+        reply = self._ask(Request(index, names, limits, itself))
         if isinstance(reply, Measured):
             return reply
         if len(names) == 1:
             self._deaths[names[0]] += 1
             return Measured([], {names[0]: reply})
-        alone = [self.measure(place, budget, [name], itself=itself) for name in names]
+        alone = [self.measure(index, budget, [name], itself=itself) for name in names]
         return Measured(
             [sample for one in alone for sample in one.samples],
-            {name: reason for one in alone for name, reason in one.wrong.items()},
+            {name: failure for one in alone for name, failure in one.failures.items()},
             max(one.control_ns for one in alone),
             together=False,
         )
 
-    def _ask(self, ask: Ask) -> Measured | str:
+    def _ask(self, request: Request) -> Measured | TimingFailure:
         """Return the answer, or how the process ended before it gave one."""
         assert self._child is not None
-        message = msgspec.msgpack.encode(ask)
-        data = self._child.ask(message, _GRACE_S + 10 * ask.budget[0])
+        message = msgspec.msgpack.encode(request)
+        data = self._child.ask(message, _GRACE_S + 10 * request.budget[0])
         if data is None:
             end = self._child.end()
             self._start()
-            return f"{_end_text(end)} while it was timed"
+            return TimingFailure(FailureKind.DIED, f"{_end_text(end)} while it was timed")
         reply: Reply = _decoder.decode(data)
         if isinstance(reply, Broken):
             raise InfrastructureError(reply.reason)
@@ -99,7 +113,7 @@ class TimingProcess:
         for message in messages(connection):
             reply: Reply
             try:
-                reply = contest.answer(msgspec.msgpack.decode(message, type=Ask))
+                reply = contest.answer(msgspec.msgpack.decode(message, type=Request))
             except InfrastructureError as error:
                 reply = Broken(str(error))
             connection.send_bytes(msgspec.msgpack.encode(reply))

@@ -13,7 +13,8 @@ import msgspec
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.verdict import ORACLES, Explanation, Failure, Verdict
+from attnproof.harness.model.run import Cause, Reason
+from attnproof.harness.model.verdict import ORACLES, PROCESS, Explanation, Failure, Verdict
 from attnproof.harness.running.child import Child, EndKind
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.worker.worker import (
@@ -34,8 +35,9 @@ _IMPORT_S = 120.0
 _FIRST_CALL_S = 90.0
 """Timeout of a first call, which may compile, in seconds."""
 _LOG_BYTES = 4000
+"""Bytes of standard error that a failure shows."""
 _decoder = msgspec.msgpack.Decoder(Reply)
-_NO_CHECKS = tuple(int(name == "process") for name in ORACLES)
+_NO_CHECKS = tuple(int(name == PROCESS) for name in ORACLES)
 _KINDS_OF_DEATH = {
     EndKind.CRASHED: "crashes",
     EndKind.EXITED: "ends the process",
@@ -105,6 +107,14 @@ class Worker:
         name = self.candidate.name
         raise CandidateUnloadableError(f"candidate {name} cannot be imported: {reason}")
 
+    def why_not_offered(self, operation: str) -> Reason | None:
+        """Return why the candidate does not offer the operation, None if it does."""
+        if operation in self.offers:
+            return None
+        if operation in self.withheld:
+            return Reason(Cause.WITHHELD, self.withheld[operation])
+        return Reason(Cause.NO_FUNCTION, "the candidate has no such function")
+
     def judge(self, case: Case, *, digested: bool = False) -> Verdict:
         """Return the verdict on a case; a crash or a hang is a verdict too (InvalidCaseError)."""
         reply = self._ask(JUDGE_AND_DIGEST if digested else JUDGE, case)
@@ -164,7 +174,7 @@ class Worker:
         self.start()
         diagnosis = str(death)
         return Failure(
-            oracle="process",
+            oracle=PROCESS,
             field=death.kind,
             diagnosis=diagnosis,
             message=f"the candidate {diagnosis}",

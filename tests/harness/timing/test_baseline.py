@@ -293,16 +293,15 @@ def test_saving_again_replaces_all_of_it(path):
 def judged(path, *timings: Timing, **more) -> Bench:
     """A run that was held against the baseline."""
     made = bench(*timings, **more)
-    made.baseline = beside(path, made)
-    return made
+    return replace(made, baseline=beside(path, made))
 
 
 def test_what_is_calm_when_timed_again_is_not_slower(path):
     loud, calm = (judged(path, timing(ns, seed=1)) for ns in (30_000, 20_000))
-    confirm(loud, calm)
-    assert loud.baseline.not_confirmed == 1
-    assert loud.baseline.regressions == calm.baseline.regressions
-    assert loud.timings == calm.timings
+    found = confirm(loud, calm)
+    assert found.baseline.not_confirmed == 1
+    assert found.baseline.regressions == calm.baseline.regressions
+    assert found.timings == calm.timings
 
 
 @pytest.mark.parametrize(
@@ -312,18 +311,17 @@ def test_what_is_calm_when_timed_again_is_not_slower(path):
 )
 def test_what_is_slower_again_or_cannot_be_timed_again_stays_slower(path, again):
     first, second = judged(path, timing(30_000, seed=1)), judged(path, *again)
-    confirm(first, second)
-    assert first.baseline.not_confirmed == 0
-    [one] = slower(first.baseline)
+    found = confirm(first, second)
+    assert found.baseline.not_confirmed == 0
+    [one] = slower(found.baseline)
     assert one.ratio == pytest.approx(1.5, rel=0.02)
-    assert first.timings == [timing(30_000, seed=1)]
+    assert found.timings == [timing(30_000, seed=1)]
 
 
 def test_counts_that_grew_are_not_forgotten_for_a_calm_clock(path):
     more = replace(COSTS, allocations=4)
     loud = judged(path, timing(30_000, seed=1, costs=more))
-    confirm(loud, judged(path, timing(20_000, seed=2)))
-    [one] = loud.baseline.regressions
+    [one] = confirm(loud, judged(path, timing(20_000, seed=2))).baseline.regressions
     assert (one.verdict, one.costs) == ("no evidence", "allocations 3 to 4")
 
 
@@ -403,9 +401,8 @@ def test_steps_that_are_lost_are_named_if_they_were_asked_for(steps):
 
 def test_calm_steps_stand_in_the_place_of_those_that_looked_slower(steps):
     loud, calm = stepping([1.5] * 8, 70), stepping([1.0] * 8, 90)
-    for run in (loud, calm):
-        run.baseline = beside(steps, run)
+    loud, calm = (replace(run, baseline=beside(steps, run)) for run in (loud, calm))
     assert len(slower(loud.baseline)) == 1
-    confirm(loud, calm)
-    assert slower(loud.baseline) == []
-    assert loud.steps == calm.steps
+    found = confirm(loud, calm)
+    assert slower(found.baseline) == []
+    assert found.steps == calm.steps

@@ -23,7 +23,7 @@ from attnproof.harness.timing.process.clocks import (
     time_each,
 )
 from attnproof.harness.timing.process.paired import Budget, Contestant, measure
-from attnproof.harness.timing.process.quiet import quiet
+from attnproof.harness.timing.process.steady import steady
 
 FEW = Budget(seconds=0.0, least_rounds=4, most_rounds=6)
 
@@ -129,7 +129,7 @@ def test_a_call_that_is_spent_is_made_anew_and_run_once():
         return lambda: run.append(1)
 
     budget = Budget(seconds=0.1, least_rounds=4, most_rounds=6)
-    [found] = measure([Contestant("a", make, spent=True)], budget, "cpu")
+    [found] = measure([Contestant("a", make, single_use=True)], budget, "cpu")
     assert found.calls > 1
     assert len(made) > found.calls * len(found.host_ns)
     assert max(map(len, made)) == 1
@@ -141,7 +141,7 @@ def test_calls_that_are_dear_to_make_are_few():
         return lambda: None
 
     budget = Budget(seconds=0.1, least_rounds=4, most_rounds=6)
-    [found] = measure([Contestant("a", make, spent=True)], budget, "cpu")
+    [found] = measure([Contestant("a", make, single_use=True)], budget, "cpu")
     assert found.calls <= 25  # 0.1 s / 4 rounds / 1 ms or more
 
 
@@ -186,7 +186,7 @@ def test_the_noise_is_of_every_contestant_against_itself():
 
 def test_quiet_is_restored():
     before = (gc.isenabled(), torch.get_num_threads(), os.sched_getaffinity(0))
-    with quiet():
+    with steady():
         assert not gc.isenabled()
         assert torch.get_num_threads() == 1
         assert len(os.sched_getaffinity(0)) == 1
@@ -195,15 +195,15 @@ def test_quiet_is_restored():
 
 def test_quiet_is_restored_after_an_error():
     before = os.sched_getaffinity(0)
-    with pytest.raises(ZeroDivisionError), quiet():
+    with pytest.raises(ZeroDivisionError), steady():
         1 / 0  # noqa: B018
     assert gc.isenabled()
     assert os.sched_getaffinity(0) == before
 
 
 def test_a_quiet_room_inside_another_leaves_it_quiet():
-    with quiet():
-        with quiet():
+    with steady():
+        with steady():
             pass
         assert not gc.isenabled()
         assert len(os.sched_getaffinity(0)) == 1
@@ -214,7 +214,7 @@ def test_quiet_goes_without_a_core_of_its_own(monkeypatch):
         raise PermissionError
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    with quiet():
+    with steady():
         assert not gc.isenabled()
     assert gc.isenabled()
 

@@ -13,7 +13,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.timing.plan.entries import Entry, StepEntry
 from attnproof.harness.timing.plan.timetable import timed_cases
-from attnproof.harness.timing.process.binding import is_spent
+from attnproof.harness.timing.process.binding import is_single_use
 from attnproof.harness.timing.process.paired import Budget
 from attnproof.harness.timing.session import TimingProcess
 
@@ -77,6 +77,10 @@ def measured(candidates, *entries):
         return [process.measure(place, QUICK) for place in range(len(entries))]
 
 
+def failures_of(found):
+    return {name: failure.text for name, failure in found.failures.items()}
+
+
 def test_all_candidates_are_timed_in_equally_many_rounds(candidates):
     (found,) = measured(candidates(one=SOUND, other=SOUND), entry(["one", "other"]))
     assert [sample.name for sample in found.samples] == ["one", "other"]
@@ -84,7 +88,7 @@ def test_all_candidates_are_timed_in_equally_many_rounds(candidates):
     assert len(rounds) == 1
     assert rounds.pop() >= QUICK.least_rounds
     assert all(ns > 0 for sample in found.samples for ns in sample.host_ns)
-    assert found.wrong == {}
+    assert found.failures == {}
     assert found.samples[0].costs == found.samples[1].costs
     assert found.control_ns > 0
 
@@ -94,14 +98,14 @@ def test_who_kills_the_process_has_no_time_and_takes_nobody_elses(candidates):
     names = ["dying", "sound"]
     first, second = measured(made, entry(names), entry(["sound"]))
     assert [sample.name for sample in first.samples] == ["sound"]
-    assert first.wrong == {"dying": "crashed with SIGSEGV while it was timed"}
+    assert failures_of(first) == {"dying": "crashed with SIGSEGV while it was timed"}
     assert [sample.name for sample in second.samples] == ["sound"]
 
 
 def test_who_kills_the_process_again_and_again_is_given_up(candidates):
     made = candidates(dying=DIES, sound=SOUND)
     found = measured(made, *[entry(["dying", "sound"])] * 4, entry(["dying"]))
-    assert [one.wrong["dying"] for one in found] == [
+    assert [one.failures["dying"].text for one in found] == [
         *["crashed with SIGSEGV while it was timed"] * 3,
         *["crashed or hung 3 times while it was timed, and is given up"] * 2,
     ]
@@ -119,7 +123,7 @@ def test_who_raises_in_some_later_call_is_timed_alone_and_so_are_the_others(cand
     made = candidates(raising=RAISES_LATER, sound=SOUND)
     (found,) = measured(made, entry(["raising", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
-    assert found.wrong == {"raising": "raised IndexError while it was timed: row 7"}
+    assert failures_of(found) == {"raising": "raised IndexError while it was timed: row 7"}
     assert not found.together
 
 
@@ -127,13 +131,13 @@ def test_who_closes_the_pipe_and_goes_on_is_ended(candidates, monkeypatch):
     monkeypatch.setattr("attnproof.harness.running.child._CLOSING_S", 0.1)
     (found,) = measured(candidates(closing=CLOSES, sound=SOUND), entry(["closing", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
-    assert found.wrong == {"closing": "closed its pipe and went on while it was timed"}
+    assert failures_of(found) == {"closing": "closed its pipe and went on while it was timed"}
 
 
 def test_who_raises_has_no_time_and_the_reason_says_what(candidates):
     (found,) = measured(candidates(raising=RAISES, sound=SOUND), entry(["raising", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
-    assert found.wrong == {"raising": "raised IndexError while it was timed: row 7"}
+    assert failures_of(found) == {"raising": "raised IndexError while it was timed: row 7"}
 
 
 def test_a_candidate_that_cannot_be_imported_ends_the_timing_in_one_line(candidates):
@@ -167,7 +171,7 @@ def test_a_reordered_batch_is_spent_and_a_split_one_is_not():
     for name, spent in ((REORDER, True), (SPLIT, False)):
         case = entry([], name).case
         call = ALL[name].call.prepare(case, 0, "cpu")
-        assert is_spent(ALL[name], getattr(reference, name), call) is spent
+        assert is_single_use(ALL[name], getattr(reference, name), call) is spent
 
 
 def test_steps_of_a_class_are_not_spent_where_only_a_part_is_clocked():
@@ -176,4 +180,4 @@ def test_steps_of_a_class_are_not_spent_where_only_a_part_is_clocked():
     name = "CommonMetadataBuilder"
     case = entry([], name).case
     calls = itertools.repeat(ALL[name].call.prepare(case, 0, "cpu"), 1)
-    assert not is_spent(ALL[name], reference.CommonMetadataBuilder, next(calls))
+    assert not is_single_use(ALL[name], reference.CommonMetadataBuilder, next(calls))
