@@ -1,4 +1,4 @@
-"""A known deviation: a failure that is understood, cites a reference, and does not fail a run."""
+"""A known deviation: an expected failure with a reference, which does not fail a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One entry of a file of known deviations."""
 
     id: str
-    """Such as "E3", or one of the file's own."""
+    """Id from SPEC.md such as "E3", or any other name."""
     title: str
     """Behaviour of the candidate, in a sentence."""
     operations: tuple[str, ...]

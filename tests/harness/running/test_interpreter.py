@@ -1,4 +1,4 @@
-"""The interpreter computes no overflow check that it does not make; one that it makes, it does."""
+"""The interpreter computes overflow checks only if their assertions are on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `optimized` needs a package for has no verdict without it; everything else has."""
+"""Operations of `optimized` that need an absent package are UNVERIFIED, others are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run keeps of a process that died."""
+"""The results of timing after a process has died."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPLIT = "split_decodes_and_prefills"
 
 @pytest.fixture
 def dying(monkeypatch):
-    """In place of the process that times: one in which whoever is timed dies."""
+    """A stand-in for the process that times, in which every candidate dies."""
 
     class Dying(contextlib.nullcontext):
         def __init__(self, *_):
@@ -36,7 +36,7 @@ def dying(monkeypatch):
 
 
 def test_a_death_leaves_no_sample_of_the_control(dying):
-    """One of nothing would spoil a baseline: no piece of work takes no time."""
+    """A sample of 0 would make a baseline invalid."""
     workload = timed_batch("mixed, 3 requests", "mixed", make_batch([1, 1, 5], [9, 20, 3], 16))
     cases = timed_cases([ALL[SPLIT]], [workload])
     passed = OperationResult(name=SPLIT, section="", candidate="mine", device="cpu", verdict="PASS")

@@ -1,4 +1,4 @@
-"""Whoever dies or raises while it is timed has no time; everybody else has."""
+"""A candidate that dies or raises while it is timed has no time; the others have."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def {SPLIT}(*args, **kwargs):
 
 @pytest.fixture
 def candidates(tmp_path):
-    """Candidates made of sources, by name."""
+    """Make candidates of sources, by name."""
 
     def make(**sources):
         made = []
@@ -93,7 +93,7 @@ def test_all_candidates_are_timed_in_equally_many_rounds(candidates):
     assert found.control_ns > 0
 
 
-def test_who_kills_the_process_has_no_time_and_takes_nobody_elses(candidates):
+def test_candidate_that_kills_the_process_has_no_time_and_others_have(candidates):
     made = candidates(dying=DIES, sound=SOUND)
     names = ["dying", "sound"]
     first, second = measured(made, entry(names), entry(["sound"]))
@@ -102,7 +102,7 @@ def test_who_kills_the_process_has_no_time_and_takes_nobody_elses(candidates):
     assert [sample.name for sample in second.samples] == ["sound"]
 
 
-def test_who_kills_the_process_again_and_again_is_given_up(candidates):
+def test_candidate_that_kills_the_process_repeatedly_is_given_up(candidates):
     made = candidates(dying=DIES, sound=SOUND)
     found = measured(made, *[entry(["dying", "sound"])] * 4, entry(["dying"]))
     assert [one.failures["dying"].text for one in found] == [
@@ -112,14 +112,14 @@ def test_who_kills_the_process_again_and_again_is_given_up(candidates):
     assert [len(one.samples) for one in found] == [1, 1, 1, 1, 0]
 
 
-def test_who_is_timed_alone_shares_no_round_with_the_others(candidates):
+def test_candidates_timed_alone_share_no_rounds(candidates):
     made = candidates(dying=DIES, one=SOUND, other=SOUND)
     [alone] = measured(made, entry(["dying", "one", "other"]))
     [together] = measured(made, entry(["one", "other"]))
     assert (alone.together, together.together) == (False, True)
 
 
-def test_who_raises_in_some_later_call_is_timed_alone_and_so_are_the_others(candidates):
+def test_candidates_are_timed_alone_if_one_raises_in_a_later_call(candidates):
     made = candidates(raising=RAISES_LATER, sound=SOUND)
     (found,) = measured(made, entry(["raising", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
@@ -127,14 +127,14 @@ def test_who_raises_in_some_later_call_is_timed_alone_and_so_are_the_others(cand
     assert not found.together
 
 
-def test_who_closes_the_pipe_and_goes_on_is_ended(candidates, monkeypatch):
+def test_process_that_closes_the_pipe_is_ended(candidates, monkeypatch):
     monkeypatch.setattr("attnproof.harness.running.child._CLOSING_S", 0.1)
     (found,) = measured(candidates(closing=CLOSES, sound=SOUND), entry(["closing", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
     assert failures_of(found) == {"closing": "closed its pipe and went on while it was timed"}
 
 
-def test_who_raises_has_no_time_and_the_reason_says_what(candidates):
+def test_candidate_that_raises_has_no_time_and_the_reason_names_the_error(candidates):
     (found,) = measured(candidates(raising=RAISES, sound=SOUND), entry(["raising", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
     assert failures_of(found) == {"raising": "raised IndexError while it was timed: row 7"}
@@ -146,14 +146,14 @@ def test_a_candidate_that_cannot_be_imported_ends_the_timing_in_one_line(candida
         measured(made, entry(["sound"]))
 
 
-def test_against_itself_both_samples_are_the_same_candidates(candidates):
+def test_timing_against_itself_gives_two_samples_of_one_candidate(candidates):
     with TimingProcess(candidates(sound=SOUND), [entry(["sound"])]) as process:
         one, other = process.measure(0, QUICK, itself=True).samples
     assert (one.name, other.name) == ("sound", "sound")
     assert len(one.host_ns) == len(other.host_ns)
 
 
-def test_a_step_is_all_of_its_operations(candidates):
+def test_engine_step_times_all_its_operations(candidates):
     parts = [entry([], operation) for operation in (REORDER, SPLIT)]
     cases = tuple((part.operation, part.case) for part in parts)
     step = StepEntry("a trace", WORKLOAD.workload, cases, ("sound",))
@@ -165,7 +165,7 @@ def test_a_step_is_all_of_its_operations(candidates):
     assert one.samples[0].costs is not None
 
 
-def test_a_reordered_batch_is_spent_and_a_split_one_is_not():
+def test_reordering_is_single_use_and_splitting_is_not():
     from attnproof import reference
 
     for name, spent in ((REORDER, True), (SPLIT, False)):
@@ -174,7 +174,7 @@ def test_a_reordered_batch_is_spent_and_a_split_one_is_not():
         assert is_single_use(ALL[name], getattr(reference, name), call) is spent
 
 
-def test_steps_of_a_class_are_not_spent_where_only_a_part_is_clocked():
+def test_class_with_a_clocked_part_is_not_single_use():
     from attnproof import reference
 
     name = "CommonMetadataBuilder"
