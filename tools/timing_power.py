@@ -30,7 +30,7 @@ from attnproof import optimized, reference
 from attnproof.harness.model.timing import Noise, Speed
 from attnproof.harness.timing.analysis.noise import measure_noise
 from attnproof.harness.timing.process.paired import Budget, Contestant, measure
-from attnproof.harness.timing.process.quiet import quiet
+from attnproof.harness.timing.process.steady import steady
 from attnproof.harness.timing.statistics import mann_whitney, ratio, verdict
 from attnproof.reference.shared import CommonAttentionMetadata
 
@@ -171,7 +171,7 @@ def main() -> int:
     budget, same, slower = Budget(seconds=options.seconds), [], []
     try:
         for number in range(options.runs):
-            with quiet():
+            with steady():
                 noise, no_difference, slowdowns = one_run(budget)
             print(
                 f"run {number + 1}: noise floor {noise.floor:.3f}, "

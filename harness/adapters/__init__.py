@@ -1,1 +1,1 @@
-"""Other people's engines as candidates."""
+"""Adapters: engines of other projects as candidates."""

@@ -1,4 +1,4 @@
-"""A known deviation: a failure that is understood, cites a reference, and does not fail a run."""
+"""A known deviation: an expected failure with a reference, which does not fail a run."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """One entry of a file of known deviations."""
 
     id: str
-    """Such as "E3", or one of the file's own."""
+    """Id from SPEC.md such as "E3", or any other name."""
     title: str
-    """What the candidate does, in a sentence."""
+    """Behaviour of the candidate, in a sentence."""
     operations: tuple[str, ...]
     versions: str
     """Versions of the candidate's package that have it, such as ">=0.10.2,<0.12"."""
     reference: str
-    """Where it is written down: a place in SPEC.md, an issue, a commit."""
+    """Source that documents it: a section of SPEC.md, an issue, a commit."""
     when: str
-    """The cases that show it: a Python expression over the names that docs/candidates.md lists."""
+    """Condition on the case: a Python expression over the names that docs/candidates.md lists."""
     oracles: tuple[str, ...] = ()
-    """Oracles that may object because of it, () for any."""
+    """Oracles that may fail because of it, () for any."""
     fields: tuple[str, ...] = ()
-    """Output fields that it may make wrong (a pattern with * too), () for any."""
+    """Output fields that may be wrong because of it, with * as a wildcard, () for any."""
     diagnoses: tuple[str, ...] = ()
-    """In what words of the report (a pattern with * too), () for any."""
+    """Diagnoses of its failures, with * as a wildcard, () for any."""
     since: str = ""
-    """Day on which it was written down, ISO 8601."""
+    """Day of the entry, ISO 8601."""

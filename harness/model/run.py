@@ -1,7 +1,8 @@
-"""A run: the verdicts and findings of one invocation. Field names are those of summary.json."""
+"""The result of one invocation: verdicts, findings, timings. Field names as in summary.json."""
 
 from __future__ import annotations
 
+from enum import StrEnum, auto
 from typing import Any, Literal
 
 import msgspec
@@ -16,8 +17,36 @@ RunVerdict = Literal["PASS", "FAIL", "INCOMPLETE", "SLOWER"]
 """SLOWER: right, and slower than the baseline allows."""
 
 
+class Cause(StrEnum):
+    """Kinds of reasons for a verdict UNVERIFIED or NOT OFFERED."""
+
+    NO_GPU = auto()
+    HOST_ONLY = auto()
+    """A candidate of kernels, and an operation that has none."""
+    PACKAGE_ABSENT = auto()
+    NO_FUNCTION = auto()
+    WITHHELD = auto()
+    """The candidate gives the reason in its NOT_OFFERED."""
+    NAMED_IN_OPS = auto()
+    """Not offered, and named in --ops."""
+    UNLOADABLE = auto()
+    DEVIATIONS_FILE = auto()
+    INTERRUPTED = auto()
+    TOO_MANY_DEATHS = auto()
+    INVALID_CASE = auto()
+    TASK_DIED = auto()
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """The reason for a verdict UNVERIFIED or NOT OFFERED."""
+
+    cause: Cause
+    text: str
+    """In words, for the report."""
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run took place."""
+    """The machine and software of a run."""
 
     attnproof: str
     python: str
@@ -32,21 +61,21 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str | None
     """Name of the GPU, None without one."""
     commit: str | None
-    """Commit of the working tree, with "+" behind it when there are uncommitted changes."""
+    """Commit of the working tree, followed by "+" if there are uncommitted changes."""
 
 
-class OracleCount(msgspec.Struct):
-    """What one oracle did on one operation and candidate."""
+class OracleCount(msgspec.Struct, frozen=True):
+    """The checks of one oracle on one operation and candidate."""
 
     checks: int = 0
     failed: int = 0
     known: int = 0
-    """Cases on which it objected because of known deviations only."""
+    """Cases that fail this oracle because of known deviations only."""
     reason: str = ""
-    """Why it made no check, "" if it made some."""
+    """Reason for no check, "" if there were some."""
 
 
-class OperationResult(msgspec.Struct, kw_only=True):
+class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on one operation of one candidate."""
 
     name: str
@@ -57,13 +86,15 @@ class OperationResult(msgspec.Struct, kw_only=True):
     """"cpu", "interpreter" or "cuda"."""
     verdict: Verdict
     reason: str = ""
-    """Why the verdict is UNVERIFIED or NOT OFFERED."""
+    """Reason for a verdict UNVERIFIED or NOT OFFERED, or for an examination cut short."""
+    cause: Cause | None = None
+    """Kind of that reason."""
     cases: int = 0
     checks: int = 0
     failed: int = 0
-    """Cases that failed, other than by known deviations only."""
+    """Cases with a failure that is not a known deviation."""
     known: int = 0
-    """Cases that showed known deviations and nothing else that is wrong."""
+    """Cases whose failures are all known deviations."""
     origins: dict[str, int] = {}
     """Cases by origin."""
     oracles: dict[str, OracleCount] = {}
@@ -71,7 +102,7 @@ class OperationResult(msgspec.Struct, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One output field as both sides gave it: nested lists and scalars."""
+    """One output field of the reference and of the candidate: nested lists and scalars."""
 
     field: str
     step: int | None = None
@@ -83,10 +114,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     got_type: str
     equal: bool
     wrong: list[list[int]] | None = None
-    """Indices of the wrong elements, None for every one that differs (none is a don't-care)."""
+    """Indices of the wrong elements; None if every element that differs is wrong."""
 
 
-class Finding(msgspec.Struct, kw_only=True):
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One root cause, with the smallest case that shows it."""
 
     id: str
@@ -100,9 +131,9 @@ class Finding(msgspec.Struct, kw_only=True):
     place: Place | None = None
     """Place of the first wrong output, None without one."""
     diagnosis: str
-    """What went wrong in words of the domain."""
+    """The mistake in words of the domain."""
     message: str
-    """One sentence: what, where, expected and got."""
+    """One sentence: the mistake, its place, expected and got."""
     expected: str
     got: str
     case: Case
@@ -116,23 +147,23 @@ class Finding(msgspec.Struct, kw_only=True):
     """Requests of the case that first failed, before shrinking."""
     tokens_before: int
     steps: list[tuple[str, str]] = []
-    """Of a sequence: each step in words and as source."""
+    """Steps of a sequence: each in words and as source."""
     steps_before: int = 0
     """Steps of the sequence that first failed, before shrinking."""
     snippet: str = ""
-    """Of a sequence: the program that shows what went wrong."""
+    """Program of a sequence that reproduces the failure."""
     failed_cases: int
-    """Cases of this run that failed in the same way."""
+    """Cases of this run that failed by the same root cause."""
     command: str
-    """The `attnproof replay` line that shows it."""
+    """The `attnproof replay` command that reproduces it."""
     outputs: list[Difference] = []
-    """All output fields of the shrunk case, the first wrong one and its neighbours."""
+    """All output fields of the shrunk case."""
     log: str = ""
     """Traceback or captured output of the candidate."""
 
 
-class DeviationResult(msgspec.Struct, kw_only=True):
-    """What became of one known deviation in a run, on one operation of one candidate."""
+class DeviationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One known deviation in a run, on one operation of one candidate."""
 
     id: str
     title: str
@@ -141,18 +172,19 @@ class DeviationResult(msgspec.Struct, kw_only=True):
     operation: str
     candidate: str
     version: str
-    """Of the candidate's package."""
+    """Version of the candidate's package."""
     cases: int
-    """Cases that showed it; 0 means it is stale."""
+    """Cases that showed it; 0 means that it is stale."""
     oracles: tuple[str, ...] = ()
+    """Oracles that failed because of it."""
     fields: tuple[str, ...] = ()
-    """Where it showed."""
+    """Output fields that were wrong because of it."""
     shown: Finding | None = None
-    """The smallest case that showed it, as a failure is shown; None if it is stale."""
+    """The smallest case that showed it, in the form of a finding; None if it is stale."""
 
     @property
     def stale(self) -> bool:
-        """Whether it should have occurred and did not."""
+        """True if it was expected to occur and did not."""
         return self.cases == 0
 
     @property
@@ -162,21 +194,21 @@ class DeviationResult(msgspec.Struct, kw_only=True):
 
     @property
     def case_path(self) -> str:
-        """Where that case is saved, "" without one."""
+        """Path of that case's file, "" without one."""
         return self.shown.case_path if self.shown else ""
 
     @property
     def message(self) -> str:
-        """One sentence about that case: what, where, expected and got."""
+        """One sentence about that case: the mistake, its place, expected and got."""
         return self.shown.message if self.shown else ""
 
     @property
     def command(self) -> str:
-        """The `attnproof replay` line that shows it."""
+        """The `attnproof replay` command that reproduces it."""
         return self.shown.command if self.shown else ""
 
 
-class Counts(msgspec.Struct, kw_only=True):
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over the run."""
 
     cases: int
@@ -184,16 +216,16 @@ class Counts(msgspec.Struct, kw_only=True):
     failed: int
     """Operation and candidate pairs that failed."""
     deviating: int
-    """Pairs of which every failure is a known deviation."""
+    """Pairs whose failures are all known deviations."""
     unverified: int
 
 
-class Run(msgspec.Struct, kw_only=True):
-    """Everything one invocation of `attnproof verify` found out."""
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one invocation of `attnproof verify`; `RunBuilder` makes it."""
 
     verdict: RunVerdict
     reason: str = ""
-    """Why the run is INCOMPLETE."""
+    """Reason for a verdict INCOMPLETE or SLOWER."""
     seed: int
     started: str
     """ISO 8601, UTC."""
@@ -201,11 +233,11 @@ class Run(msgspec.Struct, kw_only=True):
     command: str
     environment: Environment
     settings: dict[str, Any]
-    """Examples, seconds, traces, jobs and so on, as resolved."""
+    """Resolved options: examples, seconds, traces, jobs and so on."""
     operations: list[OperationResult]
     findings: list[Finding]
     notes: list[str] = []
-    """What this run did not look at, and why."""
+    """Parts that this run did not examine, each with its reason."""
     deviations: list[DeviationResult] = []
     """Known deviations of the candidates, stale ones too."""
     bench: Bench | None = None
@@ -213,7 +245,7 @@ class Run(msgspec.Struct, kw_only=True):
 
     @property
     def counts(self) -> Counts:
-        """Sums over the operations."""
+        """Sums over the operations and candidates."""
         return Counts(
             cases=sum(result.cases for result in self.operations),
             checks=sum(result.checks for result in self.operations),

@@ -1,4 +1,4 @@
-"""What a benchmark measured. All times are nanoseconds of one call; raw samples are kept."""
+"""Results of a benchmark: times are nanoseconds of one call, and raw samples are kept."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """Exact counts of one call, the same on every machine; None where a lane cannot see it."""
+    """Exact counts of one call, the same on every machine; None if a lane cannot count them."""
 
     allocations: int
-    """Tensors that got memory of their own."""
+    """Tensors with memory of their own."""
     allocated_bytes: int
     dispatches: int
-    """Operators that went through PyTorch's dispatcher."""
+    """Operators that PyTorch dispatched."""
     copies: int
-    """Copies between tensors, host and device ones included."""
+    """Copies between tensors, also between host and device."""
     copied_bytes: int
     launches: int | None = None
     """Kernels launched on the device."""
@@ -40,7 +40,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """What is timed, in the same form for all candidates."""
+    """One input to time, the same for all candidates."""
 
     name: str
     """Such as "mixed, 64 requests" or "azure2023/AzureLLMInferenceTrace_code.csv step 1417"."""
@@ -49,7 +49,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
 
 
-class Timing(msgspec.Struct, kw_only=True):
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """One candidate on one workload of one operation."""
 
     operation: str
@@ -59,9 +59,9 @@ class Timing(msgspec.Struct, kw_only=True):
     workload: Workload
     case_id: str
     deviations: tuple[str, ...] = ()
-    """Known deviations that show on this case; any other failure would have barred the timing."""
+    """Known deviations that show on this case; with any other failure it is not timed."""
     calls: int
-    """Calls that one sample is the mean of."""
+    """Calls of one sample, which is their mean."""
     host_ns: list[float]
     """One sample a round, in the order of the rounds."""
     device_ns: list[float] = []
@@ -86,68 +86,68 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     p_value: float
     """Mann-Whitney, two-sided."""
     verdict: Speed
-    """By p-value, minimum effect and noise floor together."""
+    """Decided by p-value, minimum effect and noise floor together."""
 
 
 class Untimed(msgspec.Struct, frozen=True, kw_only=True):
-    """What has no speed, and why: not offered, not verified, or no workload."""
+    """An operation of a candidate without a time, and the reason."""
 
     operation: str
     candidate: str
     reason: str
     workload: str = ""
-    """"" for all of the operation's."""
+    """Name of the workload, "" for all of the operation's."""
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """What the same function measured against itself in this run tells about the machine."""
+    """Differences between a function and itself, measured in this run."""
 
     comparisons: int
     declared: int
-    """Of these, how many were called faster or slower before the floor was applied."""
+    """Comparisons with a verdict "faster" or "slower" before the floor was applied."""
     floor: float
-    """Smallest relative difference that can be told from noise, such as 0.03."""
+    """Smallest relative difference that exceeds the noise, such as 0.03."""
     minimum_effect: float
     """Smallest relative difference that is worth a verdict."""
     clock_resolution_ns: float
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """All the metadata of one engine step, by one candidate."""
+    """All metadata of one engine step, computed by one candidate."""
 
     source: str
     case_id: str
-    """Of the inputs of all its operations together."""
+    """Hash of the case ids of all its operations."""
     requests: int
     tokens: int
     ns: list[float]
     """One sample a round."""
 
 
-class Steps(msgspec.Struct, kw_only=True):
-    """One candidate through the sampled steps of one trace."""
+class Steps(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate on the sampled engine steps of one trace."""
 
     trace: str
     candidate: str
     operations: tuple[str, ...]
-    """What a step consists of, in order: operations that every candidate here offers."""
+    """Operations of an engine step, in order: those that every timed candidate offers."""
     left_out: dict[str, str] = {}
-    """Operations that are not part of it, and why."""
+    """Operations that are not part of it, each with its reason."""
     steps: list[Step]
 
 
 class StepComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two candidates on the same steps of one trace."""
+    """Two candidates on the same engine steps of one trace."""
 
     trace: str
     candidate: str
     peer: str
     geometric_mean: float
-    """Of the steps' ratios, peer's time over the candidate's."""
+    """Geometric mean of the engine steps' ratios, peer's time over the candidate's."""
     low: float
     high: float
     worst: float
-    """Smallest ratio of any step."""
+    """Smallest ratio of any engine step."""
     worst_source: str
 
 
@@ -159,36 +159,35 @@ class Regression(msgspec.Struct, frozen=True, kw_only=True):
     candidate: str
     clock: Clock
     ratio: float
-    """Time now divided by the baseline's, each in units of the control's: above 1 is slower."""
+    """Time now divided by the baseline's, each in units of its control: above 1 is slower."""
     low: float
     high: float
     p_value: float
     verdict: Speed
     costs: str = ""
-    """Which exact counts grew, such as "allocations 3 to 4"; "" if none did."""
+    """Exact counts that grew, such as "allocations 3 to 4"; "" if none did."""
 
 
-class BaselineResult(msgspec.Struct, kw_only=True):
-    """What a baseline says about this run."""
+class BaselineResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Comparison of this run with a baseline."""
 
     name: str = ""
     state: BaselineState = "not asked for"
     reason: str = ""
-    """In words, why no time was compared."""
+    """Reason for comparing no time, in words."""
     created: str = ""
     regressions: list[Regression] = []
-    """Every timing that both have, whatever its verdict; of another machine's baseline those
-    alone whose exact counts grew."""
+    """Timings that both have; with a baseline of another machine only those with grown counts."""
     lost: list[str] = []
     """Timings that only the baseline has, as `operation / candidate / workload`."""
     control: float = 1.0
-    """How many times as long the control takes as it did then, 1 where no time was compared."""
+    """Time of the control divided by its time in the baseline, 1 if no time was compared."""
     not_confirmed: int = 0
     """Timings that looked slower, and did not when they were timed again."""
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """A baseline of this machine as the history shows it."""
+    """A baseline of this machine, as one point of the history."""
 
     name: str
     created: str
@@ -199,8 +198,8 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     """Median host times by `operation / candidate / workload`."""
 
 
-class Bench(msgspec.Struct, kw_only=True):
-    """Everything that a benchmark found out."""
+class Bench(msgspec.Struct, frozen=True, kw_only=True):
+    """All results of a benchmark."""
 
     timings: list[Timing]
     comparisons: list[Comparison]
@@ -212,5 +211,5 @@ class Bench(msgspec.Struct, kw_only=True):
     history: list[Past] = []
     """Baselines of this machine in the folder of baselines, the oldest first."""
     control_ns: list[float] = []
-    """Samples of a fixed piece of work, taken all through the run: what the machine is doing."""
+    """Times of a fixed piece of work, sampled all through the run: the load of the machine."""
     seconds: float = 0.0

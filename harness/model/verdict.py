@@ -1,4 +1,4 @@
-"""What the oracles say about one candidate on one case."""
+"""The verdict of the oracles on one candidate and one case."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import msgspec
 
 from attnproof.harness.model.place import Place
 
+PROCESS = "process"
+"""The oracle of crashes, hangs and output to stdout."""
+ERRORS = "errors"
+"""The oracle of raised errors: on good input any error fails it."""
 CONSUMER = "consumer"
 """The oracle whose failures follow from any other mistake in the same case."""
 WITHOUT_REFERENCE = ("invariants", CONSUMER)
-"""Oracles that do not look at the reference: it may have the mistake too."""
+"""Oracles that do not use the reference, which may have the same mistake."""
 ORACLES = (
-    "process",
-    "errors",
+    PROCESS,
+    ERRORS,
     "determinism",
     "equality",
     "sequences",
@@ -48,7 +52,7 @@ _GROUPS = {
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One broken rule."""
+    """One violation of an oracle's rule."""
 
     oracle: str
     field: str
@@ -72,12 +76,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def root(self) -> tuple[str, str]:
-        """What makes two failures of one operation the same bug."""
+        """Root cause: equal for two failures of one operation by the same bug."""
         return (self.oracle, self.field)
 
     @property
     def group(self) -> str:
-        """The field, or the name of several that follow from each other."""
+        """The field, or the name of its group of fields that follow from each other."""
         if self.oracle == CONSUMER:
             return CONSUMER
         name = self.field.rsplit(".", 1)[-1]
@@ -90,15 +94,15 @@ class Verdict(msgspec.Struct, frozen=True):
     failures: tuple[Failure, ...]
     checks: tuple[int, ...]
     digest: str = ""
-    """Hash of everything the candidate returned, "" unless asked for."""
+    """Hash of the candidate's whole result, "" unless requested."""
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """All output fields of one case, for a person to look at."""
+    """All output fields of one case, for the report."""
 
     outputs: list[dict[str, Any]]
     log: str
     steps: list[tuple[str, str]] = []
-    """Of a sequence: each step in words and as source."""
+    """Steps of a sequence: each in words and as source."""
     snippet: str = ""
-    """Of a sequence: the program that shows what went wrong."""
+    """Program of a sequence that reproduces the failure."""

@@ -1,1 +1,1 @@
-"""Hypothesis drives, a worker runs the candidates, the ledger knows what was tried."""
+"""Processes of a run: the parent schedules tasks, a task draws and judges, a worker calls."""

@@ -1,4 +1,4 @@
-"""From what the user names to candidates, and from a candidate to its functions."""
+"""Resolve names to candidates, import candidates, find their functions for operations."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ BUILT_IN = (
 )
 _REFERENCE = Candidate("reference", REFERENCE)
 _ADAPTERS, _ADAPTED = "attnproof.harness.adapters.", "vllm"
-"""How the targets of adapters begin, and the package that all of them adapt."""
-_KNOWN = "adapters/{}_deviations.toml"
-"""What is known of an adapter's engine, below this package's folder."""
+"""Prefix of the targets of adapters, and the package that all of them adapt."""
+_DEVIATIONS = "adapters/{}_deviations.toml"
+"""File of an adapter's known deviations, in the folder of the harness."""
 
 
 def _adapter(name: str, target: str, lane: Lane = "cpu") -> Candidate:
-    known = Path(__file__).parents[1] / _KNOWN.format(target.removeprefix(_ADAPTERS))
-    return Candidate(name, target, lane, deviations=str(known))
+    path = Path(__file__).parents[1] / _DEVIATIONS.format(target.removeprefix(_ADAPTERS))
+    return Candidate(name, target, lane, deviations=str(path))
 
 
 _VLLM = _adapter("vllm", "attnproof.harness.adapters.vllm")
@@ -44,21 +44,21 @@ _NAMED = (*BUILT_IN, _REFERENCE, _VLLM)
 
 
 def resolve(names: list[str], device: str) -> list[Candidate]:
-    """The candidates that the user asked for; the built-in ones if none (UsageError).
+    """Return the candidates that the user names; without names the built-in ones (UsageError).
 
-    `device` is "auto", "cpu", "interpreter" or "cuda". A built-in candidate has a lane
-    of its own, any other one runs on the device's lane, "auto" being the CPU.
+    `device` is "auto", "cpu", "interpreter" or "cuda". With "auto" a built-in candidate has
+    a lane of its own, and any other one runs on the CPU.
     """
     if not names:
         if device == "cuda":
             return [Candidate("optimized", OPTIMIZED, "cuda")]
         lanes = {"auto": ("cpu", "interpreter")}.get(device, (device,))
         return [candidate for candidate in BUILT_IN if candidate.lane in lanes]
-    return _told_apart({name: _resolve(name, device) for name in names})
+    return _distinct({name: _resolve(name, device) for name in names})
 
 
-def _told_apart(given: dict[str, Candidate]) -> list[Candidate]:
-    """The candidates, those that would share a name called by what the user typed."""
+def _distinct(given: dict[str, Candidate]) -> list[Candidate]:
+    """Return the candidates; those that share a name get what the user typed as theirs."""
     counts = Counter(candidate.name for candidate in given.values())
     return [
         candidate if counts[candidate.name] == 1 else msgspec.structs.replace(candidate, name=typed)
@@ -94,7 +94,7 @@ def _resolve(name: str, device: str) -> Candidate:
 
 
 def _require_adapted(candidate: Candidate) -> None:
-    """The engine that an adapter adapts is installed (UsageError)."""
+    """Check that the engine of an adapter is installed (UsageError)."""
     if candidate.target.startswith(_ADAPTERS) and _find_spec(_ADAPTED) is None:
         raise UsageError(
             f"candidate {candidate.name}: vLLM is not installed; `tox run -e vllm-0.11` makes an "
@@ -103,20 +103,18 @@ def _require_adapted(candidate: Candidate) -> None:
 
 
 def name_of(candidate: Candidate) -> str:
-    """What the user types to name the candidate.
-
-    An object in a module can be named by its entry point only.
-    """
+    """Return the name by which `resolve` finds the candidate."""
     if any(candidate.name == known.name and candidate.target == known.target for known in _NAMED):
         return candidate.name
     path = Path(candidate.target)
     if path.is_absolute():
         return os.path.relpath(path)
+    # An object in a module has no name but that of its entry point.
     return candidate.name if ":" in candidate.target else candidate.target
 
 
 def _in_lane(candidate: Candidate, lane: Lane) -> Candidate:
-    """The built-in candidate in the lane that the user asked for (UsageError)."""
+    """Return the built-in candidate in another lane (UsageError)."""
     if candidate.kernels_only and lane == "cpu":
         raise UsageError(f"{candidate.name} has no lane cpu: its kernels need another --device")
     kernels_only = lane == "interpreter" and candidate.target == OPTIMIZED
@@ -131,7 +129,7 @@ def _find_spec(name: str) -> Any:
 
 
 def _checked(path: Path) -> Path:
-    """The path, if it is a Python file or package that compiles."""
+    """Return the path of a Python file or package that compiles (UsageError)."""
     source = path / "__init__.py" if path.is_dir() else path
     try:
         compile(source.read_text(encoding="utf-8"), str(path), "exec")
@@ -147,9 +145,9 @@ def _checked(path: Path) -> Path:
 
 @lru_cache(maxsize=100)
 def version_of(candidate: Candidate) -> str:
-    """Version of the installed package that a candidate comes from, "" if it is from none.
+    """Return the version of a candidate's installed package, "" without one.
 
-    The package is not imported.
+    Does not import the package.
     """
     if Path(candidate.target).is_absolute():
         return ""
@@ -161,7 +159,7 @@ def version_of(candidate: Candidate) -> str:
 
 
 def enter_lane(candidate: Candidate) -> None:
-    """Set what must be set in this process before the candidate, and so Triton, is imported."""
+    """Set the environment that Triton reads at its import; call it before `load`."""
     if candidate.lane == "interpreter":
         os.environ["TRITON_INTERPRET"] = "1"
     else:
@@ -169,7 +167,10 @@ def enter_lane(candidate: Candidate) -> None:
 
 
 def load(candidate: Candidate) -> Any:
-    """The module, or the object in it that an entry point names (what its import raises)."""
+    """Import the candidate: a module, or the object that an entry point names in it.
+
+    Raises whatever the import raises.
+    """
     path = Path(candidate.target)
     if not path.is_absolute():
         module_name, _, attributes = candidate.target.partition(":")
@@ -194,30 +195,27 @@ def load(candidate: Candidate) -> Any:
 
 
 def imports_once(candidate: Candidate) -> bool:
-    """Whether a process imports it once for all operations: an engine's import takes seconds.
-
-    Ours to decide for adapters alone: threads and a CUDA context that an import begins do not
-    survive the fork of a worker, so what nobody has looked at is imported by each worker.
-    """
+    """True if a task imports the candidate once, before it forks its workers."""
+    # An engine's import takes seconds. Other candidates are imported by each worker: threads
+    # and a CUDA context that an unknown import may start do not survive a fork.
     return candidate.target.startswith(_ADAPTERS) and candidate.lane != "cuda"
 
 
 def preload(candidate: Candidate) -> None:
-    """Import an engine here, for all workers that this process forks.
+    """Import an engine in this process, for all workers that it forks.
 
-    Whatever goes wrong goes wrong again in the worker, which says so; what is printed is
-    nobody's result.
+    Ignores errors, which the worker's own import repeats and reports.
     """
     if not imports_once(candidate):
         return
     enter_lane(candidate)
-    with _silence(), suppress(BaseException):
+    with _silenced(), suppress(BaseException):
         load(candidate)
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """Nothing reaches standard output and error, however it is written."""
+def _silenced() -> Iterator[None]:
+    """Discard everything written to standard output and error, also by compiled code."""
     kept = [os.dup(stream) for stream in (1, 2)]
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
@@ -251,6 +249,6 @@ def offered_by(module: Any, operation: Operation) -> Any:
 
 
 def withheld(module: Any, name: str) -> str:
-    """Why the candidate lacks the operation, as its NOT_OFFERED says, "" if it says nothing."""
+    """Return the reason that the candidate's NOT_OFFERED gives for an operation, or ""."""
     reasons = getattr(module, "NOT_OFFERED", None)
     return str(reasons.get(name, "")) if isinstance(reasons, dict) else ""

@@ -1,4 +1,4 @@
-"""Errors that end an invocation: each is one line for the user and an exit code."""
+"""Errors that end an invocation, and exit codes; each error is one line for the user."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ VERIFIED, MISMATCH, USAGE, INCOMPLETE, SLOWER, INFRASTRUCTURE = 0, 1, 2, 3, 4, 5
 
 
 class AttnproofError(Exception):
-    """Shown on stderr without a traceback; `exit_code` is the process's."""
+    """An error printed to stderr without a traceback; `exit_code` is that of the process."""
 
     exit_code = INFRASTRUCTURE
 
 
 class UsageError(AttnproofError):
-    """The user asked for something that is not there."""
+    """A mistake in the command line, such as an unknown name."""
 
     exit_code = USAGE
 
 
 class InfrastructureError(AttnproofError):
-    """Something that the run needs does not work: a full disk, a process that cannot start."""
+    """A failure of the machine: a full disk, a process that cannot start, a coarse clock."""

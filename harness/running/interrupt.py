@@ -1,7 +1,7 @@
-"""A request to stop, seen where it can be acted on.
+"""Requests to stop: signals set a flag, and `check` raises at a place that can handle it.
 
-Raising from a signal handler is not enough: what the handler interrupts may be code
-that swallows exceptions, such as a callback of the garbage collector.
+A signal handler must not raise: it may interrupt code that swallows exceptions, such as a
+callback of the garbage collector.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ _requested = False
 
 
 def listen() -> None:
-    """From now on SIGTERM asks this process to stop; Ctrl-C is left to its parent."""
+    """Let SIGTERM request this process to stop, and ignore Ctrl-C, which its parent handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _request)
 
 
 def watch() -> None:
-    """From now on Ctrl-C and SIGTERM ask this process to stop."""
+    """Let Ctrl-C and SIGTERM request this process to stop."""
     signal.signal(signal.SIGINT, _request)
     signal.signal(signal.SIGTERM, _request)
 
@@ -29,6 +29,6 @@ def _request(_signal: int, _frame: object) -> None:
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt if this process was asked to stop."""
+    """Raise KeyboardInterrupt if this process was requested to stop."""
     if _requested:
         raise KeyboardInterrupt

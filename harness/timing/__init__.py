@@ -1,1 +1,1 @@
-"""Speed of what was verified: candidates in turn in one process, with intervals and a verdict."""
+"""Timing of verified operations: candidates in turn in one process, intervals, verdicts."""

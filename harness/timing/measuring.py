@@ -1,49 +1,61 @@
-"""A benchmark from its plan to its figures: everything timed in turn, compared, held to noise."""
+"""A benchmark from its plan to its results: time all entries, compare, apply the noise floor."""
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+import msgspec
+
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.timing import Bench, Steps, Untimed
+from attnproof.harness.model.timing import Bench, Comparison, Noise, Step, Steps, Timing, Untimed
 from attnproof.harness.timing import steps as step_benchmark
 from attnproof.harness.timing.analysis.figures import comparisons, timings
 from attnproof.harness.timing.analysis.noise import Pair, noise_of
-from attnproof.harness.timing.plan.entries import RAISED, Entry, Measured, Sample, StepEntry
-from attnproof.harness.timing.plan.standing import Standing
+from attnproof.harness.timing.plan.entries import (
+    Entry,
+    FailureKind,
+    Measured,
+    Sample,
+    StepEntry,
+    TimingFailure,
+)
 from attnproof.harness.timing.plan.timetable import STEP, TimedCase, TimedStep, why_never
+from attnproof.harness.timing.plan.verdicts import CandidateVerdicts
 from attnproof.harness.timing.process.clocks import host_clock
 from attnproof.harness.timing.process.paired import Budget
 from attnproof.harness.timing.session import TimingProcess
 
 _Kind = TypeVar("_Kind", Entry, StepEntry)
 _MOST_NOISE = 24
-"""Entries of which a candidate is timed against itself."""
+"""Entries on which a candidate is timed against itself, at most."""
 _LONGEST_S, _SHORTEST_S = 1.0, 0.02
-"""What one entry may take of the budget."""
+"""Limits of one entry's share of the budget, in seconds."""
 _ROUNDS = (10, 400)
 _STEP_ROUNDS = (5, 40)
+Progress = Callable[[str, int, int], None]
+"""Called for each entry that begins: its label, its index, the number of entries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimingPlan:
-    """What is timed: all candidates of one lane, `peer` is who the others are compared with."""
+    """The cases and engine steps to time, and the candidates, all of one lane."""
 
     operations: Sequence[Operation]
     candidates: Sequence[Candidate]
     peer: str
-    """Name of a candidate, "" to compare nobody."""
+    """Name of the candidate that the others are compared with, "" for no comparison."""
     cases: Sequence[TimedCase]
     steps: Sequence[TimedStep]
     seconds: float
-    """For everything that is timed; entries of slow calls take longer all the same."""
+    """Budget for all entries together; entries of slow calls may exceed it."""
 
     def only(self, wanted: set[tuple[str, str]]) -> TimingPlan:
-        """The part with these operations and workloads, or `STEP` and traces.
+        """Return the part with these pairs of operation and workload, or `STEP` and trace.
 
         Each entry gets twice the time that it has in the whole, as far as `seconds` goes.
         """
@@ -61,54 +73,63 @@ class TimingPlan:
 
 @dataclass
 class Outcome:
-    """What came of it."""
+    """The result of timing a plan."""
 
     bench: Bench
     problems: list[str]
-    """What should have a time and has none."""
+    """Failures of candidates that should have a time, in words."""
     interrupted: bool
 
 
 @dataclass
 class _Work:
-    """Entries with their budgets, and what was measured so far."""
+    """Entries with their budgets, and the results so far."""
 
     entries: list[Entry | StepEntry]
     seconds: float
     """Budget of one entry."""
-    taken: dict[int, Measured] = field(default_factory=dict)
+    measured: dict[int, Measured] = field(default_factory=dict)
+    """Results by index of the entry."""
     against_itself: list[Pair] = field(default_factory=list)
     control_ns: list[float] = field(default_factory=list)
 
 
 def time_all(
-    plan: TimingPlan, standings: dict[str, Standing], told: Callable[[str, int, int], None]
+    plan: TimingPlan, verdicts: dict[str, CandidateVerdicts], progress: Progress
 ) -> Outcome:
-    """Time what is verified (InfrastructureError); an interrupt ends it with what there is.
+    """Time everything that is verified (InfrastructureError).
 
-    `told` hears the name of each entry that begins, its number and how many there are.
+    An interrupt ends it early; the outcome then holds what was timed so far.
     """
     started = time.monotonic()
     resolution_ns = host_clock().resolution_ns
-    untimed, entries = _entries(plan, standings)
-    steps, step_entries, no_steps = step_benchmark.entries(plan.steps, plan.candidates, standings)
+    untimed, entries = _entries(plan, verdicts)
+    steps, step_entries, no_steps = step_benchmark.entries(plan.steps, plan.candidates, verdicts)
     work = _plan_work([*entries, *step_entries], plan.seconds)
     interrupted = False
     try:
-        _measure(work, plan.candidates, told)
+        _measure(work, plan.candidates, progress)
     except KeyboardInterrupt:
         interrupted = True
     noise = noise_of(work.against_itself, resolution_ns)
-    bench = Bench(timings=[], comparisons=[], untimed=untimed + no_steps, noise=noise)
-    problems = _add_timings(bench, work, standings, plan.peer)
-    problems += _add_steps(bench, steps, work, plan.peer)
-    bench.control_ns = [round(ns, 1) for ns in work.control_ns]
-    bench.seconds = round(time.monotonic() - started, 1)
-    return Outcome(bench, problems, interrupted)
+    timed, compared = _results(work, verdicts, plan.peer, noise)
+    failed, problems = _failures(work, verdicts)
+    steps, step_problems = _steps(steps, work)
+    bench = Bench(
+        timings=timed,
+        comparisons=compared,
+        untimed=[*untimed, *no_steps, *failed],
+        noise=noise,
+        steps=steps,
+        step_comparisons=list(step_benchmark.comparisons(steps, plan.peer)),
+        control_ns=[round(ns, 1) for ns in work.control_ns],
+        seconds=round(time.monotonic() - started, 1),
+    )
+    return Outcome(bench, problems + step_problems, interrupted)
 
 
 def _turns(entries: int) -> int:
-    """How often something is timed: each entry, and some of them against themselves too."""
+    """Return the number of measurements: each entry, and some against themselves too."""
     return entries + min(_MOST_NOISE, entries)
 
 
@@ -117,29 +138,25 @@ def _plan_work(entries: list[Entry | StepEntry], seconds: float) -> _Work:
     return _Work(entries, min(_LONGEST_S, max(_SHORTEST_S, share)))
 
 
-def _measure(
-    work: _Work, candidates: Sequence[Candidate], told: Callable[[str, int, int], None]
-) -> None:
-    """Every entry, and every few of them a candidate against itself."""
+def _measure(work: _Work, candidates: Sequence[Candidate], progress: Progress) -> None:
+    """Time every entry, and on some of them a candidate against itself."""
     total = len(work.entries)
     every = max(1, -(-total // _MOST_NOISE))
     if not total:
         return
     with TimingProcess(candidates, work.entries) as process:
-        for place, entry in enumerate(work.entries):
-            of_step = isinstance(entry, StepEntry)
-            told(
-                entry.trace if isinstance(entry, StepEntry) else entry.operation.name, place, total
-            )
-            rounds = _STEP_ROUNDS if of_step else _ROUNDS
+        for index, entry in enumerate(work.entries):
+            progress(entry.label, index, total)
+            is_step = isinstance(entry, StepEntry)
+            rounds = _STEP_ROUNDS if is_step else _ROUNDS
             budget = Budget(seconds=work.seconds, least_rounds=rounds[0], most_rounds=rounds[1])
-            measured = process.measure(place, budget)
-            work.taken[place] = measured
-            if measured.control_ns:  # whoever ended the process has left none
+            measured = process.measure(index, budget)
+            work.measured[index] = measured
+            if measured.control_ns:  # 0 if the process died
                 work.control_ns.append(measured.control_ns)
-            if place % every == 0 and measured.samples and not of_step:
+            if index % every == 0 and measured.samples and not is_step:
                 name = measured.samples[0].name
-                found = process.measure(place, budget, [name], itself=True).samples
+                found = process.measure(index, budget, [name], itself=True).samples
                 if len(found) == 2:
                     work.against_itself += _pairs(*found)
 
@@ -151,14 +168,19 @@ def _pairs(one: Sample, other: Sample) -> Iterator[Pair]:
 
 
 def _measured(work: _Work, kind: type[_Kind]) -> Iterator[tuple[_Kind, Measured]]:
-    for place, measured in work.taken.items():
-        entry = work.entries[place]
+    for index, measured in work.measured.items():
+        entry = work.entries[index]
         if isinstance(entry, kind):
             yield entry, measured
 
 
-def _entries(plan: TimingPlan, standings: dict[str, Standing]) -> tuple[list[Untimed], list[Entry]]:
-    """What may be timed, and why the rest may not: once an operation where that is the same."""
+def _entries(
+    plan: TimingPlan, verdicts: dict[str, CandidateVerdicts]
+) -> tuple[list[Untimed], list[Entry]]:
+    """Return what may not be timed, with reasons, and the entries to time.
+
+    A reason that holds for all workloads of an operation and candidate is given once.
+    """
     untimed: list[Untimed] = []
     entries: list[Entry] = []
     names = [candidate.name for candidate in plan.candidates]
@@ -168,18 +190,21 @@ def _entries(plan: TimingPlan, standings: dict[str, Standing]) -> tuple[list[Unt
         if never:
             untimed += [_untimed(operation, name, never) for name in names]
             continue
-        bars = {n: [standings[n].bar(operation.name, timed.case) for timed in cases] for n in names}
-        for name, found in bars.items():
+        reasons = {
+            name: [verdicts[name].why_untimed(operation.name, timed.case) for timed in cases]
+            for name in names
+        }
+        for name, found in reasons.items():
             if found[0] and len(set(found)) == 1:
                 untimed.append(_untimed(operation, name, found[0]))
             else:
                 untimed += [
-                    _untimed(operation, name, bar, timed.workload.name)
-                    for timed, bar in zip(cases, found, strict=True)
-                    if bar
+                    _untimed(operation, name, reason, timed.workload.name)
+                    for timed, reason in zip(cases, found, strict=True)
+                    if reason
                 ]
-        for place, timed in enumerate(cases):
-            free = tuple(name for name in names if not bars[name][place])
+        for index, timed in enumerate(cases):
+            free = tuple(name for name in names if not reasons[name][index])
             if free:
                 entries.append(Entry(operation, timed.workload, timed.case, free))
     return untimed, entries
@@ -189,34 +214,54 @@ def _untimed(operation: Operation, candidate: str, reason: str, workload: str = 
     return Untimed(operation=operation.name, candidate=candidate, reason=reason, workload=workload)
 
 
-def _add_timings(bench: Bench, work: _Work, standings: dict[str, Standing], peer: str) -> list[str]:
-    """The figures of all entries; what should have some and has none.
-
-    A candidate that raises where it is known to raise has no time, as is known. A crash or
-    a hang is never known: that case was judged before, and the candidate lived.
-    """
-    problems = []
+def _results(
+    work: _Work, verdicts: dict[str, CandidateVerdicts], peer: str, noise: Noise
+) -> tuple[list[Timing], list[Comparison]]:
+    timed: list[Timing] = []
+    compared: list[Comparison] = []
     for entry, measured in _measured(work, Entry):
-        bench.timings += timings(entry, measured, standings)
-        bench.comparisons += comparisons(entry, measured, peer, bench.noise)
-        for name, reason in measured.wrong.items():
-            raises = standings[name].known_to_raise(entry.case)
-            known = ", ".join(raises) if reason.startswith(RAISED) else ""
-            why = f"known deviation {known}: {reason}" if known else reason
-            bench.untimed.append(_untimed(entry.operation, name, why, entry.workload.name))
+        timed += timings(entry, measured, verdicts)
+        compared += comparisons(entry, measured, peer, noise)
+    return timed, compared
+
+
+def _failures(
+    work: _Work, verdicts: dict[str, CandidateVerdicts]
+) -> tuple[list[Untimed], list[str]]:
+    """Return the candidates that failed while they were timed, and the unexpected failures."""
+    untimed, problems = [], []
+    for entry, measured in _measured(work, Entry):
+        for name, failure in measured.failures.items():
+            known = _known_deviations(failure, verdicts[name], entry)
+            reason = f"known deviation {known}: {failure.text}" if known else failure.text
+            untimed.append(_untimed(entry.operation, name, reason, entry.workload.name))
             if not known:
-                problems.append(f"{entry.operation.name} of {name} {reason}")
-    return problems
+                problems.append(f"{entry.operation.name} of {name} {failure.text}")
+    return untimed, problems
 
 
-def _add_steps(bench: Bench, steps: list[Steps], work: _Work, peer: str) -> list[str]:
-    """The steps' samples and comparisons; what went wrong."""
-    problems = []
-    found = {(of.trace, of.candidate): of for of in steps}
-    for entry, taken in _measured(work, StepEntry):
-        problems += [f"a step of {entry.trace} by {n} {why}" for n, why in taken.wrong.items()]
-        for sample in taken.samples:
-            found[entry.trace, sample.name].steps.append(step_benchmark.step(entry, sample))
-    bench.steps = [of for of in steps if of.steps]
-    bench.step_comparisons = list(step_benchmark.comparisons(bench.steps, peer))
-    return problems
+def _known_deviations(failure: TimingFailure, verdicts: CandidateVerdicts, entry: Entry) -> str:
+    """Return the known deviations by which the candidate raises on the case, "" without any."""
+    # A crash or a hang is never known: the candidate survived this case when it was judged.
+    if failure.kind is not FailureKind.RAISED:
+        return ""
+    return ", ".join(verdicts.raising_deviations(entry.case))
+
+
+def _steps(steps: list[Steps], work: _Work) -> tuple[list[Steps], list[str]]:
+    """Fill in the engine steps that were timed; return also the failures, in words."""
+    problems: list[str] = []
+    timed: dict[tuple[str, str], list[Step]] = defaultdict(list)
+    for entry, measured in _measured(work, StepEntry):
+        problems += [
+            f"a step of {entry.trace} by {name} {failure.text}"
+            for name, failure in measured.failures.items()
+        ]
+        for sample in measured.samples:
+            timed[entry.trace, sample.name].append(step_benchmark.step(entry, sample))
+    filled = [
+        msgspec.structs.replace(one, steps=timed[one.trace, one.candidate])
+        for one in steps
+        if (one.trace, one.candidate) in timed
+    ]
+    return filled, problems

@@ -1,52 +1,54 @@
-"""Everything that is timed, one group at a time, in one forked process with all candidates.
+"""The process that times: one forked process with all candidates of a lane, one group at a time.
 
-The process that keeps the results only asks. If a candidate kills the process that
-times, or hangs, a fresh one goes on, and those of the group are timed alone: whoever is to
-blame has no time, nobody else loses one.
+If a candidate kills that process or hangs, a fresh one goes on, and the candidates of the
+group are timed one by one: only the one that fails has no time.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
-import signal
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 import msgspec
 
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.running import interrupt
+from attnproof.harness.running.child import Child, End, EndKind, messages
 from attnproof.harness.running.errors import InfrastructureError
-from attnproof.harness.running.processes import ended
-from attnproof.harness.timing.plan.entries import Ask, Broken, Entry, Measured, Reply, StepEntry
+from attnproof.harness.timing.plan.entries import (
+    Broken,
+    Entry,
+    FailureKind,
+    Measured,
+    Reply,
+    Request,
+    StepEntry,
+    TimingFailure,
+)
 from attnproof.harness.timing.process.contest import Contest
 from attnproof.harness.timing.process.paired import Budget
 
-_LOOK_UP_S = 0.1
-_PATIENCE_S = 60.0
-"""A group may take so much longer than its budget: what is compiled is compiled in it."""
+_GRACE_S = 60.0
+"""Seconds that a group may take beyond its budget, in which candidates compile."""
 _MOST_DEATHS = 3
-"""Of one candidate: a hang costs a minute, twice that in a group, and each entry may hang."""
-_DYING_S = 5.0
-"""What the process may take to die once its end of the pipe is closed."""
-
+"""Deaths after which a candidate is not timed any more: each hang costs a minute or two."""
+_GIVEN_UP = TimingFailure(
+    FailureKind.GIVEN_UP,
+    f"crashed or hung {_MOST_DEATHS} times while it was timed, and is given up",
+)
 _decoder = msgspec.msgpack.Decoder(Reply)
-Answer = Callable[[Ask], Measured]
 
 
 @dataclass
 class TimingProcess:
-    """The parent's side: asks the process that times, starts another when it dies."""
+    """The parent's side: sends entries to the process that times, replaces it when it dies."""
 
     candidates: Sequence[Candidate]
     entries: Sequence[Entry | StepEntry]
-    _pid: int = 0
-    _connection: Connection | None = field(default=None, repr=False)
+    _child: Child | None = field(default=None, repr=False)
     _deaths: Counter[str] = field(default_factory=Counter)
 
     def __enter__(self) -> TimingProcess:
@@ -54,103 +56,76 @@ class TimingProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        if self._child is not None:
+            self._child.kill()
 
     def measure(
-        self, place: int, budget: Budget, names: Sequence[str] = (), *, itself: bool = False
+        self, index: int, budget: Budget, names: Sequence[str] = (), *, itself: bool = False
     ) -> Measured:
-        """The samples of an entry; a candidate that dies has none (InfrastructureError)."""
-        asked = names or self.entries[place].names
-        names = tuple(name for name in asked if self._deaths[name] < _MOST_DEATHS)
-        given_up = f"crashed or hung {_MOST_DEATHS} times while it was timed, and is given up"
-        wrong = {name: given_up for name in asked if name not in names}
-        if wrong:
-            rest = self.measure(place, budget, names, itself=itself) if names else Measured([])
-            return msgspec.structs.replace(rest, wrong=wrong | rest.wrong)
+        """Time an entry; candidates that die are failures (InfrastructureError).
+
+        `names` are the candidates to time, all of the entry's if empty.
+        """
+        chosen = names or self.entries[index].names
+        names = tuple(name for name in chosen if self._deaths[name] < _MOST_DEATHS)
+        if len(names) < len(chosen):
+            rest = self.measure(index, budget, names, itself=itself) if names else Measured([])
+            failures = {name: _GIVEN_UP for name in chosen if name not in names}
+            return msgspec.structs.replace(rest, failures=failures | rest.failures)
         limits = (budget.seconds, budget.least_rounds, budget.most_rounds)
-        reply = self._ask(Ask(place, names, limits, itself))
+        reply = self._ask(Request(index, names, limits, itself))
         if isinstance(reply, Measured):
             return reply
         if len(names) == 1:
             self._deaths[names[0]] += 1
             return Measured([], {names[0]: reply})
-        alone = [self.measure(place, budget, [name], itself=itself) for name in names]
+        alone = [self.measure(index, budget, [name], itself=itself) for name in names]
         return Measured(
             [sample for one in alone for sample in one.samples],
-            {name: reason for one in alone for name, reason in one.wrong.items()},
+            {name: failure for one in alone for name, failure in one.failures.items()},
             max(one.control_ns for one in alone),
             together=False,
         )
 
-    def _ask(self, ask: Ask) -> Measured | str:
-        """The answer, or what became of the process."""
-        assert self._connection is not None
-        deadline = time.monotonic() + _PATIENCE_S + 10 * ask.budget[0]
-        try:
-            self._connection.send_bytes(msgspec.msgpack.encode(ask))
-            while not self._connection.poll(_LOOK_UP_S):
-                interrupt.check()
-                if time.monotonic() > deadline:
-                    self._stop()
-                    self._start()
-                    return f"did not end within {_PATIENCE_S:g} s while it was timed"
-            reply: Reply = _decoder.decode(self._connection.recv_bytes())
-        except (EOFError, OSError):  # closed, in the middle of a reply too
-            how = self._bury()
+    def _ask(self, request: Request) -> Measured | TimingFailure:
+        """Return the answer, or how the process ended before it gave one."""
+        assert self._child is not None
+        message = msgspec.msgpack.encode(request)
+        data = self._child.ask(message, _GRACE_S + 10 * request.budget[0])
+        if data is None:
+            end = self._child.end()
             self._start()
-            return f"{how} while it was timed"
+            return TimingFailure(FailureKind.DIED, f"{_end_text(end)} while it was timed")
+        reply: Reply = _decoder.decode(data)
         if isinstance(reply, Broken):
             raise InfrastructureError(reply.reason)
         return reply
 
     def _start(self) -> None:
-        ours, theirs = Pipe()
-        pid = os.fork()
-        if not pid:
-            ours.close()
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # output of a candidate is not a result
+        self._child = Child(self._serve, stdout=nowhere, stderr=nowhere)
+        os.close(nowhere)
+
+    def _serve(self, connection: Connection) -> None:
+        """Answer in the child until the parent closes the pipe."""
+        faulthandler.disable()
+        contest = Contest(self.candidates, self.entries)
+        for message in messages(connection):
+            reply: Reply
             try:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                faulthandler.disable()
-                for stream in (1, 2):  # what a candidate prints is nobody's result
-                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-                _serve(Contest(self.candidates, self.entries).answer, theirs)
-            finally:
-                os._exit(70)
-        theirs.close()
-        self._pid, self._connection = pid, ours
+                reply = contest.answer(msgspec.msgpack.decode(message, type=Request))
+            except InfrastructureError as error:
+                reply = Broken(str(error))
+            connection.send_bytes(msgspec.msgpack.encode(reply))
 
-    def _bury(self) -> str:
-        status = ended(self._pid, _DYING_S)
-        if status is None:
-            self._stop()
+
+def _end_text(end: End) -> str:
+    match end.kind:
+        case EndKind.CRASHED:
+            return f"crashed with {end.detail}"
+        case EndKind.EXITED:
+            return f"ended the process with {end.detail}"
+        case EndKind.CLOSED_PIPE:
             return "closed its pipe and went on"
-        self._pid = 0
-        self._stop()
-        if os.WIFSIGNALED(status):
-            return f"crashed with {signal.Signals(os.WTERMSIG(status)).name}"
-        return f"ended the process with status {os.WEXITSTATUS(status)}"
-
-    def _stop(self) -> None:
-        if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-            self._pid = 0
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-
-def _serve(answer: Answer, connection: Connection) -> None:
-    """Answer until the parent closes the connection."""
-    while True:
-        try:
-            ask = msgspec.msgpack.decode(connection.recv_bytes(), type=Ask)
-        except EOFError:
-            return
-        reply: Reply
-        try:
-            reply = answer(ask)
-        except InfrastructureError as error:
-            reply = Broken(str(error))
-        connection.send_bytes(msgspec.msgpack.encode(reply))
+        case EndKind.LATE:
+            return f"did not end within {_GRACE_S:g} s"

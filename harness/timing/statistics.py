@@ -1,7 +1,7 @@
-"""Medians, their intervals, and when a difference is one.
+"""Statistics of samples: medians, bootstrap intervals, tests, and the verdict on a ratio.
 
-No sample is dropped, and nothing is assumed of how samples are distributed. Draws of the
-bootstrap have a fixed seed: the same samples give the same interval.
+No sample is dropped, and no distribution is assumed. The bootstrap has a fixed seed: the
+same samples give the same interval.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import numpy.typing as npt
 from attnproof.harness.model.timing import Interval, Noise, Speed
 
 ALPHA = 0.001
-"""A p-value below it counts: a run makes thousands of comparisons."""
+"""Level of significance: small, because a run makes thousands of comparisons."""
 _DRAWS = 2000
 _PAIRED_DRAWS = 1000
 _SEED = 20250217
 _LOW, _HIGH = 0.025, 0.975
 _EXACT_UP_TO = 8
-"""Samples of the smaller side up to which, without ties, p-values are exact, as in scipy."""
+"""Most samples of the smaller side for exact p-values without ties, as in scipy."""
 Floats = npt.NDArray[np.float64]
 
 
 def interval(samples_ns: Sequence[float]) -> Interval:
-    """Median of n >= 1 samples, with the middle 95 % of its bootstrap distribution."""
+    """Return the median of n >= 1 samples, with its bootstrap 95 % interval."""
     ordered = np.sort(np.asarray(samples_ns, dtype=np.float64))
     low, high = np.quantile(_medians(ordered, np.random.default_rng(_SEED)), (_LOW, _HIGH))
     return Interval(
@@ -38,11 +38,11 @@ def interval(samples_ns: Sequence[float]) -> Interval:
 
 
 def _medians(ordered: Floats, random: np.random.Generator) -> Floats:
-    """Medians of as many resamples as `_DRAWS`, of samples in ascending order.
+    """Return the medians of `_DRAWS` bootstrap resamples of ascending samples.
 
-    A resample takes n places at random, and its median lies at the middle one of them.
-    The k-th smallest of n uniform numbers has a beta distribution, so the middle place is
-    drawn alone and not the n places: the same medians for a thousandth of the work.
+    A resample takes n random places, and its median is at the middle one of them. The k-th
+    smallest of n uniform numbers has a beta distribution, so only the middle place is drawn
+    and not all n: the same distribution for a thousandth of the work.
     """
     n = len(ordered)
     below = (n + 1) // 2
@@ -50,7 +50,7 @@ def _medians(ordered: Floats, random: np.random.Generator) -> Floats:
     middle = ordered[_places(first, n)]
     if n % 2:
         return middle
-    # The next larger number: the smallest of those n - below that lie above the first.
+    # The next larger number: the smallest of the n - below numbers above the first.
     second = 1 - (1 - first) * random.random(_DRAWS) ** (1 / (n - below))
     return (middle + ordered[_places(second, n)]) / 2
 
@@ -62,10 +62,11 @@ def _places(uniform: Floats, n: int) -> npt.NDArray[np.int64]:
 def ratio(
     candidate_ns: Sequence[float], peer_ns: Sequence[float], *, paired: bool = True
 ) -> tuple[float, float, float]:
-    """The peer's median over the candidate's, with its bootstrap 95 % interval.
+    """Return the peer's median over the candidate's, with its bootstrap 95 % interval.
 
-    Paired samples are those of the same rounds, as many on both sides: rounds are drawn,
-    so that what slowed a whole round down slows both. Otherwise each side is drawn alone.
+    Paired samples are of the same rounds, equally many on both sides. The bootstrap then
+    draws rounds, so that a slow round counts on both sides; otherwise it draws each side
+    alone.
     """
     candidate = np.asarray(candidate_ns, dtype=np.float64)
     peer = np.asarray(peer_ns, dtype=np.float64)
@@ -84,7 +85,7 @@ def _middle(drawn: Floats) -> Floats:
 
 
 def mean_ratio(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """The geometric mean of n >= 1 ratios, with its bootstrap 95 % interval."""
+    """Return the geometric mean of n >= 1 ratios, with its bootstrap 95 % interval."""
     logs = np.log(np.asarray(ratios, dtype=np.float64))
     random = np.random.default_rng(_SEED)
     means = logs[random.integers(0, len(logs), (_DRAWS, len(logs)))].mean(axis=1)
@@ -93,7 +94,7 @@ def mean_ratio(ratios: Sequence[float]) -> tuple[float, float, float]:
 
 
 def mann_whitney(a: Sequence[float], b: Sequence[float]) -> float:
-    """Two-sided p-value that samples of the one side tend to be larger than those of the other.
+    """Return the two-sided p-value of the Mann-Whitney test that one side tends to be larger.
 
     Exact for few samples without ties; else by the normal distribution, corrected for
     ties and for continuity. The values of scipy.stats.mannwhitneyu.
@@ -109,13 +110,13 @@ def mann_whitney(a: Sequence[float], b: Sequence[float]) -> float:
     total = n + m
     tied = float((counts.astype(np.float64) ** 3 - counts).sum()) / (total * (total - 1))
     deviation = math.sqrt(n * m / 12 * (total + 1 - tied))
-    if deviation == 0:  # all alike
+    if deviation == 0:  # all samples are equal
         return 1.0
     return min(1.0, math.erfc((larger - n * m / 2 - 0.5) / deviation / math.sqrt(2)))
 
 
 def _exact_tail(statistic: int, n: int, m: int) -> float:
-    """Share of all orders of n and m different values whose U is at least `statistic`.
+    """Return the share of orders of n and m different values with U >= `statistic`.
 
     Orders with U = u are counted by the coefficients of a Gaussian binomial: the product
     of (1 - x^(m+i)) / (1 - x^i) for i = 1..n, for the smaller side as n.
@@ -131,7 +132,10 @@ def _exact_tail(statistic: int, n: int, m: int) -> float:
 
 
 def verdict(ratio: float, low: float, high: float, p: float, noise: Noise) -> Speed:
-    """What a ratio (above 1: faster) says: p-value and interval must both be beyond noise."""
+    """Return the verdict on a ratio (above 1: faster).
+
+    "faster" and "slower" need a p-value below `ALPHA` and an interval beyond the noise.
+    """
     least = 1 + max(noise.floor, noise.minimum_effect)
     if p >= ALPHA:
         return "no evidence"

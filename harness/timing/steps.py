@@ -1,4 +1,4 @@
-"""The step benchmark: all the metadata of one engine step, step after step of a trace."""
+"""The step benchmark: all metadata of one engine step, for the sampled steps of a trace."""
 
 from __future__ import annotations
 
@@ -10,35 +10,37 @@ from statistics import median
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.timing import Step, StepComparison, Steps, Untimed
 from attnproof.harness.timing.plan.entries import Sample, StepEntry
-from attnproof.harness.timing.plan.standing import Standing
 from attnproof.harness.timing.plan.timetable import STEP, STEP_OPERATIONS, TimedStep
+from attnproof.harness.timing.plan.verdicts import CandidateVerdicts
 from attnproof.harness.timing.statistics import mean_ratio
 
-_NOT_ASKED_FOR = "not asked for"
 _FEWEST = 2
-"""Operations that make a step: one alone is in the other tables."""
+"""Least operations of an engine step: a single one is in the other tables."""
 
 
 def entries(
-    steps: Sequence[TimedStep], candidates: Sequence[Candidate], standings: dict[str, Standing]
+    steps: Sequence[TimedStep],
+    candidates: Sequence[Candidate],
+    verdicts: dict[str, CandidateVerdicts],
 ) -> tuple[list[Steps], list[StepEntry], list[Untimed]]:
-    """One `Steps` a trace and candidate, still empty; the steps to time; traces without any.
+    """Return one `Steps` for each trace and candidate, still empty; the entries; the untimed.
 
-    A step consists of what every candidate offers and has passed on all steps of the
-    trace, so that all of them do the same work.
+    An engine step consists of the operations that every candidate offers and has passed on
+    all steps of the trace, so that all of them do the same work.
     """
     names = [candidate.name for candidate in candidates]
     made, to_time, untimed = [], [], []
     for trace, group in groupby(steps, key=lambda step: step.trace):
         members = list(group)
+        requested = {case.operation.name for step in members for case in step.cases}
         left_out = {
             operation: reason
             for operation in STEP_OPERATIONS
-            if (reason := _why_left_out(operation, members, names, standings))
+            if (reason := _why_left_out(operation, members, verdicts))
         }
         kept = tuple(name for name in STEP_OPERATIONS if name not in left_out)
         if len(kept) < _FEWEST:
-            reasons = [reason for reason in left_out.values() if reason != _NOT_ASKED_FOR]
+            reasons = [reason for name, reason in left_out.items() if name in requested]
             if len(kept) + len(reasons) >= _FEWEST:
                 untimed += [_untimed(name, trace, reasons) for name in names]
             continue
@@ -59,22 +61,22 @@ def _untimed(candidate: str, trace: str, reasons: list[str]) -> Untimed:
 
 
 def _why_left_out(
-    operation: str, steps: list[TimedStep], names: list[str], standings: dict[str, Standing]
+    operation: str, steps: list[TimedStep], verdicts: dict[str, CandidateVerdicts]
 ) -> str:
-    """Who cannot do it, and why; "" if all can."""
+    """Return the first candidate that cannot be timed, with the reason; "" without one."""
     cases = [one.case for step in steps for one in step.cases if one.operation.name == operation]
     if not cases:
-        return _NOT_ASKED_FOR
-    for name in names:
+        return "not asked for"
+    for name, verdict in verdicts.items():
         for case in cases:
-            reason = standings[name].bar(operation, case)
+            reason = verdict.why_untimed(operation, case)
             if reason:
                 return f"{name}: {reason}"
     return ""
 
 
 def step(entry: StepEntry, sample: Sample) -> Step:
-    """One candidate on one step."""
+    """Return the times of one candidate on one engine step."""
     return Step(
         source=entry.workload.name,
         case_id=_identity(entry),
@@ -90,14 +92,14 @@ def _identity(entry: StepEntry) -> str:
 
 
 def comparisons(steps: Sequence[Steps], peer: str) -> Iterator[StepComparison]:
-    """Everybody beside the peer, over the steps that both were timed on."""
-    by_pair = {(of.trace, of.candidate): of for of in steps}
-    for (trace, candidate), of in by_pair.items():
+    """Compare each candidate with the peer, on the engine steps of both."""
+    by_pair = {(one.trace, one.candidate): one for one in steps}
+    for (trace, candidate), mine in by_pair.items():
         other = by_pair.get((trace, peer))
         if candidate == peer or other is None:
             continue
         times = {one.source: median(one.ns) for one in other.steps}
-        ratios = {s.source: times[s.source] / median(s.ns) for s in of.steps if s.source in times}
+        ratios = {s.source: times[s.source] / median(s.ns) for s in mine.steps if s.source in times}
         if ratios:
             yield _comparison(trace, candidate, peer, ratios)
 

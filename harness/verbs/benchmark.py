@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from attnproof.harness.cases.steps.workloads import (
     TimedBatch,
@@ -18,19 +20,21 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Environment, Run
+from attnproof.harness.model.timing import Bench
 from attnproof.harness.report.formats.bench_markdown import bench_markdown
 from attnproof.harness.report.shared.baseline import place_text, uncompared_reason, worse
 from attnproof.harness.report.shared.wording import many
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.errors import InfrastructureError, UsageError
-from attnproof.harness.running.parent.session import Plan
+from attnproof.harness.running.parent.plan import Plan
+from attnproof.harness.running.parent.run_builder import RunBuilder
 from attnproof.harness.timing.analysis.baseline import path_of, save
 from attnproof.harness.timing.analysis.history import read as read_history
 from attnproof.harness.timing.analysis.regressions import against, confirm, slower
 from attnproof.harness.timing.measuring import Outcome, TimingPlan, time_all
-from attnproof.harness.timing.plan.standing import Standing, read_ledgers
 from attnproof.harness.timing.plan.timetable import TimedCase, TimedStep, timed_cases, timed_steps
+from attnproof.harness.timing.plan.verdicts import CandidateVerdicts, read_ledgers
 from attnproof.harness.timing.process.clocks import host_clock
 from attnproof.harness.verbs.options import TimingOptions
 from attnproof.harness.verbs.progress import say, timing_progress
@@ -60,14 +64,14 @@ class Benchmark:
         timed = [*self.timed, *(case for step in self.steps for case in step.cases)]
         return list({one.case.id: one.sourced for one in timed}.values())
 
-    def time(self, run: Run, plan: Plan, ledgers: Path) -> None:
+    def time(self, run: RunBuilder, plan: Plan, ledgers: Path) -> None:
         """Time the verified cases; set the run's benchmark, settings, notes and verdict.
 
         `ledgers` is the folder of the ledgers, which hold the verdict on each case.
         """
-        verified = {c.name: _standing(c, run, plan, ledgers) for c in self.candidates}
+        verdicts = {c.name: _verdicts(c, run, plan, ledgers) for c in self.candidates}
         interrupt.watch()
-        outcome = self._measure(verified, run.environment)
+        outcome = self._measure(verdicts, run.environment)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         run.bench, problems = outcome.bench, outcome.problems
@@ -90,7 +94,7 @@ class Benchmark:
             if run.verdict == "PASS":
                 run.verdict = "INCOMPLETE"
 
-    def _measure(self, verified: dict[str, Standing], environment: Environment) -> Outcome:
+    def _measure(self, verdicts: dict[str, CandidateVerdicts], environment: Environment) -> Outcome:
         """Time all cases, and compare them with a baseline if there is one.
 
         A workload that looks slower is timed again in new processes: a machine with several
@@ -105,24 +109,25 @@ class Benchmark:
             seconds=self.options.seconds,
         )
         with timing_progress() as show:
-            outcome = time_all(plan, verified, show)
+            outcome = time_all(plan, verdicts, show)
             if not self.options.baseline:
                 return outcome
             path = path_of(self.options.baseline, self.options.baselines)
             operations = {operation.name for operation in self.operations}
-            bench = outcome.bench
-            bench.baseline = against(path, bench, environment, operations)
+            outcome.bench = _with_baseline(outcome.bench, path, environment, operations)
             for _ in range(_REPEATS):
-                suspects = {(r.operation, r.workload) for r in slower(bench.baseline)}
+                suspects = {(r.operation, r.workload) for r in slower(outcome.bench.baseline)}
                 if outcome.interrupted or not suspects:
                     break
                 say(f"timing again what looks slower: {many(len(suspects), 'workload')}")
-                again = time_all(plan.only(suspects), verified, show)
-                again.bench.baseline = against(path, again.bench, environment, operations)
-                confirm(bench, again.bench)
+                again = time_all(plan.only(suspects), verdicts, show)
+                again.bench = _with_baseline(again.bench, path, environment, operations)
                 outcome.interrupted = again.interrupted
                 outcome.problems += [p for p in again.problems if p not in outcome.problems]
-                bench.seconds = round(bench.seconds + again.bench.seconds, 1)
+                outcome.bench = msgspec.structs.replace(
+                    confirm(outcome.bench, again.bench),
+                    seconds=round(outcome.bench.seconds + again.bench.seconds, 1),
+                )
         return outcome
 
     def _settings(self, interrupted: bool) -> dict[str, object]:
@@ -134,18 +139,19 @@ class Benchmark:
             "interrupted": interrupted,
         }
 
-    def _missing(self, run: Run) -> list[str]:
+    def _missing(self, run: RunBuilder) -> list[str]:
         """Return the operations without a time and without a reason for that."""
         assert run.bench is not None
         known = {timing.operation for timing in run.bench.timings}
         known |= {untimed.operation for untimed in run.bench.untimed}
         return [operation.name for operation in self.operations if operation.name not in known]
 
-    def _compare(self, run: Run, problems: list[str]) -> None:
+    def _compare(self, run: RunBuilder, problems: list[str]) -> None:
         """Add the history and the result of the comparison with a baseline to the run."""
-        bench, options = run.bench, self.options
-        assert bench is not None
-        bench.history = read_history(options.baselines, bench, run.environment)
+        options = self.options
+        assert run.bench is not None
+        history = read_history(options.baselines, run.bench, run.environment)
+        bench = run.bench = msgspec.structs.replace(run.bench, history=history)
         if not options.baseline:
             return
         found = bench.baseline
@@ -160,7 +166,7 @@ class Benchmark:
             run.reason = "; ".join(filter(None, [f"{place_text(first)}: {what}{more}", run.reason]))
             run.verdict = "SLOWER"
 
-    def _why_not_saved(self, run: Run) -> str:
+    def _why_not_saved(self, run: Run | RunBuilder) -> str:
         """Return the reason why the run cannot become a baseline, "" if it can."""
         reasons = {
             "an operation failed": run.verdict == "FAIL",
@@ -235,10 +241,20 @@ def _traces(options: TimingOptions) -> list[TraceSteps]:
         raise UsageError(str(error)) from None
 
 
-def _standing(candidate: Candidate, run: Run, plan: Plan, ledgers: Path) -> Standing:
+def _with_baseline(
+    bench: Bench, path: Path, environment: Environment, operations: Container[str]
+) -> Bench:
+    """Return the benchmark with its comparison with the baseline in a file."""
+    baseline = against(path, bench, environment, operations)
+    return msgspec.structs.replace(bench, baseline=baseline)
+
+
+def _verdicts(
+    candidate: Candidate, run: RunBuilder, plan: Plan, ledgers: Path
+) -> CandidateVerdicts:
     """Return the verdicts on the candidate's operations and cases."""
     mine: Sequence[Path] = sorted(
         ledgers.glob(f"ledger-{plan.candidates.index(candidate):03}-*.jsonl")
     )
     results = {r.name: r for r in run.operations if r.candidate == candidate.name}
-    return Standing(candidate.lane, results, read_ledgers(mine))
+    return CandidateVerdicts(candidate.lane, results, read_ledgers(mine))

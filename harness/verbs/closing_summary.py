@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from attnproof.harness.model.run import DeviationResult, Finding, OperationResult, Run
+from attnproof.harness.model.run import Cause, DeviationResult, Finding, OperationResult, Run
 from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.wording import many
-from attnproof.harness.running.parent.session import HOST_ONLY
 
 
 def closing_summary(record: Run, place: Path) -> str:
@@ -51,7 +50,7 @@ def _not_offered(results: list[OperationResult]) -> Iterator[str]:
     missing = Counter(
         result.candidate
         for result in results
-        if result.verdict == "NOT OFFERED" and result.reason != HOST_ONLY
+        if result.verdict == "NOT OFFERED" and result.cause is not Cause.HOST_ONLY
     )
     for candidate, count in missing.items():
         asked = sum(result.candidate == candidate for result in results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -53,24 +53,34 @@ def _console() -> Console:
     return console
 
 
-def _offers(candidate: Candidate) -> dict[str, str]:
+class _Offer(NamedTuple):
+    word: str
+    reason: str = ""
+    """Reason that the candidate gives for an operation it does not offer."""
+
+    def __str__(self) -> str:
+        return f"{self.word}: {self.reason}" if self.reason else self.word
+
+
+def _offers(candidate: Candidate) -> dict[str, _Offer]:
     """Return for each operation how the candidate offers it, such as "kernels"."""
     warm_up()
     worker = Worker(candidate, ALL, timeout_s=CallOptions.timeout_s, memory_bytes=MEMORY_BYTES)
     worker.stop()
     offers = {name: _offer(candidate, op, name in worker.offers) for name, op in ALL.items()}
-    return offers | {name: f"not offered: {why}" for name, why in worker.withheld.items()}
+    return offers | {name: _Offer("not offered", why) for name, why in worker.withheld.items()}
 
 
-def _offer(candidate: Candidate, operation: Operation, offered: bool) -> str:
+def _offer(candidate: Candidate, operation: Operation, offered: bool) -> _Offer:
     if not offered:
-        return "not offered"
+        return _Offer("not offered")
     if candidate.kernels_only:
-        return "kernels" if operation.built_in.kernels else "host only"
-    return "shared" if operation.built_in.shared and candidate.target == OPTIMIZED else "offered"
+        return _Offer("kernels" if operation.built_in.kernels else "host only")
+    shared = operation.built_in.shared and candidate.target == OPTIMIZED
+    return _Offer("shared" if shared else "offered")
 
 
-def _operations(entries: list[Entry], offers: dict[str, dict[str, str]]) -> Table:
+def _operations(entries: list[Entry], offers: dict[str, dict[str, _Offer]]) -> Table:
     table = Table(title="Operations", title_justify="left", box=None, pad_edge=False)
     for heading in ("SPEC", "operation", "what it computes", "oracles", "cases", "faults", *offers):
         table.add_column(heading, overflow="fold")
@@ -83,7 +93,7 @@ def _operations(entries: list[Entry], offers: dict[str, dict[str, str]]) -> Tabl
             _letters(entry),
             str(len(entry.boundaries)),
             str(len(operation.inputs.faults)),
-            *(offered[operation.name].partition(":")[0] for offered in offers.values()),
+            *(offered[operation.name].word for offered in offers.values()),
         )
     table.caption = (
         "oracles: letters of the oracles that apply, see below; cases: boundary cases, which "
@@ -110,7 +120,7 @@ def _oracles() -> Table:
     return table
 
 
-def _print_entry(console: Console, entry: Entry, offers: dict[str, dict[str, str]]) -> None:
+def _print_entry(console: Console, entry: Entry, offers: dict[str, dict[str, _Offer]]) -> None:
     """Print signatures, docstrings, oracles, boundaries and faults of one operation."""
     operation = entry.operation
     console.print(f"{operation.name}, SPEC section {operation.section}", style="bold")
@@ -122,7 +132,7 @@ def _print_entry(console: Console, entry: Entry, offers: dict[str, dict[str, str
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     for name, offered in offers.items():
-        table.add_row(name, offered[operation.name])
+        table.add_row(name, str(offered[operation.name]))
     table.add_row("oracles", ", ".join(entry.oracles))
     table.add_row("boundaries", "\n".join(entry.boundaries))
     faults = [

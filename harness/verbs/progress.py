@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from attnproof.harness.model.run import OperationResult, OracleCount
-from attnproof.harness.running.parent.session import Watcher
+from attnproof.harness.running.parent.session import ProgressCallbacks
 
 
 @contextmanager
-def run_progress(expected_cases: int) -> Iterator[Watcher]:
+def run_progress(expected_cases: int) -> Iterator[ProgressCallbacks]:
     """Yield callbacks that print progress; a task has about `expected_cases` cases."""
     if sys.stderr.isatty():
         with _bars(expected_cases) as watcher:
             yield watcher
     else:
-        yield Watcher(
+        yield ProgressCallbacks(
             planned=lambda _total: None,
             started=lambda _operation, _candidate: None,
             progressed=lambda _operation, _candidate, _cases: None,
@@ -57,7 +57,7 @@ def line(result: OperationResult) -> str:
 
 
 @contextmanager
-def _bars(expected_cases: int) -> Iterator[Watcher]:
+def _bars(expected_cases: int) -> Iterator[ProgressCallbacks]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -85,7 +85,7 @@ def _bars(expected_cases: int) -> Iterator[Watcher]:
             if result.verdict not in ("PASS", "NOT OFFERED"):
                 progress.console.print(line(result), markup=False, highlight=False)
 
-        yield Watcher(planned, started, progressed, ended, progress.refresh)
+        yield ProgressCallbacks(planned, started, progressed, ended, progress.refresh)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from attnproof.harness.report.terminal.case import draw_case, draw_difference
 from attnproof.harness.report.terminal.sequence import draw_steps
 from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
-from attnproof.harness.running.parent.session import not_run
+from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.running.task.deviations import (
     Explained,
     deviations_of,
@@ -103,9 +103,9 @@ def _saved_candidate(saved: CaseFile) -> list[str]:
 def _replay_on(candidate: Candidate, case: Case, console: Console, timeout_s: float) -> int:
     operation = ALL[case.operation]
     label = f"{operation.name} [{candidate.name}]"
-    reason, _ = not_run(operation, candidate)
-    if reason:
-        console.print(f"UNVERIFIED {label} {reason}", markup=False)
+    skip = find_skip(operation, candidate)
+    if skip is not None:
+        console.print(f"UNVERIFIED {label} {skip.reason.text}", markup=False)
         return INCOMPLETE
     try:
         worker = Worker(

@@ -7,13 +7,17 @@ import os
 import secrets
 import time
 
+import msgspec
+
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
-from attnproof.harness.model.run import Finding, OperationResult, Run, RunVerdict
+from attnproof.harness.model.run import Cause, Finding, OperationResult, RunVerdict
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, SLOWER, VERIFIED
 from attnproof.harness.running.parent.environment import describe, gpu_name
-from attnproof.harness.running.parent.session import HOST_ONLY, Plan, probe, run
+from attnproof.harness.running.parent.plan import Plan, probe
+from attnproof.harness.running.parent.run_builder import RunBuilder
+from attnproof.harness.running.parent.session import run
 from attnproof.harness.running.task.deviations import with_deviations
 from attnproof.harness.running.task.task import Outcome, Settings
 from attnproof.harness.verbs.benchmark import prepare
@@ -91,12 +95,14 @@ def verify(
     if benchmark is not None and not interrupted:
         benchmark.time(record, plan, output.scratch)
         record.seconds = round(time.monotonic() - clock, 1)
-        say(bench_text(record))
-    place = output.finish(record, candidates)
-    if record.bench is not None and benchmark is not None:
-        benchmark.write(record)
-    say(closing_summary(record, place))
-    return _EXIT_CODES[record.verdict]
+    finished = record.build()
+    if finished.bench is not None:
+        say(bench_text(finished))
+    place = output.finish(finished, candidates)
+    if finished.bench is not None and benchmark is not None:
+        benchmark.write(finished)
+    say(closing_summary(finished, place))
+    return _EXIT_CODES[finished.verdict]
 
 
 def _record(
@@ -106,23 +112,18 @@ def _record(
     command: str,
     interrupted: bool,
     peer: str,
-) -> Run:
+) -> RunBuilder:
     results = [outcome.result for outcome in outcomes]
-    for result in results:
-        not_offered = result.verdict == "NOT OFFERED" and result.reason != HOST_ONLY
-        if options.ops and not_offered and result.candidate != peer:
-            result.verdict, result.reason = "UNVERIFIED", f"named in --ops, but {result.reason}"
+    if options.ops:
+        results = [r if r.candidate == peer else _unverified_if_absent(r) for r in results]
     findings = [finding for outcome in outcomes for finding in outcome.findings]
     deviations = [deviation for outcome in outcomes for deviation in outcome.deviations]
-    for finding in [*findings, *(found.shown for found in deviations if found.shown)]:
-        _set_command(finding, plan.candidates, options)
     verdict, reason = _verdict(results, interrupted)
-    return Run(
+    return RunBuilder(
         verdict=verdict,
         reason=reason,
         seed=plan.settings.seed,
         started="",
-        seconds=0.0,
         command=command,
         environment=describe(),
         settings={
@@ -136,21 +137,39 @@ def _record(
             "interrupted": interrupted,
         },
         operations=results,
-        findings=findings,
+        findings=[_with_command(finding, plan.candidates, options) for finding in findings],
         notes=_stale_notes(plan),
-        deviations=deviations,
+        deviations=[
+            msgspec.structs.replace(
+                found, shown=found.shown and _with_command(found.shown, plan.candidates, options)
+            )
+            for found in deviations
+        ],
     )
 
 
-def _set_command(finding: Finding, candidates: list[Candidate], options: VerifyOptions) -> None:
-    """Set the command that replays the finding."""
+def _unverified_if_absent(result: OperationResult) -> OperationResult:
+    """Return the result; UNVERIFIED if the candidate lacks an operation that --ops names."""
+    if result.verdict != "NOT OFFERED" or result.cause is Cause.HOST_ONLY:
+        return result
+    return msgspec.structs.replace(
+        result,
+        verdict="UNVERIFIED",
+        reason=f"named in --ops, but {result.reason}",
+        cause=Cause.NAMED_IN_OPS,
+    )
+
+
+def _with_command(finding: Finding, candidates: list[Candidate], options: VerifyOptions) -> Finding:
+    """Return the finding with the command that replays it."""
     candidate = next(c for c in candidates if c.name == finding.candidate)
     plain = candidate.lane == "cpu" or candidate in BUILT_IN
     device = "" if plain else f" --device {candidate.lane}"
     given = options.deviations is not None and candidate.deviations == str(options.deviations)
     known = f" --deviations {options.deviations}" if given else ""
     path = options.out / finding.case_path
-    finding.command = f"attnproof replay {path} --candidate {name_of(candidate)}{device}{known}"
+    command = f"attnproof replay {path} --candidate {name_of(candidate)}{device}{known}"
+    return msgspec.structs.replace(finding, command=command)
 
 
 def _stale_notes(plan: Plan) -> list[str]:

@@ -15,7 +15,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import enter_lane, load, offered_by, resolve
-from attnproof.harness.running.parent.session import not_run
+from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.running.task.deviations import deviations_of, explain
 from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.running.worker.worker import warm_up
@@ -111,6 +111,6 @@ def _parameters(entrants: Field) -> Iterator[Any]:
     for timed in timed_cases(operations, workloads([trace], TimingOptions.seed)):
         for name, contestant in reversed(entrants.contestants.items()):
             offers = timed.operation.name in contestant.worker.offers
-            if offers and not not_run(timed.operation, contestant.candidate)[0]:
+            if offers and find_skip(timed.operation, contestant.candidate) is None:
                 label = f"{timed.operation.name}-{timed.workload.name}-{name}"
                 yield pytest.param(timed, name, id=label)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from attnproof.harness.timing.plan.timetable import TimedCase
-from attnproof.harness.timing.process.binding import is_spent
+from attnproof.harness.timing.process.binding import is_single_use
 from attnproof.harness.timing.process.counters import count
 
 _ROUNDS_OF_SPENT_CALLS = 40
@@ -32,7 +32,7 @@ def test_speed(timed: TimedCase, name: str, entrants: Any, benchmark: Any) -> No
     }
     thunk = _ready(make, deviations)
     benchmark.extra_info["costs"] = msgspec.to_builtins(count(make, "cpu"))
-    if is_spent(operation, function, operation.call.prepare(timed.case, 0, "cpu")):
+    if is_single_use(operation, function, operation.call.prepare(timed.case, 0, "cpu")):
         benchmark.pedantic(
             lambda call: call(),
             setup=lambda: ((make(),), {}),

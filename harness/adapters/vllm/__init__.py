@@ -1,8 +1,8 @@
 """The installed vLLM as a candidate: `attnproof verify --candidate vllm`.
 
 The module has an operation's name if this version of vLLM has the operation and it runs
-on a CPU; NOT_OFFERED says of every other why not. Importing it raises ImportError, one
-line, where vLLM is missing or of a version that nobody has tried.
+on a CPU; NOT_OFFERED gives a reason for every other one. Importing the module raises
+ImportError with one line if vLLM is missing or its version was never tried.
 """
 
 from __future__ import annotations

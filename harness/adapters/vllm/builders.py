@@ -1,4 +1,4 @@
-"""vLLM's classes under our names: builders that take our batches, backends that wrap ours."""
+"""vLLM's classes under our names: builders that take our batches, and wrapped backends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from attnproof.harness.adapters.vllm.metadata import ours, theirs
 
 
 def v1_builder(cls: type[Any]) -> type[Any]:
-    """The abstract V1 builder, its renamed constant and its added argument bridged."""
+    """Return the abstract V1 builder with our constant and arguments."""
 
     class AttentionMetadataBuilder(cls):  # type: ignore[misc]
-        """vLLM's class; a config without a parallel part gets that of one GPU."""
+        """vLLM's class; a config without a parallel part gets one for a single GPU."""
 
         cudagraph_support = _support(cls)
 
@@ -25,8 +25,8 @@ def v1_builder(cls: type[Any]) -> type[Any]:
             super().__init__(kv_cache_spec, layer_names, _complete(config), device)
 
         def use_cascade_attention(self, *args: Any, **kwargs: Any) -> bool:
-            """The class's answer."""
-            return _asked(super().use_cascade_attention, args, kwargs)
+            """Return the answer of vLLM's class."""
+            return _use_cascade(super().use_cascade_attention, args, kwargs)
 
     return AttentionMetadataBuilder
 
@@ -36,7 +36,7 @@ def _support(cls: type[Any]) -> Any:
 
 
 def _complete(config: Any) -> Any:
-    """The config; what later versions read of it besides is added to the stand-in."""
+    """Add to the stand-in of a config what later versions read; return it."""
     if not hasattr(config, "parallel_config"):
         config.parallel_config = SimpleNamespace(decode_context_parallel_size=1)
     if config.speculative_config is not None:
@@ -45,10 +45,10 @@ def _complete(config: Any) -> Any:
 
 
 def xformers_builder(cls: type[Any], reorder_function: Callable[..., Any]) -> type[Any]:
-    """The XFormers builder; where it has no `reorder_batch`, what its engine does instead."""
+    """Return the XFormers builder; without `reorder_batch` it gets that of the model runner."""
 
     class XFormersAttentionMetadataBuilder(cls):  # type: ignore[misc]
-        """vLLM's class, given our batches."""
+        """vLLM's class, which takes our batches."""
 
         cudagraph_support = _support(cls)
 
@@ -58,18 +58,18 @@ def xformers_builder(cls: type[Any], reorder_function: Callable[..., Any]) -> ty
         def build(
             self, common_prefix_len: Any, common_attn_metadata: Any, *args: Any, **kwargs: Any
         ) -> Any:
-            """vLLM's metadata for our batch."""
+            """Return vLLM's metadata for our batch."""
             metadata = theirs(common_attn_metadata)
             return super().build(common_prefix_len, metadata, *args, **kwargs)
 
         def use_cascade_attention(self, *args: Any, **kwargs: Any) -> bool:
-            """The class's answer."""
-            return _asked(super().use_cascade_attention, args, kwargs)
+            """Return the answer of vLLM's class."""
+            return _use_cascade(super().use_cascade_attention, args, kwargs)
 
         if not hasattr(cls, "reorder_batch"):
 
             def reorder_batch(self, input_batch: Any, scheduler_output: Any) -> bool:
-                """What the model runner does for a builder with this threshold."""
+                """Reorder as the model runner does for a builder with this threshold."""
                 threshold = self.reorder_batch_threshold
                 return bool(reorder(reorder_function)(input_batch, scheduler_output, threshold))
 
@@ -77,11 +77,11 @@ def xformers_builder(cls: type[Any], reorder_function: Callable[..., Any]) -> ty
 
 
 def fast_prefill_backend(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`create_fast_prefill_custom_backend`, its builder and the one below given our batches."""
+    """Adapt `create_fast_prefill_custom_backend`: its builder takes our batches."""
 
     def create_fast_prefill_custom_backend(prefix: Any, underlying_attn_backend: Any) -> Any:
         given: list[Any] = [None]
-        made = function(prefix, _given_ours(underlying_attn_backend, given))
+        made = function(prefix, _with_our_batches(underlying_attn_backend, given))
         builder = made.get_builder_cls()
         build = builder.build
 
@@ -97,10 +97,10 @@ def fast_prefill_backend(function: Callable[..., Any]) -> Callable[..., Any]:
     return create_fast_prefill_custom_backend
 
 
-def _given_ours(backend: Any, given: list[Any]) -> Any:
-    """The backend with a builder that reads vLLM's batch back before it builds.
+def _with_our_batches(backend: Any, given: list[Any]) -> Any:
+    """Return the backend with a builder that converts vLLM's batch back to ours.
 
-    `given` holds our batch that vLLM's builder was last given.
+    `given` holds our batch that vLLM's builder got last.
     """
     underlying = backend.get_builder_cls()
 
@@ -114,10 +114,10 @@ def _given_ours(backend: Any, given: list[Any]) -> Any:
     return type(backend.__name__, (backend,), {"get_builder_cls": staticmethod(lambda: Builder)})
 
 
-def _asked(
+def _use_cascade(
     use_cascade_attention: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
-    """Its answer; later versions also ask for the ranks of decode context: one, by name."""
+    """Call the function; parameters that only later versions have, counts of ranks, get 1."""
     signature = inspect.signature(use_cascade_attention)
     given = signature.bind_partial(*args, **kwargs).arguments
     lacking = {name: 1 for name in signature.parameters if name not in given}

@@ -1,4 +1,4 @@
-"""Where the versions of vLLM keep each operation, and why some operations are not offered."""
+"""Catalogue of vLLM: the module of each operation by version, and reasons for the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from attnproof.harness.adapters.vllm import builders, functions
 from attnproof.harness.adapters.vllm.functions import Adapted
-from attnproof.harness.adapters.vllm.installed import find
+from attnproof.harness.adapters.vllm.installed import find, minor
 from attnproof.harness.adapters.vllm.metadata import UTILS
 from attnproof.harness.adapters.vllm.slots import V0Slots, V1Slots
 
@@ -19,13 +19,14 @@ _REORDER = "reorder_batch_to_split_decodes_and_prefills"
 
 
 class Entry(NamedTuple):
-    """Modules below `vllm` that may have the operation, and what makes it take our arguments."""
+    """The place of one operation in vLLM."""
 
     places: tuple[str, ...]
+    """Modules below `vllm` that may have it, by version."""
     adapt: Callable[[Any], Any] | None = None
-    """None: it is offered as it is."""
+    """Returns it in a form that takes our arguments; None to offer it unchanged."""
     name: str = ""
-    """vLLM's name where it is another one."""
+    """vLLM's name, "" if it is ours."""
 
 
 def _xformers_builder(cls: type[Any]) -> type[Any]:
@@ -69,7 +70,7 @@ ENTRIES: dict[str, Entry] = {
     "XFormersAttentionMetadata": Entry(_XFORMERS),
     "XFormersAttentionMetadataBuilder": Entry(_XFORMERS, _xformers_builder),
 }
-"""Operations that some version has, by our names."""
+"""Places of operations that some version has, by our names."""
 
 BLOCK_TABLE = Entry(("v1.worker.block_table",), V1Slots, "BlockTable")
 _LISTS = Entry((_V0,), V0Slots, "compute_slot_mapping")
@@ -89,12 +90,12 @@ _REASONS: dict[str, str] = {
     "swap_blocks": _OPERATORS,
     "copy_blocks": _OPERATORS,
 }
-"""What no version offers here."""
+"""Reasons for the operations that no version offers."""
 
 
 def _withheld(version: str) -> dict[str, str]:
-    """Names that the version has, with another meaning."""
-    if version.startswith("0.10"):
+    """Return reasons for names that the version has with another meaning."""
+    if minor(version) == (0, 10):
         return {
             "AttentionMetadataBuilder": "the builder of vLLM 0.10 has no "
             "_init_reorder_batch_threshold",
@@ -104,7 +105,7 @@ def _withheld(version: str) -> dict[str, str]:
         "make_metadata",
         "AttentionMetadata": f"the metadata class of vLLM {version} is empty",
     }
-    if version.startswith("0.11"):
+    if minor(version) == (0, 11):
         return gone
     return gone | {
         "AttentionMetadataBuilder": f"the builder of vLLM {version} has no use_cascade_attention",
@@ -113,7 +114,7 @@ def _withheld(version: str) -> dict[str, str]:
 
 
 def offered(version: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """What this vLLM offers by our names, and a reason for everything else."""
+    """Return what this vLLM offers by our names, and a reason for every other operation."""
     found: dict[str, Any] = {}
     lacking = dict(_REASONS)
     withheld = _withheld(version)
@@ -127,8 +128,8 @@ def offered(version: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _slots(version: str) -> Entry:
-    """The list form where there is one, the block table of later versions."""
-    return _LISTS if version.startswith("0.10") else BLOCK_TABLE
+    """Return the list form of 0.10, or the block table of later versions."""
+    return _LISTS if minor(version) == (0, 10) else BLOCK_TABLE
 
 
 def _made(entry: Entry, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""vLLM's functions under our names: arguments are converted before the clock starts."""
+"""vLLM's functions under our names; arguments are converted before the clock starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _converted(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, An
 
 
 class Adapted:
-    """A function of vLLM that takes our arguments and gives our results."""
+    """A function of vLLM that takes our arguments and returns our results."""
 
     def __init__(self, function: Callable[..., Any], convert: Convert = _converted) -> None:
         self.function = function
@@ -31,7 +31,7 @@ class Adapted:
         self.__name__ = function.__name__
 
     def bind(self, *args: Any, **kwargs: Any) -> Thunk:
-        """vLLM's own function with its own arguments, which are made now."""
+        """Convert the arguments now; return vLLM's own function bound to them."""
         args, kwargs = self.convert(*args, **kwargs)
         return partial(self.function, *args, **kwargs)
 
@@ -42,11 +42,11 @@ class Adapted:
 
 
 class InputBatch:
-    """An engine's rows for versions that also look at how far each request has come.
+    """An engine's rows for versions that also read the progress of each request.
 
-    They put extensions behind decodes and prompts behind these. SPEC.md section 2 knows
-    decodes and prefills only, so every request here has some context and no prompt left:
-    what is not a decode is an extension.
+    Those order decodes, then extensions, then prompts. SPEC.md section 2 has decodes and
+    prefills only, so every request here has some context and no prompt left: each request
+    that is no decode is an extension.
     """
 
     def __init__(self, rows: Any, num_reqs: int) -> None:
@@ -71,12 +71,12 @@ def _with_progress(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _offsets_on_cpu(query_start_loc_p: Any) -> Any:
-    """A later version wants offsets on the CPU, and is told where the pointers go."""
+    """Convert for a later version, which takes offsets on the CPU and a device."""
     return (query_start_loc_p.cpu(),), {"device": query_start_loc_p.device}
 
 
 def _as_layers(vllm_config: Any, layer_names: Any, cls_: Any) -> Any:
-    """A config whose layers are instances of the class that vLLM looks for."""
+    """Convert to a config whose layers are instances of the class that vLLM looks up."""
     context = vllm_config.compilation_config.static_forward_context
     layers = {name: _as_layer(layer) for name, layer in context.items()}
     config = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=layers))
@@ -98,7 +98,7 @@ def _as_layer(layer: Any) -> Any:
 
 
 class _EncoderMetadata:
-    """V0 metadata that says, as a property of vLLM's classes, whether its encoder part is set."""
+    """V0 metadata with the property of vLLM's classes for a complete encoder part."""
 
     def __init__(self, metadata: Any) -> None:
         self._metadata = metadata
@@ -108,21 +108,19 @@ class _EncoderMetadata:
 
     @property
     def is_all_encoder_attn_metadata_set(self) -> Any:
-        """vLLM's own answer."""
+        """True if vLLM's own function finds the encoder part complete."""
         answer = find(("attention.backends.utils",), "is_all_encoder_attn_metadata_set")
         return answer(self._metadata)
 
 
 def cross_attention(function: Callable[..., Any]) -> Adapted:
-    """`is_all_cross_attn_metadata_set`, which asks the metadata itself for the first half."""
+    """Adapt `is_all_cross_attn_metadata_set`, which reads a property of the metadata."""
     return Adapted(function, lambda metadata: ((_EncoderMetadata(metadata),), {}))
 
 
 def layout_reader(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`get_kv_cache_layout` as it is, in a process that runs an engine without a connector.
-
-    Outside of an engine vLLM would make a whole config first, for which it needs a device.
-    """
+    """Return `get_kv_cache_layout`, and set the config of an engine without a connector."""
+    # Without a config vLLM would make a whole one first, which needs a device.
     current = find(("config",), "get_current_vllm_config")
     home = sys.modules[current.__module__]
     if home._current_vllm_config is None:
@@ -131,28 +129,28 @@ def layout_reader(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def split(function: Callable[..., Any]) -> Adapted:
-    """`split_decodes_and_prefills`, its flag left out where there is none."""
+    """Adapt `split_decodes_and_prefills`; versions without its flag do not get it."""
     if "require_uniform" in function.__code__.co_varnames:
         return Adapted(function)
 
     def without_uniform(metadata: Any, decode_threshold: Any = 1, *uniform: Any) -> Any:
-        told = [one for one in uniform if one is not False]
-        return (theirs(metadata), decode_threshold, *told), {}
+        flags = [flag for flag in uniform if flag is not False]
+        return (theirs(metadata), decode_threshold, *flags), {}
 
     return Adapted(function, without_uniform)
 
 
 def reorder(function: Callable[..., Any]) -> Adapted:
-    """`reorder_batch_to_split_decodes_and_prefills` of any version."""
+    """Adapt `reorder_batch_to_split_decodes_and_prefills` of any version."""
     return Adapted(function, _with_progress)
 
 
 def conv1d(function: Callable[..., Any]) -> Adapted:
-    """`compute_causal_conv1d_metadata` of any version."""
+    """Adapt `compute_causal_conv1d_metadata` of any version."""
     lengths_first = "query_start_loc_p_cpu" in function.__code__.co_varnames
     return Adapted(function, _offsets_on_cpu) if lengths_first else Adapted(function)
 
 
 def layers(function: Callable[..., Any]) -> Adapted:
-    """`get_per_layer_parameters` of any version."""
+    """Adapt `get_per_layer_parameters` of any version."""
     return Adapted(function, _as_layers)

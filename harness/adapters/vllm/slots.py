@@ -1,13 +1,13 @@
-"""`build_slot_mapping`, which vLLM does not have: what its engines do for a whole batch.
+"""`build_slot_mapping` for vLLM, which lacks it: the work of its engines for a whole batch.
 
 First generation (V0, 0.10): `compute_slot_mapping` for each request into one list, then
 the tensor that the V0 builder makes of it. Second (V1, 0.10 and 0.11): numpy over the
 engine's block table, `BlockTable.compute_slot_mapping` and `commit_slot_mapping`.
 
-What an engine has lying ready is prepared and not timed: for V0 each request's lengths
-and block ids as Python objects; for V1 the filled block table and, of each token, its
-request and position (which an engine computes anew each step: the V1 figure is a lower
-bound of what vLLM spends).
+Data that an engine already holds is prepared and not timed: for V0 each request's lengths
+and block ids as Python objects; for V1 the filled block table, and each token's request and
+position. An engine computes these two anew in each engine step, so the V1 time is a lower
+bound of vLLM's.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _PAD = -1
 
 
 def _length(tokens: int, num_padded_tokens: int | None, out: torch.Tensor | None) -> int:
-    """Entries of the result: as many as tokens, as asked for, or as the buffer holds."""
+    """Return the length of the result: `num_padded_tokens`, that of the buffer, or `tokens`."""
     if num_padded_tokens is not None:
         return num_padded_tokens
     return tokens if out is None else len(out)
 
 
 class V0Slots:
-    """The list form over a batch."""
+    """The list form of V0, applied to a batch."""
 
     __name__ = "build_slot_mapping"
 
@@ -40,7 +40,7 @@ class V0Slots:
         self._compute = compute_slot_mapping
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Slots of every token, int64."""
+        """Return the slot of every token, int64."""
         result: torch.Tensor = self.bind(*args, **kwargs)()
         return result
 
@@ -55,7 +55,7 @@ class V0Slots:
         start_idx: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
     ) -> Thunk:
-        """A step of the V0 builder; graph padding is -1 behind the last token, as there."""
+        """Return an engine step of the V0 builder, which pads with -1 after the last token."""
         compute, device = self._compute, query_start_loc.device
         offsets, computed = query_start_loc.tolist(), num_computed_tokens.tolist()
         first = [0] * len(computed) if start_idx is None else start_idx.tolist()
@@ -78,7 +78,7 @@ class V0Slots:
 
 
 class V1Slots:
-    """The numpy form over an engine's block table."""
+    """The numpy form of V1, on an engine's block table."""
 
     __name__ = "build_slot_mapping"
 
@@ -86,7 +86,7 @@ class V1Slots:
         self._class = block_table_class
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Slots of every token, int64."""
+        """Return the slot of every token, int64."""
         result: torch.Tensor = self.bind(*args, **kwargs)()
         return result
 
@@ -101,7 +101,7 @@ class V1Slots:
         start_idx: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
     ) -> Thunk:
-        """A step of the V1 engine, which fills the rest of its buffer with -1 itself."""
+        """Return an engine step of V1, which fills the rest of its buffer with -1."""
         offsets, computed = query_start_loc.cpu().numpy(), num_computed_tokens.cpu().numpy()
         requests = np.repeat(np.arange(len(computed)), np.diff(offsets))
         positions = computed[requests] + np.arange(offsets[-1]) - offsets[requests]
@@ -124,7 +124,7 @@ class V1Slots:
         return step
 
     def _filled(self, block_table: torch.Tensor, block_size: int, size: int, device: Any) -> Any:
-        """vLLM's block table with our rows in it."""
+        """Return vLLM's block table filled with our rows."""
         rows, columns = block_table.shape
         later = {"kernel_block_size": block_size, "dcp_kv_cache_interleave_size": 1}
         known = signature(self._class).parameters

@@ -1,4 +1,4 @@
-"""What a run depends on: versions, machine, commit, GPU."""
+"""The environment of a run: versions, machine, commit, GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GPU_DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 def describe() -> Environment:
-    """The environment of this process."""
+    """Return the environment of this process."""
     return Environment(
         attnproof=__version__,
         python=platform.python_version(),
@@ -35,7 +35,7 @@ def describe() -> Environment:
 
 
 def package_version(name: str) -> str | None:
-    """The installed version, None if the package is absent."""
+    """Return the installed version, None if the package is absent."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -44,13 +44,10 @@ def package_version(name: str) -> str | None:
 
 @lru_cache(maxsize=1)
 def gpu_name() -> str | None:
-    """Name of the first GPU that torch can use, None without one.
-
-    Asked in a process of its own: a process that has touched CUDA cannot fork workers
-    that use it.
-    """
+    """Return the name of the first GPU that torch can use, None without one."""
     if not any(Path(file).exists() for file in _GPU_DEVICE_FILES):
         return None
+    # In a process of its own: one that has used CUDA cannot fork workers that use it.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=_send_gpu_name, args=(theirs,))
@@ -81,7 +78,7 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str | None:
-    """Commit of the working directory, "+" behind it when something is uncommitted."""
+    """Return the commit of the working directory, followed by "+" with uncommitted changes."""
 
     def git(*args: str) -> str:
         command = ["git", *args]

@@ -1,4 +1,4 @@
-"""A run: the tasks of all operations and candidates, a few at a time, each in its own process."""
+"""Run the tasks of all operations and candidates, a few at a time, each in its own process."""
 
 from __future__ import annotations
 
@@ -9,68 +9,44 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
 
-from attnproof.harness.model.candidate import OPTIMIZED, Candidate
-from attnproof.harness.model.case import Batch, Sourced
+from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.run import OperationResult
+from attnproof.harness.model.run import Cause, OperationResult, Reason
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import imports_once, preload
-from attnproof.harness.running.errors import UsageError
-from attnproof.harness.running.parent.environment import gpu_name
-from attnproof.harness.running.task.fuzz import get_ready
-from attnproof.harness.running.task.task import NO_SUCH_FUNCTION, Outcome, Settings, examine
-from attnproof.harness.running.task.workers import CandidateUnloadableError, Worker
+from attnproof.harness.running.parent.plan import Plan, Skip, find_skip, steps_on
+from attnproof.harness.running.task.fuzz import warm_up_hypothesis
+from attnproof.harness.running.task.task import Outcome, examine
 from attnproof.harness.running.worker.worker import warm_up
 
-NO_GPU = "no CUDA device on this machine"
-INTERPRETED_SHARE = 4
-"""One in so many trace steps is run in Triton's interpreter."""
-NOT_INSTALLED = "{} is not installed"
-HOST_ONLY = "reads only CPU mirrors: there is no device path to verify"
-
-
-Lacking = dict[str, dict[str, str]]
-"""By candidate, the operations that it does not offer, and why."""
+_OUTCOME = b"outcome"
+"""Message of a task: the next message is its outcome. Any other message is a count of cases."""
+_Pair = tuple[Operation, Candidate]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a run looks at."""
-
-    operations: list[Operation]
-    candidates: list[Candidate]
-    settings: Settings
-    steps: list[tuple[str, Batch]]
-    """Batches of the traces and where each comes from."""
-    corpus: list[Sourced]
-    jobs: int
-    lacking: Lacking = field(default_factory=dict)
-    """What `probe` has found missing: nobody starts a process to find it again."""
-
-
-@dataclass(frozen=True)
-class Watcher:
-    """Who wants to know how the run goes."""
+class ProgressCallbacks:
+    """Callbacks for run progress; names are those of an operation and a candidate."""
 
     planned: Callable[[int], None]
-    """Told how many tasks there will be."""
+    """Called once with the number of tasks."""
     started: Callable[[str, str], None]
     progressed: Callable[[str, str, int], None]
+    """Called now and then with the number of cases so far."""
     ended: Callable[[OperationResult], None]
     tick: Callable[[], None]
-
-
-_Pair = tuple[Operation, Candidate]
+    """Called several times a second."""
 
 
 @dataclass
 class _Task:
+    """A process that examines operations of one candidate, one after another."""
+
     operation: Operation
     candidate: Candidate
     process: multiprocessing.process.BaseProcess
@@ -78,212 +54,179 @@ class _Task:
     died: bool = False
 
     def next_of(self, waiting: list[_Pair]) -> _Pair | None:
-        """What its process can go on with: an engine's next operation, as it has imported it."""
+        """Return the next pair for this process, which keeps its import; None to end it."""
         if self.died or not imports_once(self.candidate):
             return None
         return next((pair for pair in waiting if pair[1] is self.candidate), None)
 
 
-def probe(candidates: list[Candidate], operations: list[Operation], settings: Settings) -> Lacking:
-    """What each candidate lacks; it must be importable and offer something (UsageError)."""
-    by_name = {operation.name: operation for operation in operations}
-    lacking: Lacking = {}
-    for candidate in candidates:
-        if candidate.lane == "cuda" and gpu_name() is None:
-            continue
+@dataclass
+class _Session:
+    """The tasks of a run: those that wait, those that run, and the outcomes of the others."""
+
+    plan: Plan
+    folder: Path
+    callbacks: ProgressCallbacks
+    waiting: list[_Pair] = field(default_factory=list)
+    running: list[_Task] = field(default_factory=list)
+    outcomes: dict[tuple[str, str], Outcome] = field(default_factory=dict)
+    """Outcomes by names of operation and candidate."""
+
+    def schedule(self) -> None:
+        """Sort the pairs into those that are skipped and those that wait."""
+        for candidate in self.plan.candidates:
+            for operation in self.plan.operations:
+                skip = find_skip(operation, candidate)
+                lacking = self.plan.lacking.get(candidate.name, {}).get(operation.name)
+                if skip is None and lacking is not None:
+                    skip = Skip("NOT OFFERED", lacking)
+                if skip is None:
+                    self.waiting.append((operation, candidate))
+                else:
+                    self._skip(operation, candidate, skip)
+        # Longest tasks first: otherwise kernels in the interpreter run alone at the end.
+        self.waiting.sort(key=lambda pair: pair[1].lane != "interpreter")
+        self.callbacks.planned(len(self.waiting))
+
+    def work(self) -> None:
+        """Start waiting tasks as others end, until all have ended (KeyboardInterrupt)."""
+        while self.waiting or self.running:
+            interrupt.check()
+            while self.waiting and len(self.running) < self.plan.jobs:
+                self.running.append(self._start(*self.waiting.pop(0)))
+                self._report_start(self.running[-1])
+            self._collect()
+
+    def interrupt(self) -> None:
+        """Stop the running tasks and collect their outcomes; waiting pairs are UNVERIFIED."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        begun_never, self.waiting = self.waiting, []
+        for task in self.running:
+            task.process.terminate()
+        while self.running:
+            self._collect()
+        reason = Reason(Cause.INTERRUPTED, "interrupted before it began")
+        for operation, candidate in begun_never:
+            self._skip(operation, candidate, Skip("UNVERIFIED", reason))
+
+    def _skip(self, operation: Operation, candidate: Candidate, skip: Skip) -> None:
+        self.outcomes[operation.name, candidate.name] = _skipped(operation, candidate, skip)
+
+    def _start(self, operation: Operation, candidate: Candidate) -> _Task:
+        """Start a process that examines the operation, then those whose indices it receives."""
+        plan, folder = self.plan, self.folder
+        ours, theirs = multiprocessing.Pipe()
+        number = plan.candidates.index(candidate)
+
+        def drive() -> None:
+            interrupt.listen()
+            ours.close()
+            preload(candidate)
+            index = b"%d" % plan.operations.index(operation)
+            while index:
+                outcome = examine(
+                    plan.operations[int(index)],
+                    candidate,
+                    plan.settings,
+                    steps_on(candidate, plan.steps),
+                    plan.corpus,
+                    folder / f"ledger-{number:03}-{int(index):03}.jsonl",
+                    lambda cases: theirs.send_bytes(b"%d" % cases),
+                )
+                theirs.send_bytes(_OUTCOME)
+                theirs.send_bytes(msgspec.msgpack.encode(outcome))
+                index = theirs.recv_bytes()
+            os._exit(0)  # a normal exit would wait for threads that an engine has started
+
+        process = multiprocessing.get_context("fork").Process(target=drive)
+        process.start()
+        theirs.close()
+        return _Task(operation, candidate, process, ours)
+
+    def _collect(self) -> None:
+        """Wait a little for messages of the running tasks; move outcomes of ended ones."""
+        connections = [task.connection for task in self.running]
+        ready = multiprocessing.connection.wait(connections, timeout=0.2)
+        for task in [task for task in self.running if task.connection in ready]:
+            outcome = self._receive(task)
+            if outcome is not None:
+                self.outcomes[task.operation.name, task.candidate.name] = outcome
+                self.callbacks.ended(outcome.result)
+                self._continue(task)
+        self.callbacks.tick()
+
+    def _receive(self, task: _Task) -> Outcome | None:
+        """Read one message of a task; return its outcome, None for a message of progress."""
         try:
-            worker = Worker(
-                candidate, by_name, timeout_s=settings.timeout_s, memory_bytes=settings.memory_bytes
-            )
-        except CandidateUnloadableError as error:
-            raise UsageError(str(error)) from None
-        worker.stop()
-        if not worker.offers:
-            raise UsageError(
-                f"candidate {candidate.name} offers none of the operations asked for: "
-                f"define functions such as {operations[0].name}"
-            )
-        lacking[candidate.name] = {
-            name: worker.withheld.get(name, NO_SUCH_FUNCTION)
-            for name in by_name
-            if name not in worker.offers
-        }
-    return lacking
+            data = task.connection.recv_bytes()
+            if data == _OUTCOME:
+                return msgspec.msgpack.decode(task.connection.recv_bytes(), type=Outcome)
+        except EOFError:
+            task.died = True
+            task.process.join()
+            text = f"its process ended with status {task.process.exitcode}"
+            skip = Skip("UNVERIFIED", Reason(Cause.TASK_DIED, text))
+            return _skipped(task.operation, task.candidate, skip)
+        self.callbacks.progressed(task.operation.name, task.candidate.name, int(data))
+        return None
+
+    def _continue(self, task: _Task) -> None:
+        """Send the next operation to a task that has ended one, or stop its process."""
+        following = task.next_of(self.waiting)
+        if following is not None:
+            self.waiting.remove(following)
+            task.operation = following[0]
+            _send(task, b"%d" % self.plan.operations.index(task.operation))
+            self._report_start(task)
+            return
+        self.running.remove(task)
+        _send(task, b"")
+        task.process.join()
+        task.connection.close()
+
+    def _report_start(self, task: _Task) -> None:
+        self.callbacks.started(task.operation.name, task.candidate.name)
 
 
-def run(plan: Plan, folder: Path, watcher: Watcher) -> tuple[list[Outcome], bool]:
-    """Examine every pair; returns the outcomes in order and whether the run was interrupted.
+def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Outcome], bool]:
+    """Examine every pair; return the outcomes in order, and True if the run was interrupted.
 
-    Ledgers are written to `folder`. Ctrl-C ends the tasks that run; what they found
-    so far is among the outcomes, tasks that had not begun are UNVERIFIED.
+    Ledgers are written to `folder`. Ctrl-C ends the running tasks: their outcomes hold what
+    they found so far, and tasks that had not begun are UNVERIFIED.
     """
     warm_up()
-    get_ready()
-    outcomes: dict[tuple[str, str], Outcome] = {}
-    waiting: list[_Pair] = []
-    for candidate in plan.candidates:
-        for operation in plan.operations:
-            reason, verdict = not_run(operation, candidate)
-            lacking = plan.lacking.get(candidate.name, {})
-            if not verdict and operation.name in lacking:
-                reason, verdict = lacking[operation.name], "NOT OFFERED"
-            if verdict:
-                outcomes[operation.name, candidate.name] = _blank(
-                    operation, candidate, verdict, reason
-                )
-            else:
-                waiting.append((operation, candidate))
-    # The interpreter's kernels take longest: begun first, they do not end alone.
-    waiting.sort(key=lambda pair: pair[1].lane != "interpreter")
-    watcher.planned(len(waiting))
-    running: list[_Task] = []
+    warm_up_hypothesis()
+    session = _Session(plan, folder, callbacks)
+    session.schedule()
     interrupted = False
     interrupt.watch()
     try:
-        while waiting or running:
-            interrupt.check()
-            while waiting and len(running) < plan.jobs:
-                running.append(_start(*waiting.pop(0), plan, folder))
-                watcher.started(running[-1].operation.name, running[-1].candidate.name)
-            _collect(running, waiting, plan, outcomes, watcher)
+        session.work()
     except KeyboardInterrupt:
         interrupted = True
-        _interrupt(running, plan, outcomes, watcher)
-        for operation, candidate in waiting:
-            outcomes[operation.name, candidate.name] = _blank(
-                operation, candidate, "UNVERIFIED", "interrupted before it began"
-            )
+        session.interrupt()
     else:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     order = [(o.name, c.name) for c in plan.candidates for o in plan.operations]
-    return [outcomes[pair] for pair in order], interrupted
+    return [session.outcomes[pair] for pair in order], interrupted
 
 
-def not_run(operation: Operation, candidate: Candidate) -> tuple[str, str]:
-    """Why this pair cannot be examined here, and the verdict that this is; "" if it can."""
-    if candidate.lane == "cuda" and gpu_name() is None:
-        return NO_GPU, "UNVERIFIED"
-    if candidate.kernels_only and not operation.built_in.kernels:
-        return HOST_ONLY, "NOT OFFERED"
-    package = operation.built_in.package if candidate.target == OPTIMIZED else ""
-    if package and find_spec(package) is None:
-        return NOT_INSTALLED.format(package), "UNVERIFIED"
-    return "", ""
-
-
-def _blank(operation: Operation, candidate: Candidate, verdict: str, reason: str) -> Outcome:
+def _skipped(operation: Operation, candidate: Candidate, skip: Skip) -> Outcome:
     result = OperationResult(
         name=operation.name,
         section=operation.section,
         candidate=candidate.name,
         device=candidate.lane,
-        verdict=verdict,  # type: ignore[arg-type]
-        reason=reason,
+        verdict=skip.verdict,
+        reason=skip.reason.text,
+        cause=skip.reason.cause,
     )
     return Outcome(result, [])
 
 
-def _start(operation: Operation, candidate: Candidate, plan: Plan, folder: Path) -> _Task:
-    """A process that examines the operation, then those that it is sent the places of."""
-    ours, theirs = multiprocessing.Pipe()
-    number = plan.candidates.index(candidate)
-
-    def drive() -> None:
-        interrupt.listen()
-        ours.close()
-        preload(candidate)
-        place = b"%d" % plan.operations.index(operation)
-        while place:
-            outcome = examine(
-                plan.operations[int(place)],
-                candidate,
-                plan.settings,
-                steps_on(candidate, plan.steps),
-                plan.corpus,
-                folder / f"ledger-{number:03}-{int(place):03}.jsonl",
-                lambda cases: theirs.send_bytes(b"%d" % cases),
-            )
-            theirs.send_bytes(b"outcome")
-            theirs.send_bytes(msgspec.msgpack.encode(outcome))
-            place = theirs.recv_bytes()
-        os._exit(0)  # threads that an engine has begun would be waited for
-
-    process = multiprocessing.get_context("fork").Process(target=drive)
-    process.start()
-    theirs.close()
-    return _Task(operation, candidate, process, ours)
-
-
-def steps_on(candidate: Candidate, steps: list[tuple[str, Batch]]) -> list[tuple[str, Batch]]:
-    """The trace steps that a candidate gets: in the interpreter every fourth of them.
-
-    A kernel takes tens of milliseconds there, which 200 large steps would make minutes.
-    """
-    return steps[::INTERPRETED_SHARE] if candidate.lane == "interpreter" else steps
-
-
-def _collect(
-    running: list[_Task],
-    waiting: list[_Pair],
-    plan: Plan,
-    outcomes: dict[tuple[str, str], Outcome],
-    watcher: Watcher,
-) -> None:
-    """Wait a little for news of the running tasks; ended ones move to the outcomes."""
-    ready = multiprocessing.connection.wait([task.connection for task in running], timeout=0.2)
-    for task in [task for task in running if task.connection in ready]:
-        outcome = _news(task, watcher)
-        if outcome is not None:
-            outcomes[task.operation.name, task.candidate.name] = outcome
-            watcher.ended(outcome.result)
-            following = task.next_of(waiting)
-            if following is None:
-                running.remove(task)
-                _end(task)
-            else:
-                waiting.remove(following)
-                task.operation = following[0]
-                _tell(task, b"%d" % plan.operations.index(task.operation))
-                watcher.started(task.operation.name, task.candidate.name)
-    watcher.tick()
-
-
-def _end(task: _Task) -> None:
-    _tell(task, b"")
-    task.process.join()
-    task.connection.close()
-
-
-def _tell(task: _Task, place: bytes) -> None:
-    """Send the place of an operation, or nothing to end it; of a dead one `_news` will tell."""
-    with suppress(OSError):
-        task.connection.send_bytes(place)
-
-
-def _news(task: _Task, watcher: Watcher) -> Outcome | None:
-    try:
-        data = task.connection.recv_bytes()
-        if data == b"outcome":
-            return msgspec.msgpack.decode(task.connection.recv_bytes(), type=Outcome)
-    except EOFError:
-        task.died = True
-        task.process.join()
-        reason = f"its process ended with status {task.process.exitcode}"
-        return _blank(task.operation, task.candidate, "UNVERIFIED", reason)
-    watcher.progressed(task.operation.name, task.candidate.name, int(data))
-    return None
-
-
-def _interrupt(
-    running: list[_Task],
-    plan: Plan,
-    outcomes: dict[tuple[str, str], Outcome],
-    watcher: Watcher,
-) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    for task in running:
-        task.process.terminate()
-    while running:
-        _collect(running, [], plan, outcomes, watcher)
+def _send(task: _Task, index: bytes) -> None:
+    """Send the index of the next operation; empty bytes stop the task."""
+    with suppress(OSError):  # the next `_receive` reports a task that died
+        task.connection.send_bytes(index)

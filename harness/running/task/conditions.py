@@ -1,6 +1,6 @@
-"""The expressions of known deviations: over which names they go, and their value on a case.
+"""Conditions of known deviations: Python expressions, their names, their value on a case.
 
-They are Python, as trusted as the candidate itself, and get nothing but the names below.
+An expression is evaluated without a sandbox: its author is trusted like the candidate's.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _FUNCTIONS = {
 
 
 def holds(when: str, case: Case) -> bool:
-    """Whether the expression is true of the case (whatever it raises)."""
+    """True if the expression is true of the case; raises what the expression raises."""
     return bool(eval(compiled(when), _values(case)))
 
 
 @lru_cache(maxsize=1000)
 def compiled(when: str) -> CodeType:
-    """The expression, ready to evaluate (SyntaxError, NameError)."""
+    """Return the compiled expression (SyntaxError; NameError for an unknown name)."""
     tree = ast.parse(when.strip(), mode="eval")
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     arguments = [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
@@ -42,7 +42,7 @@ def compiled(when: str) -> CodeType:
 
 
 def _values(case: Case) -> dict[str, Any]:
-    """The names of an expression: of a case without a batch the lists are empty, numbers 0."""
+    """Return the values of the names; without a batch, lists are empty and numbers 0."""
     batch = case.batch
     padding = [0] * (batch.padded_requests if batch else 0)
     q = [*(batch.query_lens if batch else ()), *padding]
@@ -70,3 +70,4 @@ def _values(case: Case) -> dict[str, Any]:
 
 
 NAMES = [name for name in _values(Case("")) if name not in (*_FUNCTIONS, "__builtins__")]
+"""Names of a case that an expression may use."""

@@ -1,4 +1,4 @@
-"""Known deviations: a TOML file of failures that are understood, and which failures they explain.
+"""Known deviations: read their TOML file, and find the failures that they explain.
 
 docs/candidates.md describes the file.
 """
@@ -27,27 +27,28 @@ ANY_VERSION = "*"
 
 
 class DeviationError(UsageError):
-    """The file of known deviations is at fault: one line with file, entry and what to do."""
+    """A mistake in a file of known deviations: one line with file, entry and remedy."""
 
 
 class Explained(NamedTuple):
-    """The failures of one case, sorted out."""
+    """The failures of one case, divided by known deviations."""
 
     unknown: tuple[Failure, ...]
+    """Failures that no known deviation explains."""
     known: tuple[tuple[Deviation, Failure], ...]
 
 
 def deviations_of(candidate: Candidate) -> tuple[Deviation, ...]:
-    """What is known of the candidate in the version that is installed (DeviationError)."""
+    """Return the known deviations of the candidate's installed version (DeviationError)."""
     if not candidate.deviations:
         return ()
     return load(candidate.deviations, version_of(candidate))
 
 
 def with_deviations(candidates: list[Candidate], path: Path | None) -> list[Candidate]:
-    """The candidates, those without a file of their own with that one; all are read once.
+    """Return the candidates; those without a file of known deviations get `path`.
 
-    A mistake in a file is to be heard of before a run begins (DeviationError).
+    Reads all files, so that a mistake is reported before a run begins (DeviationError).
     """
     if path is not None:
         given = msgspec.structs.replace
@@ -58,9 +59,9 @@ def with_deviations(candidates: list[Candidate], path: Path | None) -> list[Cand
 
 
 def load(path: str, version: str) -> tuple[Deviation, ...]:
-    """The deviations that hold for a version of the candidate's package (DeviationError).
+    """Return the deviations of a version of the candidate's package (DeviationError).
 
-    `version` is "" where it is not known; then every entry must hold for any version.
+    `version` is "" if it is unknown; every entry must then hold for any version.
     """
     entries = _entries(path)
     known = [deviation for where, deviation in entries if _is_for(deviation, version, where)]
@@ -77,18 +78,17 @@ def load(path: str, version: str) -> tuple[Deviation, ...]:
 
 
 def known(deviations: Iterable[Deviation], case: Case, failure: Failure) -> Deviation | None:
-    """The first deviation that explains the failure of the case (DeviationError)."""
+    """Return the first deviation that explains the failure of the case (DeviationError)."""
     return next((d for d in deviations if _explains(d, case, failure)), None)
 
 
 def explain(
     deviations: tuple[Deviation, ...], case: Case, failures: tuple[Failure, ...]
 ) -> Explained:
-    """Which of the failures of one case are known (DeviationError).
+    """Divide the failures of one case into known and unknown ones (DeviationError).
 
-    What a kernel sees follows from any other mistake: where all others are known, an
-    objection of the consumer is explained by the first of them that does not limit its
-    oracles to others.
+    A failure of the consumer follows from any other mistake. If all other failures are
+    known, the first of their deviations explains it whose `oracles` allow the consumer.
     """
     if not deviations or not failures:
         return Explained(failures, ())
@@ -105,7 +105,7 @@ def explain(
 
 
 def _entries(path: str) -> list[tuple[str, Deviation]]:
-    """Every entry with the words that say where it stands, checked."""
+    """Return the checked entries, each with its place in the file for messages."""
     try:
         data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -139,7 +139,7 @@ def _entry(path: str, number: int, table: Any) -> tuple[str, Deviation]:
 
 
 def _problems(deviation: Deviation) -> Iterator[str]:
-    """What is wrong with an entry, in words that say what to do."""
+    """Yield the mistakes of an entry, each with a remedy."""
     for name in ("id", "title", "operations", "reference", "when", "versions"):
         if not getattr(deviation, name):
             hint = f', write "{ANY_VERSION}" for any' if name == "versions" else ""
@@ -210,7 +210,7 @@ def _explains(deviation: Deviation, case: Case, failure: Failure) -> bool:
 
 
 def _matches(patterns: tuple[str, ...], text: str) -> bool:
-    """Whether one of them fits; only * is special, as names of fields hold brackets."""
+    """True if a pattern matches; only * is special, because field names hold brackets."""
     return any(
         re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) for pattern in patterns
     )

@@ -1,4 +1,4 @@
-"""One operation of one candidate under examination: every case goes through here once."""
+"""The state of an examination: judge each case once, count verdicts, keep root causes."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Origin, Sourced
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.verdict import CONSUMER, ORACLES, Failure
+from attnproof.harness.model.verdict import CONSUMER, ORACLES, PROCESS, Failure
 from attnproof.harness.oracles.determinism import FRESH_PROCESS
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.task.deviations import Explained, explain
 from attnproof.harness.running.task.ledger import Ledger
-from attnproof.harness.running.task.occurrences import Occurrence, note
+from attnproof.harness.running.task.occurrences import Occurrence, count_occurrences
 from attnproof.harness.running.task.shrink import shrink
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
 Root = tuple[str, str]
 _FRESH_CASES = 20
+"""Cases that are judged again in a fresh process."""
 _REPORT_EVERY = 25
+"""Cases between two calls of `progressed`."""
 _MOST_DEATHS = 80
 """Worker deaths after which an operation is not examined further."""
 _TRIES, _DEADLY_TRIES = 1500, 30
-"""Cases that shrinking may try, fewer when each costs a worker."""
-_MEMORY = 20_000
-"""Verdicts that are remembered so that shrinking does not ask twice."""
+"""Cases that shrinking may try; fewer if each try kills a worker."""
+_MOST_VERDICTS = 20_000
+"""Verdicts kept in memory, so that shrinking judges no case twice."""
 
 
-class TooDeadly(BaseException):
-    """The candidate has killed so many workers that its verdict needs no more of them."""
+class TooManyDeaths(BaseException):
+    """The candidate has killed as many workers as an examination allows."""
 
 
 @dataclass
@@ -49,25 +51,25 @@ class Found:
 
 @dataclass
 class Examination:
-    """Asks the worker, counts what it says, remembers what is known to fail."""
+    """One operation of one candidate: its counts, root causes and known deviations."""
 
     operation: Operation
     candidate: Candidate
     worker: Worker
     ledger: Ledger
     progressed: Callable[[int], None]
-    """Told the number of cases now and then."""
+    """Called with the number of cases now and then."""
     deviations: tuple[Deviation, ...] = ()
-    """What is known of the candidate: it is counted apart, and hides nothing else."""
+    """Known deviations of the candidate: counted apart, and they hide no other failure."""
     occurred: dict[str, Occurrence] = field(default_factory=dict)
-    """Known deviations that showed, by id."""
+    """Occurrences of known deviations, by id of the deviation."""
     found: dict[Root, Found] = field(default_factory=dict)
     failed_by_root: dict[Root, int] = field(default_factory=dict)
     origins: dict[Origin, int] = field(default_factory=dict)
     failed: int = 0
     """Cases with a failure that no known deviation explains."""
     known: set[str] = field(default_factory=set)
-    """Ids of the cases with other failures only."""
+    """Ids of the cases whose failures are all known deviations."""
     checks: list[int] = field(default_factory=lambda: [0] * len(ORACLES))
     failures_by_oracle: dict[str, int] = field(default_factory=dict)
     known_by_oracle: dict[str, int] = field(default_factory=dict)
@@ -80,17 +82,18 @@ class Examination:
         return sum(self.origins.values())
 
     def has_judged(self, case: Case) -> bool:
-        """Whether the verdict on the case is known."""
+        """True if the verdict on the case is in memory."""
         return case.id in self._verdicts
 
     def check(self, sourced: Sourced) -> tuple[Failure, ...]:
-        """Judge a case and count it; one that was judged before is not run again (TooDeadly).
+        """Judge a case and count it; return the failures that no known deviation explains.
 
-        Returns the failures that no known deviation explains (DeviationError).
+        A case that was judged before is not run again. Raises TooManyDeaths, DeviationError,
+        KeyboardInterrupt.
         """
         interrupt.check()
         if self.worker.deaths >= _MOST_DEATHS:
-            raise TooDeadly
+            raise TooManyDeaths
         case = sourced.case
         if case.id in self._verdicts:
             return self._verdicts[case.id].unknown
@@ -111,10 +114,10 @@ class Examination:
         objecting = {failure.oracle for failure in failures}
         _add_one(self.failures_by_oracle, objecting)
         _add_one(self.known_by_oracle, {f.oracle for _, f in explained.known} - objecting)
-        note(self.occurred, explained, sourced)
+        count_occurrences(self.occurred, explained, sourced)
 
     def minimise(self, failure: Failure, sourced: Sourced) -> tuple[Failure, Sourced]:
-        """The smallest case found that fails by the same root, and how it fails."""
+        """Return the failure and the smallest case found that fails by the same root cause."""
 
         def fails(smaller: Sourced) -> Failure | None:
             failures = self._try(smaller).unknown
@@ -123,10 +126,10 @@ class Examination:
         return self._minimise(failure, sourced, fails)
 
     def minimise_known(self) -> list[Sourced]:
-        """Make the smallest case of each known deviation smaller.
+        """Shrink the smallest case of each known deviation.
 
-        Returns cases met on the way in which something else is wrong, one for each set of
-        root causes: there an expression is too narrow, or another mistake begins.
+        Returns the tried cases with other failures, one for each set of root causes: there
+        the condition of the deviation is too narrow, or the candidate has another mistake.
         """
         others: dict[frozenset[Root], Sourced] = {}
         for occurrence in self.occurred.values():
@@ -143,7 +146,7 @@ class Examination:
 
             found = self._minimise(occurrence.failure, occurrence.smallest, deviates)
             occurrence.failure, occurrence.smallest = found
-        for other in others.values():  # they are no mere attempts: who checks them counts them
+        for other in others.values():  # the caller checks them, which must count them
             self._verdicts.pop(other.case.id, None)
         return list(others.values())
 
@@ -153,7 +156,7 @@ class Examination:
         sourced: Sourced,
         wanted: Callable[[Sourced], Failure | None],
     ) -> tuple[Failure, Sourced]:
-        """The smallest case found that fails as wanted, and how it fails."""
+        """Return the failure and the smallest case found for which `wanted` returns one."""
         best = {sourced.case.id: failure}
 
         def fails(case: Case) -> bool:
@@ -162,29 +165,29 @@ class Examination:
                 best[case.id] = found
             return found is not None
 
-        tries = _DEADLY_TRIES if failure.oracle == "process" else _TRIES
+        tries = _DEADLY_TRIES if failure.oracle == PROCESS else _TRIES
         smallest = shrink(sourced.case, fails, tries)
         return best[smallest.id], Sourced(smallest, sourced.origin, sourced.source)
 
     def _try(self, sourced: Sourced) -> Explained:
-        """The verdict on a case, not counted; no failures if it makes no sense."""
+        """Return the verdict on a case without counting it; no failures if it is meaningless."""
         case = sourced.case
         known = self._verdicts.get(case.id)
         if known is not None:
             return known
         if case.fault and not self.operation.inputs.faults[case.fault].applies(case):
-            return Explained((), ())  # nothing would be wrong with it, so no error is right
+            return Explained((), ())  # the fault changes nothing here: the input stays good
         try:
             return self._run(sourced)
         except InvalidCaseError:
             return Explained((), ())
 
-    def news(self, failures: tuple[Failure, ...]) -> Failure | None:
-        """The first failure that no known root cause accounts for.
+    def new_failure(self, failures: tuple[Failure, ...]) -> Failure | None:
+        """Return the first failure that no root cause found so far accounts for, None without.
 
-        A known mistake accounts for what else is wrong in its own smallest case, and
-        wrong lengths for wrong bounds, any for what a kernel then sees. Anything beyond
-        that is another mistake, though the known one shows in the same case.
+        A root cause accounts for the other fields that are wrong in its own smallest case.
+        Wrong lengths account for wrong bounds, and any root cause for failures of the
+        consumer. Other failures of the same case are another mistake.
         """
         roots = {failure.root for failure in failures}
         present = [found for root, found in self.found.items() if root in roots]
@@ -199,13 +202,13 @@ class Examination:
         return None
 
     def record(self, failure: Failure, smallest: Sourced, first: Sourced) -> None:
-        """Make a root cause known."""
+        """Add a root cause with its smallest and its first case."""
         shown = self._verdicts.get(smallest.case.id, Explained((failure,), ())).unknown
         groups = frozenset(other.group for other in (failure, *shown))
         self.found.setdefault(failure.root, Found(failure, smallest, first, groups))
 
     def repeat_in_fresh_process(self) -> None:
-        """Judge some cases again in a new worker, the last first: oracle 6."""
+        """Judge some cases again in a new worker, the last first (oracle determinism)."""
         self.worker.restart()
         for case, digest in reversed(self._digests):
             sourced = Sourced(case, "fuzz", "fresh process")
@@ -230,7 +233,7 @@ class Examination:
         explained = explain(self.deviations, case, verdict.failures)
         self.ledger.settle(case, explained)
         self.checks = [a + b for a, b in zip(self.checks, verdict.checks, strict=True)]
-        if len(self._verdicts) < _MEMORY:
+        if len(self._verdicts) < _MOST_VERDICTS:
             self._verdicts[case.id] = explained
         if verdict.digest and not explained.unknown:
             self._digests.append((case, verdict.digest))

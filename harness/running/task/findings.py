@@ -1,4 +1,4 @@
-"""What a task hands back of what is wrong: root causes, and known deviations beside them."""
+"""The findings of an examination, and the results of its known deviations."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import msgspec
 from attnproof.harness.model.case import Sourced
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.model.run import DeviationResult, Difference, Finding
-from attnproof.harness.model.verdict import ORACLES, Failure
+from attnproof.harness.model.verdict import ERRORS, ORACLES, PROCESS, Failure
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.task.examination import Examination
 
-_NO_FIELDS = ("process", "errors")
-"""Oracles whose failures, told apart by their kind, need not be about a field."""
+_WITHOUT_FIELD = (PROCESS, ERRORS)
+"""Oracles whose failures have a kind in place of an output field."""
 
 
 def findings_of(examination: Examination) -> list[Finding]:
-    """One finding a smallest case: the oracle that judges first speaks for the others."""
+    """Return one finding for each smallest case: that of the oracle that judges first."""
     order: dict[str, Any] = {name: index for index, name in enumerate(ORACLES)}
     kept: dict[str, Finding] = {}
     for found in examination.found.values():
@@ -33,7 +33,7 @@ def findings_of(examination: Examination) -> list[Finding]:
 
 
 def deviation_results(examination: Examination, *, with_stale: bool) -> list[DeviationResult]:
-    """The known deviations that showed; with those that should have and did not, if asked for."""
+    """Return the known deviations that showed; `with_stale` adds those that did not."""
     return [
         _deviation(examination, deviation)
         for deviation in examination.deviations
@@ -43,7 +43,7 @@ def deviation_results(examination: Examination, *, with_stale: bool) -> list[Dev
 
 
 def _deviation(examination: Examination, deviation: Deviation) -> DeviationResult:
-    result = DeviationResult(
+    stale = DeviationResult(
         id=deviation.id,
         title=deviation.title,
         reference=deviation.reference,
@@ -53,16 +53,18 @@ def _deviation(examination: Examination, deviation: Deviation) -> DeviationResul
         version=version_of(examination.candidate),
         cases=0,
     )
-    there = examination.occurred.get(deviation.id)
-    if there is None:
-        return result
-    result.cases = there.cases
-    result.oracles = tuple(sorted(there.oracles, key=list(ORACLES).index))
-    result.fields = tuple(sorted(there.fields))
-    result.shown = _finding(
-        examination, deviation.id, there.failure, there.smallest, there.first, there.cases
+    found = examination.occurred.get(deviation.id)
+    if found is None:
+        return stale
+    return msgspec.structs.replace(
+        stale,
+        cases=found.cases,
+        oracles=tuple(sorted(found.oracles, key=list(ORACLES).index)),
+        fields=tuple(sorted(found.fields)),
+        shown=_finding(
+            examination, deviation.id, found.failure, found.smallest, found.first, found.cases
+        ),
     )
-    return result
 
 
 def _finding(
@@ -82,7 +84,7 @@ def _finding(
         candidate=candidate.name,
         device=candidate.lane,
         oracle=failure.oracle,
-        field=failure.where or ("" if failure.oracle in _NO_FIELDS else failure.field),
+        field=failure.where or ("" if failure.oracle in _WITHOUT_FIELD else failure.field),
         place=failure.place,
         diagnosis=failure.diagnosis,
         message=failure.message,

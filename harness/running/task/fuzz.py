@@ -1,4 +1,4 @@
-"""Hypothesis draws the cases and shrinks what fails; each root cause is shrunk on its own."""
+"""Fuzzing: Hypothesis draws cases and shrinks failing ones, each root cause separately."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from attnproof.harness.running.task.examination import Examination, Root
 from attnproof.harness.running.task.shrink import SHRINK_SECONDS
 
 _ROUNDS = 6
-"""Passes over the strategy: each one after the first looks past what is known to fail."""
+"""Passes over the strategy: a pass ignores the root causes that earlier passes found."""
 _SHRINK_CALLS = 2000
 _SHRINK_DEATHS = 25
-"""Calls and worker deaths that shrinking may cost, per pass."""
-_STEPS = 25
-"""Most steps of a sequence."""
-_STEPS_FOR_A_CASE = 2
-"""As many sequences are drawn as would be cases, divided by this: a sequence costs more."""
-_FAULTY = 8
+"""Limits of one pass on the calls and worker deaths of shrinking."""
+_MOST_STEPS = 25
+"""Maximal number of steps of a sequence."""
+_CASES_PER_SEQUENCE = 2
+"""Examples that one sequence counts for, as it costs more than a case."""
+_MALFORMED_SHARE = 8
 """One case in so many is malformed."""
 
 
-class Discovery(Exception):  # noqa: N818 - it is news, not an error
-    """A case that fails; each root cause gets a subclass, which Hypothesis keeps apart."""
+class Discovery(Exception):  # noqa: N818 - not an error of the harness
+    """A failing case; each root cause gets a subclass, which Hypothesis shrinks separately."""
 
     def __init__(self, failure: Failure, sourced: Sourced) -> None:
         super().__init__(failure.message)
@@ -41,15 +41,14 @@ class Discovery(Exception):  # noqa: N818 - it is news, not an error
 
 
 def strategy(operation: Operation, device: str = "cpu") -> st.SearchStrategy[Case]:
-    """Cases of the operation, one in eight of them malformed where it can be."""
-
-    good, lot = operation.inputs.cases(), st.integers(0, _FAULTY - 1)
+    """Return the strategy for cases of the operation; one in eight is malformed if possible."""
+    good, lot = operation.inputs.cases(), st.integers(0, _MALFORMED_SHARE - 1)
     faults = operation.inputs.faults_on(device)
 
     @st.composite
     def draw_case(draw: st.DrawFn) -> Case:
         case = draw(good)
-        if draw(lot) < _FAULTY - 1:
+        if draw(lot) < _MALFORMED_SHARE - 1:
             return case
         names = [name for name, fault in faults.items() if fault.applies(case)]
         if not names:
@@ -59,13 +58,10 @@ def strategy(operation: Operation, device: str = "cpu") -> st.SearchStrategy[Cas
     return draw_case()
 
 
-def get_ready() -> None:
-    """Draw once before the tasks are forked.
+def warm_up_hypothesis() -> None:
+    """Draw once before the tasks are forked."""
 
-    Hypothesis collects constants from our source at its first draw, 0.2 s that each task
-    would spend.
-    """
-
+    # Hypothesis collects constants of the source at its first draw: 0.2 s for each task.
     @settings(max_examples=1, database=None, verbosity=Verbosity.quiet)
     @given(st.integers())
     def draw(_number: int) -> None:
@@ -75,11 +71,11 @@ def get_ready() -> None:
 
 
 def fuzz(examination: Examination, examples: int, run_seed: int) -> None:
-    """Draw `examples` cases; record each root cause with its smallest case."""
+    """Draw `examples` cases; record the smallest case of each root cause."""
     for round_number in range(_ROUNDS):
         discoveries = _one_pass(examination, examples, run_seed + round_number)
         for discovery, first in discoveries:
-            # Hypothesis can stall where a draw depends on an earlier one.
+            # Hypothesis may stop early where a draw depends on an earlier one.
             failure, smallest = examination.minimise(discovery.failure, discovery.sourced)
             examination.record(failure, smallest, first)
         if not discoveries:
@@ -104,7 +100,7 @@ def _one_pass(
             if _spent(examination, budget) and not examination.has_judged(case):
                 return
         failures = examination.check(sourced)
-        failure = examination.news(failures)
+        failure = examination.new_failure(failures)
         if failure is None:
             return
         root = failure.root
@@ -115,7 +111,7 @@ def _one_pass(
         raise kind(failure, sourced)
 
     discoveries = _explore(body, examination, examples, run_seed)
-    return [(news, firsts[news.failure.root]) for news in discoveries]
+    return [(found, firsts[found.failure.root]) for found in discoveries]
 
 
 def _spent(examination: Examination, budget: dict[str, float]) -> bool:
@@ -128,8 +124,8 @@ def _explore(
 ) -> list[Discovery]:
     try:
         _drawn(body, examination, examples, run_seed)()
-    except Discovery as news:
-        return [news]
+    except Discovery as found:
+        return [found]
     except FlakyFailure as flaky:
         return _discoveries(flaky)
     except ExceptionGroup as group:
@@ -142,12 +138,12 @@ def _explore(
 def _drawn(
     body: Callable[[Case], None], examination: Examination, examples: int, run_seed: int
 ) -> Callable[[], None]:
-    """The body as a Hypothesis test: of drawn cases, or of a state machine's sequences."""
+    """Return `body` as a Hypothesis test: of drawn cases, or of a state machine's sequences."""
     operation = examination.operation
     machine = operation.inputs.machine
     how = settings(
-        max_examples=max(1, examples // _STEPS_FOR_A_CASE) if machine else examples,
-        stateful_step_count=_STEPS,
+        max_examples=max(1, examples // _CASES_PER_SEQUENCE) if machine else examples,
+        stateful_step_count=_MOST_STEPS,
         database=None,
         deadline=None,
         phases=(Phase.generate, Phase.shrink),
@@ -170,5 +166,5 @@ def _discoveries(group: BaseExceptionGroup[BaseException]) -> list[Discovery]:
         elif isinstance(error, Discovery):
             found.append(error)
         else:
-            raise error  # the harness's own, which no finding may hide
+            raise error  # an error of the harness, which findings must not hide
     return found

@@ -1,7 +1,7 @@
-"""Write-ahead ledger: one JSON line before a candidate sees a case, one after.
+"""Write-ahead ledger: one JSON line before a candidate gets a case, one after.
 
-The line goes to the file in one write, so that it is there even if the process dies
-in the call. Large batches are written once and then referred to by their hash.
+Each line is one write, so that it survives a process that dies in the call. A large batch
+is written once; later lines refer to it by its hash.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import msgspec
 from attnproof.harness.model.case import Case, Sourced, encode
 from attnproof.harness.running.task.deviations import Explained
 
-_LARGE = 4096
+_LARGE_BYTES = 4096
+"""Size above which a case refers to its batch."""
 _encode = msgspec.json.encode
 
 
 class Ledger:
-    """Append-only file of what was tried and how it ended."""
+    """Append-only file of the cases of one task and their verdicts."""
 
     def __init__(self, path: Path, operation: str, candidate: str) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -31,7 +32,7 @@ class Ledger:
     def announce(self, sourced: Sourced) -> None:
         """Write the case before it is run."""
         case, encoded = sourced.case, encode(sourced.case)
-        if len(encoded) > _LARGE and case.batch is not None:
+        if len(encoded) > _LARGE_BYTES and case.batch is not None:
             encoded = self._refer(case)
         origin = _encode({"origin": sourced.origin, "source": sourced.source})[1:-1]
         self._write(
@@ -40,7 +41,7 @@ class Ledger:
         )
 
     def settle(self, case: Case, explained: Explained) -> None:
-        """Write how the case ended: failures, and behind them those that are known."""
+        """Write the verdict: unexplained failures, then those by known deviations."""
         found = _encode([[f.oracle, f.field, f.diagnosis] for f in explained.unknown])
         pairs = [[d.id, f.oracle, f.field, f.diagnosis] for d, f in explained.known]
         known = b',"known":%s' % _encode(pairs) if pairs else b""

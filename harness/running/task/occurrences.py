@@ -1,4 +1,4 @@
-"""Where known deviations showed: counted, with the smallest case of each."""
+"""Occurrences of known deviations: counts, and the smallest case of each."""
 
 from __future__ import annotations
 
@@ -16,35 +16,40 @@ class Occurrence:
 
     deviation: Deviation
     failure: Failure
-    """How the smallest case fails because of it."""
+    """Failure of the smallest case by this deviation."""
     smallest: Sourced
     first: Sourced
     alone: bool
-    """Whether nothing else is wrong in the smallest case."""
+    """True if the smallest case has no other failure."""
     cases: int = 0
     oracles: set[str] = field(default_factory=set)
     fields: set[str] = field(default_factory=set)
 
 
-def note(occurred: dict[str, Occurrence], explained: Explained, sourced: Sourced) -> None:
-    """Count a case for each deviation that it shows, and keep it if it shows it best."""
+def count_occurrences(
+    occurred: dict[str, Occurrence], explained: Explained, sourced: Sourced
+) -> None:
+    """Count a case for each deviation that it shows; keep it if it is the smallest such case.
+
+    A case without any other failure is preferred to a smaller one with others.
+    """
     alone = not explained.unknown
     leading: dict[str, Failure] = {}
     for deviation, failure in explained.known:
         leading.setdefault(deviation.id, failure)
-        there = occurred.setdefault(
+        found = occurred.setdefault(
             deviation.id, Occurrence(deviation, failure, sourced, sourced, alone)
         )
-        there.oracles.add(failure.oracle)
-        there.fields.add(failure.field)
+        found.oracles.add(failure.oracle)
+        found.fields.add(failure.field)
     for name, failure in leading.items():
-        there = occurred[name]
-        there.cases += 1
-        old = (not there.alone, *_size(there.smallest.case))
+        found = occurred[name]
+        found.cases += 1
+        old = (not found.alone, *_size(found.smallest.case))
         if (not alone, *_size(sourced.case)) < old:
-            there.failure, there.smallest, there.alone = failure, sourced, alone
+            found.failure, found.smallest, found.alone = failure, sourced, alone
 
 
 def _size(case: Case) -> tuple[int, int, int]:
-    """Requests, tokens, and bytes as JSON."""
+    """Return requests, tokens, and bytes as JSON."""
     return case.num_requests, case.num_tokens, len(encode(case))

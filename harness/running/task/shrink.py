@@ -1,8 +1,8 @@
-"""Make a failing case smaller that Hypothesis did not draw, or could not make smaller.
+"""Shrink a failing case that Hypothesis did not draw, or did not shrink completely.
 
-Greedy: the first simpler case that still fails in the same way is taken, until none
-does. Operations derive what depends on the batch when they make the call, so any
-batch fits any arguments; a case that makes no sense simply does not fail.
+Greedy: take the first simpler case that still fails in the same way, until none does.
+Operations derive what depends on the batch when they prepare the call, so any batch fits
+any arguments. A meaningless case counts as one that does not fail.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ import msgspec
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Batch, Case
 
-_WORK = 2_000_000
-"""Requests and tokens that all tries together may hold: large cases get fewer tries."""
-
-
 SHRINK_SECONDS = 30.0
-"""How long one finding may be shrunk, by Hypothesis and then again here."""
+"""Time limit of shrinking one finding: once for Hypothesis, and once more here."""
+_WORK = 2_000_000
+"""Limit on the requests and tokens of all tries together: large cases get fewer tries."""
 
 
 def shrink(case: Case, fails: Callable[[Case], bool], tries: int) -> Case:
-    """The smallest case found for which `fails` still holds, after at most `tries` calls."""
+    """Return the smallest case found for which `fails` holds, after at most `tries` calls."""
     end = time.monotonic() + SHRINK_SECONDS
     seen, work = {case.id}, _WORK
     progress = True
@@ -46,7 +44,7 @@ def shrink(case: Case, fails: Callable[[Case], bool], tries: int) -> Case:
 
 
 def simpler(case: Case) -> Iterator[Case]:
-    """Simpler cases, the boldest steps first."""
+    """Yield simpler cases, the largest reductions first."""
     if case.batch is not None:
         for batch in _simpler_batches(case.batch):
             yield msgspec.structs.replace(case, batch=batch)
@@ -76,7 +74,7 @@ def _simpler_batches(batch: Batch) -> Iterator[Batch]:
 
 
 def _plainer(batch: Batch) -> Iterator[Batch]:
-    """One optional thing less."""
+    """Yield the batch with one optional feature removed or reduced to 1."""
     for name, plain in (
         ("padded_requests", 0),
         ("padded_tokens", 0),
@@ -125,7 +123,10 @@ def _without(batch: Batch, rows: range) -> Batch:
 
 
 def _rebuilt(batch: Batch, query_lens: tuple[int, ...], computed: tuple[int, ...]) -> Batch:
-    """The batch with other lengths, its blocks kept as far as they go or numbered upwards."""
+    """Return the batch with other lengths.
+
+    A row keeps its first blocks; a longer row, or unchanged lengths, get ascending ids.
+    """
     plain = make_batch(list(query_lens), list(computed), batch.block_size)
     blocks = tuple(
         old[: len(new)] if len(new) <= len(old) else new
@@ -142,7 +143,7 @@ def _rebuilt(batch: Batch, query_lens: tuple[int, ...], computed: tuple[int, ...
 
 
 def _fitted(batch: Batch) -> Batch:
-    """The batch with its optional fields cut to its rows and tokens."""
+    """Return the batch with its optional fields cut or filled to its rows and tokens."""
     rows = batch.num_requests + batch.padded_requests
     tokens = batch.num_tokens + batch.padded_tokens
     changes: dict[str, Any] = {}

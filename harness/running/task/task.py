@@ -1,4 +1,4 @@
-"""Everything that is done to one operation of one candidate, in its own process."""
+"""The examination of one operation of one candidate, from the first case to its findings."""
 
 from __future__ import annotations
 
@@ -6,40 +6,42 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
-from hypothesis.database import DirectoryBasedExampleDatabase
 
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.model.case import Batch, Sourced, decode, encode
+from attnproof.harness.model.case import Batch, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import (
+    Cause,
     DeviationResult,
     Finding,
     OperationResult,
     OracleCount,
+    Reason,
     Verdict,
 )
-from attnproof.harness.model.verdict import ORACLES
+from attnproof.harness.model.verdict import ORACLES, PROCESS
 from attnproof.harness.running.task.deviations import DeviationError, deviations_of
-from attnproof.harness.running.task.examination import Examination, TooDeadly
+from attnproof.harness.running.task.examination import Examination, TooManyDeaths
 from attnproof.harness.running.task.findings import deviation_results, findings_of
 from attnproof.harness.running.task.fuzz import fuzz
 from attnproof.harness.running.task.ledger import Ledger
+from attnproof.harness.running.task.saved_failures import SavedFailures
 from attnproof.harness.running.task.workers import (
     CandidateUnloadableError,
     InvalidCaseError,
     Worker,
 )
 
-LARGE_PATIENCE = 15
-"""A case of real size may take so many times as long: the reference is a loop in float64."""
-
-NO_SUCH_FUNCTION = "the candidate has no such function"
+_LARGE_PATIENCE = 15
+"""Factor of the timeout for a case of real size: the reference is a loop in float64."""
+_MOST_PASSES = 1_000_000
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run does, as resolved from the command line."""
+    """Options of a run, resolved from the command line."""
 
     examples: int = 200
     """Cases that Hypothesis draws for each operation and candidate."""
@@ -47,25 +49,31 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Further fuzzing for each operation and candidate, in seconds."""
     seed: int = 0
     timeout_s: float = 20.0
-    """How long a candidate may take over one case, all its calls together."""
+    """Timeout of one case, all calls of the candidate together, in seconds."""
     memory_bytes: int = 4 << 30
-    """How much a candidate may allocate beyond what the process already has."""
+    """Bytes that a candidate may allocate beyond those of its process before the first call."""
     examples_db: str = ".attnproof/examples"
-    """Folder of Hypothesis's example database, "" to remember nothing."""
+    """Folder of Hypothesis's example database, "" to save nothing."""
     thorough: bool = True
-    """Whether no fewer cases are run than usual: only then is a known deviation stale that
-    does not show."""
+    """True if as many cases as usual are run: only then is an absent known deviation stale."""
     minimise_known: bool = True
-    """Whether the case shown of a known deviation is made as small as can be: `bench`, which
-    is asked for times, does without."""
+    """True to shrink the smallest case of each known deviation; `bench` skips this."""
 
 
-class Outcome(msgspec.Struct):
-    """What a task hands back."""
+class Outcome(msgspec.Struct, frozen=True):
+    """The result of one task."""
 
     result: OperationResult
     findings: list[Finding]
     deviations: list[DeviationResult] = []
+
+
+class _Conclusion(NamedTuple):
+    """The verdict of an examination."""
+
+    verdict: Verdict
+    reason: Reason | None = None
+    """Reason for ending before the last case."""
 
 
 def examine(
@@ -77,80 +85,88 @@ def examine(
     ledger_path: Path,
     progressed: Callable[[int], None] = lambda _cases: None,
 ) -> Outcome:
-    """Fuzz, boundaries, trace steps, corpus and memory of one operation and candidate.
+    """Run the drawn cases, boundaries, engine steps, corpus and saved failures.
 
-    An interrupt ends it early: what was found so far is returned as UNVERIFIED.
+    `progressed` is called with the number of cases now and then. An interrupt ends the
+    examination early; the outcome is UNVERIFIED and holds what was found so far.
     """
     started = time.monotonic()
-    result = OperationResult(
-        name=operation.name,
-        section=operation.section,
-        candidate=candidate.name,
-        device=candidate.lane,
-        verdict="UNVERIFIED",
-    )
     ledger = Ledger(ledger_path, operation.name, candidate.name)
     worker: Worker | None = None
-    outcome = Outcome(result, [])
+    conclusion = _Conclusion("UNVERIFIED")
+    counts: dict[str, Any] = {}
+    findings: list[Finding] = []
+    deviations: list[DeviationResult] = []
     try:
-        deviations = deviations_of(candidate)
+        known = deviations_of(candidate)
         worker = Worker(
             candidate,
             {operation.name: operation},
             timeout_s=settings.timeout_s,
             memory_bytes=settings.memory_bytes,
         )
-        if operation.name not in worker.offers:
-            result.verdict = "NOT OFFERED"
-            result.reason = worker.withheld.get(operation.name, NO_SUCH_FUNCTION)
-            return outcome
-        examination = Examination(operation, candidate, worker, ledger, progressed, deviations)
-        complete = _is_complete(examination, result, settings, steps, corpus)
-        _count(result, examination)
-        outcome.findings = findings_of(examination)
-        stale = complete and settings.thorough
-        outcome.deviations = deviation_results(examination, with_stale=stale)
-        if outcome.findings:
-            result.verdict = "FAIL"
+        lacking = worker.why_not_offered(operation.name)
+        if lacking is not None:
+            conclusion = _Conclusion("NOT OFFERED", lacking)
+        else:
+            examination = Examination(operation, candidate, worker, ledger, progressed, known)
+            conclusion = _concluded(examination, settings, steps, corpus)
+            counts = _counts(examination, conclusion.verdict)
+            findings = findings_of(examination)
+            with_stale = conclusion.reason is None and settings.thorough
+            deviations = deviation_results(examination, with_stale=with_stale)
     except KeyboardInterrupt:
-        result.reason = "interrupted before the first case"
-    except (CandidateUnloadableError, DeviationError) as error:
-        result.reason = str(error)
+        reason = Reason(Cause.INTERRUPTED, "interrupted before the first case")
+        conclusion = conclusion._replace(reason=reason)
+    except CandidateUnloadableError as error:
+        conclusion = conclusion._replace(reason=Reason(Cause.UNLOADABLE, str(error)))
+    except DeviationError as error:
+        conclusion = conclusion._replace(reason=Reason(Cause.DEVIATIONS_FILE, str(error)))
     finally:
         if worker is not None:
             worker.stop()
         ledger.close()
-    result.seconds = round(time.monotonic() - started, 3)
-    return outcome
+    result = OperationResult(
+        name=operation.name,
+        section=operation.section,
+        candidate=candidate.name,
+        device=candidate.lane,
+        verdict="FAIL" if findings else conclusion.verdict,
+        reason=conclusion.reason.text if conclusion.reason else "",
+        cause=conclusion.reason.cause if conclusion.reason else None,
+        seconds=round(time.monotonic() - started, 3),
+        **counts,
+    )
+    return Outcome(result, findings, deviations)
 
 
-def _is_complete(
+def _concluded(
     examination: Examination,
-    result: OperationResult,
     settings: Settings,
     steps: list[tuple[str, Batch]],
     corpus: list[Sourced],
-) -> bool:
-    """Whether the examination came to its end; the result gets its verdict, or why it has none."""
+) -> _Conclusion:
+    """Run all cases; return the verdict, with a reason if the examination ended early."""
     try:
-        _examine(examination, settings, steps, corpus)
+        _run_cases(examination, settings, steps, corpus)
     except KeyboardInterrupt:
-        result.reason = f"interrupted after {examination.cases} cases"
-    except TooDeadly:
-        result.verdict = "FAIL" if examination.failed else "UNVERIFIED"
-        result.reason = f"stopped: the candidate died {examination.worker.deaths} times"
+        text = f"interrupted after {examination.cases} cases"
+        return _Conclusion("UNVERIFIED", Reason(Cause.INTERRUPTED, text))
+    except TooManyDeaths:
+        text = f"stopped: the candidate died {examination.worker.deaths} times"
+        reason = Reason(Cause.TOO_MANY_DEATHS, text)
+        return _Conclusion("FAIL" if examination.failed else "UNVERIFIED", reason)
     except InvalidCaseError as error:
-        result.reason = f"the harness failed on {error}"
+        reason = Reason(Cause.INVALID_CASE, f"the harness failed on {error}")
+        return _Conclusion("UNVERIFIED", reason)
     except DeviationError as error:
-        result.reason = str(error)
-    else:
-        passed: Verdict = "DEVIATES" if examination.occurred else "PASS"
-        result.verdict = "FAIL" if examination.failed else passed
-        return True
-    return False
+        return _Conclusion("UNVERIFIED", Reason(Cause.DEVIATIONS_FILE, str(error)))
+    if examination.failed:
+        return _Conclusion("FAIL")
+    return _Conclusion("DEVIATES" if examination.occurred else "PASS")
 
 
-def _examine(
+def _run_cases(
     examination: Examination,
     settings: Settings,
     steps: list[tuple[str, Batch]],
@@ -160,30 +176,31 @@ def _examine(
     first_seed = zlib.crc32(f"{settings.seed}/{operation.name}".encode())
     fuzz(examination, settings.examples, first_seed)
     device = examination.candidate.device
-    for sourced in _explicit(operation, device, steps, corpus):
-        _try(examination, sourced)
+    for sourced in _explicit_cases(operation, device, steps, corpus):
+        _judge(examination, sourced)
     if device == "cuda":
-        with examination.worker.patient(LARGE_PATIENCE):
+        with examination.worker.patient(_LARGE_PATIENCE):
             for name, case in operation.inputs.large():
-                _try(examination, Sourced(case, "boundary", name))
-    memory = _Memory(examination, settings.examples_db)
-    for sourced in memory.cases():
-        _try(examination, sourced)
+                _judge(examination, Sourced(case, "boundary", name))
+    saved = SavedFailures(examination, settings.examples_db)
+    for sourced in saved.cases():
+        _judge(examination, sourced)
     deadline = time.monotonic() + settings.seconds
-    for more in range(1, 1_000_000):
+    for more in range(1, _MOST_PASSES):
         if time.monotonic() >= deadline:
             break
         fuzz(examination, settings.examples, first_seed + 1000 * more)
     if settings.minimise_known:
         for sourced in examination.minimise_known():
-            _try(examination, sourced)
+            _judge(examination, sourced)
     examination.repeat_in_fresh_process()
-    memory.keep()
+    saved.save()
 
 
-def _explicit(
+def _explicit_cases(
     operation: Operation, device: str, steps: list[tuple[str, Batch]], corpus: list[Sourced]
 ) -> Iterator[Sourced]:
+    """Yield boundaries, each fault on two of them, cases of engine steps, and the corpus."""
     faults = operation.inputs.faults_on(device)
     faults_left = dict.fromkeys(faults, 2)
     for name, case in operation.inputs.boundaries():
@@ -191,8 +208,8 @@ def _explicit(
         for fault in [fault for fault, left in faults_left.items() if left]:
             if faults[fault].applies(case):
                 faults_left[fault] -= 1
-                spoilt = msgspec.structs.replace(case, fault=fault)
-                yield Sourced(spoilt, "boundary", f"{name}: {fault}")
+                malformed = msgspec.structs.replace(case, fault=fault)
+                yield Sourced(malformed, "boundary", f"{name}: {fault}")
     for source, batch in steps:
         for case in operation.inputs.from_batch(batch):
             yield Sourced(case, "trace", source)
@@ -202,55 +219,30 @@ def _explicit(
             yield sourced
 
 
-def _try(examination: Examination, sourced: Sourced) -> None:
-    """Judge one explicit case; a new root cause is shrunk at once."""
-    news = examination.news(examination.check(sourced))
-    if news is None:
+def _judge(examination: Examination, sourced: Sourced) -> None:
+    """Judge one case that Hypothesis did not draw; shrink a new root cause at once."""
+    unexplained = examination.new_failure(examination.check(sourced))
+    if unexplained is None:
         return
-    failure, smallest = examination.minimise(news, sourced)
+    failure, smallest = examination.minimise(unexplained, sourced)
     examination.record(failure, smallest, sourced)
 
 
-class _Memory:
-    """Failing cases of earlier runs, in Hypothesis's example database."""
-
-    def __init__(self, examination: Examination, folder: str) -> None:
-        self._examination = examination
-        self._database = DirectoryBasedExampleDatabase(folder) if folder else None
-        pair = f"{examination.operation.name}/{examination.candidate.target}"
-        self._key = f"attnproof/{pair}/{examination.candidate.lane}".encode()
-
-    def cases(self) -> Iterator[Sourced]:
-        """What failed before, smallest first; what no longer means anything is dropped."""
-        if self._database is None:
-            return
-        for data in sorted(self._database.fetch(self._key), key=lambda data: (len(data), data)):
-            try:
-                case = decode(data)
-            except msgspec.MsgspecError:
-                self._database.delete(self._key, data)
-                continue
-            if not self._examination.check(Sourced(case, "corpus", "failed in an earlier run")):
-                self._database.delete(self._key, data)
-            yield Sourced(case, "corpus", "failed in an earlier run")
-
-    def keep(self) -> None:
-        """Remember the smallest case of every root cause."""
-        if self._database is not None:
-            for found in self._examination.found.values():
-                self._database.save(self._key, encode(found.smallest.case))
-
-
-def _count(result: OperationResult, examination: Examination) -> None:
-    result.cases = examination.cases
-    result.checks = sum(examination.checks)
-    result.failed = examination.failed
-    result.known = len(examination.known)
-    result.origins = {str(origin): count for origin, count in examination.origins.items()}
-    for name, checks in zip(ORACLES, examination.checks, strict=True):
+def _counts(examination: Examination, verdict: Verdict) -> dict[str, Any]:
+    """Return the fields of an `OperationResult` that count cases and checks."""
+    oracles = {}
+    for name, made in zip(ORACLES, examination.checks, strict=True):
         failed = examination.failures_by_oracle.get(name, 0)
         known = examination.known_by_oracle.get(name, 0)
-        lived = examination.cases if name == "process" else checks
-        # No check at all: the operation has nothing for that oracle, such as tensors.
-        if lived or failed or known or result.verdict == "UNVERIFIED":
-            result.oracles[name] = OracleCount(checks=lived, failed=failed, known=known)
+        checks = examination.cases if name == PROCESS else made
+        # An oracle without any check has nothing to judge here, such as tensors: left out.
+        if checks or failed or known or verdict == "UNVERIFIED":
+            oracles[name] = OracleCount(checks=checks, failed=failed, known=known)
+    return {
+        "cases": examination.cases,
+        "checks": sum(examination.checks),
+        "failed": examination.failed,
+        "known": len(examination.known),
+        "origins": {str(origin): count for origin, count in examination.origins.items()},
+        "oracles": oracles,
+    }

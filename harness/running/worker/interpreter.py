@@ -1,4 +1,4 @@
-"""Triton's interpreter without the work that it throws away."""
+"""Triton's interpreter without overflow checks whose results it discards."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 
-def spare_discarded_checks() -> None:
-    """Keep the interpreter from computing assertions that it then does not make.
+def skip_discarded_checks() -> None:
+    """Switch off the interpreter's overflow checks; call it before the first kernel runs.
 
-    It computes each sum and product of integers a second time, 64 bits wide, for an
-    overflow check that does nothing unless its option `debug` is on: a fifth of the time
-    of an attention kernel. To be called before a kernel is.
+    The interpreter computes each sum and product of integers a second time, 64 bits wide,
+    for an assertion that is made only if its option `debug` is on: a fifth of the time of
+    an attention kernel.
     """
     try:
         interpreter = importlib.import_module("triton.runtime.interpreter")

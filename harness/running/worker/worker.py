@@ -1,15 +1,13 @@
-"""The process in which a candidate runs; whatever the candidate does, only this process dies.
+"""The process in which a candidate runs; a candidate that crashes ends this process only.
 
-The parent sends one frame a case and gets one reply. Standard output and error are
-files that the parent can read when there is no reply.
+The task sends one message a case and gets one reply. Standard output and error are files,
+which the task reads when there is no reply.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import os
 import resource
-import signal
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,17 +26,19 @@ from attnproof.harness.oracles.device import DeviceLostError
 from attnproof.harness.oracles.equality import agrees, as_array, type_name
 from attnproof.harness.oracles.trial import PrintWatch, Trial
 from attnproof.harness.running.candidates import enter_lane, load, offered_by, withheld
-from attnproof.harness.running.worker.interpreter import spare_discarded_checks
+from attnproof.harness.running.child import messages
+from attnproof.harness.running.worker.interpreter import skip_discarded_checks
 
 JUDGE, JUDGE_AND_DIGEST, EXPLAIN = b"J", b"D", b"E"
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The candidate is imported; `offers` are the operations it has functions for."""
+    """The candidate is imported."""
 
     offers: tuple[str, ...]
+    """Names of the operations that it has functions or classes for."""
     withheld: dict[str, str] = {}
-    """Why the candidate does not offer others, where it says so."""
+    """Reasons that the candidate gives for operations it does not offer, by name."""
 
 
 class Unloadable(msgspec.Struct, frozen=True, tag=True):
@@ -67,7 +67,7 @@ class Lost(msgspec.Struct, frozen=True, tag=True):
 
 
 class Invalid(msgspec.Struct, frozen=True, tag=True):
-    """The harness itself failed on the case: it makes no sense, or we have a bug."""
+    """The harness failed on the case: a meaningless case, or a bug of the harness."""
 
     reason: str
 
@@ -84,21 +84,19 @@ PRINTS = Failure(
 def serve(
     candidate: Candidate,
     operations: dict[str, Operation],
-    connection: Connection,
     memory_bytes: int,
+    connection: Connection,
 ) -> None:
-    """Answer frames until the parent closes the connection. Never returns."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """Reply to messages until the task closes the pipe."""
     faulthandler.enable(file=2, all_threads=False)
     enter_lane(candidate)
     if candidate.lane == "interpreter":
-        spare_discarded_checks()
+        skip_discarded_checks()
     try:
         module = load(candidate)
     except BaseException as error:  # an import may raise anything
         _send(connection, Unloadable(f"{type(error).__name__}: {error}"[:500]))
-        os._exit(0)
+        return
     offers = {name: offered_by(module, op) for name, op in operations.items()}
     for operation in operations.values():
         if operation.built_in.load is not None:
@@ -106,18 +104,14 @@ def serve(
     offered = tuple(name for name, offer in offers.items() if offer is not None)
     reasons = {name: reason for name in offers if (reason := withheld(module, name))}
     _send(connection, Ready(offered, reasons))
-    if candidate.lane != "cuda":
+    if candidate.lane != "cuda":  # a CUDA context reserves more address space than any limit
         _limit_memory(memory_bytes)
     watch = PrintWatch()
     watch.take()
-    while True:
-        try:
-            frame = connection.recv_bytes()
-        except EOFError:
-            os._exit(0)
-        case = decode(frame[1:])
+    for message in messages(connection):
+        case = decode(message[1:])
         trial = _trial(operations[case.operation], case, offers[case.operation], candidate)
-        _send(connection, _answer(frame[:1], trial, watch, candidate.target))
+        _send(connection, _answer(message[:1], trial, watch, candidate.target))
 
 
 def _trial(operation: Operation, case: Case, offer: Any, candidate: Candidate) -> Trial:
@@ -132,17 +126,17 @@ def _answer(kind: bytes, trial: Trial, watch: PrintWatch, target: str) -> Reply:
     except DeviceLostError as error:
         log = "".join(traceback.format_exception(error.__cause__)[-12:])
         return Lost(str(error).splitlines()[0][:200], log)
-    except Exception as error:  # ours: the parent must hear of it, whatever it is
+    except Exception as error:  # an error of the harness: the task reports it
         return Invalid(f"{type(error).__name__}: {error}")
     printed = watch.take()
     if printed:
-        shout = msgspec.structs.replace(PRINTS, got=printed[:200], log=printed)
-        verdict = msgspec.structs.replace(verdict, failures=(*verdict.failures, shout))
+        failure = msgspec.structs.replace(PRINTS, got=printed[:200], log=printed)
+        verdict = msgspec.structs.replace(verdict, failures=(*verdict.failures, failure))
     return Judged(verdict)
 
 
 def explain(trial: Trial, target: str) -> Explanation:
-    """All output fields of the first call beside the reference's; a sequence as a program."""
+    """Return the first call's output fields beside the reference's; a sequence as a program."""
     made = trial.first
     if trial.case.fault:
         return Explanation([], made.log)
@@ -191,13 +185,12 @@ def _send(connection: Connection, reply: Reply) -> None:
 
 
 def warm_up() -> None:
-    """Load once what every worker needs, before the first one is forked.
+    """Load what every worker needs, once, before the first one is forked.
 
-    Compiling anything makes numba set up its compiler, 0.3 s that each worker would
-    spend on its first case. Triton must not be among what is loaded: it decides at its
-    import whether it interprets.
+    Does not import Triton, which decides at its import whether it interprets kernels.
     """
     import numba
 
     torch.set_num_threads(1)
+    # Any compilation sets up numba's compiler: 0.3 s, otherwise spent on each worker's first case.
     numba.njit("int64(int64)")(lambda number: number)

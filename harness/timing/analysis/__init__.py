@@ -1,1 +1,1 @@
-"""Samples to figures, verdicts and baselines."""
+"""Results from samples: timings, comparisons, noise and baselines."""

@@ -1,7 +1,6 @@
-"""Timings kept as a file, with raw samples and the machine that they are of.
+"""Baselines: files of timings, with raw samples and the machine that they were made on.
 
-A file that is missing and one that is damaged are two different things, each said in one
-line, and neither is a pass.
+A missing file and a damaged one are different errors of one line each.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from attnproof.harness.timing.plan.timetable import STEP
 
 FOLDER = Path("reports/baselines")
 SCHEMA: Final = "attnproof.baseline/2"
-"""Another number whenever times are measured otherwise, as they can't be compared then."""
+"""The number changes with the way of timing, as such times cannot be compared."""
 Nanoseconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What times depend on; names as in `Environment`."""
+    """Properties of a machine that times depend on; names as in `Environment`."""
 
     cpu: str
     cpus: int
@@ -56,12 +55,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str, str, str]:
-        """What makes two timings the same: the input too, not only its name."""
+        """Identity of a timing: includes the input, not only its name."""
         return (self.operation, self.candidate, self.workload, self.lane, self.case_id)
 
     @property
     def label(self) -> str:
-        """For a person to read."""
+        """Name for messages."""
         return f"{self.operation} / {self.candidate} / {self.workload}"
 
 
@@ -83,32 +82,32 @@ class KeptSteps(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, tuple[str, ...]]:
-        """What makes two of them the same: the work of a step too."""
+        """Identity of the steps: includes the operations of an engine step."""
         return (self.trace, self.candidate, self.operations)
 
     @property
     def operation(self) -> str:
-        """What stands where another timing names its operation."""
+        """The name that takes the place of an operation."""
         return STEP
 
     @property
     def workload(self) -> str:
-        """All steps of the trace are compared at once."""
+        """The trace: all its engine steps are compared at once."""
         return self.trace
 
     @property
     def label(self) -> str:
-        """For a person to read."""
+        """Name for messages."""
         return f"{STEP} / {self.candidate} / {self.trace} ({', '.join(self.operations)})"
 
     @property
     def samples(self) -> dict[tuple[str, str], list[float]]:
-        """Nanoseconds by step: the input too, not only its name."""
+        """Nanoseconds by name and input of each engine step."""
         return {(step.source, step.case_id): step.ns for step in self.steps}
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything in a file."""
+    """The content of a baseline file."""
 
     schema: Literal["attnproof.baseline/2"]
     name: str
@@ -127,7 +126,7 @@ class _Schema(msgspec.Struct):
 
 
 class BaselineError(Exception):
-    """A baseline that cannot be read, in one line; `state` says why."""
+    """A baseline cannot be read; the message is one line, `state` its kind."""
 
     def __init__(self, state: BaselineState, text: str) -> None:
         super().__init__(text)
@@ -135,7 +134,7 @@ class BaselineError(Exception):
 
 
 def path_of(name: str, folder: Path = FOLDER) -> Path:
-    """The file of a baseline (UsageError for a name that is not a plain file name)."""
+    """Return the file of a baseline (UsageError for a name that is not a plain file name)."""
     plain = name.replace("-", "").replace("_", "").replace(".", "")
     if not plain.isalnum() or not plain.isascii() or name.startswith((".", "-")):
         raise UsageError(
@@ -145,7 +144,7 @@ def path_of(name: str, folder: Path = FOLDER) -> Path:
 
 
 def save(path: Path, bench: Bench, environment: Environment) -> None:
-    """Write a run's timings; an older file is replaced as a whole (InfrastructureError)."""
+    """Write a run's timings; replace an older file in one step (InfrastructureError)."""
     baseline = Baseline(
         schema=SCHEMA,
         name=path.stem,
@@ -167,12 +166,12 @@ def save(path: Path, bench: Bench, environment: Environment) -> None:
             f"baseline {path} could not be written: {error.strerror}"
         ) from None
     finally:
-        with suppress(OSError):  # mostly it is not there any more
+        with suppress(OSError):  # absent unless writing it failed
             scratch.unlink()
 
 
 def load(path: Path) -> Baseline:
-    """The baseline in a file (BaselineError if it is missing or damaged)."""
+    """Read a baseline (BaselineError if it is missing or damaged)."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Baseline)
     except FileNotFoundError:
@@ -199,18 +198,18 @@ def _damage(path: Path, error: Exception) -> str:
 
 
 def machine_of(environment: Environment) -> Machine:
-    """The part of an environment that times depend on."""
+    """Return the part of an environment that times depend on."""
     return Machine(**{name: getattr(environment, name) for name in Machine.__struct_fields__})
 
 
 def differences(old: Machine, new: Machine) -> list[str]:
-    """What differs, such as "torch 2.12.0, here 2.13.0"."""
+    """Return the differences, such as "torch 2.12.0, here 2.13.0"."""
     pairs = [(name, getattr(old, name), getattr(new, name)) for name in Machine.__struct_fields__]
     return [f"{name} {was}, here {now}" for name, was, now in pairs if was != now]
 
 
 def entry_of(timing: Timing) -> Entry:
-    """What is kept of a timing."""
+    """Return the part of a timing that a baseline keeps."""
     return Entry(
         operation=timing.operation,
         candidate=timing.candidate,
@@ -225,7 +224,7 @@ def entry_of(timing: Timing) -> Entry:
 
 
 def kept(steps: Steps) -> KeptSteps:
-    """What is kept of a candidate's steps."""
+    """Return the part of a candidate's engine steps that a baseline keeps."""
     return KeptSteps(
         trace=steps.trace,
         candidate=steps.candidate,
@@ -235,5 +234,5 @@ def kept(steps: Steps) -> KeptSteps:
 
 
 def control_of(samples: list[float]) -> float:
-    """Median of the control's samples in nanoseconds, 1 where there are none."""
+    """Return the median of the control's samples in nanoseconds, 1 without samples."""
     return median(samples) if samples else 1.0

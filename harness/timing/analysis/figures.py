@@ -1,4 +1,4 @@
-"""From samples to figures: medians with intervals, ratios with a verdict."""
+"""Timings and comparisons from samples: medians with intervals, ratios with a verdict."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Iterator
 
 from attnproof.harness.model.timing import Clock, Comparison, Noise, Timing
 from attnproof.harness.timing.plan.entries import Entry, Measured
-from attnproof.harness.timing.plan.standing import Standing
+from attnproof.harness.timing.plan.verdicts import CandidateVerdicts
 from attnproof.harness.timing.statistics import interval, mann_whitney, ratio, verdict
 
 
-def timings(entry: Entry, measured: Measured, standings: dict[str, Standing]) -> Iterator[Timing]:
-    """What each candidate took on one entry."""
+def timings(
+    entry: Entry, measured: Measured, verdicts: dict[str, CandidateVerdicts]
+) -> Iterator[Timing]:
+    """Yield the timing of each candidate on one entry."""
     for sample in measured.samples:
         assert sample.costs is not None
-        standing = standings[sample.name]
+        judged = verdicts[sample.name]
         yield Timing(
             operation=entry.operation.name,
             section=entry.operation.section,
             candidate=sample.name,
-            lane=standing.lane,
+            lane=judged.lane,
             workload=entry.workload,
             case_id=entry.case.id,
-            deviations=standing.known(entry.case),
+            deviations=judged.deviations_on(entry.case),
             calls=sample.calls,
             host_ns=[round(ns, 1) for ns in sample.host_ns],
             device_ns=[round(ns, 1) for ns in sample.device_ns],
@@ -33,7 +35,7 @@ def timings(entry: Entry, measured: Measured, standings: dict[str, Standing]) ->
 
 
 def comparisons(entry: Entry, measured: Measured, peer: str, noise: Noise) -> Iterator[Comparison]:
-    """Everybody beside the peer, by each clock."""
+    """Compare each candidate with the peer, per clock."""
     by_name = {sample.name: sample for sample in measured.samples}
     other = by_name.pop(peer, None)
     if other is None:

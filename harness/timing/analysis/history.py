@@ -1,4 +1,4 @@
-"""The baselines of this machine in a folder, for the history that a report draws."""
+"""The history of timings: the baselines of this machine in a folder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from attnproof.harness.timing.analysis.baseline import (
 
 
 def read(folder: Path, bench: Bench, environment: Environment) -> list[Past]:
-    """What the folder's baselines have in common with the run, the oldest first.
+    """Return the timings that the folder's baselines share with the run, the oldest first.
 
-    Baselines of another machine, damaged ones and those without a timing in common have no
-    place in a history; `--baseline` is what complains of them.
+    Leaves out baselines of another machine, damaged ones and those without a common timing;
+    `--baseline` reports an error for these.
     """
     keys = {entry_of(timing).key for timing in bench.timings}
     machine = machine_of(environment)

@@ -1,4 +1,4 @@
-"""The noise floor of a run: what functions measured against themselves seem to differ by."""
+"""The noise floor of a run: apparent differences between a function and itself."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from attnproof.harness.timing.process.paired import Budget, Contestant, measure
 from attnproof.harness.timing.statistics import mann_whitney, ratio, verdict
 
 MINIMUM_EFFECT = 0.03
-"""What is worth a verdict: a function of a microsecond differs by half of it from itself,
-for where its memory happens to lie."""
+"""Smallest relative difference worth a verdict: a function of a microsecond differs from
+itself by half of this, depending on its memory addresses."""
 Pair = tuple[Sequence[float], Sequence[float]]
 
 
 def measure_noise(
     contestants: Sequence[Contestant], budget: Budget, lane: Lane, repeats: int = 1
 ) -> Noise:
-    """Each contestant against itself on inputs of its own, `repeats` times, in `quiet()`."""
+    """Time each contestant against itself on new inputs, `repeats` times, in `steady()`."""
     pairs: list[Pair] = []
     for contestant in contestants:
         for _ in range(repeats):
@@ -33,7 +33,7 @@ def measure_noise(
 
 
 def noise_of(pairs: Sequence[Pair], resolution_ns: float = 0.0) -> Noise:
-    """The noise that pairs of samples of the same function tell of; without any, no floor."""
+    """Return the noise of pairs of samples of the same function; floor 0 without pairs."""
     without_floor = Noise(
         comparisons=len(pairs),
         declared=0,
@@ -42,18 +42,18 @@ def noise_of(pairs: Sequence[Pair], resolution_ns: float = 0.0) -> Noise:
         clock_resolution_ns=resolution_ns,
     )
     found = [(ratio(*pair), mann_whitney(*pair)) for pair in pairs]
-    said = [verdict(*ratios, p, without_floor) for ratios, p in found]
+    speeds = [verdict(*ratios, p, without_floor) for ratios, p in found]
     return msgspec.structs.replace(
         without_floor,
-        declared=sum(speed != "no evidence" for speed in said),
+        declared=sum(speed != "no evidence" for speed in speeds),
         floor=max((beyond(low, high) for (_, low, high), _ in found), default=0.0),
     )
 
 
 def beyond(low: float, high: float) -> float:
-    """How far an interval of a ratio misses 1, relative; 0 if 1 lies in it.
+    """Return the relative distance of a ratio's interval from 1; 0 if the interval holds 1.
 
-    What merely scatters widens the interval and needs no floor: that is for differences
-    which stay the same for as long as is measured, and are none of the code's.
+    Scatter widens the interval and needs no floor. The floor is for differences that stay
+    constant during a measurement although the code is the same.
     """
     return max(0.0, low - 1, 1 / high - 1)

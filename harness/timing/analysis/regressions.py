@@ -1,7 +1,8 @@
-"""A run beside a baseline: what is slower, costs more, or is not timed any more.
+"""Compare a run with a baseline: slower timings, grown counts, timings that are missing.
 
-Times are compared in units of the control's, so that a machine that is slower today is
-not taken for a slower function. Those of another machine say nothing; exact counts do.
+Times are compared in units of the control's time, so that a machine that is slower today
+does not look like a slower function. With a baseline of another machine only exact counts
+are compared.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ _Kept = TypeVar("_Kept")
 BETWEEN_RUNS = 0.10
 """Smallest relative difference between two runs that is worth a verdict.
 
-Ten processes that timed the same functions of 4 and 30 µs differed by up to 7 %, for where
-their memory happened to lie; no measurement inside one of them shows that.
+Ten processes that timed the same functions of 4 and 30 µs differed by up to 7 %, because
+of other memory addresses; no measurement inside one process shows that.
 """
 
 
 def against(
     path: Path, bench: Bench, environment: Environment, asked: Container[str]
 ) -> BaselineResult:
-    """The run beside the baseline in a file, whatever state the file is in.
+    """Compare the run with the baseline in a file, which may be missing or damaged.
 
-    Of what only the baseline has, operations that nobody `asked` for are not lost.
+    A timing that only the baseline has is lost if its operation is among the `asked` ones.
     """
     try:
         baseline = load(path)
@@ -65,9 +66,9 @@ def against(
 def compare(
     bench: Bench, environment: Environment, baseline: Baseline, asked: Container[str]
 ) -> BaselineResult:
-    """Every timing that both have; on another machine those alone whose exact counts grew.
+    """Compare every timing that both have; on another machine only the exact counts.
 
-    With another PyTorch counts are not compared either: its operators are made of others.
+    Counts of another PyTorch are not compared: it dispatches other operators.
     """
     other = differences(baseline.machine, machine_of(environment))
     sides = _Sides(
@@ -78,66 +79,82 @@ def compare(
         counted=baseline.machine.torch == environment.torch,
     )
     entries = {entry.key: entry for entry in map(entry_of, bench.timings)}
-    steps = {of.key: of for of in map(kept, bench.steps)}
-    result = BaselineResult(
-        name=baseline.name,
-        state="another machine" if other else "compared",
-        reason=f"baseline {baseline.name} is of another machine: {'; '.join(other)}"
-        if other
-        else "",
-        created=baseline.created,
-        control=1.0 if other else sides.control_now / sides.control_before,
-    )
+    steps = {one.key: one for one in map(kept, bench.steps)}
+    regressions: list[Regression] = []
+    lost: list[str] = []
     for old in baseline.entries:
         if old.key in entries:
-            result.regressions += _beside(old, entries[old.key], sides)
+            regressions += _compared_entry(old, entries[old.key], sides)
         elif old.operation in asked:
-            result.lost.append(old.label)
+            lost.append(old.label)
     for before in baseline.steps:
         now = steps.get(before.key)
         missing = before.samples.keys() - (now.samples if now else {})
         if now and len(missing) < len(before.samples):
-            result.regressions += _steps_beside(before, now, sides)
+            regressions += _compared_steps(before, now, sides)
         if missing and all(operation in asked for operation in before.operations):
             some = f", {len(missing)} of {len(before.samples)} steps" if now else ""
-            result.lost.append(f"{before.label}{some}")
-    result.lost.sort()
-    return result
+            lost.append(f"{before.label}{some}")
+    reason = f"baseline {baseline.name} is of another machine: {'; '.join(other)}" if other else ""
+    return BaselineResult(
+        name=baseline.name,
+        state="another machine" if other else "compared",
+        reason=reason,
+        created=baseline.created,
+        regressions=regressions,
+        lost=sorted(lost),
+        control=1.0 if other else sides.control_now / sides.control_before,
+    )
 
 
 def slower(result: BaselineResult) -> list[Regression]:
-    """Timings that look slower than the baseline's."""
+    """Return the timings that look slower than the baseline's."""
     return [found for found in result.regressions if found.verdict == "slower"]
 
 
-def confirm(bench: Bench, again: Bench) -> None:
-    """Take what `again` has of a workload on which nothing that looked slower does so there.
+def confirm(bench: Bench, again: Bench) -> Bench:
+    """Return `bench` with the results of `again` for workloads that are not slower there.
 
-    One timing of a hundred looks slower for what the machine did just then. It is no
-    evidence any more if the next one finds less than what is worth a verdict, and then that
-    one stands in its place for all candidates. Exact counts that grew stay grown.
+    One timing of a hundred looks slower because of the state of the machine. A workload is
+    replaced for all candidates if `again` finds for each suspect less than what is worth a
+    verdict. Exact counts that grew stay grown.
     """
     first, second = bench.baseline, again.baseline
     least = 1 + max(BETWEEN_RUNS, bench.noise.floor)
     ratios = {_name(found): found.ratio for found in second.regressions}
     suspects = slower(first)
-    stay = {_place(r) for r in suspects if ratios.get(_name(r), r.ratio) >= least}
-    calm = {_place(r) for r in suspects} - stay
-    first.not_confirmed += sum(_place(r) in calm for r in suspects)
+    confirmed = {_place(r) for r in suspects if ratios.get(_name(r), r.ratio) >= least}
+    refuted = {_place(r) for r in suspects} - confirmed
 
-    def put(old: list[_Kept], new: list[_Kept], name: Callable[[_Kept], tuple[str, ...]]) -> None:
-        found = {name(one): one for one in new if name(one)[:2] in calm}
-        old[:] = [found.get(name(one), one) for one in old]
+    def merged(
+        old: list[_Kept], new: list[_Kept], name: Callable[[_Kept], tuple[str, ...]]
+    ) -> list[_Kept]:
+        found = {name(one): one for one in new if name(one)[:2] in refuted}
+        return [found.get(name(one), one) for one in old]
 
     costs = {_name(found): found.costs for found in first.regressions}
-    put(first.regressions, second.regressions, _name)
-    first.regressions[:] = [
-        msgspec.structs.replace(r, costs=r.costs or costs[_name(r)]) for r in first.regressions
+    regressions = [
+        msgspec.structs.replace(r, costs=r.costs or costs[_name(r)])
+        for r in merged(first.regressions, second.regressions, _name)
     ]
-    put(bench.timings, again.timings, lambda t: (t.operation, t.workload.name, t.candidate))
-    put(bench.comparisons, again.comparisons, _name)
-    put(bench.steps, again.steps, lambda s: (STEP, s.trace, s.candidate))
-    put(bench.step_comparisons, again.step_comparisons, lambda c: (STEP, c.trace, c.candidate))
+    return msgspec.structs.replace(
+        bench,
+        timings=merged(
+            bench.timings, again.timings, lambda t: (t.operation, t.workload.name, t.candidate)
+        ),
+        comparisons=merged(bench.comparisons, again.comparisons, _name),
+        steps=merged(bench.steps, again.steps, lambda s: (STEP, s.trace, s.candidate)),
+        step_comparisons=merged(
+            bench.step_comparisons,
+            again.step_comparisons,
+            lambda c: (STEP, c.trace, c.candidate),
+        ),
+        baseline=msgspec.structs.replace(
+            first,
+            regressions=regressions,
+            not_confirmed=first.not_confirmed + sum(_place(r) in refuted for r in suspects),
+        ),
+    )
 
 
 def _place(found: Regression) -> tuple[str, str]:
@@ -149,19 +166,19 @@ def _name(found: Regression | Comparison) -> tuple[str, ...]:
 
 
 class _Sides(NamedTuple):
-    """What holds for all timings of the baseline and of the run."""
+    """Properties of the baseline and of the run that hold for all their timings."""
 
     control_before: float
     control_now: float
     noise: Noise
     timed: bool
-    """Whether times can be compared."""
+    """True if times can be compared."""
     counted: bool
-    """Whether exact counts can be compared."""
+    """True if exact counts can be compared."""
 
 
 def _noise(before: Noise, now: Noise) -> Noise:
-    """The larger of both runs' floors and of what is worth a verdict."""
+    """Return the larger of both runs' floors and of both minimum effects."""
     return msgspec.structs.replace(
         now,
         floor=max(before.floor, now.floor),
@@ -169,8 +186,8 @@ def _noise(before: Noise, now: Noise) -> Noise:
     )
 
 
-def _beside(old: Entry, new: Entry, sides: _Sides) -> Iterator[Regression]:
-    """One timing's clocks; exact counts stand beside the host's."""
+def _compared_entry(old: Entry, new: Entry, sides: _Sides) -> Iterator[Regression]:
+    """Compare one timing per clock; the host's clock carries the exact counts."""
     grown = grown_costs(old.costs, new.costs) if sides.counted else ""
     if sides.timed or grown:
         before = [ns / sides.control_before for ns in old.host_ns]
@@ -180,8 +197,8 @@ def _beside(old: Entry, new: Entry, sides: _Sides) -> Iterator[Regression]:
         yield _regression(new, "device", old.device_ns, new.device_ns, sides, "")
 
 
-def _steps_beside(old: KeptSteps, new: KeptSteps, sides: _Sides) -> Iterator[Regression]:
-    """The geometric mean of the ratios of the steps that both have."""
+def _compared_steps(old: KeptSteps, new: KeptSteps, sides: _Sides) -> Iterator[Regression]:
+    """Compare by the geometric mean of the ratios of the engine steps that both have."""
     if not sides.timed:
         return
     ratios: list[float] = []
@@ -212,9 +229,9 @@ def _judged(
     grown: str,
 ) -> Regression:
     value, low, high = found
-    said: Speed = "no evidence"
+    speed: Speed = "no evidence"
     if sides.timed:
-        said = verdict(1 / value, 1 / high, 1 / low, p_value, sides.noise)
+        speed = verdict(1 / value, 1 / high, 1 / low, p_value, sides.noise)
     return Regression(
         operation=entry.operation,
         workload=entry.workload,
@@ -224,13 +241,13 @@ def _judged(
         low=low,
         high=high,
         p_value=p_value,
-        verdict=said,
+        verdict=speed,
         costs=grown,
     )
 
 
 def grown_costs(old: Costs, new: Costs) -> str:
-    """Which exact counts are larger than they were, such as "allocations 3 to 4", or ""."""
+    """Return the exact counts that grew, such as "allocations 3 to 4", "" if none did."""
     pairs = [(name, getattr(old, name), getattr(new, name)) for name in Costs.__struct_fields__]
     return ", ".join(
         f"{name.replace('_', ' ')} {was} to {now}"

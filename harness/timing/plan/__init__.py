@@ -1,1 +1,1 @@
-"""Selection of what is timed."""
+"""Selection of the operations, cases and engine steps to time."""

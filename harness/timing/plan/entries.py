@@ -1,17 +1,15 @@
-"""What is to be timed, and the messages between the process that asks and the one that times."""
+"""The entries of a benchmark, and the messages between the parent and the process that times."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum, auto
 
 import msgspec
 
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.timing import Costs, Workload
-
-RAISED = "raised "
-"""How the reason begins for which a candidate that raised an error has no time."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +21,11 @@ class Entry:
     case: Case
     names: tuple[str, ...]
 
+    @property
+    def label(self) -> str:
+        """Name shown while it is timed."""
+        return self.operation.name
+
 
 @dataclass(frozen=True)
 class StepEntry:
@@ -33,19 +36,27 @@ class StepEntry:
     cases: tuple[tuple[Operation, Case], ...]
     names: tuple[str, ...]
 
+    @property
+    def label(self) -> str:
+        """Name shown while it is timed."""
+        return self.trace
 
-class Ask(msgspec.Struct, frozen=True, array_like=True):
-    """What the parent wants: entry number `place` of `names`, or the first against itself."""
 
-    place: int
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    """A request to time one entry."""
+
+    index: int
+    """Index of the entry."""
     names: tuple[str, ...]
+    """Candidates to time."""
     budget: tuple[float, int, int]
     """Seconds, least and most rounds."""
     itself: bool = False
+    """True to time the first candidate against itself."""
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):
-    """What one candidate took."""
+    """The times of one candidate."""
 
     name: str
     calls: int
@@ -54,18 +65,37 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     costs: Costs | None = None
 
 
+class FailureKind(StrEnum):
+    """Ways in which a candidate gets no time."""
+
+    RAISED = auto()
+    DIED = auto()
+    """It crashed or hung, and ended the process that times."""
+    GIVEN_UP = auto()
+    """It died too often, and is not timed any more."""
+
+
+class TimingFailure(msgspec.Struct, frozen=True, array_like=True):
+    """The reason why a candidate has no time on an entry."""
+
+    kind: FailureKind
+    text: str
+
+
 class Measured(msgspec.Struct, frozen=True, tag=True):
-    """The samples of a group, and what went wrong with those that have none, by name."""
+    """The samples of a group of candidates on one entry."""
 
     samples: list[Sample]
-    wrong: dict[str, str] = {}
+    failures: dict[str, TimingFailure] = {}
+    """Failures of the other candidates, by name."""
     control_ns: float = 0.0
+    """Time of the control afterwards, 0 if the process died."""
     together: bool = True
-    """Whether the samples are of the same rounds; not so where some were timed alone."""
+    """True if all samples are of the same rounds; False if some candidates were timed alone."""
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True):
-    """Nothing can be timed here: the clock, or a candidate that cannot be imported."""
+    """Nothing can be timed: the clock is unusable, or a candidate cannot be imported."""
 
     reason: str
 

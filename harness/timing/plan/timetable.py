@@ -1,4 +1,4 @@
-"""Which cases of which operations are timed, and under what name."""
+"""The timetable: cases of operations and engine steps to time, with their workloads."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STEP_OPERATIONS = (
     "make_local_attention_virtual_batches",
     "XFormersAttentionMetadataBuilder",
 )
-"""What an engine step asks for, in order."""
+"""Operations of an engine step, in order."""
 STEP = "whole step"
-"""What stands where another timing names its operation."""
+"""The name that takes the place of an operation for whole engine steps."""
 
 
 class TimedCase(NamedTuple):
@@ -35,7 +35,7 @@ class TimedCase(NamedTuple):
 
     @property
     def sourced(self) -> Sourced:
-        """For the run that verifies it."""
+        """The case with its source, for the run that verifies it."""
         origin: Origin = "trace" if self.workload.kind == "trace" else "boundary"
         return Sourced(self.case, origin, f"timed: {self.workload.name}")
 
@@ -49,23 +49,25 @@ class TimedStep(NamedTuple):
 
 
 def why_never(operation: Operation) -> str:
-    """Why an operation is not timed on any workload, "" if it is on some."""
+    """Return why an operation is never timed, "" if it is timed on some workload."""
     return operation.bench.never
 
 
 def timed_cases(
     operations: Sequence[Operation], workloads: Iterable[TimedBatch], *, real_sizes: bool = False
 ) -> list[TimedCase]:
-    """Every distinct case; with `real_sizes` those that only a GPU computes in time, too."""
+    """Return every distinct case; `real_sizes` adds those that only a GPU computes in time."""
     cases: dict[str, TimedCase] = {}
     batches = list(workloads)
     for operation in operations:
-        for timed in _of(operation, batches, real_sizes) if not why_never(operation) else ():
+        for timed in _cases_of(operation, batches, real_sizes) if not why_never(operation) else ():
             cases.setdefault(timed.case.id, timed)
     return list(cases.values())
 
 
-def _of(operation: Operation, batches: list[TimedBatch], real_sizes: bool) -> Iterator[TimedCase]:
+def _cases_of(
+    operation: Operation, batches: list[TimedBatch], real_sizes: bool
+) -> Iterator[TimedCase]:
     choose = operation.bench.cases or operation.inputs.from_batch
     for workload, batch in batches:
         for case in choose(batch):
@@ -81,7 +83,7 @@ def _of(operation: Operation, batches: list[TimedBatch], real_sizes: bool) -> It
 
 
 def timed_steps(operations: Sequence[Operation], trace: TraceSteps) -> Iterator[TimedStep]:
-    """The steps of a trace; what comes after the reordering gets the decodes first."""
+    """Yield the steps of a trace; operations after the reordering get the decodes first."""
     by_name = {operation.name: operation for operation in operations}
     for workload, batch in trace.steps:
         cases = []
@@ -100,7 +102,7 @@ def _case_of_step(operation: Operation, batch: Batch) -> Iterable[Case]:
 
 
 def decodes_first(batch: Batch) -> Batch:
-    """The batch with requests of one query token in front, otherwise in their order."""
+    """Return the batch with requests of one query token first, otherwise in their order."""
     rows = sorted(range(batch.num_requests), key=lambda row: batch.query_lens[row] > 1)
     fields = ("query_lens", "computed_lens", "blocks")
     lists = {name: tuple(getattr(batch, name)[row] for row in rows) for name in fields}

@@ -8,11 +8,11 @@ from attnproof.harness.model.operation import Call, Operation
 from attnproof.harness.oracles.trial import digest
 
 
-def is_spent(operation: Operation, offered: Any, call: Call) -> bool:
-    """True if the call can be made only once: a second call finds other input.
+def is_single_use(operation: Operation, offered: Any, call: Call) -> bool:
+    """True if the call can run only once: it changes its input, and a second result differs.
 
-    Decided by trial, as what an operation writes need not be what it reads: a buffer filled
-    twice is the same buffer, a batch reordered twice is not reordered the second time.
+    Determined by two calls, as a written input need not matter: a buffer can be filled
+    twice, but a reordered batch is in order. A class that is made untimed can be repeated.
     """
     if operation.call.repeatable:
         return False

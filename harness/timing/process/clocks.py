@@ -1,8 +1,8 @@
-"""The clocks: nanoseconds of the host, and of the device where there is one.
+"""The clocks of the host and of a GPU, in nanoseconds.
 
-The host's clock is looked at before it is trusted: how fine it is and what a reading of
-it costs say how long a sample must last. On a GPU a call is also timed by events, with
-the L2 cache overwritten before it and the host ahead of the device.
+The host's clock is examined before use: its resolution and the cost of reading it decide
+how long a sample must last. On a GPU a call is also timed by events, with the L2 cache
+overwritten before it and the host ahead of the device.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from typing import Any, NamedTuple
 from attnproof.harness.running.errors import InfrastructureError
 
 Thunk = Callable[[], Any]
-"""What a clock runs: a call with its arguments."""
+"""A call with its arguments bound."""
 Read = Callable[[], int]
 _READINGS = 2000
 _MOST_READINGS = 5_000_000
-"""Readings after which a clock that has not moved counts as standing still: a second or so."""
+"""Readings, about a second, after which a clock that has not moved counts as stopped."""
 _SHORTEST_SAMPLE_NS = 50_000.0
 _STEPS_A_SAMPLE = 500
-"""Steps of the clock, or readings of it, that one sample lasts at least: 0.2 % of error."""
+"""Least length of a sample, in steps or readings of the clock: an error of 0.2 %."""
 _LONGEST_SAMPLE_NS = 50e6
 _SLEEP_CYCLES = 2_000_000
-"""Of the device, about a millisecond: the time that the host has to get ahead."""
+"""Cycles of the device, about a millisecond, in which the host gets ahead."""
 _CYCLES_A_NS = 2
 
 
 class HostClock(NamedTuple):
-    """What one reading after another of a clock shows."""
+    """Properties of a clock, measured by reading it many times."""
 
     resolution_ns: float
-    """Smallest step that it was seen to make."""
+    """Smallest step between two readings."""
     overhead_ns: float
-    """What one reading costs."""
+    """Cost of one reading."""
 
     @property
     def least_sample_ns(self) -> float:
-        """How long a sample must last so that neither step nor reading shows in it."""
+        """Length of a sample in which neither a step nor a reading of the clock matters."""
         return max(_SHORTEST_SAMPLE_NS, _STEPS_A_SAMPLE * max(self))
 
 
 def examine(read: Read = time.perf_counter_ns) -> HostClock:
-    """Resolution and overhead of a clock (InfrastructureError if nothing can be timed by it)."""
+    """Measure resolution and overhead of a clock (InfrastructureError if it is unusable)."""
     readings = [read() for _ in range(_READINGS)]
     steps = [later - earlier for earlier, later in pairwise(readings)]
     forward = [step for step in steps if step > 0]
@@ -61,7 +61,7 @@ def examine(read: Read = time.perf_counter_ns) -> HostClock:
 
 
 def _next_step(read: Read) -> float:
-    """How far a clock jumps that did not move while it was read (InfrastructureError if never)."""
+    """Return the next step of a clock that has not moved yet (InfrastructureError if never)."""
     first = read()
     for _ in range(_MOST_READINGS):
         step = read() - first
@@ -74,12 +74,12 @@ def _next_step(read: Read) -> float:
 
 @lru_cache(maxsize=1)
 def host_clock() -> HostClock:
-    """The clock of this process, examined once (InfrastructureError as `examine`)."""
+    """Return the clock of this process, examined once (InfrastructureError as `examine`)."""
     return examine()
 
 
 def time_calls(thunk: Thunk, calls: int, read: Read = time.perf_counter_ns) -> float:
-    """Nanoseconds of one call, the mean of `calls` in a row."""
+    """Return the nanoseconds of one call, the mean of `calls` in a row."""
     times = repeat(None, calls)
     begin = read()
     for _ in times:
@@ -88,7 +88,7 @@ def time_calls(thunk: Thunk, calls: int, read: Read = time.perf_counter_ns) -> f
 
 
 def time_each(thunks: Iterable[Thunk], calls: int, read: Read = time.perf_counter_ns) -> float:
-    """Nanoseconds of one call, the mean of `calls` different ones that are made once each."""
+    """Return the nanoseconds of one call, the mean of `calls` thunks that run once each."""
     begin = read()
     for thunk in thunks:
         thunk()
@@ -96,7 +96,7 @@ def time_each(thunks: Iterable[Thunk], calls: int, read: Read = time.perf_counte
 
 
 class DeviceClock:
-    """Times single calls on the GPU by events."""
+    """Clock of single calls on the GPU, by events."""
 
     def __init__(self) -> None:
         import torch
@@ -106,18 +106,19 @@ class DeviceClock:
         self._flush = torch.empty(3 * size, dtype=torch.uint8, device="cuda")
 
     def wait(self) -> None:
-        """Return when the device has done all that was launched."""
+        """Wait until the device has finished everything that was launched."""
         self._torch.cuda.synchronize()
 
     def sample(self, thunk: Thunk, host_ns: float) -> float:
-        """Nanoseconds of one call on the device, which finds nothing in the L2 cache.
+        """Return the nanoseconds of one call on the device, with an empty L2 cache.
 
-        `host_ns` is what the call takes on the host: for longer than that the device
-        sleeps first, or the host's work between launches would count as the device's.
+        `host_ns` is the call's time on the host.
         """
         cuda = self._torch.cuda
         first, last = (cuda.Event(enable_timing=True) for _ in range(2))
         self._flush.zero_()
+        # The device sleeps until the host has launched everything; otherwise the host's work
+        # between launches would count as the device's.
         cuda._sleep(max(_SLEEP_CYCLES, int(2 * _CYCLES_A_NS * host_ns)))
         first.record()
         thunk()

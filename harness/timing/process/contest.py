@@ -1,4 +1,4 @@
-"""In the process that times: the candidates, loaded once, and the contests between them."""
+"""The process that times: its candidates, loaded once, and the timing of each entry."""
 
 from __future__ import annotations
 
@@ -12,65 +12,73 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation, Thunk
 from attnproof.harness.running.candidates import enter_lane, load, offered_by
 from attnproof.harness.running.errors import InfrastructureError
-from attnproof.harness.timing.plan.entries import RAISED, Ask, Entry, Measured, Sample, StepEntry
+from attnproof.harness.timing.plan.entries import (
+    Entry,
+    FailureKind,
+    Measured,
+    Request,
+    Sample,
+    StepEntry,
+    TimingFailure,
+)
 from attnproof.harness.timing.process import control
-from attnproof.harness.timing.process.binding import is_spent
+from attnproof.harness.timing.process.binding import is_single_use
 from attnproof.harness.timing.process.counters import count
 from attnproof.harness.timing.process.paired import Budget, Contestant, measure
-from attnproof.harness.timing.process.quiet import quiet
+from attnproof.harness.timing.process.steady import steady
 
 _FEWEST_ROUNDS = 4
 
 
 class Contest:
-    """All candidates of one lane in this process."""
+    """All candidates of one lane, loaded in this process."""
 
     def __init__(self, candidates: Sequence[Candidate], entries: Sequence[Entry | StepEntry]):
         self._candidates = candidates
         self._entries = entries
         self._modules: dict[str, Any] = {}
 
-    def answer(self, ask: Ask) -> Measured:
-        """What the candidates took; the reason for those that cannot be called."""
+    def answer(self, request: Request) -> Measured:
+        """Time the candidates on the entry; those that raise are failures."""
         if not self._modules:
             self._load()
-        entry = self._entries[ask.place]
-        ready, wrong = [], {}
-        for name in ask.names:
+        entry = self._entries[request.index]
+        ready, failures = [], {}
+        for name in request.names:
             try:
                 contestant = self._contestant(entry, name)
                 contestant.make()()
                 ready.append(contestant)
             except Exception as error:  # a candidate may raise anything
-                wrong[name] = _raised(error)
-        counted = isinstance(entry, Entry) and not ask.itself
+                failures[name] = _raised(error)
+        counted = isinstance(entry, Entry) and not request.itself
         groups = [ready]
         samples, together = [], True
         while groups:
             group = groups.pop()
             try:
-                samples += self._timed(group, ask, counted=counted)
+                samples += self._timed(group, request, counted=counted)
             except InfrastructureError:
                 raise
             except Exception as error:
                 if len(group) == 1:
-                    wrong[group[0].name] = _raised(error)
-                else:  # whoever raises it, the others are timed
+                    failures[group[0].name] = _raised(error)
+                else:  # unknown which one raised: time each alone
                     groups += [[one] for one in group]
                     together = False
-        with quiet():
-            gc.freeze()  # what lives by now need not be looked through before each entry
-            return Measured(samples, wrong, control.sample(), together)
+        with steady():
+            gc.freeze()  # later collections skip all objects that exist by now
+            return Measured(samples, failures, control.sample(), together)
 
-    def _timed(self, ready: list[Contestant], ask: Ask, *, counted: bool) -> list[Sample]:
+    def _timed(self, ready: list[Contestant], request: Request, *, counted: bool) -> list[Sample]:
         lane = self._candidates[0].lane
-        if ask.itself:
+        if request.itself:
             ready = [one for one in ready[:1] for _ in range(2)]
         if not ready:
             return []
-        budget = _budget(ready, *ask.budget)
+        budget = _budget(ready, *request.budget)
         costs = [count(one.make, lane) if counted else None for one in ready]
-        with quiet():
+        with steady():
             taken = measure(ready, budget, lane)
         return [
             Sample(one.name, found.calls, found.host_ns, found.device_ns, cost)
@@ -93,10 +101,10 @@ class Contest:
 
     def _contestant(self, entry: Entry | StepEntry, name: str) -> Contestant:
         if isinstance(entry, Entry):
-            make, spent = self._call(entry.operation, entry.case, name)
-            return Contestant(name, make, spent)
+            make, single_use = self._call(entry.operation, entry.case, name)
+            return Contestant(name, make, single_use)
         calls = [self._call(operation, case, name) for operation, case in entry.cases]
-        kept = [make() if not spent else None for make, spent in calls]
+        kept = [make() if not single_use else None for make, single_use in calls]
 
         def make_step() -> Thunk:
             thunks = [
@@ -110,12 +118,12 @@ class Contest:
 
             return step
 
-        return Contestant(name, make_step, any(spent for _, spent in calls))
+        return Contestant(name, make_step, any(single_use for _, single_use in calls))
 
     def _call(
         self, operation: Operation, case: Case, name: str
     ) -> tuple[Callable[[], Thunk], bool]:
-        """What makes a call of the operation, and whether each can be made only once."""
+        """Return a maker of calls of the operation, and True if each call runs only once."""
         offered = offered_by(self._modules[name], operation)
         device = self._candidates[0].device
         if operation.built_in.load is not None:
@@ -124,12 +132,13 @@ class Contest:
         def make() -> Thunk:
             return operation.call.bind(offered, operation.call.prepare(case, 0, device))
 
-        return make, is_spent(operation, offered, operation.call.prepare(case, 0, device))
+        return make, is_single_use(operation, offered, operation.call.prepare(case, 0, device))
 
 
 def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> Budget:
-    """With fewer rounds than `least` where a round takes more than its part of the time."""
-    thunks = [one.make() for one in ready for _ in range(2)]  # as `measure` does: one is not timed
+    """Return the budget, with fewer rounds than `least` if rounds are too slow for it."""
+    # Twice each, as `measure` calls each contestant once untimed before every sample.
+    thunks = [one.make() for one in ready for _ in range(2)]
     begin = time.perf_counter()
     for thunk in thunks:
         thunk()
@@ -141,5 +150,6 @@ def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> B
     )
 
 
-def _raised(error: Exception) -> str:
-    return f"{RAISED}{type(error).__name__} while it was timed: {error}"[:200]
+def _raised(error: Exception) -> TimingFailure:
+    text = f"raised {type(error).__name__} while it was timed: {error}"[:200]
+    return TimingFailure(FailureKind.RAISED, text)

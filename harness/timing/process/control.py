@@ -1,7 +1,7 @@
-"""A fixed piece of work: what it takes tells what the machine is doing, whatever is measured.
+"""The control: a fixed piece of work whose time shows the load of the machine.
 
-Two runs on one machine differ by clock frequency and by what else runs there. Both take
-samples of this between their measurements, and are compared in units of them.
+Two runs on one machine differ by clock frequency and by other processes. Both sample the
+control between their measurements, and are compared in units of its time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 _STEPS = 1200
 _NUMBERS = 4000
 _WARM_UP_TIMES = 6
-"""After other work the first five took up to fifteen times as long as the later ones."""
+"""After other work the first five calls took up to fifteen times as long as later ones."""
 _TIMES = 25
 
 
@@ -28,7 +28,7 @@ def _material() -> tuple[Any, Any]:
 
 
 def _work() -> int:
-    """What metadata is made of: a loop of the interpreter, arrays, small operators of torch."""
+    """Do the kinds of work that metadata needs: a Python loop, arrays, small torch operators."""
     numbers, tensor = _material()
     total = 0
     for step in range(_STEPS):
@@ -40,7 +40,7 @@ def _work() -> int:
 
 
 def sample() -> float:
-    """Nanoseconds that the work takes now: the median of some times, when caches are warm."""
+    """Return the nanoseconds of the work now: the median of some calls with warm caches."""
     for _ in range(_WARM_UP_TIMES):
         _work()
     return median(_once() for _ in range(_TIMES))

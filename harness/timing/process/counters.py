@@ -1,8 +1,7 @@
-"""Exact costs of one call: the same each time and on every machine, so that they can be gated.
+"""Exact costs of one call: the same each time and on every machine, so that CI can gate them.
 
-On the CPU PyTorch's dispatcher is watched; on a GPU its profiler tells too which kernels
-were launched and where the host waited. What numpy and compiled loops allocate shows only
-where a tensor is made of it.
+Counts come from PyTorch's dispatcher; on a GPU the profiler adds kernel launches and waits
+of the host. Memory that numpy or compiled loops allocate counts only if a tensor uses it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _COPIES = frozenset(
     )
 )
 _LIFTS = frozenset((torch.ops.aten.lift_fresh, torch.ops.aten.lift))
-"""How a tensor made of a list or an array shows: its memory is new although it is an argument."""
+"""Operators that make a tensor of a list or an array: their argument's memory is new."""
 _RANGE = "attnproof: the call"
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 """Functions of the CUDA runtime that return when the device has caught up."""
@@ -37,13 +36,13 @@ _NO_KERNELS = ("Memcpy", "Memset", _RANGE)
 
 
 def count(make: Callable[[], Thunk], lane: Lane) -> Costs:
-    """Costs of one call of what `make` makes, in the state that earlier calls leave behind.
+    """Return the costs of one call that `make` returns.
 
-    Two calls go before it: what is compiled, cached or kept for later is not counted.
-    Each call is a fresh one, so that it does not matter whether a call is spent by use.
+    Two calls precede it, so that compilation and caches are not counted. `make` makes each
+    call anew, as a call may be usable only once.
     """
     watch = _Watch()
-    thunks = [make() for _ in range(3)]  # all live, so that no address comes again
+    thunks = [make() for _ in range(3)]  # all alive, so that no address is used again
     for thunk in thunks:
         watch.costs = _NOTHING
         with watch:
@@ -58,15 +57,15 @@ _NOTHING = Costs(allocations=0, allocated_bytes=0, dispatches=0, copies=0, copie
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operator that is dispatched, and the memory that came with it."""
+    """Counter of dispatched operators and of the memory that they allocate."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.costs = _NOTHING
         self.held: list[Any] = []
-        """Everything seen: memory that is freed and taken again would look like the old one."""
+        """Keeps results alive: freed memory that is allocated again would look old."""
         self._known: list[tuple[int, int]] = []
-        """First address of, and the one behind, the storages seen so far, ascending."""
+        """First address and end of each storage seen so far, ascending."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -91,14 +90,14 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _is_new(self, tensor: torch.Tensor) -> bool:
-        """Whether its memory was not seen before; from now on it was."""
+        """True if the tensor's memory was not seen before; it counts as seen afterwards."""
         storage = tensor.untyped_storage()
         start, size = storage.data_ptr(), storage.nbytes()
         place = bisect(self._known, (start, math.inf))
         if size == 0 or (place and start < self._known[place - 1][1]):
             return False
         self._known.insert(place, (start, start + size))
-        self.held.append(storage)  # a tensor held here would be detached, one operator more
+        self.held.append(storage)  # holding the tensor itself would dispatch a detach
         return True
 
 
@@ -113,7 +112,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _on_device(thunk: Thunk) -> tuple[int | None, int | None]:
-    """Kernels launched and waits of one call; None where the profiler cannot see a GPU."""
+    """Return kernel launches and waits of one call; None if the profiler supports no GPU."""
     from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
     if ProfilerActivity.CUDA not in supported_activities():  # type: ignore[no-untyped-call]
@@ -127,10 +126,10 @@ def _on_device(thunk: Thunk) -> tuple[int | None, int | None]:
 
 
 def launches_and_waits(events: Iterable[Any]) -> tuple[int, int]:
-    """Kernels on the device, and waits inside the call, of a profiler's events.
+    """Return the kernels on the device, and the host's waits inside the call.
 
-    A kernel counts wherever it ran: with a range of the host it would be missed, as it
-    runs later. The wait that ends the measurement lies behind the call and is left out.
+    All kernels count: they run after the host has left the range of the call. The wait that
+    ends the measurement comes after the call and does not count.
     """
     events = list(events)
     on_device = [event for event in events if event.device_type.name == "CUDA"]

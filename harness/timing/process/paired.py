@@ -1,6 +1,6 @@
-"""Candidates in turn: A B, B A, A B ... in one process, until the intervals are tight.
+"""Time candidates in turn, A B, B A, A B ..., in one process until the intervals are tight.
 
-What the machine does meanwhile (frequency, caches, neighbours) meets all of them alike,
+Changes of the machine (frequency, caches, other processes) then affect all of them alike,
 and none is always the first. Every sample is kept.
 """
 
@@ -23,110 +23,108 @@ from attnproof.harness.timing.statistics import interval
 
 _WARM_UP_CALLS = 3
 _ROUNDS_BEFORE_TIGHT = 30
-"""Fewer may all lie in one quiet moment, and look tighter than the next ones would."""
+"""Fewer rounds may all fall into one undisturbed moment, and look too tight."""
 _MOST_CALLS = 10_000
 _MOST_LAUNCHED_CALLS = 100
-"""On a GPU: its queue of launches must not be full, or the host would wait in a sample."""
+"""Calls of a sample on a GPU: with a full queue of launches the host would wait."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """What takes part: a name, and how to get something that can be called and timed."""
+    """One participant: a name, and a maker of calls to time."""
 
     name: str
     make: Callable[[], Thunk]
-    """Makes a call ready to run; never timed."""
-    spent: bool = False
-    """Whether a call can be run only once, as it writes its input: each gets a fresh one."""
+    """Returns a call, ready to run; making it is not timed."""
+    single_use: bool = False
+    """True if a call can run only once, as it writes its input: each is made anew."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """When to stop: intervals tight, time spent, or rounds enough."""
+    """Limits of a measurement: it ends when intervals are tight, or a limit is reached."""
 
     seconds: float = 0.3
-    """For all contestants together; the least rounds are made even so."""
+    """Seconds for all contestants together; the least rounds are made in any case."""
     least_rounds: int = 10
     most_rounds: int = 400
     tight: float = 0.005
-    """Half of an interval's width, relative to the median, at which more rounds tell no more."""
+    """Half of an interval's width, relative to the median, at which it counts as tight."""
 
 
 @dataclass
 class Samples:
-    """What one contestant took, a sample a round, in the order of the rounds."""
+    """Times of one contestant: one sample a round, in the order of the rounds."""
 
     calls: int
-    """Calls that a host sample is the mean of."""
+    """Calls of a host sample, which is their mean."""
     host_ns: list[float] = field(default_factory=list)
     device_ns: list[float] = field(default_factory=list)
-    """Of single calls on an empty cache; nothing without a GPU."""
+    """Times of single calls with an empty L2 cache; none without a GPU."""
 
 
 def measure(contestants: Sequence[Contestant], budget: Budget, lane: Lane) -> list[Samples]:
-    """Time the contestants in turn; one `Samples` each, with equally many rounds.
+    """Time the contestants in turn; return one `Samples` each, with equally many rounds.
 
-    Call it in `quiet()`. InfrastructureError if the clock is too coarse; what a
-    contestant raises passes through.
+    Call it in `steady()`. Raises InfrastructureError if the clock is too coarse, and
+    whatever a contestant raises.
     """
     clock = DeviceClock() if lane == "cuda" else None
     share = budget.seconds / budget.least_rounds / max(1, len(contestants))
     runners = [_Runner(contestant, share, clock) for contestant in contestants]
     end = time.monotonic() + budget.seconds
-    look_at = max(budget.least_rounds, _ROUNDS_BEFORE_TIGHT)
+    next_check = max(budget.least_rounds, _ROUNDS_BEFORE_TIGHT)
     for number in range(budget.most_rounds):
         for runner in runners if number % 2 == 0 else reversed(runners):
             runner.run()
         done = number + 1
         if done >= budget.least_rounds and time.monotonic() >= end:
             break
-        if done >= look_at:
+        if done >= next_check:
             if all(runner.is_tight(budget.tight) for runner in runners):
                 break
-            look_at = math.ceil(1.5 * done)
+            next_check = math.ceil(1.5 * done)
     return [runner.samples for runner in runners]
 
 
 class _Runner:
-    """One contestant, warm, and its samples so far."""
+    """One contestant after its warm-up, with its samples so far."""
 
     def __init__(self, contestant: Contestant, share: float, clock: DeviceClock | None) -> None:
         self._contestant = contestant
         self._clock = clock
         self._thunk = contestant.make()
-        for _ in range(_WARM_UP_CALLS):  # compiles, fills caches
+        for _ in range(_WARM_UP_CALLS):  # compile, fill caches
             self._time(1)
         self.samples = Samples(self._calibrate(share))
 
     def _calibrate(self, share: float) -> int:
-        """How many calls one sample takes, if making them may take `share` seconds."""
+        """Return the calls of one sample; making them takes at most `share` seconds."""
         begin = time.perf_counter_ns()
         once = min(self._time(1) for _ in range(3))
         with_making = (time.perf_counter_ns() - begin) / 3
         least = host_clock().least_sample_ns
         calls = math.ceil(least / max(once, 1))
-        if self._contestant.spent:
+        if self._contestant.single_use:
             calls = min(calls, max(1, int(share * 1e9 / with_making)))
-        elif calls > 1:  # a call in a row of them is faster than one alone
+        elif calls > 1:  # a call among many is faster than a single one
             calls = math.ceil(least / max(self._time(min(calls, _MOST_CALLS)), 1))
         return min(calls, _MOST_CALLS if self._clock is None else _MOST_LAUNCHED_CALLS)
 
     def run(self) -> None:
-        """One sample, on a GPU one of each clock.
-
-        A call that is not timed comes first: caches hold what ran before, and every second
-        time that is somebody else.
-        """
-        self._time(1)
+        """Take one sample, on a GPU one of each clock."""
+        self._time(1)  # untimed: before it the caches may hold data of another contestant
         self.samples.host_ns.append(self._time(self.samples.calls))
         if self._clock is not None:
-            thunk = self._contestant.make() if self._contestant.spent else self._thunk
+            thunk = self._contestant.make() if self._contestant.single_use else self._thunk
             self._clock.wait()
             taken = self._clock.sample(thunk, self.samples.host_ns[-1])
             self.samples.device_ns.append(taken)
 
     def _time(self, calls: int) -> float:
-        thunks = [self._contestant.make() for _ in range(calls)] if self._contestant.spent else []
+        thunks = (
+            [self._contestant.make() for _ in range(calls)] if self._contestant.single_use else []
+        )
         if self._clock is not None:
             self._clock.wait()
         taken = time_each(thunks, calls) if thunks else time_calls(self._thunk, calls)
@@ -135,7 +133,7 @@ class _Runner:
         return taken
 
     def is_tight(self, width: float) -> bool:
-        """Whether the intervals of all clocks are narrow enough."""
+        """True if the intervals of all clocks are narrow enough."""
         for samples in (self.samples.host_ns, self.samples.device_ns):
             if samples:
                 found = interval(samples)

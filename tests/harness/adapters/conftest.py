@@ -1,4 +1,4 @@
-"""The adapter beside a vLLM of our own making, so that its tests need none."""
+"""The adapter with a stand-in for vLLM, so that its tests need no vLLM."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _is_of_vllm(name: str) -> bool:
 
 
 def _forget() -> dict[str, object]:
-    """Take vLLM and everything that adapts it out of the process; what was taken."""
+    """Remove vLLM and its adapters from the imported modules; return those."""
     return {name: sys.modules.pop(name) for name in list(sys.modules) if _is_of_vllm(name)}
 
 
 @pytest.fixture
 def nothing_imported(monkeypatch):
-    """Neither vLLM nor the adapter is in the process; afterwards what was is there again."""
+    """Remove vLLM and the adapter from the imported modules; restore them afterwards."""
     before = _forget()
     version_of.cache_clear()
     package = importlib.import_module("attnproof.harness.adapters")
@@ -40,7 +40,7 @@ def nothing_imported(monkeypatch):
 
 @pytest.fixture
 def beside(nothing_imported, monkeypatch):
-    """Import the adapter where the stand-in for a release is the installed vLLM."""
+    """Import the adapter with the stand-in for a release as the installed vLLM."""
 
     def adapter(release: str):
         path = RELEASES / release
@@ -53,13 +53,13 @@ def beside(nothing_imported, monkeypatch):
 
 @pytest.fixture
 def part():
-    """A module of the adapter that was imported last."""
+    """Return a module of the adapter that was imported last."""
     return lambda name: sys.modules[f"{ADAPTER}.{name}"]
 
 
 @pytest.fixture
 def batch():
-    """Our metadata of three requests, no field at its default."""
+    """Our metadata of three requests, without any default value."""
     extras = {"causal": False, "logits_indices": (0, 3, 4, 6), "encoder_seq_lens": (5, 6, 7)}
     made, _arena = lay_out(make_batch([1, 4, 2], [6, 0, 3], 4, **extras))
     return made

@@ -1,4 +1,4 @@
-"""vLLM's classes under our names: builders that take our batches, backends that wrap ours."""
+"""vLLM's classes under our names: builders that take our batches, and wrapped backends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def adapter(beside):
     return beside("0.11.2")
 
 
-def test_later_builders_are_told_of_one_rank(adapter):
+def test_later_builders_get_one_rank(adapter):
     class Builder(adapter.AttentionMetadataBuilder):
         def __init__(self, *args):
             super().__init__(*args)
@@ -25,7 +25,7 @@ def test_later_builders_are_told_of_one_rank(adapter):
     assert builder.use_cascade_attention(1, [1]) is False
 
 
-def test_a_builder_that_is_wrapped_gets_our_batch_and_vllms_wrapper_its_own(adapter, batch):
+def test_wrapped_builder_gets_our_batch_and_vllms_wrapper_its_own(adapter, batch):
     class Builder:
         def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
             return common_prefix_len, common_attn_metadata, fast_build

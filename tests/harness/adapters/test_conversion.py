@@ -1,4 +1,4 @@
-"""Our batches as vLLM's and back: fields that both sides have are the same objects."""
+"""Conversion of batches to vLLM's and back: common fields are the same objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DERIVED = ("encoder_seq_lens", "max_logits_per_req")
 
 @pytest.fixture
 def metadata(beside, part):
-    """The module that converts, beside a release."""
+    """The module that converts, with a stand-in for a release."""
 
     def convert(release):
         beside(release)
@@ -29,7 +29,7 @@ def metadata(beside, part):
 
 
 @pytest.mark.parametrize("release", ALL)
-def test_what_both_sides_have_is_the_same_object(metadata, batch, release):
+def test_common_fields_are_the_same_objects(metadata, batch, release):
     converted = metadata(release).theirs(batch)
     assert type(converted).__module__.startswith("vllm.v1.attention.backend")
     ours = {f.name for f in fields(batch)}
@@ -58,7 +58,7 @@ def test_fields_of_a_later_version_are_filled_from_ours(metadata, batch):
     assert converted.max_logits_per_req == 2, "tokens 3 and 4 of the second request"
 
 
-def test_what_is_optional_is_none_on_both_sides(metadata):
+def test_absent_optional_fields_are_none_on_both_sides(metadata):
     plain, _arena = lay_out(make_batch([1, 1], [6, 3], 4))
     converted = metadata("0.32.0").theirs(plain)
     assert converted.encoder_seq_lens is converted.encoder_seq_lens_cpu is None
@@ -66,7 +66,7 @@ def test_what_is_optional_is_none_on_both_sides(metadata):
 
 
 @pytest.mark.parametrize("release", ALL)
-def test_the_very_batch_comes_back_as_itself(metadata, batch, release):
+def test_converted_batch_converts_back_to_the_same_object(metadata, batch, release):
     module = metadata(release)
     assert module.ours(module.theirs(batch)) is batch
 
@@ -78,7 +78,7 @@ class WithPositions(CommonAttentionMetadata):
 
 
 @pytest.mark.parametrize("release", ALL)
-def test_fields_of_a_subclass_go_along(metadata, batch, release):
+def test_fields_of_a_subclass_are_kept(metadata, batch, release):
     positions = torch.arange(7)
     mine = WithPositions(**vars(batch), positions=positions, labels=["a"])
     module = metadata(release)
@@ -102,7 +102,7 @@ def test_micro_batches_by_either_name(metadata, release, name):
 
 
 @pytest.mark.parametrize("value", [7, "text", None, (3,), torch.arange(2)])
-def test_anything_else_is_left_as_it_is(metadata, value):
+def test_other_values_are_unchanged(metadata, value):
     module = metadata("0.11.2")
     assert module.theirs(value) is value
     assert module.ours(value) is value

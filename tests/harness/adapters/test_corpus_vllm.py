@@ -1,7 +1,7 @@
-"""What is known of vLLM: each deviation has a case that shows it, and a line in docs/vllm.md.
+"""Known deviations of vLLM: each has a case that shows it, and a line in docs/vllm.md.
 
-Nothing here needs vLLM. That the cases fail on it as they should is seen where it is
-installed: `attnproof verify --candidate vllm --corpus tests/corpus/vllm`.
+These tests do not need vLLM. Where it is installed, `attnproof verify --candidate vllm
+--corpus tests/corpus/vllm` checks that the cases fail on it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KNOWN = {
 DEVIATIONS = {(d.id, d.versions): d for known in KNOWN.values() for d in known}.values()
 CASES = {sourced.source: sourced.case for sourced in read_corpus(FOLDER)}
 NOT_ALONE = {"E9", "E9 of another word"}
-"""In a process of its own one call is right: the sequence has the case."""
+"""Ids whose single call is right in a fresh process: the case is that of a sequence."""
 
 
 def file_of(name: str, operation: str) -> str:
@@ -44,22 +44,22 @@ WANTED = {
 
 
 def line_of(name: str) -> str:
-    """The line of the page's tables that begins with the id."""
+    """Return the line of the page's tables that begins with the id."""
     lines = re.findall(rf"^\| {re.escape(name)} \|.*$", PAGE, re.MULTILINE)
     assert len(lines) == 1, name
     return lines[0]
 
 
-def test_ids_tell_deviations_apart():
+def test_ids_are_unique():
     assert len({d.id for d in DEVIATIONS}) == len(DEVIATIONS)
 
 
-def test_every_deviation_of_an_operation_has_a_case_and_every_case_one():
+def test_deviations_and_cases_correspond():
     assert sorted(CASES) == sorted(WANTED)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_a_case_is_one_that_its_deviation_speaks_of(name):
+def test_case_fulfils_the_condition_of_its_deviation(name):
     case, deviation = CASES[name], WANTED[name]
     assert case.operation == Path(name).stem
     assert not case.fault or case.fault in ALL[case.operation].inputs.faults
@@ -68,7 +68,7 @@ def test_a_case_is_one_that_its_deviation_speaks_of(name):
 
 @pytest.fixture(scope="module")
 def judge():
-    """A worker with the reference in it."""
+    """A worker with the reference as candidate."""
     worker = Worker(resolve(["reference"], "cpu")[0], ALL, timeout_s=60, memory_bytes=4 << 30)
     yield worker.judge
     worker.stop()
@@ -80,7 +80,7 @@ def test_the_reference_is_right_where_vllm_is_not(name, judge):
 
 
 @pytest.mark.parametrize("deviation", DEVIATIONS, ids=lambda d: d.id)
-def test_the_page_tells_each_deviation_with_its_versions_and_cases(deviation):
+def test_page_lists_each_deviation_with_its_versions_and_cases(deviation):
     line = line_of(deviation.id)
     _, _, operations, versions, title, consequence, _ = (cell.strip() for cell in line.split("|"))
     linked = re.findall(r"\]\(\.\./tests/corpus/vllm/([^)]+)\)", operations)

@@ -1,4 +1,4 @@
-"""vLLM's functions under our names: arguments are converted once, before the clock starts."""
+"""vLLM's functions under our names; arguments are converted once, before the clock starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCAL = "make_local_attention_virtual_batches"
 
 @pytest.fixture
 def conversions(part, monkeypatch):
-    """The names of the functions that converted something since the adapter was imported."""
+    """Names of the functions that have converted something since the adapter's import."""
     seen = []
 
     def watch():
@@ -32,7 +32,7 @@ def conversions(part, monkeypatch):
 
 
 @pytest.mark.parametrize("release", ["0.10.2", "0.32.0"])
-def test_what_is_timed_converts_nothing(beside, batch, conversions, release):
+def test_timed_call_converts_nothing(beside, batch, conversions, release):
     offered = getattr(beside(release), LOCAL)
     seen = conversions()
     thunk = offered.bind(8, batch, 4)
@@ -61,7 +61,7 @@ def test_the_clock_gets_vllms_own_function(beside, batch):
     assert thunk.func.__module__ == "vllm.v1.attention.backends.utils"
 
 
-def test_a_flag_that_a_version_lacks_is_left_out_where_it_asks_for_nothing(beside, batch):
+def test_false_flag_is_left_out_for_a_version_without_it(beside, batch):
     split = getattr(beside("0.10.2"), SPLIT)
     assert split(batch) == (3, 0, 1, 0)
     assert split(batch, 2, False) == (3, 0, 2, 0)
@@ -69,17 +69,17 @@ def test_a_flag_that_a_version_lacks_is_left_out_where_it_asks_for_nothing(besid
         split(batch, 2, True)
 
 
-def test_a_flag_that_a_version_has_is_handed_on(beside, batch):
+def test_flag_is_passed_to_a_version_that_has_it(beside, batch):
     assert getattr(beside("0.11.2"), SPLIT)(batch, 2, True) == (3, 0, 2, 1)
 
 
-def test_requests_count_as_continued_where_a_version_looks_at_their_progress(beside):
+def test_requests_count_as_continued_for_a_version_that_reads_their_progress(beside):
     reorder = beside("0.11.2").reorder_batch_to_split_decodes_and_prefills
     rows = SimpleNamespace(req_ids=["a", "b"], swap_states=pytest.fail)
     assert reorder(rows, SimpleNamespace(num_scheduled_tokens={"a": 1, "b": 1}), 1) is False
 
 
-def test_rows_are_moved_in_the_engine_that_was_given(part, beside):
+def test_rows_of_the_given_engine_are_moved(part, beside):
     beside("0.11.2")
     swaps = []
     rows = SimpleNamespace(req_ids=["a", "b"], swap_states=lambda i, j: swaps.append((i, j)))
@@ -89,7 +89,7 @@ def test_rows_are_moved_in_the_engine_that_was_given(part, beside):
     assert seen.req_ids is rows.req_ids
 
 
-def test_offsets_go_to_the_host_for_a_version_that_wants_them_there(beside):
+def test_offsets_are_on_the_cpu_for_a_version_that_takes_them_there(beside):
     offsets = torch.tensor([0, 3, 9], dtype=torch.int32)
     seen, device = beside("0.32.0").compute_causal_conv1d_metadata(offsets)
     assert seen is offsets
@@ -98,7 +98,7 @@ def test_offsets_go_to_the_host_for_a_version_that_wants_them_there(beside):
 
 @pytest.mark.parametrize("name", [SPLIT, LOCAL])
 def test_a_converted_case_is_judged_as_any_other(beside, name):
-    """What the stand-in gets wrong is read from its result, not from the conversion."""
+    """The mistakes of the stand-in show in its result; the conversion adds none."""
     operation = ALL[name]
     case = next(c for _, c in operation.inputs.boundaries() if isinstance(c, Case) and c.batch)
     call = operation.call.prepare(case, 0, "cpu")

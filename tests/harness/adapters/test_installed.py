@@ -1,4 +1,4 @@
-"""No vLLM, one that nobody has tried, and a noisy one: a line each, and nothing on stdout."""
+"""A missing, unsupported or noisy vLLM: an error is one line, and stdout stays empty."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def release(folder, version, text=""):
 
 @pytest.fixture
 def installed(beside, part, monkeypatch):
-    """The module that finds vLLM, where a folder is the first place to look."""
+    """The module that finds vLLM, with a folder first on the import path."""
 
     def look_in(folder):
         beside("0.11.2")
@@ -41,7 +41,7 @@ def installed(beside, part, monkeypatch):
     return look_in
 
 
-def test_another_release_is_one_line_that_says_what_to_install(installed, tmp_path):
+def test_another_release_is_one_line_with_the_remedy(installed, tmp_path):
     module = installed(release(tmp_path, "0.99.1+cpu"))
     with pytest.raises(ImportError, match=r"^vLLM 0\.99\.1 is not supported, only 0\.10\.2") as e:
         module.version()
@@ -67,7 +67,7 @@ def test_importing_the_adapter_prints_nothing(beside, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_vllm_prints_and_warns_of_does_not_show(installed, tmp_path, capfd):
+def test_output_and_warnings_of_vllm_are_suppressed(installed, tmp_path, capfd):
     noise = "import warnings\nprint('to standard output')\nwarnings.warn('no GPU')\n"
     module = installed(release(tmp_path, "0.11.2", noise))
     with warnings.catch_warnings(record=True) as seen:
@@ -85,7 +85,7 @@ def test_the_first_place_that_has_the_name_counts(installed, tmp_path):
     assert module.find(places, "nonesuch") is None
 
 
-def test_a_module_that_lacks_a_package_does_not_pass_for_gone(installed, tmp_path):
+def test_module_that_lacks_a_package_is_an_error(installed, tmp_path):
     module = installed(release(tmp_path, "0.11.2"))
     (tmp_path / "vllm" / "utils.py").write_text("import nonesuch\n", encoding="utf-8")
     with pytest.raises(module.UnsupportedVLLMError, match="No module named 'nonesuch'") as error:

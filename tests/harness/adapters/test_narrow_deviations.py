@@ -1,4 +1,4 @@
-"""What no known deviation of vLLM may explain: a mistake that stands beside a known one."""
+"""Known deviations of vLLM are narrow: they do not explain another mistake in the same case."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALIKE, DIFFERENT = {"layers": [[1, 0], [1, 0]]}, {"layers": [[1, 0], [2, 0]]}
 
 @pytest.fixture(scope="module")
 def explaining():
-    """The id of the entry that explains a failure in vLLM 0.10.2, None if there is none."""
+    """Return the id of the entry that explains a failure in vLLM 0.10.2, None without one."""
     deviations = load(str(FILE), "0.10.2")
 
     def explain(operation, params, oracle, field, diagnosis="off by one"):
@@ -44,7 +44,7 @@ def explaining():
         ("graph_sequence", {"steps": [BEGIN]}, "sequences", "[].raises"),
     ],
 )
-def test_another_mistake_is_not_known(explaining, operation, params, oracle, field):
+def test_another_mistake_is_not_a_known_deviation(explaining, operation, params, oracle, field):
     assert explaining(operation, params, oracle, field) is None
 
 
@@ -81,10 +81,10 @@ def test_another_mistake_is_not_known(explaining, operation, params, oracle, fie
         ),
     ],
 )
-def test_the_mistake_beside_it_is(explaining, operation, params, oracle, field, name):
+def test_the_known_mistake_is_explained(explaining, operation, params, oracle, field, name):
     assert explaining(operation, params, oracle, field) == name
 
 
-def test_numpy_integers_among_the_slots_are(explaining):
+def test_numpy_integers_among_the_slots_are_explained(explaining):
     said = "holds something other than Python ints"
     assert explaining("compute_slot_mapping", LONG, "invariants", "slot_mapping", said) == "E47"

@@ -1,4 +1,4 @@
-"""What each release offers, and what is said of everything else."""
+"""Operations that each release offers, and the reasons for the others."""
 
 from __future__ import annotations
 

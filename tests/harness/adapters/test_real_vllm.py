@@ -1,4 +1,4 @@
-"""The adapter on the vLLM that is installed; the tox environments vllm-* have one."""
+"""The adapter on the installed vLLM, which the tox environments vllm-* have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="vLLM is not installed: `tox run -e vllm-0.11` has it"
 )
 OFFERED = {"0.10.2": 34, "0.11.2": 24, "0.32.0": 15}
-"""Operations by release. One fewer than yesterday means that a module was not found."""
+"""Number of operations by release: a smaller one means that a module was not found."""
 LOCAL = "make_local_attention_virtual_batches"
 
 
@@ -31,7 +31,7 @@ def test_the_release_is_that_of_the_package(adapter):
     assert version_of(candidate).partition("+")[0] == adapter.VERSION
 
 
-def test_everything_that_the_release_has_is_found(adapter):
+def test_all_operations_of_the_release_are_found(adapter):
     offered = [one for one in ALL.values() if offered_by(adapter, one) is not None]
     assert len(offered) == OFFERED[adapter.VERSION]
 
@@ -64,8 +64,8 @@ def test_the_clock_gets_vllms_own_function_and_batch(adapter, example):
     assert isinstance(made, type(converted))
 
 
-def test_an_erratum_shows_on_every_release(adapter, example):
-    """E1, a numpy scalar: it would be gone if the conversion touched what vLLM returns."""
+def test_erratum_e1_shows_on_every_release(adapter, example):
+    """E1, a numpy scalar, would be absent if the conversion changed vLLM's result."""
     assert type(getattr(adapter, LOCAL)(4, example, 2).max_query_len) is not int
 
 

@@ -1,4 +1,4 @@
-"""`build_slot_mapping` made of what vLLM has: the list form, and the engine's block table."""
+"""`build_slot_mapping` by vLLM's list form and by its block table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def slots(request, beside):
 
 @pytest.fixture
 def step():
-    """Query tokens 2, 0 and 3 behind 3, 0 and 6 computed ones; blocks of 4 tokens."""
+    """Query tokens 2, 0 and 3 after 3, 0 and 6 computed ones; blocks of 4 tokens."""
     offsets = torch.tensor([0, 2, 2, 5], dtype=torch.int32)
     computed = torch.tensor([3, 0, 6], dtype=torch.int32)
     table = torch.tensor([[7, 9, 77], [99, 99, 99], [4, 5, 6]], dtype=torch.int32)
@@ -54,13 +54,13 @@ def test_a_batch_without_requests(slots):
     assert made.tolist() == [-1, -1]
 
 
-def test_the_reference_says_the_same(slots, step):
+def test_slots_equal_the_references(slots, step):
     for more in ({}, {"num_padded_tokens": 9}, {"start_idx": torch.tensor([0, 5, 7]).int()}):
         assert slots(*step, **more).tolist() == reference.build_slot_mapping(*step, **more).tolist()
 
 
-def test_what_an_engine_has_ready_is_not_timed(slots, step):
-    """A thunk can be called again, and no longer looks at the tensors that were given."""
+def test_data_that_an_engine_holds_is_prepared_before_timing(slots, step):
+    """A thunk can be called again, and does not read the given tensors any more."""
     thunk = slots.bind(*step)
     step[0].zero_(), step[1].zero_(), step[2].zero_()
     assert thunk().tolist() == thunk().tolist() == [31, 36, 22, 23, 24]

@@ -1,4 +1,4 @@
-"""Right on good input, and never complains."""
+"""Correct on good input; accepts malformed input."""
 
 from attnproof import reference
 

@@ -1,4 +1,4 @@
-"""Compiles for two seconds when it is first called in a process."""
+"""Compiles for two seconds at its first call in a process."""
 
 import time
 from functools import cache

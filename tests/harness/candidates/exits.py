@@ -1,4 +1,4 @@
-"""Ends the process when there are more than two requests."""
+"""Ends the process if there are more than two requests."""
 
 import os
 

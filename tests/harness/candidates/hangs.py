@@ -1,4 +1,4 @@
-"""Never returns for a threshold of 5."""
+"""Does not return for a threshold of 5."""
 
 from attnproof import reference
 

@@ -1,4 +1,4 @@
-"""Asks for more memory than it may have."""
+"""Allocates more memory than it may have."""
 
 from attnproof import reference
 

@@ -1,4 +1,4 @@
-"""Modifies its input, then gives the right answer."""
+"""Modifies its input, then returns the right result."""
 
 from attnproof import reference
 

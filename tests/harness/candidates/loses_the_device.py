@@ -1,4 +1,4 @@
-"""An illegal access of a kernel, as PyTorch reports it: nothing can be launched afterwards."""
+"""Illegal memory access in a kernel, as PyTorch reports it: no later launch works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes to standard output, past Python's own object."""
+"""Writes to standard output by its descriptor, not by Python's sys.stdout."""
 
 import os
 

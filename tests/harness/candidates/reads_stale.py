@@ -1,4 +1,4 @@
-"""Counts on what lies in a block-table column that no sequence has."""
+"""Relies on a block-table column beyond every sequence."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Answers a question that it has heard before in another way."""
+"""Returns another result when it gets an input a second time."""
 
 from attnproof import reference
 

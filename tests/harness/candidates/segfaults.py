@@ -1,4 +1,4 @@
-"""Dies of a segmentation fault when a request has seven query tokens."""
+"""Crashes with SIGSEGV if a request has seven query tokens."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""Returns a view of its input where a new tensor is due."""
+"""Returns a view of its input where a new tensor is required."""
 
 from attnproof import reference
 

@@ -1,4 +1,4 @@
-"""Graph state that leaves the rows behind a step as an earlier step left them (K13)."""
+"""Graph state that does not clear the rows beyond a step (K13)."""
 
 from attnproof import reference
 

@@ -1,4 +1,4 @@
-"""Writes one word behind the buffer it was given, or behind its own."""
+"""Writes one word beyond the given buffer, or beyond its own."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Bad input has an empty result here."""
+"""Returns an empty result for malformed input."""
 
 from attnproof import reference
 

@@ -1,4 +1,4 @@
-"""Two mistakes that have nothing to do with each other."""
+"""Two independent mistakes."""
 
 from attnproof import reference
 

@@ -1,4 +1,4 @@
-"""Leaves the entries behind the last token as the allocator gave them, with luck zero."""
+"""Leaves the entries after the last token uninitialised, which may be zero."""
 
 import torch
 

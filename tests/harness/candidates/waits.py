@@ -1,4 +1,4 @@
-"""Reads a length back from the device, which SPEC.md does not allow here."""
+"""Waits for the device to read a length, which SPEC.md does not allow here."""
 
 from __future__ import annotations
 

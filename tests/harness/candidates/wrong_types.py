@@ -1,4 +1,4 @@
-"""Right values in the wrong types: a numpy scalar, a list, a dropped field."""
+"""Right values in wrong types: a numpy scalar, a list, a dropped field."""
 
 from types import SimpleNamespace
 

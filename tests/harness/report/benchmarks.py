@@ -6,6 +6,8 @@ import math
 import random
 from typing import Any
 
+import msgspec
+
 from attnproof.harness.model.timing import (
     BaselineResult,
     Bench,
@@ -195,14 +197,14 @@ def compared(found: Bench) -> Bench:
     entries = [regression(t, **equal) for t in found.timings]
     entries[4] = regression(found.timings[4])
     entries[9] = regression(found.timings[9], **(equal | {"costs": "allocations 3 to 4"}))
-    found.baseline = BaselineResult(
+    baseline = BaselineResult(
         name="main",
         state="compared",
         created="2025-01-01T00:00:00Z",
         regressions=entries,
         lost=["swap_blocks / optimized / decode, 8 requests"],
     )
-    return found
+    return msgspec.structs.replace(found, baseline=baseline)
 
 
 def past(found: Bench, name: str, factor: float) -> Past:

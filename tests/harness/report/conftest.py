@@ -224,7 +224,8 @@ def timed(benchmarks: ModuleType) -> Run:
 def slower(benchmarks: ModuleType) -> Run:
     """A run with a slower timing, one with another allocation, and a history."""
     bench = benchmarks.compared(benchmarks.bench())
-    bench.history = [benchmarks.past(bench, "first", 2.0), benchmarks.past(bench, "second", 1.5)]
+    history = [benchmarks.past(bench, "first", 2.0), benchmarks.past(bench, "second", 1.5)]
+    bench = msgspec.structs.replace(bench, history=history)
     return timed_run("SLOWER", bench, reason="build_slot_mapping takes 18 % longer")
 
 
@@ -232,9 +233,35 @@ def slower(benchmarks: ModuleType) -> Run:
 def foreign(benchmarks: ModuleType) -> Run:
     """A run compared with a baseline of another machine."""
     reason = "baseline main is of another machine: cpu Other CPU, here Example CPU"
-    bench = benchmarks.bench()
-    bench.baseline = BaselineResult(name="main", state="another machine", reason=reason)
+    baseline = BaselineResult(name="main", state="another machine", reason=reason)
+    bench = benchmarks.bench(baseline=baseline)
     return timed_run("INCOMPLETE", bench, reason=reason)
+
+
+@pytest.fixture
+def with_bench() -> Callable[..., Run]:
+    """A copy of a run with other fields of its benchmark."""
+
+    def changed(run: Run, **changes: Any) -> Run:
+        return msgspec.structs.replace(run, bench=msgspec.structs.replace(run.bench, **changes))
+
+    return changed
+
+
+@pytest.fixture
+def on_another_machine(slower: Run, with_bench: Callable[..., Run]) -> Run:
+    """Slower than the baseline of another machine: only grown counts are left."""
+    old = slower.bench.baseline
+    found = BaselineResult(
+        name=old.name,
+        state="another machine",
+        reason="it is of another machine",
+        created=old.created,
+        regressions=old.regressions[9:10],
+        lost=old.lost,
+        control=old.control,
+    )
+    return with_bench(slower, baseline=found)
 
 
 @pytest.fixture

@@ -17,11 +17,10 @@ def tables(run):
 
 
 @pytest.fixture
-def alone(timed):
+def alone(timed, with_bench):
     """A run of one candidate without a peer."""
     mine = [timing for timing in timed.bench.timings if timing.candidate == "optimized"]
-    timed.bench = msgspec.structs.replace(timed.bench, timings=mine, comparisons=[], steps=[])
-    return timed
+    return with_bench(timed, timings=mine, comparisons=[], steps=[])
 
 
 def test_it_begins_with_the_command_and_the_peer(timed):
@@ -32,12 +31,14 @@ def test_it_begins_with_the_command_and_the_peer(timed):
 
 
 def test_a_run_outside_a_repository_has_an_unknown_commit(timed):
-    timed.environment = msgspec.structs.replace(timed.environment, commit=None)
-    assert "commit unknown" in bench_markdown(timed).splitlines()[0]
+    environment = msgspec.structs.replace(timed.environment, commit=None)
+    run = msgspec.structs.replace(timed, environment=environment)
+    assert "commit unknown" in bench_markdown(run).splitlines()[0]
 
 
 def test_the_gpu_is_part_of_the_machine(timed):
-    timed.environment = msgspec.structs.replace(timed.environment, gpu="Example GPU")
+    environment = msgspec.structs.replace(timed.environment, gpu="Example GPU")
+    timed = msgspec.structs.replace(timed, environment=environment)
     assert "cores, Example GPU, torch " in bench_markdown(timed).splitlines()[0]
 
 

@@ -26,8 +26,7 @@ def known(make_run, make_result, make_finding):
     result = make_result(
         shown.operation, "DEVIATES", cases=400, checks=800, known=31, oracles=counts
     )
-    run = make_run("PASS", [result, make_result("split_attn_metadata")])
-    run.deviations = [
+    deviations = [
         DeviationResult(
             id="E2",
             title="counts <padded> rows",
@@ -41,7 +40,7 @@ def known(make_run, make_result, make_finding):
         ),
         DeviationResult(id="E9", title="gone", since="", version="0.11.2", cases=0, **about),
     ]
-    return run
+    return make_run("PASS", [result, make_result("split_attn_metadata")], deviations=deviations)
 
 
 def test_the_line_of_the_terminal(known):
@@ -85,10 +84,13 @@ def test_the_matrix_distinguishes_known_from_verified(known, oracles):
 
 
 def test_a_failure_comes_before_a_known_deviation(known, oracles, make_finding):
-    known.findings = [make_finding(8)]
-    known.operations[0].verdict = "FAIL"
-    known.operations[0].oracles["equality"].failed = 3
-    matrix = build_matrix(known, oracles)
+    first, *others = known.operations
+    counts = first.oracles | {"equality": OracleCount(checks=400, failed=3, known=31)}
+    failed = msgspec.structs.replace(first, verdict="FAIL", oracles=counts)
+    failing = msgspec.structs.replace(
+        known, findings=[make_finding(8)], operations=[failed, *others]
+    )
+    matrix = build_matrix(failing, oracles)
     cell = matrix.groups[0].rows[0].cells[matrix.oracles.index("equality")]
     assert (cell.state, [link.label for link in cell.links]) == ("FAIL", ["F1", "K1"])
 

@@ -150,27 +150,30 @@ def test_raw_samples_of_a_regression_show_the_expected_median(slower):
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_baseline_that_cannot_be_compared_is_incomplete_in_words(state, timed, oracles):
-    timed.bench.baseline = BaselineResult(name="main", state=state, reason=f"it is {state} <b>")
-    text = shown(timed, oracles)
+def test_a_baseline_that_cannot_be_compared_is_incomplete_in_words(
+    state, timed, with_bench, oracles
+):
+    baseline = BaselineResult(name="main", state=state, reason=f"it is {state} <b>")
+    text = shown(with_bench(timed, baseline=baseline), oracles)
     assert "◐ Incomplete against baseline main" in text
     assert f"which is no pass: it is {state} <b>." in text
     assert "Nothing worse" not in text
 
 
-def test_a_baseline_without_a_timing_in_common_is_no_pass(timed):
-    timed.bench.baseline = BaselineResult(name="main", state="compared")
-    found = build_baseline(timed.bench)
+def test_a_baseline_without_a_timing_in_common_is_no_pass(timed, with_bench):
+    baseline = BaselineResult(name="main", state="compared")
+    found = build_baseline(with_bench(timed, baseline=baseline).bench)
     assert found.state == "open"
     assert "no timing in common" in found.sentence
 
 
-def test_lost_timings_are_no_pass(slower):
+def test_lost_timings_are_no_pass(slower, with_bench):
     result = slower.bench.baseline
-    result.regressions = [r for r in result.regressions if r.verdict != "slower" and not r.costs]
-    assert build_baseline(slower.bench).state == "open"
-    result.lost = []
-    assert build_baseline(slower.bench).state == "good"
+    fine = [r for r in result.regressions if r.verdict != "slower" and not r.costs]
+    lossy = msgspec.structs.replace(result, regressions=fine)
+    assert build_baseline(with_bench(slower, baseline=lossy).bench).state == "open"
+    complete = msgspec.structs.replace(lossy, lost=[])
+    assert build_baseline(with_bench(slower, baseline=complete).bench).state == "good"
 
 
 def test_without_a_baseline_the_option_is_named(timed, oracles):
@@ -179,25 +182,23 @@ def test_without_a_baseline_the_option_is_named(timed, oracles):
     assert "--save-baseline NAME" in text
 
 
-def test_grown_counts_of_another_machine_are_still_worse(slower):
-    slower.bench.baseline.state = "another machine"
-    slower.bench.baseline.regressions = slower.bench.baseline.regressions[9:10]
-    found = build_baseline(slower.bench)
+def test_grown_counts_of_another_machine_are_still_worse(on_another_machine):
+    found = build_baseline(on_another_machine.bench)
     assert found.state == "bad"
     assert "Exact counts were still compared: 1 grew." in found.sentence
     ((*_, time, _, _, _, counts),) = found.worse.rows
     assert (time, counts) == ("not compared", "allocations 3 to 4")
 
 
-def test_the_history_is_in_units_of_the_control(slower):
+def test_the_history_is_in_units_of_the_control(slower, with_bench):
     table = build_performance(slower).history.table
     assert table.head[-2:] == ("optimized", "vllm")
     assert [row[0] for row in table.rows] == ["first", "second", "this run"]
-    slower.bench.history = [
+    history = [
         msgspec.structs.replace(past, control_ns=past.control_ns * 2)
         for past in slower.bench.history
     ]
-    halved = build_performance(slower).history.table
+    halved = build_performance(with_bench(slower, history=history)).history.table
     before, after = (float(found.rows[0][-1].rstrip("×")) for found in (table, halved))  # noqa: RUF001
     assert after == pytest.approx(before / 2, rel=0.01)
 
@@ -233,19 +234,17 @@ def test_known_deviations_of_timed_operations_are_listed(timed, oracles):
     assert "E3 see the file of known deviations" in text
 
 
-def test_conditions_have_noise_clock_and_drift(timed, oracles):
-    timed.bench.control_ns = [100.0] * 20 + [112.0] * 20
-    text = shown(timed, oracles)
+def test_conditions_have_noise_clock_and_drift(timed, with_bench, oracles):
+    text = shown(with_bench(timed, control_ns=[100.0] * 20 + [112.0] * 20), oracles)
     assert "3 of 200 comparisons called faster or slower before the floor" in text
     assert "Resolution of the clock 41.0 ns" in text
     assert "changed by +11 % from beginning to end" in text
     assert drift([1.0] * 4) is None
 
 
-def test_one_candidate_alone_has_times_and_no_ratio(timed, oracles):
-    timed.bench.timings = [t for t in timed.bench.timings if t.candidate == "optimized"]
-    timed.bench.comparisons = []
-    text = shown(timed, oracles)
+def test_one_candidate_alone_has_times_and_no_ratio(timed, with_bench, oracles):
+    timings = [t for t in timed.bench.timings if t.candidate == "optimized"]
+    text = shown(with_bench(timed, timings=timings, comparisons=[]), oracles)
     assert "so there is no ratio" in text
     assert "Operation by operation" in text
 
@@ -258,19 +257,19 @@ def test_a_full_benchmark_fits_in_half_a_megabyte(
     names = tuple(f"make_an_operation_number_{i}" for i in range(operations))
     bench = benchmarks.compared(benchmarks.bench(names))
     run = make_timed_run("SLOWER", bench, findings=[make_finding(i) for i in range(failures)])
-    for result in run.operations:
-        result.cases, result.oracles = 10_000, {name: OracleCount(checks=9) for name in oracles}
+    counts = {name: OracleCount(checks=9) for name in oracles}
+    run.operations[:] = [
+        msgspec.structs.replace(result, cases=10_000, oracles=counts) for result in run.operations
+    ]
     source = render_html(run, oracles)
     assert len(source.encode()) < (750_000 if failures else 500_000)
     assert ("Left out to keep this file small" in text_of(source)) == (operations > 40)
 
 
-def test_names_of_candidates_are_never_markup(timed, oracles):
+def test_names_of_candidates_are_never_markup(timed, with_bench, oracles):
     name = '<script>alert("1")</script>'
-    timed.bench.timings = [
-        msgspec.structs.replace(timing, candidate=name) for timing in timed.bench.timings
-    ]
-    source = render_html(timed, oracles)
+    timings = [msgspec.structs.replace(timing, candidate=name) for timing in timed.bench.timings]
+    source = render_html(with_bench(timed, timings=timings), oracles)
     assert name not in source
     assert source.count("<script>") == 1
 
@@ -284,15 +283,15 @@ def test_slower_is_a_verdict_of_its_own(slower, oracles):
     assert 'class="verdict verdict-slower"' in source
 
 
-def test_strips_of_many_samples_or_wide_apart_stay_readable(timed):
+def test_strips_of_many_samples_or_wide_apart_stay_readable(timed, with_bench):
     first, second = timed.bench.timings[:2]
     long = [100.0 + i % 7 for i in range(1_000)]
     timed.bench.timings[:2] = [
         msgspec.structs.replace(first, host_ns=long),
         msgspec.structs.replace(second, host_ns=[90_000.0 + i for i in range(1_000)]),
     ]
-    timed.bench.comparisons = timed.bench.comparisons[:1]
-    (strip,) = build_performance(timed).strips
+    one = with_bench(timed, comparisons=timed.bench.comparisons[:1])
+    (strip,) = build_performance(one).strips
     assert "One sample in 3 is drawn." in strip.sentence
     assert "1 µs</tspan>" in strip.svg, "a logarithmic axis has labels between its ends"
     assert strip.table.rows[0][1] == "1,000"

@@ -1,4 +1,4 @@
-"""A candidate that dies, hangs, hoards or prints is a finding with its input; the run goes on."""
+"""A candidate that crashes, hangs, allocates too much or prints gives a finding."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_first_call_may_take_longer_as_it_compiles(examine_candidate):
     assert outcome.result.verdict == "PASS"
 
 
-def test_an_illegal_access_on_a_device_is_the_end_of_its_process(examine_candidate):
+def test_an_illegal_device_access_ends_the_worker(examine_candidate):
     outcome = examine_candidate("loses_the_device", SPLIT)
     [finding] = outcome.findings
     assert outcome.result.verdict == "FAIL"
@@ -77,7 +77,7 @@ def test_candidate_that_cannot_be_imported_is_unverified(examine_candidate):
     assert "ModuleNotFoundError" in outcome.result.reason
 
 
-def test_operation_that_is_not_there_is_not_offered(examine_candidate):
+def test_absent_operation_is_not_offered(examine_candidate):
     outcome = examine_candidate("segfaults", "build_slot_mapping")
     assert outcome.result.verdict == "NOT OFFERED"
 
@@ -107,6 +107,6 @@ def test_root_causes_are_reported_separately(examine_candidate, name):
 
 def test_same_seed_same_findings(examine_candidate):
     outcomes = [examine_candidate("two_bugs", SPLIT, seed=3) for _ in range(2)]
-    for outcome in outcomes:
-        outcome.result.seconds = 0.0
-    assert outcomes[0] == outcomes[1]
+    assert outcomes[0].findings == outcomes[1].findings
+    results = [msgspec.structs.replace(outcome.result, seconds=0.0) for outcome in outcomes]
+    assert results[0] == results[1]

@@ -1,4 +1,4 @@
-"""A file of known deviations: what it may say, which failures it explains."""
+"""The file of known deviations: its entries, its mistakes, the failures that it explains."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def deviation(**changes):
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """Writes entries to known.toml in the current folder."""
+    """Write entries to known.toml in the current folder."""
     monkeypatch.chdir(tmp_path)
 
     def write(*entries):
@@ -91,7 +91,7 @@ def test_mistakes_in_the_file_are_one_line(written, changes, message):
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_must_be_there_and_be_toml(written, tmp_path):
+def test_file_must_exist_and_be_toml(written, tmp_path):
     with pytest.raises(DeviationError, match=r"none\.toml cannot be read: No such file"):
         load("none.toml", "0.11.2")
     (tmp_path / "known.toml").write_text("deviation = [", encoding="utf-8")
@@ -102,7 +102,7 @@ def test_a_file_must_be_there_and_be_toml(written, tmp_path):
         load("known.toml", "0.11.2")
 
 
-def test_an_id_stands_once_for_an_operation_and_version(written):
+def test_id_is_unique_for_an_operation_and_version(written):
     path = written(ENTRY, ENTRY | {"versions": ">=0.12"})
     assert len(load(path, "0.11.2")) == 1
     with pytest.raises(DeviationError, match=f"two entries E2 hold for {SPLIT} in version 0.11.2"):
@@ -128,7 +128,7 @@ def test_without_a_version_entries_must_hold_for_any(written, version):
         ("sorted(q, key=lambda n: -n)[-1] == 0 and sum(b - a for a, b in pairwise(q)) == -2", True),
     ],
 )
-def test_names_of_an_expression(written, when, holds):
+def test_names_of_a_condition(written, when, holds):
     entry = load(written(ENTRY | {"when": when}), "0.11.2")
     assert (known(entry, PADDED, failure()) is not None) is holds
 
@@ -151,7 +151,7 @@ def test_operation_oracle_field_and_expression_must_all_fit():
     assert known([entry], other, failure()) is None
 
 
-def test_of_two_diagnoses_in_one_field_one_is_explained():
+def test_one_of_two_diagnoses_in_a_field_is_explained():
     entry = deviation(fields=["num_decodes"], diagnoses=["shares memory with *"])
     shared, modified = (
         msgspec.structs.replace(failure("purity"), diagnosis=said)
@@ -161,13 +161,13 @@ def test_of_two_diagnoses_in_one_field_one_is_explained():
     assert known([entry], PADDED, modified) is None
 
 
-def test_an_expression_that_raises_is_a_mistake_of_the_file():
+def test_condition_that_raises_is_a_mistake_of_the_file():
     entry = deviation(when="q[5] > 1")
     with pytest.raises(DeviationError, match=r"E2: when raises IndexError .* on case \w{12} of"):
         known([entry], PADDED, failure())
 
 
-def test_what_a_kernel_sees_follows_from_known_deviations():
+def test_failures_of_the_consumer_follow_from_known_deviations():
     entry = deviation(fields=["num_decodes"])
     seen, other = failure("consumer", "row 0"), failure("purity", "seq_lens")
     sorted_out = explain((entry,), PADDED, (failure(), seen))

@@ -1,4 +1,4 @@
-"""A known deviation fails nothing, hides nothing, and is stale when it does not show."""
+"""Known deviations do not fail a run, hide no other failure, and are stale without a case."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH = make_batch([2, 2, 9], [3, 3, 3], 4)
 TWO_DECODES = Sourced(
     Case(SPLIT, BATCH, {"decode_threshold": 8, "require_uniform": False}), "corpus"
 )
-"""Shows D1, which chance may leave out."""
+"""A case that shows D1, in case no drawn one does."""
 
 
 def toml(entries):
@@ -37,7 +37,7 @@ def toml(entries):
 
 @pytest.fixture
 def examined(tmp_path):
-    """Examine a candidate of which some deviations are known."""
+    """Examine a candidate with known deviations."""
     warm_up()
 
     def run(entries, name="two_bugs", **settings) -> Outcome:
@@ -51,7 +51,7 @@ def examined(tmp_path):
     return run
 
 
-def test_nothing_but_known_deviations_is_no_failure(examined, tmp_path):
+def test_known_deviations_alone_are_no_failure(examined, tmp_path):
     outcome = examined([LATE, EXTRA])
     result = outcome.result
     assert (result.verdict, result.failed, outcome.findings) == ("DEVIATES", 0, [])
@@ -96,7 +96,7 @@ def test_another_mistake_in_the_same_cases_is_found(examined):
     assert outcome.deviations[0].fields == ("num_decodes",)
 
 
-def test_an_expression_that_is_too_narrow_is_noticed_while_shrinking(examined):
+def test_too_narrow_condition_is_found_while_shrinking(examined):
     outcome = examined([LATE, EXTRA | {"when": "T > 2"}], examples=5)
     assert outcome.result.verdict == "FAIL"
     [finding] = outcome.findings
@@ -104,7 +104,7 @@ def test_an_expression_that_is_too_narrow_is_noticed_while_shrinking(examined):
     assert outcome.result.failed >= finding.failed_cases > 0
 
 
-def test_a_deviation_that_does_not_show_is_stale(examined):
+def test_deviation_without_a_case_is_stale(examined):
     gone = {"id": "D3", "when": "R > 100", "title": "gone"}
     outcome = examined([LATE, EXTRA, gone])
     assert outcome.result.verdict == "DEVIATES"
@@ -120,7 +120,7 @@ def test_a_right_candidate_passes_and_its_deviations_are_stale(examined):
     assert outcome.deviations == []
 
 
-def test_crashes_can_be_known(examined):
+def test_crash_can_be_a_known_deviation(examined):
     crash = LATE | {"oracles": ["process"], "when": "any(n > 6 for n in q)"}
     outcome = examined([crash], name="segfaults")
     assert outcome.findings == []
@@ -129,13 +129,13 @@ def test_crashes_can_be_known(examined):
     assert outcome.deviations[0].case.batch.query_lens == (7,)
 
 
-def test_an_expression_that_raises_leaves_the_operation_unverified(examined):
+def test_condition_that_raises_leaves_the_operation_unverified(examined):
     outcome = examined([EXTRA | {"when": "q[7] == 1"}])
     assert outcome.result.verdict == "UNVERIFIED"
     assert "known deviation D2: when raises IndexError" in outcome.result.reason
 
 
-def test_known_deviations_are_not_remembered_as_failures(examined, tmp_path):
+def test_known_deviations_are_not_saved_as_failures(examined, tmp_path):
     folder = tmp_path / "examples"
     examined([LATE], examples_db=str(folder))
     assert [path for path in folder.rglob("*") if path.is_file()]

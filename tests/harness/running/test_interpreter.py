@@ -1,4 +1,4 @@
-"""The interpreter computes no overflow check that it does not make; one that it makes, it does."""
+"""The interpreter computes overflow checks only if their assertions are on."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 PROGRAM = """
 from dataclasses import replace
-from attnproof.harness.running.worker.interpreter import spare_discarded_checks
+from attnproof.harness.running.worker.interpreter import skip_discarded_checks
 from triton.runtime.interpreter import interpreter_builder as builder
 builder.options = replace(builder.options, debug={debug})
-spare_discarded_checks()
+skip_discarded_checks()
 print(builder.options.sanitize_overflow)
 """
 

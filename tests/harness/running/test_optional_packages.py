@@ -1,4 +1,4 @@
-"""What `optimized` needs a package for has no verdict without it; everything else has."""
+"""Operations of `optimized` that need an absent package are UNVERIFIED, others are not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import BuiltIn
+from attnproof.harness.model.run import Cause
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.parent.environment import describe, package_version
-from attnproof.harness.running.parent.session import not_run
+from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.verbs import doctor
 
 ABSENT = replace(
@@ -21,13 +22,15 @@ ABSENT = replace(
 @pytest.mark.parametrize("lane", ["cpu", "interpreter"])
 def test_a_missing_package_leaves_optimized_unverified(lane):
     candidate = Candidate("optimized", "attnproof.optimized", lane)
-    assert not_run(ABSENT, candidate) == ("no_such_package is not installed", "UNVERIFIED")
-    assert not_run(replace(ABSENT, built_in=BuiltIn(package="torch")), candidate) == ("", "")
+    skip = find_skip(ABSENT, candidate)
+    assert (skip.verdict, skip.reason.cause) == ("UNVERIFIED", Cause.PACKAGE_ABSENT)
+    assert skip.reason.text == "no_such_package is not installed"
+    assert find_skip(replace(ABSENT, built_in=BuiltIn(package="torch")), candidate) is None
 
 
 @pytest.mark.parametrize("target", ["attnproof.reference", "somebody.else", "/a/file.py"])
 def test_other_candidates_do_not_need_it(target):
-    assert not_run(ABSENT, Candidate("theirs", target)) == ("", "")
+    assert find_skip(ABSENT, Candidate("theirs", target)) is None
 
 
 def test_doctor_names_what_a_missing_package_leaves_unverified(monkeypatch):

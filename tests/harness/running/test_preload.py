@@ -1,4 +1,4 @@
-"""An engine's slow import is paid once a task; what nobody has looked at is imported afresh."""
+"""A task imports an engine once; each worker imports any other candidate anew."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAIN = "from attnproof.harness.cli import main; main()"
 
 
 def verify(folder, *lines):
-    """Verify three operations of a module that has two of them; what is printed, its imports."""
+    """Verify three operations of a module with two of them; return its output and imports."""
     (folder / "loud_engine.py").write_text(MODULE)
     imports = folder / "imports"
     words = ["verify", "--candidate", "loud_engine", "--no-remember", "--examples", "5"]
@@ -35,7 +35,7 @@ def verify(folder, *lines):
     done = subprocess.run(
         [sys.executable, "-c", "\n".join([*lines, MAIN]), *words],
         cwd=folder,
-        env=os.environ | {"IMPORTS": str(imports), "PYTHONPATH": str(folder)},
+        env=os.environ | {"IMPORTS": str(imports)},
         capture_output=True,
         text=True,
         check=False,
@@ -51,7 +51,7 @@ def verify(folder, *lines):
         ([], 1 + 2 * 2),  # to look at it, then a worker and a fresh one for each operation
     ],
 )
-def test_how_often_a_module_is_imported(lines, expected, tmp_path):
+def test_number_of_imports_of_a_module(lines, expected, tmp_path):
     printed, imports = verify(tmp_path, *lines)
     assert "PASS        split_decodes_and_prefills" in printed
     assert "PASS        build_slot_mapping" in printed

@@ -1,4 +1,4 @@
-"""What the user names becomes a candidate, and no two of them share a name."""
+"""Names become candidates, and no two candidates share a name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_built_in_lanes_by_default():
     assert [candidate.lane for candidate in resolve([], "cuda")] == ["cuda"]
 
 
-def test_candidates_of_one_name_are_called_by_what_was_typed(folder):
+def test_candidates_of_one_name_get_the_typed_names(folder):
     names = [candidate.name for candidate in resolve(["a/mine.py", "b/mine.py"], "auto")]
     assert names == ["a/mine.py", "b/mine.py"]
     names = [candidate.name for candidate in resolve(["optimized", "./optimized.py"], "auto")]

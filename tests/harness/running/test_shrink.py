@@ -1,4 +1,4 @@
-"""Cases that Hypothesis did not draw are made small too."""
+"""Shrinking of cases that Hypothesis did not draw."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LARGE = Case(
 )
 
 
-def test_shrinks_to_what_the_failure_needs():
+def test_shrinks_to_the_parts_that_fail():
     def fails(case):
         return any(
             q >= 5 and c >= 2
@@ -43,7 +43,7 @@ def test_shrinks_to_what_the_failure_needs():
     assert small.params == {"cuts": []}
 
 
-def test_keeps_what_the_failure_needs():
+def test_keeps_the_parts_that_fail():
     small = shrink(LARGE, lambda case: case.batch.strided and case.batch.padded_requests > 1, 1500)
     assert small.batch.query_lens == ()
     assert small.batch.strided
@@ -62,7 +62,7 @@ def test_every_step_is_a_consistent_batch():
         validate(metadata, case.batch.block_size)
 
 
-def test_stops_after_the_tries_it_may_make():
+def test_stops_after_its_limit_of_tries():
     calls = []
     shrink(LARGE, lambda case: bool(calls.append(case)) or True, tries=7)
     assert len(calls) == 7
@@ -75,7 +75,7 @@ def test_shrinks_lists_and_numbers_of_plain_cases():
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_spoilt_case_is_shrunk_to_one_that_is_still_spoilt(examine_candidate, seed):
+def test_malformed_case_stays_malformed_when_shrunk(examine_candidate, seed):
     outcome = examine_candidate("swallows_errors", "split_attn_metadata", seed=seed)
     spoilt = [finding.case for finding in outcome.findings if finding.case.fault]
     assert spoilt

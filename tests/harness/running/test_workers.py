@@ -1,4 +1,4 @@
-"""The parent's side of a worker: late replies, closed pipes."""
+"""A worker as its task sees it: late replies, closed pipes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def {SPLIT}(*args, **kwargs):
 
 @pytest.fixture
 def impatient():
-    """A worker that waits for nothing but the first reply."""
+    """A worker with timeout 0 for all calls but the first."""
     [candidate] = resolve(["reference"], "cpu")
     worker = Worker(candidate, {SPLIT: ALL[SPLIT]}, timeout_s=0, memory_bytes=4 << 30)
     yield worker
     worker.stop()
 
 
-def test_who_closes_the_pipe_and_goes_on_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("attnproof.harness.running.task.workers._DYING_SECONDS", 0.1)
+def test_process_that_closes_the_pipe_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr("attnproof.harness.running.child._CLOSING_S", 0.1)
     path = tmp_path / "closing.py"
     path.write_text(CLOSING, encoding="utf-8")
     operations = {SPLIT: ALL[SPLIT]}
@@ -49,7 +49,7 @@ def test_who_closes_the_pipe_and_goes_on_is_ended(tmp_path, monkeypatch):
     assert failure.diagnosis == "closes the pipe to the harness and goes on"
 
 
-def test_a_reply_that_comes_too_late_is_a_hang_and_no_wait_for_ever(impatient):
+def test_late_reply_is_a_hang(impatient):
     signal.alarm(60)  # instead of the wait
     assert impatient.judge(CASE).failures == ()
     for deaths in (1, 2):

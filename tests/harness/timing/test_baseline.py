@@ -1,4 +1,4 @@
-"""A baseline's file and what it says about a later run."""
+"""The file of a baseline, and the comparison of a later run with it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ replace = msgspec.structs.replace
 
 
 def beside(path, bench: Bench, environment: Environment = HERE, asked=ASKED):
-    """What the baseline in the file says of a run of these operations."""
+    """Compare a run of these operations with the baseline in the file."""
     return against(path, bench, environment, asked)
 
 
@@ -74,7 +74,7 @@ def path(tmp_path):
     return tmp_path / "baselines" / "main.json"
 
 
-def test_what_was_saved_is_loaded(path):
+def test_load_returns_what_was_saved(path):
     baseline = load(path)
     assert (baseline.schema, baseline.name, baseline.commit) == (
         "attnproof.baseline/2",
@@ -88,12 +88,12 @@ def test_what_was_saved_is_loaded(path):
 
 
 @pytest.mark.parametrize("name", ["main", "v0.1", "h200-nightly_2"])
-def test_plain_names_are_names(name, tmp_path):
+def test_plain_names_are_accepted(name, tmp_path):
     assert path_of(name, tmp_path) == tmp_path / f"{name}.json"
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../main", "-x", ".hidden", "a b", "a\n"])
-def test_other_names_are_errors(name, tmp_path):
+def test_other_names_are_refused(name, tmp_path):
     with pytest.raises(UsageError, match=r"^baseline .*: a name is letters, digits, [^\n]*$"):
         path_of(name, tmp_path)
 
@@ -148,7 +148,7 @@ def _without_schema(text: str) -> str:
         _sample(["fast"]),
     ],
 )
-def test_a_damaged_baseline_is_not_a_missing_one(path, spoil):
+def test_damaged_baseline_differs_from_a_missing_one(path, spoil):
     path.write_text(spoil(path.read_text()))
     found = beside(path, bench(timing(20_000)))
     assert found.state == "damaged"
@@ -187,14 +187,14 @@ def test_the_same_speed_is_no_evidence(path):
 
 
 @pytest.mark.parametrize(("now", "said"), [(24_000, "slower"), (15_000, "faster")])
-def test_a_change_is_seen(path, now, said):
+def test_change_gets_a_verdict(path, now, said):
     [one] = beside(path, bench(timing(now, seed=1))).regressions
     assert one.verdict == said
     assert one.low < one.ratio < one.high
     assert one.ratio == pytest.approx(now / 20_000, rel=0.02)
 
 
-def test_a_change_within_what_two_runs_differ_by_is_no_evidence(path):
+def test_change_below_the_difference_of_two_runs_is_no_evidence(path):
     [one] = beside(path, bench(timing(21_400, seed=1))).regressions
     assert one.p_value < 0.001
     assert one.verdict == "no evidence"
@@ -227,7 +227,7 @@ def test_the_larger_noise_floor_of_both_runs_holds(tmp_path, loud):
     ("field", "value"),
     [("cpu", "Another CPU"), ("cpus", 64), ("numba", None), ("python", "3.12.1"), ("gpu", "H200")],
 )
-def test_another_machine_is_named_and_its_times_say_nothing(path, field, value):
+def test_another_machine_is_named_and_its_times_are_not_compared(path, field, value):
     elsewhere = replace(HERE, **{field: value})
     found = beside(path, bench(timing(90_000, seed=1)), elsewhere)
     assert found.state == "another machine"
@@ -250,7 +250,7 @@ def test_counts_of_another_pytorch_are_not_compared(path):
     assert beside(path, bench(timing(20_000, costs=more)), elsewhere).regressions == []
 
 
-def test_counts_that_fall_are_none_that_grow():
+def test_counts_that_fall_have_not_grown():
     assert grown_costs(COSTS, replace(COSTS, allocations=0)) == ""
     assert grown_costs(COSTS, replace(COSTS, launches=2)) == ""  # not known before
     on_gpu = replace(COSTS, launches=1, syncs=0)
@@ -268,7 +268,7 @@ def test_a_timing_of_another_input_is_lost(path):
     assert len(found.lost) == 1
 
 
-def test_device_times_are_compared_as_they_are(tmp_path):
+def test_device_times_are_compared_without_the_control(tmp_path):
     """The control is work of the host."""
     save(tmp_path / "m.json", bench(timing(20_000, device_ns=samples(5000, 5))), HERE)
     now = timing(40_000, 1, device_ns=samples(5000, 6))
@@ -285,24 +285,23 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
         save(tmp_path / "file" / "main.json", bench(timing(1000)), HERE)
 
 
-def test_saving_again_replaces_all_of_it(path):
+def test_saving_again_replaces_the_whole_file(path):
     save(path, bench(timing(30_000, workload="decode, 1 request")), HERE)
     assert [entry.workload for entry in load(path).entries] == ["decode, 1 request"]
 
 
 def judged(path, *timings: Timing, **more) -> Bench:
-    """A run that was held against the baseline."""
+    """A run with its comparison with the baseline."""
     made = bench(*timings, **more)
-    made.baseline = beside(path, made)
-    return made
+    return replace(made, baseline=beside(path, made))
 
 
-def test_what_is_calm_when_timed_again_is_not_slower(path):
+def test_timing_that_is_not_slower_when_repeated_is_not_slower(path):
     loud, calm = (judged(path, timing(ns, seed=1)) for ns in (30_000, 20_000))
-    confirm(loud, calm)
-    assert loud.baseline.not_confirmed == 1
-    assert loud.baseline.regressions == calm.baseline.regressions
-    assert loud.timings == calm.timings
+    found = confirm(loud, calm)
+    assert found.baseline.not_confirmed == 1
+    assert found.baseline.regressions == calm.baseline.regressions
+    assert found.timings == calm.timings
 
 
 @pytest.mark.parametrize(
@@ -310,31 +309,30 @@ def test_what_is_calm_when_timed_again_is_not_slower(path):
     [[timing(28_000, seed=2)], [], [timing(30_000, 2, host_ns=samples(30_000, 2, 4))]],
     ids=["slower", "not timed", "few samples"],
 )
-def test_what_is_slower_again_or_cannot_be_timed_again_stays_slower(path, again):
+def test_timing_that_is_slower_again_or_not_repeated_stays_slower(path, again):
     first, second = judged(path, timing(30_000, seed=1)), judged(path, *again)
-    confirm(first, second)
-    assert first.baseline.not_confirmed == 0
-    [one] = slower(first.baseline)
+    found = confirm(first, second)
+    assert found.baseline.not_confirmed == 0
+    [one] = slower(found.baseline)
     assert one.ratio == pytest.approx(1.5, rel=0.02)
-    assert first.timings == [timing(30_000, seed=1)]
+    assert found.timings == [timing(30_000, seed=1)]
 
 
-def test_counts_that_grew_are_not_forgotten_for_a_calm_clock(path):
+def test_grown_counts_stay_when_the_repeat_is_not_slower(path):
     more = replace(COSTS, allocations=4)
     loud = judged(path, timing(30_000, seed=1, costs=more))
-    confirm(loud, judged(path, timing(20_000, seed=2)))
-    [one] = loud.baseline.regressions
+    [one] = confirm(loud, judged(path, timing(20_000, seed=2))).baseline.regressions
     assert (one.verdict, one.costs) == ("no evidence", "allocations 3 to 4")
 
 
-def test_what_nobody_asked_for_is_not_lost(path):
+def test_timing_of_an_operation_not_asked_for_is_not_lost(path):
     assert beside(path, bench(), HERE, {"split_attn_metadata"}).lost == []
 
 
 def stepping(
     factors=(1.0,) * 8, seed: int = 0, operations=("split", "slots"), case_id: str = "a"
 ) -> Bench:
-    """A run of as many steps as factors, of which one takes ten times as long as another."""
+    """A run of as many engine steps as factors, whose times differ by up to ten times."""
     steps = [
         Step(
             source=f"step {n}",
@@ -351,7 +349,7 @@ def stepping(
 
 @pytest.fixture
 def steps(tmp_path):
-    """A baseline of whole steps."""
+    """A baseline of whole engine steps."""
     save(tmp_path / "steps.json", stepping(), HERE)
     return tmp_path / "steps.json"
 
@@ -374,7 +372,7 @@ def test_steps_are_compared_by_their_geometric_mean(steps, factors, said, mean):
     assert one.ratio == pytest.approx(mean, rel=0.02)
 
 
-def test_steps_on_another_machine_say_nothing(steps):
+def test_steps_of_another_machine_are_not_compared(steps):
     found = beside(steps, stepping([2.0] * 8), replace(HERE, cpu="Another CPU"))
     assert found.regressions == []
 
@@ -396,16 +394,15 @@ def test_fewer_steps_are_compared_and_the_others_lost(steps):
     assert found.lost == [f"{LABEL}, 2 of 8 steps"]
 
 
-def test_steps_that_are_lost_are_named_if_they_were_asked_for(steps):
+def test_lost_steps_are_named_if_they_were_asked_for(steps):
     assert beside(steps, bench()).lost == [LABEL]
     assert beside(steps, bench(), HERE, {"split"}).lost == []
 
 
-def test_calm_steps_stand_in_the_place_of_those_that_looked_slower(steps):
+def test_repeated_steps_replace_those_that_looked_slower(steps):
     loud, calm = stepping([1.5] * 8, 70), stepping([1.0] * 8, 90)
-    for run in (loud, calm):
-        run.baseline = beside(steps, run)
+    loud, calm = (replace(run, baseline=beside(steps, run)) for run in (loud, calm))
     assert len(slower(loud.baseline)) == 1
-    confirm(loud, calm)
-    assert slower(loud.baseline) == []
-    assert loud.steps == calm.steps
+    found = confirm(loud, calm)
+    assert slower(found.baseline) == []
+    assert found.steps == calm.steps

@@ -1,4 +1,4 @@
-"""Exact costs of little functions whose costs are known."""
+"""Exact costs of small functions with known costs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_counts_are_the_same_each_time():
     assert len({count(lambda: call, "cpu") for _ in range(20)}) == 1
 
 
-def test_what_the_first_call_keeps_is_not_counted():
+def test_caches_of_the_first_call_are_not_counted():
     buffer: list[torch.Tensor] = []
 
     def call() -> torch.Tensor:
@@ -79,7 +79,7 @@ def test_what_the_first_call_keeps_is_not_counted():
     assert count(lambda: call, "cpu").allocations == 0
 
 
-def test_each_call_counted_is_a_fresh_one():
+def test_each_counted_call_is_made_anew():
     runs: list[int] = []
 
     def make():
@@ -97,7 +97,7 @@ def test_each_call_counted_is_a_fresh_one():
 
 
 def event(name: str, start: float, device: str = "CPU") -> SimpleNamespace:
-    """An event as the profiler gives it."""
+    """An event as the profiler reports it."""
     return SimpleNamespace(
         name=name,
         device_type=SimpleNamespace(name=device),

@@ -1,4 +1,4 @@
-"""The history takes what is comparable from a folder, and nothing else."""
+"""The history holds the comparable baselines of a folder only."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_oldest_comes_first(folder):
     assert found[0].commit == "0123abc"
 
 
-def test_another_machine_has_no_place_in_it(folder):
+def test_baselines_of_another_machine_are_left_out(folder):
     other = msgspec.structs.replace(ENVIRONMENT, cpu="Another CPU")
     assert history.read(folder, bench(100.0), other) == []
 
@@ -72,7 +72,7 @@ def test_another_input_under_the_same_name_is_another_timing(folder):
     assert history.read(folder, bench(100.0, case_id="def"), ENVIRONMENT) == []
 
 
-def test_damaged_files_and_missing_folders_are_passed_over(folder, tmp_path):
+def test_damaged_files_and_missing_folders_are_skipped(folder, tmp_path):
     (folder / "old.json").write_text("{")
     assert [past.name for past in history.read(folder, bench(1.0), ENVIRONMENT)] == ["young"]
     assert history.read(tmp_path / "none", bench(1.0), ENVIRONMENT) == []

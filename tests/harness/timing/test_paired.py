@@ -1,4 +1,4 @@
-"""Clocks, turns and rounds; nothing here depends on how fast the machine is."""
+"""Clocks, turns and rounds, tested without assumptions on the machine's speed."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from attnproof.harness.timing.process.clocks import (
     time_each,
 )
 from attnproof.harness.timing.process.paired import Budget, Contestant, measure
-from attnproof.harness.timing.process.quiet import quiet
+from attnproof.harness.timing.process.steady import steady
 
 FEW = Budget(seconds=0.0, least_rounds=4, most_rounds=6)
 
 
 def ticking(step: int, readings_a_step: int = 1):
-    """A clock that moves by `step` at every so many readings."""
+    """A clock that moves by `step` at every `readings_a_step`-th reading."""
     count = itertools.count()
     return lambda: next(count) // readings_a_step * step
 
 
 def working(name: str, log: list[str], turns: int = 300) -> Contestant:
-    """Notes each call."""
+    """A contestant that logs each call."""
 
     def run() -> None:
         log.append(name)
@@ -49,7 +49,7 @@ def test_a_clock_is_examined():
     assert examine(ticking(4000, 50)) == HostClock(4000, 0)
 
 
-def test_a_coarser_clock_asks_for_longer_samples():
+def test_coarser_clock_needs_longer_samples():
     fine, coarse = examine(ticking(10)), examine(ticking(4000, 50))
     assert fine.least_sample_ns == 50_000
     assert coarse.least_sample_ns == 2_000_000
@@ -108,7 +108,7 @@ def test_short_calls_are_timed_many_at_a_time_and_long_ones_alone():
     assert long.calls == 1
 
 
-def test_rounds_end_at_the_most():
+def test_rounds_end_at_the_limit():
     budget = Budget(seconds=60, least_rounds=2, most_rounds=7, tight=0.0)
     [found] = measure([working("a", [])], budget, "cpu")
     assert len(found.host_ns) == 7
@@ -120,7 +120,7 @@ def test_rounds_end_when_the_intervals_are_tight():
     assert len(found.host_ns) == 30
 
 
-def test_a_call_that_is_spent_is_made_anew_and_run_once():
+def test_single_use_call_is_made_anew_and_run_once():
     made: list[list[int]] = []
 
     def make():
@@ -129,23 +129,23 @@ def test_a_call_that_is_spent_is_made_anew_and_run_once():
         return lambda: run.append(1)
 
     budget = Budget(seconds=0.1, least_rounds=4, most_rounds=6)
-    [found] = measure([Contestant("a", make, spent=True)], budget, "cpu")
+    [found] = measure([Contestant("a", make, single_use=True)], budget, "cpu")
     assert found.calls > 1
     assert len(made) > found.calls * len(found.host_ns)
     assert max(map(len, made)) == 1
 
 
-def test_calls_that_are_dear_to_make_are_few():
+def test_few_calls_if_making_them_is_slow():
     def make():
         sum(range(200_000))
         return lambda: None
 
     budget = Budget(seconds=0.1, least_rounds=4, most_rounds=6)
-    [found] = measure([Contestant("a", make, spent=True)], budget, "cpu")
+    [found] = measure([Contestant("a", make, single_use=True)], budget, "cpu")
     assert found.calls <= 25  # 0.1 s / 4 rounds / 1 ms or more
 
 
-def test_what_a_contestant_raises_passes_through():
+def test_errors_of_a_contestant_propagate():
     with pytest.raises(ZeroDivisionError):
         measure([Contestant("a", lambda: lambda: 1 / 0)], FEW, "cpu")
 
@@ -177,44 +177,44 @@ def test_on_a_device_every_round_has_a_sample_of_both_clocks(tmp_path):
     assert done.stdout.splitlines() == ["4 4 True True"] * 2, done.stderr
 
 
-def test_the_noise_is_of_every_contestant_against_itself():
+def test_noise_compares_every_contestant_with_itself():
     found = measure_noise([working("a", []), working("b", [])], FEW, "cpu", repeats=2)
     assert found.comparisons == 4
     assert found.floor >= 0
     assert found.clock_resolution_ns == host_clock().resolution_ns
 
 
-def test_quiet_is_restored():
+def test_settings_are_restored():
     before = (gc.isenabled(), torch.get_num_threads(), os.sched_getaffinity(0))
-    with quiet():
+    with steady():
         assert not gc.isenabled()
         assert torch.get_num_threads() == 1
         assert len(os.sched_getaffinity(0)) == 1
     assert (gc.isenabled(), torch.get_num_threads(), os.sched_getaffinity(0)) == before
 
 
-def test_quiet_is_restored_after_an_error():
+def test_settings_are_restored_after_an_error():
     before = os.sched_getaffinity(0)
-    with pytest.raises(ZeroDivisionError), quiet():
+    with pytest.raises(ZeroDivisionError), steady():
         1 / 0  # noqa: B018
     assert gc.isenabled()
     assert os.sched_getaffinity(0) == before
 
 
-def test_a_quiet_room_inside_another_leaves_it_quiet():
-    with quiet():
-        with quiet():
+def test_nested_steady_keeps_the_settings_of_the_outer_one():
+    with steady():
+        with steady():
             pass
         assert not gc.isenabled()
         assert len(os.sched_getaffinity(0)) == 1
 
 
-def test_quiet_goes_without_a_core_of_its_own(monkeypatch):
+def test_steady_works_without_pinning_to_a_core(monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    with quiet():
+    with steady():
         assert not gc.isenabled()
     assert gc.isenabled()
 

@@ -1,4 +1,4 @@
-"""Whoever dies or raises while it is timed has no time; everybody else has."""
+"""A candidate that dies or raises while it is timed has no time; the others have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.timing.plan.entries import Entry, StepEntry
 from attnproof.harness.timing.plan.timetable import timed_cases
-from attnproof.harness.timing.process.binding import is_spent
+from attnproof.harness.timing.process.binding import is_single_use
 from attnproof.harness.timing.process.paired import Budget
 from attnproof.harness.timing.session import TimingProcess
 
@@ -54,7 +54,7 @@ def {SPLIT}(*args, **kwargs):
 
 @pytest.fixture
 def candidates(tmp_path):
-    """Candidates made of sources, by name."""
+    """Make candidates of sources, by name."""
 
     def make(**sources):
         made = []
@@ -77,6 +77,10 @@ def measured(candidates, *entries):
         return [process.measure(place, QUICK) for place in range(len(entries))]
 
 
+def failures_of(found):
+    return {name: failure.text for name, failure in found.failures.items()}
+
+
 def test_all_candidates_are_timed_in_equally_many_rounds(candidates):
     (found,) = measured(candidates(one=SOUND, other=SOUND), entry(["one", "other"]))
     assert [sample.name for sample in found.samples] == ["one", "other"]
@@ -84,56 +88,56 @@ def test_all_candidates_are_timed_in_equally_many_rounds(candidates):
     assert len(rounds) == 1
     assert rounds.pop() >= QUICK.least_rounds
     assert all(ns > 0 for sample in found.samples for ns in sample.host_ns)
-    assert found.wrong == {}
+    assert found.failures == {}
     assert found.samples[0].costs == found.samples[1].costs
     assert found.control_ns > 0
 
 
-def test_who_kills_the_process_has_no_time_and_takes_nobody_elses(candidates):
+def test_candidate_that_kills_the_process_has_no_time_and_others_have(candidates):
     made = candidates(dying=DIES, sound=SOUND)
     names = ["dying", "sound"]
     first, second = measured(made, entry(names), entry(["sound"]))
     assert [sample.name for sample in first.samples] == ["sound"]
-    assert first.wrong == {"dying": "crashed with SIGSEGV while it was timed"}
+    assert failures_of(first) == {"dying": "crashed with SIGSEGV while it was timed"}
     assert [sample.name for sample in second.samples] == ["sound"]
 
 
-def test_who_kills_the_process_again_and_again_is_given_up(candidates):
+def test_candidate_that_kills_the_process_repeatedly_is_given_up(candidates):
     made = candidates(dying=DIES, sound=SOUND)
     found = measured(made, *[entry(["dying", "sound"])] * 4, entry(["dying"]))
-    assert [one.wrong["dying"] for one in found] == [
+    assert [one.failures["dying"].text for one in found] == [
         *["crashed with SIGSEGV while it was timed"] * 3,
         *["crashed or hung 3 times while it was timed, and is given up"] * 2,
     ]
     assert [len(one.samples) for one in found] == [1, 1, 1, 1, 0]
 
 
-def test_who_is_timed_alone_shares_no_round_with_the_others(candidates):
+def test_candidates_timed_alone_share_no_rounds(candidates):
     made = candidates(dying=DIES, one=SOUND, other=SOUND)
     [alone] = measured(made, entry(["dying", "one", "other"]))
     [together] = measured(made, entry(["one", "other"]))
     assert (alone.together, together.together) == (False, True)
 
 
-def test_who_raises_in_some_later_call_is_timed_alone_and_so_are_the_others(candidates):
+def test_candidates_are_timed_alone_if_one_raises_in_a_later_call(candidates):
     made = candidates(raising=RAISES_LATER, sound=SOUND)
     (found,) = measured(made, entry(["raising", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
-    assert found.wrong == {"raising": "raised IndexError while it was timed: row 7"}
+    assert failures_of(found) == {"raising": "raised IndexError while it was timed: row 7"}
     assert not found.together
 
 
-def test_who_closes_the_pipe_and_goes_on_is_ended(candidates, monkeypatch):
-    monkeypatch.setattr("attnproof.harness.timing.session._DYING_S", 0.1)
+def test_process_that_closes_the_pipe_is_ended(candidates, monkeypatch):
+    monkeypatch.setattr("attnproof.harness.running.child._CLOSING_S", 0.1)
     (found,) = measured(candidates(closing=CLOSES, sound=SOUND), entry(["closing", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
-    assert found.wrong == {"closing": "closed its pipe and went on while it was timed"}
+    assert failures_of(found) == {"closing": "closed its pipe and went on while it was timed"}
 
 
-def test_who_raises_has_no_time_and_the_reason_says_what(candidates):
+def test_candidate_that_raises_has_no_time_and_the_reason_names_the_error(candidates):
     (found,) = measured(candidates(raising=RAISES, sound=SOUND), entry(["raising", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
-    assert found.wrong == {"raising": "raised IndexError while it was timed: row 7"}
+    assert failures_of(found) == {"raising": "raised IndexError while it was timed: row 7"}
 
 
 def test_a_candidate_that_cannot_be_imported_ends_the_timing_in_one_line(candidates):
@@ -142,14 +146,14 @@ def test_a_candidate_that_cannot_be_imported_ends_the_timing_in_one_line(candida
         measured(made, entry(["sound"]))
 
 
-def test_against_itself_both_samples_are_the_same_candidates(candidates):
+def test_timing_against_itself_gives_two_samples_of_one_candidate(candidates):
     with TimingProcess(candidates(sound=SOUND), [entry(["sound"])]) as process:
         one, other = process.measure(0, QUICK, itself=True).samples
     assert (one.name, other.name) == ("sound", "sound")
     assert len(one.host_ns) == len(other.host_ns)
 
 
-def test_a_step_is_all_of_its_operations(candidates):
+def test_engine_step_times_all_its_operations(candidates):
     parts = [entry([], operation) for operation in (REORDER, SPLIT)]
     cases = tuple((part.operation, part.case) for part in parts)
     step = StepEntry("a trace", WORKLOAD.workload, cases, ("sound",))
@@ -161,19 +165,19 @@ def test_a_step_is_all_of_its_operations(candidates):
     assert one.samples[0].costs is not None
 
 
-def test_a_reordered_batch_is_spent_and_a_split_one_is_not():
+def test_reordering_is_single_use_and_splitting_is_not():
     from attnproof import reference
 
     for name, spent in ((REORDER, True), (SPLIT, False)):
         case = entry([], name).case
         call = ALL[name].call.prepare(case, 0, "cpu")
-        assert is_spent(ALL[name], getattr(reference, name), call) is spent
+        assert is_single_use(ALL[name], getattr(reference, name), call) is spent
 
 
-def test_steps_of_a_class_are_not_spent_where_only_a_part_is_clocked():
+def test_class_with_a_clocked_part_is_not_single_use():
     from attnproof import reference
 
     name = "CommonMetadataBuilder"
     case = entry([], name).case
     calls = itertools.repeat(ALL[name].call.prepare(case, 0, "cpu"), 1)
-    assert not is_spent(ALL[name], reference.CommonMetadataBuilder, next(calls))
+    assert not is_single_use(ALL[name], reference.CommonMetadataBuilder, next(calls))

@@ -1,4 +1,4 @@
-"""The statistics, beside scipy and beside the definition of the bootstrap; seeded samples."""
+"""The statistics compared with scipy and with the definition of the bootstrap."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_ratio_above_one_is_a_faster_candidate(paired):
     assert value == pytest.approx(2, rel=0.02)
 
 
-def test_what_slows_whole_rounds_down_cancels_in_paired_samples():
+def test_slow_rounds_cancel_in_paired_samples():
     slow = np.where(np.random.default_rng(3).random(60) < 0.5, 2.0, 1.0)
     candidate, peer = 100 * slow, 130 * slow
     value, low, high = ratio(candidate, peer)
@@ -108,7 +108,7 @@ def test_a_verdict_needs_p_value_and_interval(found, p, said):
     assert verdict(*found, p, NO_NOISE) == said
 
 
-def test_no_verdict_lies_within_the_noise_floor():
+def test_no_verdict_within_the_noise_floor():
     loud = Noise(comparisons=9, declared=1, floor=0.5, minimum_effect=0.03, clock_resolution_ns=1.0)
     assert verdict(1.45, 1.4, 1.49, 1e-9, loud) == "no evidence"
     assert verdict(0.69, 0.68, 0.70, 1e-9, loud) == "no evidence"
@@ -116,7 +116,7 @@ def test_no_verdict_lies_within_the_noise_floor():
     assert verdict(0.6, 0.59, 0.66, 1e-9, loud) == "slower"
 
 
-def test_a_verdict_does_not_depend_on_who_is_called_the_peer():
+def test_verdict_is_symmetric_in_candidate_and_peer():
     a, b = lasting(100, 60, 4), lasting(110, 60, 5)
     assert verdict(*ratio(a, b), mann_whitney(a, b), NO_NOISE) == "faster"
     assert verdict(*ratio(b, a), mann_whitney(b, a), NO_NOISE) == "slower"
@@ -138,7 +138,7 @@ def test_ten_per_cent_are_found_9_times_of_10():
     assert said.count("slower") >= 90
 
 
-def test_the_floor_is_how_far_an_interval_missed_1():
+def test_floor_is_the_distance_of_an_interval_from_1():
     assert beyond(0.9, 1.1) == 0
     assert beyond(1.04, 1.1) == pytest.approx(0.04)
     assert beyond(0.7, 0.8) == pytest.approx(0.25)
@@ -151,7 +151,7 @@ def test_the_floor_is_how_far_an_interval_missed_1():
     assert (found.minimum_effect, found.clock_resolution_ns) == (MINIMUM_EFFECT, 40)
 
 
-def test_the_floor_silences_what_it_is_made_of():
+def test_floor_suppresses_the_differences_it_was_made_of():
     apart = (lasting(120, 50, 0), lasting(100, 50, 1))
     assert verdict(*ratio(*apart), mann_whitney(*apart), noise_of([apart])) == "no evidence"
 

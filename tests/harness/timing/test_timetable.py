@@ -1,4 +1,4 @@
-"""Every operation is timed with an engine's arguments, or says why not."""
+"""Every operation has timed cases with an engine's arguments, or a reason for none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from attnproof.harness.model.verdict import Failure
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.task.deviations import Explained
 from attnproof.harness.running.task.ledger import Ledger
-from attnproof.harness.timing.plan.standing import Judged, Standing, read_ledgers
 from attnproof.harness.timing.plan.timetable import (
     REORDER,
     STEP_OPERATIONS,
@@ -32,6 +31,7 @@ from attnproof.harness.timing.plan.timetable import (
     timed_steps,
     why_never,
 )
+from attnproof.harness.timing.plan.verdicts import CandidateVerdicts, CaseVerdict, read_ledgers
 from attnproof.harness.timing.steps import comparisons, entries
 from attnproof.harness.verbs.benchmark import workloads
 
@@ -53,7 +53,7 @@ def test_equal_cases_are_timed_once():
 
 
 def test_no_two_cases_of_an_operation_share_a_workload():
-    """A comparison is found by the name of its workload."""
+    """The name of a workload identifies a comparison."""
     cases = timed_cases(list(ALL.values()), SMALL, real_sizes=True)
     names = [(timed.operation.name, timed.workload.name) for timed in cases]
     assert len(set(names)) == len(names)
@@ -147,34 +147,36 @@ def split_case():
         ("NOT OFFERED", "not offered"),
     ],
 )
-def test_nothing_is_timed_that_was_not_verified(verdict, reason):
+def test_unverified_operations_are_not_timed(verdict, reason):
     why = "no such package" if verdict == "UNVERIFIED" else ""
     case = split_case()
     results = {SPLIT: result(SPLIT, verdict, failed=3, reason=why)}
-    standing = Standing("cpu", results, {case.id: Judged(case.id)})
-    assert standing.bar(SPLIT, case) == reason
+    standing = CandidateVerdicts("cpu", results, {case.id: CaseVerdict(case.id)})
+    assert standing.why_untimed(SPLIT, case) == reason
 
 
-def test_a_case_is_timed_if_it_was_judged_and_failed_by_known_deviations_only():
+def test_case_is_timed_if_all_its_failures_are_known_deviations():
     case = split_case()
     known = [("E3", "equality", "num_decodes", ""), ("E3", "consumer", "", "")]
 
     def standing(*judged):
         results = {SPLIT: result(SPLIT, "DEVIATES")}
-        return Standing("cpu", results, {one.id: one for one in judged})
+        return CandidateVerdicts("cpu", results, {one.id: one for one in judged})
 
-    assert standing().bar(SPLIT, case) == "not verified on this workload"
-    deviating = standing(Judged(case.id, [], known))
-    assert deviating.bar(SPLIT, case) == ""
-    assert deviating.known(case) == ("E3",)
-    assert deviating.known_to_raise(case) == ()
-    raising = standing(Judged(case.id, [], [*known, ("E6", "errors", "raises IndexError", "")]))
-    assert raising.known_to_raise(case) == ("E6",)
-    wrong = standing(Judged(case.id, [("equality", "num_prefills", "off by one")], known))
-    assert wrong.bar(SPLIT, case) == "failed on this workload: off by one"
+    assert standing().why_untimed(SPLIT, case) == "not verified on this workload"
+    deviating = standing(CaseVerdict(case.id, [], known))
+    assert deviating.why_untimed(SPLIT, case) == ""
+    assert deviating.deviations_on(case) == ("E3",)
+    assert deviating.raising_deviations(case) == ()
+    raising = standing(
+        CaseVerdict(case.id, [], [*known, ("E6", "errors", "raises IndexError", "")])
+    )
+    assert raising.raising_deviations(case) == ("E6",)
+    wrong = standing(CaseVerdict(case.id, [("equality", "num_prefills", "off by one")], known))
+    assert wrong.why_untimed(SPLIT, case) == "failed on this workload: off by one"
 
 
-def test_ledgers_say_how_each_case_went(tmp_path):
+def test_ledgers_give_the_verdict_on_each_case(tmp_path):
     case = split_case()
     ledger = Ledger(tmp_path / "ledger.jsonl", SPLIT, "mine")
     ledger.announce(Sourced(case, "boundary"))
@@ -200,16 +202,16 @@ def test_steps_are_compared_one_by_one():
     assert found.high == pytest.approx(8.0)
 
 
-def test_a_step_has_what_all_candidates_can_do_and_names_the_rest():
+def test_engine_step_has_the_operations_of_all_candidates_and_names_the_others():
     steps = list(timed_steps(list(ALL.values()), trace_steps(None, 3)))
-    judged = {one.case.id: Judged(one.case.id) for step in steps for one in step.cases}
+    judged = {one.case.id: CaseVerdict(one.case.id) for step in steps for one in step.cases}
 
     def standing(missing=()):
         names = {
             name: result(name, "NOT OFFERED" if name in missing else "PASS")
             for name in STEP_OPERATIONS
         }
-        return Standing("cpu", names, judged)
+        return CandidateVerdicts("cpu", names, judged)
 
     candidates = [Candidate("mine", "mine"), Candidate("peer", "peer")]
     standings = {"mine": standing(), "peer": standing({REORDER, "build_slot_mapping"})}
@@ -224,13 +226,16 @@ def test_a_step_has_what_all_candidates_can_do_and_names_the_rest():
     assert {op.name for entry in to_time for op, _ in entry.cases} == set(made[0].operations)
 
 
-def test_a_trace_without_two_common_operations_says_why_it_has_no_steps():
+def test_trace_without_two_common_operations_has_no_steps_and_a_reason():
     trace = trace_steps(None, 3)
     steps = list(timed_steps([ALL[REORDER], ALL[SPLIT]], trace))
-    judged = {one.case.id: Judged(one.case.id) for step in steps for one in step.cases}
+    judged = {one.case.id: CaseVerdict(one.case.id) for step in steps for one in step.cases}
     sound = {name: result(name, "PASS") for name in (REORDER, SPLIT)}
     lacking = sound | {REORDER: result(REORDER, "NOT OFFERED")}
-    standings = {"mine": Standing("cpu", sound, judged), "peer": Standing("cpu", lacking, judged)}
+    standings = {
+        "mine": CandidateVerdicts("cpu", sound, judged),
+        "peer": CandidateVerdicts("cpu", lacking, judged),
+    }
     candidates = [Candidate("mine", "mine"), Candidate("peer", "peer")]
     made, to_time, untimed = entries(steps, candidates, standings)
     assert made == to_time == []

@@ -1,4 +1,4 @@
-"""A quiet room: what this process could do to its own timings is switched off."""
+"""Steady conditions for timing: no garbage collection, one thread, one core."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """No garbage collection, one thread, one core where the system allows; restored afterwards.
+def steady() -> Iterator[None]:
+    """Switch off garbage collection, and use one thread and, if possible, one core.
 
-    What is collectable is collected first. Enter it anew for each workload: what the
-    making of inputs leaves behind would pile up otherwise.
+    Collects garbage first, and restores everything at the end. Enter it once for each
+    workload: otherwise garbage from making inputs would accumulate.
     """
     import torch
 
@@ -22,7 +22,7 @@ def quiet() -> Iterator[None]:
     gc.collect()
     gc.disable()
     torch.set_num_threads(1)
-    cores = _stay_here()
+    cores = _pin_to_core()
     try:
         yield
     finally:
@@ -33,8 +33,8 @@ def quiet() -> Iterator[None]:
             gc.enable()
 
 
-def _stay_here() -> set[int]:
-    """Keep the process on the core that it runs on; the cores it had, none if it cannot be kept."""
+def _pin_to_core() -> set[int]:
+    """Keep the process on its current core; return its former cores, none if that fails."""
     try:
         cores = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {current_core()} & cores or {max(cores)})
@@ -44,6 +44,6 @@ def _stay_here() -> set[int]:
 
 
 def current_core() -> int:
-    """The core that this process last ran on, where the scheduler found room for it (OSError)."""
+    """Return the core that this process last ran on, as the scheduler chose it (OSError)."""
     after_name = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2]
     return int(after_name.split()[36])  # field 39 of proc(5), the first two cut off

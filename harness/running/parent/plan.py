@@ -1,0 +1,91 @@
+"""The plan of a run: its operations and candidates, and the pairs of them that are skipped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from attnproof.harness.model.candidate import OPTIMIZED, Candidate
+from attnproof.harness.model.case import Batch, Sourced
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.run import Cause, Reason, Verdict
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.parent.environment import gpu_name
+from attnproof.harness.running.task.task import Settings
+from attnproof.harness.running.task.workers import CandidateUnloadableError, Worker
+
+INTERPRETED_SHARE = 4
+"""One in so many trace steps is run in Triton's interpreter."""
+_NO_GPU = Reason(Cause.NO_GPU, "no CUDA device on this machine")
+_HOST_ONLY = Reason(Cause.HOST_ONLY, "reads only CPU mirrors: there is no device path to verify")
+
+Lacking = dict[str, dict[str, Reason]]
+"""Reasons for operations that are not offered, by candidate and operation."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The operations, candidates and cases of a run."""
+
+    operations: list[Operation]
+    candidates: list[Candidate]
+    settings: Settings
+    steps: list[tuple[str, Batch]]
+    """Engine steps of traces: the source and the batch of each."""
+    corpus: list[Sourced]
+    jobs: int
+    lacking: Lacking = field(default_factory=dict)
+    """Result of `probe`: no task is started for these pairs."""
+
+
+class Skip(NamedTuple):
+    """The verdict on a pair of operation and candidate that is not examined."""
+
+    verdict: Verdict
+    reason: Reason
+
+
+def probe(candidates: list[Candidate], operations: list[Operation], settings: Settings) -> Lacking:
+    """Import each candidate in a worker; return what each one does not offer.
+
+    Raises UsageError for a candidate that cannot be imported or offers no operation.
+    """
+    by_name = {operation.name: operation for operation in operations}
+    lacking: Lacking = {}
+    for candidate in candidates:
+        if candidate.lane == "cuda" and gpu_name() is None:
+            continue
+        try:
+            worker = Worker(
+                candidate, by_name, timeout_s=settings.timeout_s, memory_bytes=settings.memory_bytes
+            )
+        except CandidateUnloadableError as error:
+            raise UsageError(str(error)) from None
+        worker.stop()
+        if not worker.offers:
+            raise UsageError(
+                f"candidate {candidate.name} offers none of the operations asked for: "
+                f"define functions such as {operations[0].name}"
+            )
+        reasons = {name: worker.why_not_offered(name) for name in by_name}
+        lacking[candidate.name] = {name: why for name, why in reasons.items() if why is not None}
+    return lacking
+
+
+def find_skip(operation: Operation, candidate: Candidate) -> Skip | None:
+    """Return why this pair cannot be examined on this machine, None if it can."""
+    if candidate.lane == "cuda" and gpu_name() is None:
+        return Skip("UNVERIFIED", _NO_GPU)
+    if candidate.kernels_only and not operation.built_in.kernels:
+        return Skip("NOT OFFERED", _HOST_ONLY)
+    package = operation.built_in.package if candidate.target == OPTIMIZED else ""
+    if package and find_spec(package) is None:
+        return Skip("UNVERIFIED", Reason(Cause.PACKAGE_ABSENT, f"{package} is not installed"))
+    return None
+
+
+def steps_on(candidate: Candidate, steps: list[tuple[str, Batch]]) -> list[tuple[str, Batch]]:
+    """Return the engine steps for a candidate: in the interpreter every fourth of them."""
+    # A kernel takes tens of milliseconds there: 200 large batches would take minutes.
+    return steps[::INTERPRETED_SHARE] if candidate.lane == "interpreter" else steps

@@ -1,0 +1,43 @@
+"""Failing cases of earlier runs, kept in Hypothesis's example database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from attnproof.harness.model.case import Sourced, decode, encode
+from attnproof.harness.running.task.examination import Examination
+
+
+class SavedFailures:
+    """The failing cases of one operation, candidate and lane."""
+
+    def __init__(self, examination: Examination, folder: str) -> None:
+        """Open the database in `folder`, "" for none."""
+        self._examination = examination
+        self._database = DirectoryBasedExampleDatabase(folder) if folder else None
+        pair = f"{examination.operation.name}/{examination.candidate.target}"
+        self._key = f"attnproof/{pair}/{examination.candidate.lane}".encode()
+
+    def cases(self) -> Iterator[Sourced]:
+        """Yield the saved cases, smallest first; delete those that pass or cannot be read."""
+        if self._database is None:
+            return
+        for data in sorted(self._database.fetch(self._key), key=lambda data: (len(data), data)):
+            try:
+                case = decode(data)
+            except msgspec.MsgspecError:
+                self._database.delete(self._key, data)
+                continue
+            sourced = Sourced(case, "corpus", "failed in an earlier run")
+            if not self._examination.check(sourced):
+                self._database.delete(self._key, data)
+            yield sourced
+
+    def save(self) -> None:
+        """Save the smallest case of every root cause."""
+        if self._database is not None:
+            for found in self._examination.found.values():
+                self._database.save(self._key, encode(found.smallest.case))
