@@ -10,11 +10,13 @@ from attnproof.harness.adapters.vllm.functions import Adapted
 from attnproof.harness.adapters.vllm.installed import find, minor
 from attnproof.harness.adapters.vllm.metadata import UTILS
 from attnproof.harness.adapters.vllm.slots import V0Slots, V1Slots
+from attnproof.harness.operations import ALL
 
 _V0 = "attention.backends.utils"
 _ABSTRACT = ("attention.backends.abstract", "v1.attention.backend")
 _XFORMERS = ("v1.attention.backends.xformers",)
 _UBATCH = ("v1.worker.ubatch_utils", UTILS)
+_MLA = "model_executor.layers.attention.mla_attention"
 _REORDER = "reorder_batch_to_split_decodes_and_prefills"
 
 
@@ -36,41 +38,21 @@ def _xformers_builder(cls: type[Any]) -> type[Any]:
 ENTRIES: dict[str, Entry] = {
     "split_decodes_and_prefills": Entry((UTILS,), functions.split),
     _REORDER: Entry((UTILS,), functions.reorder),
-    "slice_query_start_locs": Entry(_UBATCH),
     "_make_metadata_with_slice": Entry(_UBATCH, Adapted),
     "split_attn_metadata": Entry(_UBATCH, Adapted),
     "make_local_attention_virtual_batches": Entry((UTILS,), Adapted),
-    "compute_slot_mapping_start_idx": Entry((_V0,)),
-    "compute_slot_mapping": Entry((_V0,)),
-    "_compute_slot_mapping_python": Entry((_V0,)),
-    "_compute_slot_mapping_numpy": Entry((_V0,)),
-    "is_block_tables_empty": Entry((_V0,)),
     "make_kv_sharing_fast_prefill_common_attn_metadata": Entry((UTILS,), Adapted),
     "create_fast_prefill_custom_backend": Entry((UTILS,), builders.fast_prefill_backend),
-    "subclass_attention_metadata": Entry((UTILS,)),
-    "subclass_attention_backend": Entry((UTILS,)),
-    "reshape_query_for_spec_decode": Entry((UTILS,)),
-    "reshape_attn_output_for_spec_decode": Entry((UTILS,)),
     "compute_causal_conv1d_metadata": Entry((UTILS,), functions.conv1d),
     "get_kv_cache_layout": Entry((UTILS,), functions.layout_reader),
-    "set_kv_cache_layout": Entry((UTILS,)),
-    "is_valid_kv_cache_layout": Entry((UTILS,)),
     "get_per_layer_parameters": Entry((UTILS,), functions.layers),
-    "infer_global_hyperparameters": Entry((UTILS,)),
-    "get_mla_dims": Entry((_V0, "model_executor.layers.attention.mla_attention")),
-    "get_num_prefill_decode_query_kv_tokens": Entry((_V0,)),
-    "get_seq_len_block_table_args": Entry((_V0,)),
-    "is_all_encoder_attn_metadata_set": Entry((_V0,)),
     "is_all_cross_attn_metadata_set": Entry((_V0,), functions.cross_attention),
-    "CommonMetadataBuilder": Entry((_V0,)),
-    "CommonAttentionState": Entry((_V0,)),
-    "AttentionBackend": Entry(_ABSTRACT),
-    "AttentionMetadata": Entry(_ABSTRACT),
     "AttentionMetadataBuilder": Entry((UTILS, *_ABSTRACT[1:]), builders.v1_builder),
-    "XFormersAttentionMetadata": Entry(_XFORMERS),
     "XFormersAttentionMetadataBuilder": Entry(_XFORMERS, _xformers_builder),
 }
-"""Places of operations that some version has, by our names."""
+"""Operations whose arguments are adapted, or whose name is not enough to find them."""
+_SAME_NAME = Entry((UTILS, *_UBATCH[:1], *_ABSTRACT, *_XFORMERS, _MLA, _V0))
+"""Default: an operation that takes our arguments as they are, under our name."""
 
 BLOCK_TABLE = Entry(("v1.worker.block_table",), V1Slots, "BlockTable")
 _LISTS = Entry((_V0,), V0Slots, "compute_slot_mapping")
@@ -118,13 +100,19 @@ def offered(version: str) -> tuple[dict[str, Any], dict[str, str]]:
     found: dict[str, Any] = {}
     lacking = dict(_REASONS)
     withheld = _withheld(version)
-    for name, entry in {**ENTRIES, "build_slot_mapping": _slots(version)}.items():
+    for name in _names() - lacking.keys():
+        entry = _slots(version) if name == "build_slot_mapping" else ENTRIES.get(name, _SAME_NAME)
         made = _made(entry, name)
         if made is not None and name not in withheld:
             found[name] = made
         else:
             lacking[name] = withheld.get(name) or _GONE.format(version=version, name=name)
     return found, lacking
+
+
+def _names() -> set[str]:
+    """Return all names that an operation or a step of a sequence calls."""
+    return {name for operation in ALL.values() for name in operation.call.names(operation.name)}
 
 
 def _slots(version: str) -> Entry:

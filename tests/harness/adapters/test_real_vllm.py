@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     find_spec("vllm") is None, reason="vLLM is not installed: `tox run -e vllm-0.11` has it"
 )
 OFFERED = {"0.10.2": 34, "0.11.2": 24, "0.32.0": 15}
-"""Number of operations by release: a smaller one means that a module was not found."""
+"""Least number of operations by release: fewer mean that a module was not found."""
 LOCAL = "make_local_attention_virtual_batches"
 
 
@@ -33,7 +33,7 @@ def test_the_release_is_that_of_the_package(adapter):
 
 def test_all_operations_of_the_release_are_found(adapter):
     offered = [one for one in ALL.values() if offered_by(adapter, one) is not None]
-    assert len(offered) == OFFERED[adapter.VERSION]
+    assert len(offered) >= OFFERED[adapter.VERSION]
 
 
 @pytest.fixture
