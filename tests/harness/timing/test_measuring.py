@@ -49,7 +49,7 @@ def test_a_death_leaves_no_sample_of_the_control(dying):
         steps=[],
         seconds=1.0,
     )
-    standings = {"mine": CandidateVerdicts("cpu", {SPLIT: passed}, judged)}
-    outcome = time_all(plan, standings, lambda *_: None)
+    verdicts = {"mine": CandidateVerdicts("cpu", {SPLIT: passed}, judged)}
+    outcome = time_all(plan, verdicts, lambda *_: None)
     assert outcome.bench.control_ns == []
     assert outcome.problems == [f"{SPLIT} of mine crashed with SIGSEGV while it was timed"]

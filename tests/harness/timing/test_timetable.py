@@ -151,28 +151,28 @@ def test_unverified_operations_are_not_timed(verdict, reason):
     why = "no such package" if verdict == "UNVERIFIED" else ""
     case = split_case()
     results = {SPLIT: result(SPLIT, verdict, failed=3, reason=why)}
-    standing = CandidateVerdicts("cpu", results, {case.id: CaseVerdict(case.id)})
-    assert standing.why_untimed(SPLIT, case) == reason
+    verdicts = CandidateVerdicts("cpu", results, {case.id: CaseVerdict(case.id)})
+    assert verdicts.why_untimed(SPLIT, case) == reason
 
 
 def test_case_is_timed_if_all_its_failures_are_known_deviations():
     case = split_case()
     known = [("E3", "equality", "num_decodes", ""), ("E3", "consumer", "", "")]
 
-    def standing(*judged):
+    def verdicts(*judged):
         results = {SPLIT: result(SPLIT, "DEVIATES")}
         return CandidateVerdicts("cpu", results, {one.id: one for one in judged})
 
-    assert standing().why_untimed(SPLIT, case) == "not verified on this workload"
-    deviating = standing(CaseVerdict(case.id, [], known))
+    assert verdicts().why_untimed(SPLIT, case) == "not verified on this workload"
+    deviating = verdicts(CaseVerdict(case.id, [], known))
     assert deviating.why_untimed(SPLIT, case) == ""
     assert deviating.deviations_on(case) == ("E3",)
     assert deviating.raising_deviations(case) == ()
-    raising = standing(
+    raising = verdicts(
         CaseVerdict(case.id, [], [*known, ("E6", "errors", "raises IndexError", "")])
     )
     assert raising.raising_deviations(case) == ("E6",)
-    wrong = standing(CaseVerdict(case.id, [("equality", "num_prefills", "off by one")], known))
+    wrong = verdicts(CaseVerdict(case.id, [("equality", "num_prefills", "off by one")], known))
     assert wrong.why_untimed(SPLIT, case) == "failed on this workload: off by one"
 
 
@@ -206,7 +206,7 @@ def test_engine_step_has_the_operations_of_all_candidates_and_names_the_others()
     steps = list(timed_steps(list(ALL.values()), trace_steps(None, 3)))
     judged = {one.case.id: CaseVerdict(one.case.id) for step in steps for one in step.cases}
 
-    def standing(missing=()):
+    def verdicts(missing=()):
         names = {
             name: result(name, "NOT OFFERED" if name in missing else "PASS")
             for name in STEP_OPERATIONS
@@ -214,8 +214,8 @@ def test_engine_step_has_the_operations_of_all_candidates_and_names_the_others()
         return CandidateVerdicts("cpu", names, judged)
 
     candidates = [Candidate("mine", "mine"), Candidate("peer", "peer")]
-    standings = {"mine": standing(), "peer": standing({REORDER, "build_slot_mapping"})}
-    made, to_time, untimed = entries(steps, candidates, standings)
+    by_candidate = {"mine": verdicts(), "peer": verdicts({REORDER, "build_slot_mapping"})}
+    made, to_time, untimed = entries(steps, candidates, by_candidate)
     assert untimed == []
     assert [of.candidate for of in made] == ["mine", "peer"]
     assert made[0].left_out == {
@@ -232,16 +232,16 @@ def test_trace_without_two_common_operations_has_no_steps_and_a_reason():
     judged = {one.case.id: CaseVerdict(one.case.id) for step in steps for one in step.cases}
     sound = {name: result(name, "PASS") for name in (REORDER, SPLIT)}
     lacking = sound | {REORDER: result(REORDER, "NOT OFFERED")}
-    standings = {
+    by_candidate = {
         "mine": CandidateVerdicts("cpu", sound, judged),
         "peer": CandidateVerdicts("cpu", lacking, judged),
     }
     candidates = [Candidate("mine", "mine"), Candidate("peer", "peer")]
-    made, to_time, untimed = entries(steps, candidates, standings)
+    made, to_time, untimed = entries(steps, candidates, by_candidate)
     assert made == to_time == []
     why = "fewer than 2 of its operations can be timed: peer: not offered"
     assert [(one.operation, one.candidate, one.workload, one.reason) for one in untimed] == [
         ("whole step", name, trace.name, why) for name in ("mine", "peer")
     ]
     one_alone = list(timed_steps([ALL[SPLIT]], trace))
-    assert entries(one_alone, candidates, standings) == ([], [], [])
+    assert entries(one_alone, candidates, by_candidate) == ([], [], [])
