@@ -9,13 +9,16 @@ from typing import Final
 
 import torch
 
+from attnproof.reference.checks.common import check_device, check_int, check_tensor
 from attnproof.reference.checks.slots import check_slot_mapping
+from attnproof.reference.interface import MetadataError
 
 from .dispatch import INTERPRETED, on_device
 from .host import slot_mapping as loops
 
 __all__ = [
     "build_slot_mapping",
+    "get_dcp_local_seq_lens",
 ]
 
 _TENSOR, _INT64 = torch.Tensor, torch.int64
@@ -170,3 +173,42 @@ def _by_loops_on_copies(
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_subclass(torch.Tensor)
+
+
+def get_dcp_local_seq_lens(
+    seq_lens: torch.Tensor,
+    dcp_size: int = 1,
+    dcp_rank: int | torch.Tensor | None = None,
+    cp_kv_cache_interleave_size: int = 1,
+) -> torch.Tensor:
+    """Return the number of each sequence's cache positions that a rank owns, int32.
+
+    Result, shapes and errors as in `reference`. No sync. SPEC.md section 10.
+    """
+    operation, interleave = "get_dcp_local_seq_lens", cp_kv_cache_interleave_size
+    check_tensor(operation, "seq_lens", seq_lens, 1)
+    check_int(operation, "dcp_size", dcp_size, 1)
+    check_int(operation, "cp_kv_cache_interleave_size", interleave, 1)
+    rank = dcp_rank
+    if isinstance(rank, torch.Tensor):
+        check_device(operation, "dcp_rank", rank, seq_lens.device)
+        if rank.dtype is not torch.int32 or rank.numel() != 1:
+            given = f"{rank.dtype} of shape {tuple(rank.shape)}"
+            raise MetadataError(operation, "dcp_rank", given, "int32 with one element")
+        rank = int(rank) if rank.is_cpu else None
+    if rank is not None:
+        check_int(operation, "dcp_rank", rank, 0)
+        if rank >= dcp_size:
+            raise MetadataError(operation, "dcp_rank", rank, f"at most {dcp_size - 1}")
+    if seq_lens.is_cpu and bool((seq_lens < 0).any()):
+        raise MetadataError(operation, "seq_lens", int(seq_lens.min()), "lengths of at least 0")
+
+    if dcp_rank is None:
+        lengths = seq_lens[:, None]
+        ranks: int | torch.Tensor = torch.arange(dcp_size, device=seq_lens.device)
+    else:
+        lengths, ranks = seq_lens, dcp_rank
+    turns = torch.div(lengths, dcp_size * interleave, rounding_mode="floor")
+    rest = lengths - turns * (dcp_size * interleave)
+    in_last_turn = (rest - ranks * interleave).clamp_(0, interleave)
+    return (turns * interleave + in_last_turn).to(torch.int32)

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from .checks.common import check_bool, check_int, check_list
+from .checks.common import check_bool, check_device, check_int, check_list, check_tensor
 from .checks.slots import check_block_row, check_blocks, check_range, check_slot_mapping
-from .interface import PAD_SLOT_ID
+from .interface import PAD_SLOT_ID, MetadataError
 
 __all__ = [
     "_compute_slot_mapping_numpy",
     "_compute_slot_mapping_python",
     "build_slot_mapping",
     "compute_slot_mapping",
+    "get_dcp_local_seq_lens",
 ]
 
 
@@ -142,3 +143,46 @@ def build_slot_mapping(
     out.fill_(PAD_SLOT_ID)
     out[: len(slots)] = torch.tensor(slots, dtype=torch.int64)
     return out if num_padded_tokens is None else out[:num_padded_tokens]
+
+
+def get_dcp_local_seq_lens(
+    seq_lens: torch.Tensor,
+    dcp_size: int = 1,
+    dcp_rank: int | torch.Tensor | None = None,
+    cp_kv_cache_interleave_size: int = 1,
+) -> torch.Tensor:
+    """Return the number of each sequence's cache positions that a rank owns, int32.
+
+    `seq_lens` (R,) int32 or int64, in tokens. Ranks own `cp_kv_cache_interleave_size`
+    positions in turn. The result is (R,) for `dcp_rank`, an int or an int32 tensor of one
+    element, and (R, dcp_size) without it. Raise MetadataError for values out of range.
+    SPEC.md section 10.
+    """
+    operation, interleave = "get_dcp_local_seq_lens", cp_kv_cache_interleave_size
+    check_tensor(operation, "seq_lens", seq_lens, 1)
+    check_int(operation, "dcp_size", dcp_size, 1)
+    check_int(operation, "cp_kv_cache_interleave_size", interleave, 1)
+    rank = dcp_rank
+    if isinstance(rank, torch.Tensor):
+        check_device(operation, "dcp_rank", rank, seq_lens.device)
+        if rank.dtype is not torch.int32 or rank.numel() != 1:
+            given = f"{rank.dtype} of shape {tuple(rank.shape)}"
+            raise MetadataError(operation, "dcp_rank", given, "int32 with one element")
+        rank = int(rank) if rank.is_cpu else None
+    if rank is not None:
+        check_int(operation, "dcp_rank", rank, 0)
+        if rank >= dcp_size:
+            raise MetadataError(operation, "dcp_rank", rank, f"at most {dcp_size - 1}")
+    if seq_lens.is_cpu and bool((seq_lens < 0).any()):
+        raise MetadataError(operation, "seq_lens", int(seq_lens.min()), "lengths of at least 0")
+
+    ranks = range(dcp_size) if dcp_rank is None else [int(dcp_rank)]
+    owned = []
+    for length in seq_lens.tolist():
+        turns, rest = divmod(length, dcp_size * interleave)
+        for rank in ranks:
+            # The last turn ends after `rest` positions: before, within or after this rank's.
+            in_last_turn = min(max(rest - rank * interleave, 0), interleave)
+            owned.append(turns * interleave + in_last_turn)
+    shape = (len(seq_lens), dcp_size) if dcp_rank is None else (len(seq_lens),)
+    return torch.tensor(owned, dtype=torch.int32, device=seq_lens.device).reshape(shape)
