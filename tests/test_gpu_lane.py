@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.lanes
+
 ROOT = Path(__file__).parents[1]
 NO_GPU_HERE = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 ABSENT = ("jinja2", "junitparser", "scipy", "jsonschema")

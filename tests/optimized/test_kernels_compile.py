@@ -17,9 +17,10 @@ import torch
 
 from attnproof.optimized import dispatch
 
-pytestmark = pytest.mark.skipif(
-    dispatch.INTERPRETED, reason="the interpreter replaces the compiler"
-)
+pytestmark = [
+    pytest.mark.lanes,
+    pytest.mark.skipif(dispatch.INTERPRETED, reason="the interpreter replaces the compiler"),
+]
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "kernel_resources.py"

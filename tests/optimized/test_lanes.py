@@ -30,7 +30,7 @@ def _python(*arguments: str, interpret: str) -> subprocess.CompletedProcess[str]
 
 def test_importing_is_cheap():
     loaded = "{'numba', 'triton'} & set(sys.modules)"
-    done = _python("-c", f"import sys, optimized; print({loaded})", interpret="1")
+    done = _python("-c", f"import sys, attnproof.optimized; print({loaded})", interpret="1")
     assert done.stdout.strip() == "set()", done.stderr
 
 
@@ -39,6 +39,7 @@ def test_the_environment_selects_the_lane_of_cpu_tensors():
     assert dispatch.on_device(torch.zeros(1, device="meta"))
 
 
+@pytest.mark.lanes
 @pytest.mark.skipif(dispatch.INTERPRETED, reason="this is the interpreter lane")
 def test_the_interpreter_lane_passes_these_tests():
     done = _python(

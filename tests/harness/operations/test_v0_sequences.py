@@ -26,6 +26,7 @@ def test_a_line_is_refused_where_it_says_so(name):
         assert refused == [line.raises for line in script.lines], case
 
 
+@pytest.mark.strength
 @pytest.mark.parametrize(
     ("candidate", "operation", "diagnosis"),
     [
