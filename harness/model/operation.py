@@ -206,6 +206,11 @@ class CallKind(Protocol):
         ...
 
     @property
+    def isolated(self) -> bool:
+        """True if each call is made in a process of its own."""
+        ...
+
+    @property
     def repeatable(self) -> bool:
         """True if what `bind` returns can be called again on the same input."""
         ...
@@ -267,6 +272,7 @@ class FunctionCall:
 
     compared_by: ClassVar[str] = "equality"
     takes_arguments: ClassVar[bool] = True
+    isolated: ClassVar[bool] = False
 
     @property
     def repeatable(self) -> bool:

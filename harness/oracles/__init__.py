@@ -43,16 +43,29 @@ def judge(trial: Trial, *, digested: bool = False) -> Verdict:
     """The verdict of all oracles on one case, with a digest of the outputs if asked for."""
     counts = dict.fromkeys(ORACLES, 0)
     counts[errors.NAME] = errors.checks(trial)
-    failures = list(errors.judge(trial))
+    failures = _failures_without_result(trial)
     if trial.case.fault or failures:
         return Verdict(tuple(failures), tuple(counts.values()))
-    if trial.first.malformed:
-        return Verdict((_malformed(trial),), tuple(counts.values()))
     for oracle in _FOR_RESULTS:
         failures.extend(oracle.judge(trial))
         counts[oracle.NAME] = oracle.checks(trial)
     hashed = digest(trial.first.outputs) if digested else ""
     return Verdict(tuple(failures), tuple(counts.values()), hashed)
+
+
+def call_once(trial: Trial) -> Verdict:
+    """Return the digest of one call's outputs, or the failure that left none."""
+    failures = _failures_without_result(trial)
+    hashed = "" if trial.case.fault or failures else digest(trial.first.outputs)
+    return Verdict(tuple(failures), (0,) * len(ORACLES), hashed)
+
+
+def _failures_without_result(trial: Trial) -> list[Failure]:
+    """Return the failures after which there are no outputs to judge."""
+    failures = list(errors.judge(trial))
+    if not failures and not trial.case.fault and trial.first.malformed:
+        failures = [_malformed(trial)]
+    return failures
 
 
 def _malformed(trial: Trial) -> Failure:

@@ -213,6 +213,19 @@ def preload(candidate: Candidate) -> None:
         load(candidate)
 
 
+def preload_packages(candidate: Candidate, operation: Operation) -> None:
+    """Import in this process what workers of `optimized` need, before they are forked.
+
+    xformers takes a second or two. Other candidates may depend on what is imported first.
+    """
+    if candidate.target != OPTIMIZED or candidate.lane == "cuda":
+        return
+    enter_lane(candidate)
+    if operation.built_in.load is not None:
+        with suppress(ImportError):
+            operation.built_in.load()
+
+
 @contextmanager
 def _silenced() -> Iterator[None]:
     """Discard everything written to standard output and error, also by compiled code."""

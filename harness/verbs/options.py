@@ -68,6 +68,12 @@ class VerifyOptions(RunOptions):
 
     examples: Annotated[int, typer.Option(help="cases drawn for each operation")] = 200
     steps: Annotated[int, typer.Option(help="engine steps taken from the traces, 0 for none")] = 200
+    thorough: Annotated[
+        bool,
+        typer.Option(
+            "--thorough", help="draw all cases where one is costly, too (default: one in eight)"
+        ),
+    ] = False
     seconds: Annotated[float, typer.Option(help="further time to draw cases, per operation")] = 0.0
     seed: Annotated[int | None, typer.Option(help="seed of the cases (default: a new one)")] = None
     traces: _Traces = field(default_factory=list)

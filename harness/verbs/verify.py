@@ -15,11 +15,11 @@ from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, SLOWER, VERIFIED
 from attnproof.harness.running.parent.environment import describe, gpu_name
-from attnproof.harness.running.parent.plan import Plan, probe
+from attnproof.harness.running.parent.plan import Plan, probe, steps_on
 from attnproof.harness.running.parent.run_builder import RunBuilder
 from attnproof.harness.running.parent.session import run
 from attnproof.harness.running.task.deviations import with_deviations
-from attnproof.harness.running.task.task import Outcome, Settings
+from attnproof.harness.running.task.task import Outcome, Settings, is_costly
 from attnproof.harness.verbs.benchmark import prepare
 from attnproof.harness.verbs.checks import check_run, check_timing
 from attnproof.harness.verbs.closing_summary import closing_summary
@@ -35,6 +35,8 @@ _EXIT_CODES: dict[RunVerdict, int] = {
     "SLOWER": SLOWER,
 }
 _DEFAULT_JOBS = 8
+_COSTLY_SHARE = 8
+"""One in this many costly drawn cases is run, unless the run is thorough."""
 """Most operations verified at a time unless `--jobs` says otherwise."""
 
 
@@ -70,7 +72,8 @@ def verify(
         memory_bytes=int(options.memory_gib * 2**30),
         examples_db=".attnproof/examples" if options.remember else "",
         minimise_known=minimise_known,
-        thorough=options.examples >= VerifyOptions.examples
+        costly_share=1 if options.thorough else _COSTLY_SHARE,
+        usual_depth=options.examples >= VerifyOptions.examples
         and options.steps >= VerifyOptions.steps,
     )
     corpus = pick_corpus(options.corpus)
@@ -91,7 +94,7 @@ def verify(
     record = _record(plan, outcomes, options, command, interrupted, peer)
     record.started = started.isoformat(timespec="seconds")
     record.seconds = round(time.monotonic() - clock, 1)
-    record.notes[:0] = [*notes, *_coverage_notes(candidates, len(steps))]
+    record.notes[:0] = [*notes, *_coverage_notes(plan)]
     if benchmark is not None and not interrupted:
         benchmark.time(record, plan, output.scratch)
         record.seconds = round(time.monotonic() - clock, 1)
@@ -174,7 +177,7 @@ def _with_command(finding: Finding, candidates: list[Candidate], options: Verify
 
 def _stale_notes(plan: Plan) -> list[str]:
     """Return a note if the run is too small to call known deviations stale."""
-    if plan.settings.thorough or not any(candidate.deviations for candidate in plan.candidates):
+    if plan.settings.usual_depth or not any(candidate.deviations for candidate in plan.candidates):
         return []
     return ["stale known deviations: fewer cases than by default were run"]
 
@@ -197,15 +200,21 @@ def _verdict(results: list[OperationResult], interrupted: bool) -> tuple[RunVerd
     return ("INCOMPLETE", reason) if reason else ("PASS", "")
 
 
-def _coverage_notes(candidates: list[Candidate], steps: int) -> list[str]:
-    """Return what the run leaves out because of its lanes, one note each."""
-    lanes = {candidate.lane for candidate in candidates}
-    notes = []
-    if "interpreter" in lanes and steps > 1:
+def _coverage_notes(plan: Plan) -> list[str]:
+    """Return what the run leaves out, one note each."""
+    steps, share, notes = len(plan.steps), plan.settings.costly_share, []
+    run = min(len(steps_on(candidate, plan.steps, share)) for candidate in plan.candidates)
+    if run < steps:
         notes.append(
-            f"three in four of the {steps} trace steps in Triton's interpreter: a kernel takes "
+            f"{steps - run} of the {steps} trace steps in Triton's interpreter: a kernel takes "
             "tens of milliseconds there"
         )
+    if share > 1 and any(is_costly(o, c) for o in plan.operations for c in plan.candidates):
+        notes.append(
+            f"{share - 1} in {share} of the drawn cases where one is costly (in Triton's "
+            "interpreter, and sequences in processes of their own): --thorough draws them all"
+        )
+    lanes = {candidate.lane for candidate in plan.candidates}
     if "cuda" not in lanes:
         notes.append(
             "compiled kernels on a GPU: this run called every candidate on CPU tensors only, and "

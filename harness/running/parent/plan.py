@@ -16,7 +16,7 @@ from attnproof.harness.running.task.task import Settings
 from attnproof.harness.running.task.workers import CandidateUnloadableError, Worker
 
 INTERPRETED_SHARE = 4
-"""One in so many trace steps is run in Triton's interpreter."""
+"""One in this many engine steps is run in Triton's interpreter, even in a thorough run."""
 _NO_GPU = Reason(Cause.NO_GPU, "no CUDA device on this machine")
 _HOST_ONLY = Reason(Cause.HOST_ONLY, "reads only CPU mirrors: there is no device path to verify")
 
@@ -85,7 +85,11 @@ def find_skip(operation: Operation, candidate: Candidate) -> Skip | None:
     return None
 
 
-def steps_on(candidate: Candidate, steps: list[tuple[str, Batch]]) -> list[tuple[str, Batch]]:
-    """Return the engine steps for a candidate: in the interpreter every fourth of them."""
+def steps_on(
+    candidate: Candidate, steps: list[tuple[str, Batch]], costly_share: int = 1
+) -> list[tuple[str, Batch]]:
+    """Return the engine steps for a candidate: some of them in the interpreter."""
     # A kernel takes tens of milliseconds there: 200 large batches would take minutes.
-    return steps[::INTERPRETED_SHARE] if candidate.lane == "interpreter" else steps
+    if candidate.lane != "interpreter":
+        return steps
+    return steps[:: INTERPRETED_SHARE * costly_share]

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, OperationResult, Reason
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.candidates import imports_once, preload
+from attnproof.harness.running.candidates import imports_once, preload, preload_packages
 from attnproof.harness.running.parent.plan import Plan, Skip, find_skip, steps_on
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.task.task import Outcome, examine
@@ -55,7 +55,7 @@ class _Task:
 
     def next_of(self, waiting: list[_Pair]) -> _Pair | None:
         """Return the next pair for this process, which keeps its import; None to end it."""
-        if self.died or not imports_once(self.candidate):
+        if self.died or not (imports_once(self.candidate) or self.candidate.target == OPTIMIZED):
             return None
         return next((pair for pair in waiting if pair[1] is self.candidate), None)
 
@@ -125,11 +125,12 @@ class _Session:
             preload(candidate)
             index = b"%d" % plan.operations.index(operation)
             while index:
+                preload_packages(candidate, plan.operations[int(index)])
                 outcome = examine(
                     plan.operations[int(index)],
                     candidate,
                     plan.settings,
-                    steps_on(candidate, plan.steps),
+                    steps_on(candidate, plan.steps, plan.settings.costly_share),
                     plan.corpus,
                     folder / f"ledger-{number:03}-{int(index):03}.jsonl",
                     lambda cases: theirs.send_bytes(b"%d" % cases),

@@ -208,12 +208,12 @@ class Examination:
         self.found.setdefault(failure.root, Found(failure, smallest, first, groups))
 
     def repeat_in_fresh_process(self) -> None:
-        """Judge some cases again in a new worker, the last first (oracle determinism)."""
+        """Call some cases once in a new worker, the last first (oracle determinism)."""
         self.worker.restart()
         for case, digest in reversed(self._digests):
             sourced = Sourced(case, "fuzz", "fresh process")
             self.ledger.announce(sourced)
-            verdict = self.worker.judge(case, digested=True)
+            verdict = self.worker.call_once(case)
             self.ledger.settle(case, explain(self.deviations, case, verdict.failures))
             if verdict.digest == digest:
                 continue

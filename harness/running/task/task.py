@@ -54,10 +54,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that a candidate may allocate beyond those of its process before the first call."""
     examples_db: str = ".attnproof/examples"
     """Folder of Hypothesis's example database, "" to save nothing."""
-    thorough: bool = True
+    costly_share: int = 1
+    """One in this many drawn cases is run where a case is costly (`is_costly`)."""
+    usual_depth: bool = True
     """True if as many cases as usual are run: only then is an absent known deviation stale."""
     minimise_known: bool = True
     """True to shrink the smallest case of each known deviation; `bench` skips this."""
+
+
+def is_costly(operation: Operation, candidate: Candidate) -> bool:
+    """True if a case takes tens of milliseconds: in the interpreter, or in a forked process."""
+    return candidate.lane == "interpreter" or operation.call.isolated
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -113,7 +120,8 @@ def examine(
             conclusion = _concluded(examination, settings, steps, corpus)
             counts = _counts(examination, conclusion.verdict)
             findings = findings_of(examination)
-            with_stale = conclusion.reason is None and settings.thorough
+            fewer = settings.costly_share > 1 and is_costly(operation, candidate)
+            with_stale = conclusion.reason is None and settings.usual_depth and not fewer
             deviations = deviation_results(examination, with_stale=with_stale)
     except KeyboardInterrupt:
         reason = Reason(Cause.INTERRUPTED, "interrupted before the first case")
@@ -174,7 +182,9 @@ def _run_cases(
 ) -> None:
     operation = examination.operation
     first_seed = zlib.crc32(f"{settings.seed}/{operation.name}".encode())
-    fuzz(examination, settings.examples, first_seed)
+    share = settings.costly_share if is_costly(operation, examination.candidate) else 1
+    examples = -(-settings.examples // share)
+    fuzz(examination, examples, first_seed)
     device = examination.candidate.device
     for sourced in _explicit_cases(operation, device, steps, corpus):
         _judge(examination, sourced)
@@ -189,7 +199,7 @@ def _run_cases(
     for more in range(1, _MOST_PASSES):
         if time.monotonic() >= deadline:
             break
-        fuzz(examination, settings.examples, first_seed + 1000 * more)
+        fuzz(examination, examples, first_seed + 1000 * more)
     if settings.minimise_known:
         for sourced in examination.minimise_known():
             _judge(examination, sourced)

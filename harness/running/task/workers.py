@@ -18,6 +18,7 @@ from attnproof.harness.model.verdict import ORACLES, PROCESS, Explanation, Failu
 from attnproof.harness.running.child import Child, EndKind
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.worker.worker import (
+    CALL_ONCE,
     EXPLAIN,
     JUDGE,
     JUDGE_AND_DIGEST,
@@ -117,7 +118,17 @@ class Worker:
 
     def judge(self, case: Case, *, digested: bool = False) -> Verdict:
         """Return the verdict on a case; a crash or a hang is a verdict too (InvalidCaseError)."""
-        reply = self._ask(JUDGE_AND_DIGEST if digested else JUDGE, case)
+        return self._verdict(JUDGE_AND_DIGEST if digested else JUDGE, case)
+
+    def call_once(self, case: Case) -> Verdict:
+        """Return the digest of one call's outputs, or the failure that it ended with.
+
+        Raises InvalidCaseError.
+        """
+        return self._verdict(CALL_ONCE, case)
+
+    def _verdict(self, kind: bytes, case: Case) -> Verdict:
+        reply = self._ask(kind, case)
         if isinstance(reply, Judged):
             return reply.verdict
         if isinstance(reply, Invalid):

@@ -21,15 +21,15 @@ from attnproof.harness.model.case import Case, decode
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import Explanation, Failure, Verdict
 from attnproof.harness.operations.shared.playing import snippet
-from attnproof.harness.oracles import judge
+from attnproof.harness.oracles import call_once, judge
 from attnproof.harness.oracles.device import DeviceLostError
 from attnproof.harness.oracles.equality import agrees, as_array, type_name
 from attnproof.harness.oracles.trial import PrintWatch, Trial
 from attnproof.harness.running.candidates import enter_lane, load, offered_by, withheld
 from attnproof.harness.running.child import messages
-from attnproof.harness.running.worker.interpreter import skip_discarded_checks
+from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work
 
-JUDGE, JUDGE_AND_DIGEST, EXPLAIN = b"J", b"D", b"E"
+JUDGE, JUDGE_AND_DIGEST, CALL_ONCE, EXPLAIN = b"J", b"D", b"C", b"E"
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -92,6 +92,7 @@ def serve(
     enter_lane(candidate)
     if candidate.lane == "interpreter":
         skip_discarded_checks()
+        skip_repeated_work()
     try:
         module = load(candidate)
     except BaseException as error:  # an import may raise anything
@@ -122,7 +123,10 @@ def _answer(kind: bytes, trial: Trial, watch: PrintWatch, target: str) -> Reply:
     try:
         if kind == EXPLAIN:
             return Explained(explain(trial, target))
-        verdict = judge(trial, digested=kind == JUDGE_AND_DIGEST)
+        if kind == CALL_ONCE:
+            verdict = call_once(trial)
+        else:
+            verdict = judge(trial, digested=kind == JUDGE_AND_DIGEST)
     except DeviceLostError as error:
         log = "".join(traceback.format_exception(error.__cause__)[-12:])
         return Lost(str(error).splitlines()[0][:200], log)

@@ -110,7 +110,7 @@ def test_deviation_without_a_case_is_stale(examined):
     assert outcome.result.verdict == "DEVIATES"
     stale = outcome.deviations[2]
     assert (stale.id, stale.stale, stale.cases, stale.case) == ("D3", True, 0, None)
-    brief = examined([LATE, EXTRA, gone], thorough=False)
+    brief = examined([LATE, EXTRA, gone], usual_depth=False)
     assert [deviation.id for deviation in brief.deviations] == ["D1", "D2"]
 
 
