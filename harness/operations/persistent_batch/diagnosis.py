@@ -29,7 +29,7 @@ def diagnose_batch(call: Call, place: Place, expected: Any, got: Any) -> str:
         return _about_slots(_engine(call, place), expected[where].tolist(), got[where].tolist())
     if name.endswith("block_table_tensor"):
         assert place.step is not None
-        dummy = "dummy" in call["script"].lines[place.step].code
+        dummy = call["script"].lines[place.step].kind == "dummy"
         if dummy or expected[where.any(1)].any():
             return _about_blocks(_engine(call, place), got[where].tolist())
         return "padded row keeps an earlier request's state"

@@ -1,4 +1,4 @@
-"""Operations of SPEC.md section 5, the forms that work on one sequence's Python lists."""
+"""Operations of SPEC.md section 5 on the Python lists of one sequence."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _slot_invariants(_call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _slots_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """New tokens are written to the slots, then read through the sequence's blocks."""
+    """Check that each new token is written to the slot that its sequence's blocks give it."""
     profile, _, seq_id, seq_len, context_len, start_idx, block_size, tables = call.args.values()
     if profile:
         if any(slot != -1 for slot in outputs["slot_mapping"][2:]):
@@ -192,7 +192,7 @@ def _written(
     outputs: Outputs,
     start_idx: int = 0,
 ) -> Iterator[Violation]:
-    first, stop = positions
+    first, stop = positions  # [first, stop)
     if first >= stop:
         return
     expected = expected_tokens_uncached(
@@ -214,7 +214,7 @@ def _writes(case: Case) -> bool:
 
 
 def _last_block(block: Any, error: type[Exception], least: int = 1) -> Fault:
-    """The last block of the sequence's table replaced, where it has `least` blocks."""
+    """Return the fault of another last block in a table of at least `least` blocks."""
 
     def change(tables: dict[int, list[int]]) -> dict[int, list[Any]]:
         return {_SEQ_ID: [*tables[_SEQ_ID][:-1], block]}

@@ -112,7 +112,7 @@ def _lines(steps: list[dict[str, Any]]) -> Iterator[Line]:
         number += len(rows)
         if step["do"] == "prepare":
             added = []
-            yield Line("prepare", "builder.prepare()")
+            yield Line("prepare", "builder.prepare()", kind="prepare")
         elif step["do"] == "add":
             added += rows
             yield Line(
@@ -197,8 +197,8 @@ def _diagnose(call: Call, place: Place, _expected: Any, _got: Any) -> str:
     lines = call["script"].lines[: place.step + 1]
     if any(line.raises for line in lines[:-1]):
         return "a refused batch left behind"
-    labels = [line.label for line in lines]
-    known = place.field not in ("raises", "builds") and "prepare" in labels[1:]
+    prepared = any(line.kind == "prepare" for line in lines[1:])
+    known = place.field not in ("raises", "builds") and prepared
     return "an earlier batch left behind" if known else ""
 
 

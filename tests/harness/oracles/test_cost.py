@@ -10,7 +10,7 @@ import torch
 
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import cost
-from attnproof.harness.oracles.device import no_waiting, waited
+from attnproof.harness.oracles.device import no_waiting, wait_message
 
 
 def raised(error, cause=None):
@@ -36,14 +36,14 @@ def judged(error):
 
 @pytest.mark.parametrize("error", [WAIT, raised(ValueError("no lengths"), WAIT)])
 def test_a_wait_is_a_wait_whatever_is_raised_because_of_it(error):
-    assert waited(error)
+    assert wait_message(error)
     [failure] = judged(error)
     assert failure.diagnosis == "synchronises host and device"
     assert "synchronizing CUDA operation" in failure.got
 
 
 def test_a_call_that_only_fails_there_is_a_failure():
-    assert not waited(ValueError("no lengths"))
+    assert not wait_message(ValueError("no lengths"))
     [failure] = judged(ValueError("no lengths"))
     assert failure.diagnosis == "fails where a wait is an error"
     assert "no lengths" in failure.message

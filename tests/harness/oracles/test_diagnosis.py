@@ -1,4 +1,4 @@
-"""What went wrong is said in words of the domain, and odd outputs never stop the judge."""
+"""Diagnoses name the likely cause of wrong values of any type."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import MISSING, Facts
+from attnproof.harness.model.operation import MISSING, Facts, Quantity
 from attnproof.harness.oracles.diagnosis import Context, diagnose
 
 BATCH = make_batch([3, 2], [5, 4], 4, padded_requests=1)
-CONTEXT = Context("build_slot_mapping", Case("build_slot_mapping", BATCH), Facts(tokens=5))
+CONTEXT = Context(Case("build_slot_mapping", BATCH), Facts(tokens=5, result=Quantity.SLOTS))
 
 
 def ints(*values, dtype=torch.int32):
