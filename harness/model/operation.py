@@ -216,7 +216,7 @@ class CallKind(Protocol):
 
     @property
     def takes_arguments(self) -> bool:
-        """True if the call has arguments; otherwise purity, late copies and waits are not judged."""
+        """True if the call has arguments; else purity, late copies and waits are not judged."""
         ...
 
     @property

@@ -255,10 +255,11 @@ class _Rows:
         padding = [0] * batch.padded_requests
         queries = np.array([*batch.query_lens, *padding], np.int64)
         computed = np.array([*batch.computed_lens, *padding], np.int64)
-        wide = {"int64": ("offsets", "lengths")}.get(batch.dtype, (batch.dtype[6:],))
+        wide_offsets = batch.dtype in ("int64", "int64 offsets")
+        wide_lengths = batch.dtype in ("int64", "int64 lengths")
         offsets = np.concatenate([[0], np.cumsum(queries)])
-        self.query_start_loc = offsets.astype(np.int64 if "offsets" in wide else np.int32)
-        self.seq_lens = (queries + computed).astype(np.int64 if "lengths" in wide else np.int32)
+        self.query_start_loc = offsets.astype(np.int64 if wide_offsets else np.int32)
+        self.seq_lens = (queries + computed).astype(np.int64 if wide_lengths else np.int32)
         self._width = max(1, max(map(len, batch.blocks), default=0) + batch.spare_columns)
 
     def table(self, rows: list[list[int]], stale: int) -> np.ndarray:

@@ -177,13 +177,13 @@ def _build(
 
 def _observe(names: dict[str, Any]) -> Outputs:
     """Return the latest metadata by field, and earlier metadata, which may not change."""
-    seen: Outputs = {"builds": len(names["made"])}
+    outputs: Outputs = {"builds": len(names["made"])}
     for metadata in names["made"][-1:]:
-        seen |= metadata_v0_outputs(metadata)
+        outputs |= metadata_v0_outputs(metadata)
     earlier = [metadata_v0_outputs(metadata) for metadata in names["made"][-_OBSERVED:-1]]
     for name in earlier[0] if earlier else ():
-        seen[f"earlier.{name}"] = [_plain(outputs[name]) for outputs in earlier]
-    return seen
+        outputs[f"earlier.{name}"] = [_plain(fields[name]) for fields in earlier]
+    return outputs
 
 
 def _plain(value: Any) -> Any:

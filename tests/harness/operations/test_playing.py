@@ -1,4 +1,4 @@
-"""Sequences are played step by step, told as a program that does the same, and kept apart."""
+"""Sequences run step by step, in a process of their own if isolated, and as a snippet."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def script(*codes, raises=()):
 NO_PARTS = Parts({}, ())
 
 
-def test_each_step_is_looked_at_as_it_was_then():
+def test_each_step_is_recorded_as_it_was_when_it_ended():
     played = play(sequence(), NO_PARTS, script("rows.append(1)", "rows.append(2)"))
     assert [step["rows"] for step in played.steps] == [[1], [1, 2]]
     assert played.error is None
 
 
-def test_bad_input_gets_its_error_and_the_sequence_goes_on():
+def test_a_sequence_continues_after_the_error_of_malformed_input():
     steps = script("rows.index(7)", "rows.append(1)", raises={0})
     played = play(sequence(), NO_PARTS, steps)
     assert [step["raises"] for step in played.steps] == ["ValueError", None]
@@ -56,7 +56,7 @@ def test_a_state_that_cannot_be_read_ends_the_sequence():
     assert played.steps[0]["raises"] == "unreadable: 'lost'"
 
 
-def test_an_isolated_sequence_leaves_the_process_alone():
+def test_an_isolated_sequence_does_not_change_the_process():
     before = dict(os.environ)
     steps = script("import os", "os.environ['LEFT_BEHIND'] = 'yes'", "rows.append(len(os.environ))")
     played = play(sequence(isolated=True), NO_PARTS, steps)
@@ -64,7 +64,7 @@ def test_an_isolated_sequence_leaves_the_process_alone():
     assert dict(os.environ) == before
 
 
-def test_an_isolated_sequence_that_dies_is_seen():
+def test_an_isolated_sequence_that_exits_has_an_error():
     played = play(sequence(isolated=True), NO_PARTS, script("import os", "os._exit(3)"))
     assert played.steps == []
     assert played.error is not None
@@ -97,7 +97,7 @@ def test_the_first_step_that_differs_is_the_finding():
 
 
 @pytest.mark.parametrize("name", [name for name, op in ALL.items() if op.inputs.machine])
-def test_the_snippet_runs_as_it_is(name):
+def test_the_snippet_is_a_complete_program(name):
     operation = ALL[name]
     _, case = list(operation.inputs.boundaries())[-1]
     parts = offered_by(reference, operation)
@@ -109,8 +109,8 @@ def test_the_snippet_runs_as_it_is(name):
     assert done.stdout.rstrip().endswith("}")
 
 
-def test_the_snippet_looks_after_every_step():
-    """As `play` does: what moved since an earlier look is seen only by who looked then."""
+def test_the_snippet_observes_after_every_step():
+    """An observation may depend on earlier ones, so the snippet makes as many as `play`."""
     operation = ALL["batch_sequence"]
     _, case = next(iter(operation.inputs.boundaries()))
     steps = operation.call.script(case)
