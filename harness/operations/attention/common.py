@@ -129,8 +129,8 @@ def _with_lengths(
     )
 
 
-class Laid:
-    """The batch, the tensors in guarded memory and the initial output of a case.
+class PreparedAttention:
+    """The batch of a case, and the tensors of its call in guarded memory.
 
     With `one_each` every row of the batch, padded ones too, is a request with one query.
     """
@@ -214,7 +214,7 @@ class Laid:
             },
             arena=self.arena,
             written=frozenset({OUT}),
-            facts=AttentionFacts(laid=self),
+            facts=AttentionFacts(prepared=self),
         )
 
     def _block_ids(self, pattern: int) -> list[list[int]]:
@@ -243,7 +243,7 @@ class Laid:
 class AttentionFacts(Facts):
     """Facts of a call of attention."""
 
-    laid: Laid
+    prepared: PreparedAttention
     exact: bool = False
     """True if `out` is float64, for the reference."""
 
@@ -300,22 +300,22 @@ def for_reference(call: Call) -> None:
 
 def outputs(call: Call, result: Any) -> Outputs:
     """Return the rows of the requests' tokens, and True if all other rows are unchanged."""
-    laid: Laid = call.facts.laid
+    prepared: PreparedAttention = call.facts.prepared
     out = call[OUT]
-    live, others = out[: laid.tokens], out[laid.tokens :]
+    live, others = out[: prepared.tokens], out[prepared.tokens :]
     if call.facts.exact:
         untouched = bool(others.isnan().all())
     else:
-        words = laid.before.dtype
-        untouched = torch.equal(others.view(words), laid.before[laid.tokens :])
+        words = prepared.before.dtype
+        untouched = torch.equal(others.view(words), prepared.before[prepared.tokens :])
         # A wider result must meet the tolerance of the queries' dtype.
-        live = live.to(laid.shape.dtype) if live.dtype != laid.shape.dtype else live
+        live = live.to(prepared.shape.dtype) if live.dtype != prepared.shape.dtype else live
     return {"result": result, OUT: live, "untouched": untouched}
 
 
 def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Check that outputs are finite, within the values that a token sees, and in live rows only."""
-    out, laid = outputs[OUT], call.facts.laid
+    out, prepared = outputs[OUT], call.facts.prepared
     if outputs["result"] is not None:
         yield Violation("result", "returns something")
     if not outputs["untouched"]:
@@ -323,9 +323,9 @@ def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if not bool(torch.isfinite(out.double()).all()):
         yield Violation(OUT, "is not finite")
         return
-    if is_rounded(laid.batch, laid.shape, laid.params["window"], call[OUT]):
-        yield Violation(OUT, f"in {laid.dtype} is rounded to {laid.shape.dtype}")
-    tolerance = 8 * TOLERANCES[laid.shape.dtype]
+    if is_rounded(prepared.batch, prepared.shape, prepared.params["window"], call[OUT]):
+        yield Violation(OUT, f"in {prepared.dtype} is rounded to {prepared.shape.dtype}")
+    tolerance = 8 * TOLERANCES[prepared.shape.dtype]
     for token, values in _seen_values(call):
         got = out[token].double()
         heads = values.repeat_interleave(got.shape[0] // values.shape[1], dim=1)
@@ -361,37 +361,40 @@ def is_rounded(batch: Batch, shape: Shape, window: int, out: torch.Tensor) -> bo
 
 def consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Compare with attention computed from the batch's numbers, without the reference."""
-    laid: Laid = call.facts.laid
+    prepared: PreparedAttention = call.facts.prepared
     yield from attention_violations(
-        AttentionInputs(laid.batch, laid.shape, "all"),
-        laid.query,
+        AttentionInputs(prepared.batch, prepared.shape, "all"),
+        prepared.query,
         outputs[OUT],
         OUT,
-        scale=laid.scale,
-        window=laid.params["window"],
-        soft_cap=laid.params["soft_cap"],
+        scale=prepared.scale,
+        window=prepared.params["window"],
+        soft_cap=prepared.params["soft_cap"],
     )
 
 
 def _seen_values(call: Call) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield tokens, each with the (n, Hkv, D) float64 values that it sees."""
-    laid: Laid = call.facts.laid
-    size, window = laid.batch.block_size, laid.sliding_window or 2**62
-    cache = laid.cache[1]
+    prepared: PreparedAttention = call.facts.prepared
+    size, window = prepared.batch.block_size, prepared.sliding_window or 2**62
+    cache = prepared.cache[1]
     if cache.itemsize == 1:
         cache = cache.view(torch.uint8)
     token = 0
     for row, (queries, computed) in enumerate(
-        zip(laid.batch.query_lens, laid.batch.computed_lens, strict=True)
+        zip(prepared.batch.query_lens, prepared.batch.computed_lens, strict=True)
     ):
         for place in range(queries):
-            if token < _HULL_TOKENS or token >= laid.tokens - _HULL_TOKENS:
+            if token < _HULL_TOKENS or token >= prepared.tokens - _HULL_TOKENS:
                 position = computed + place
                 keys = torch.arange(max(0, position - window + 1), max(0, position + 1))
                 keys = keys.to(cache.device)
-                blocks = laid.arena.tensors["block_table"][row][keys // size].long()
+                blocks = prepared.arena.tensors["block_table"][row][keys // size].long()
                 held = cache[blocks, keys % size]
                 if cache.dtype == torch.uint8:
                     held = held.view(torch.float8_e4m3fn)
-                yield token, held.double() * (laid.shape.v_scale if cache.itemsize == 1 else 1.0)
+                yield (
+                    token,
+                    held.double() * (prepared.shape.v_scale if cache.itemsize == 1 else 1.0),
+                )
             token += 1

@@ -29,7 +29,7 @@ from attnproof.harness.model.operation import (
 from attnproof.harness.operations.attention.common import (
     HEAD_SIZES,
     LAYER,
-    Laid,
+    PreparedAttention,
     capped,
     consumed,
     for_reference,
@@ -188,9 +188,9 @@ def _timed_models() -> Iterator[tuple[str, Case]]:
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    laid = Laid(case, pattern, device, one_each=False)
-    return laid.call(
-        ("query_start_loc", "seq_lens", "block_table"), max_query_len=laid.max_query_len
+    prepared = PreparedAttention(case, pattern, device, one_each=False)
+    return prepared.call(
+        ("query_start_loc", "seq_lens", "block_table"), max_query_len=prepared.max_query_len
     )
 
 

@@ -153,7 +153,7 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
 compute_causal_conv1d_metadata = Operation(
     name=NAME,
     section="6",
-    summary="the request and the block of 8 tokens of each of the convolution's programs",
+    summary="request and block of 8 tokens for each program of the convolution",
     inputs=Inputs(
         cases=_cases,
         boundaries=_boundaries,

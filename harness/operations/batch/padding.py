@@ -309,7 +309,7 @@ _FAULTS = {
 common_attention_metadata = Operation(
     name=NAME,
     section="1",
-    summary="graph padding put on a batch and taken off again, every field of it",
+    summary="graph padding added to every field of a batch and removed again",
     inputs=Inputs(
         cases=_cases,
         boundaries=_boundaries,
@@ -321,7 +321,7 @@ common_attention_metadata = Operation(
         invariants=_invariants, consume=_consumed, may_alias=_VIEWS, diagnose=_diagnose
     ),
     bench=Bench(cases=lambda batch: _steps(batch) if batch.num_requests == 64 else ()),
-    built_in=BuiltIn(shared="a batch that one package makes is taken by the other"),
+    built_in=BuiltIn(shared="both packages accept each other's batches, so they share the class"),
 )
 
 OPERATIONS = (common_attention_metadata,)

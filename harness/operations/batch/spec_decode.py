@@ -189,7 +189,7 @@ def _output_steps(batch: Batch) -> Iterator[Case]:
 reshape_query_for_spec_decode = Operation(
     name=QUERY,
     section="6",
-    summary="a query with the tokens of each request in a dimension of their own",
+    summary="a query reshaped to (requests, tokens of each, heads, size)",
     inputs=Inputs(
         cases=lambda: st.builds(lambda values: _case(QUERY, values), _VALUES),
         boundaries=_query_boundaries,
@@ -217,7 +217,7 @@ reshape_query_for_spec_decode = Operation(
 reshape_attn_output_for_spec_decode = Operation(
     name=OUTPUT,
     section="6",
-    summary="an output with the tokens of all requests in one dimension",
+    summary="an output reshaped to (tokens of all requests, heads, size)",
     inputs=Inputs(
         cases=lambda: st.builds(
             lambda values, flat: _case(OUTPUT, values, flat=flat), _VALUES, st.integers(0, 1)

@@ -214,7 +214,7 @@ def _builds_a_tuple(backend: Any) -> type[Any]:
 create_fast_prefill_custom_backend = Operation(
     name=NAME,
     section="6",
-    summary="a backend whose builder sees only the tokens whose logits are sampled",
+    summary="a backend whose builder gets only the tokens whose logits are sampled",
     inputs=Inputs(
         cases=lambda: st.builds(
             _case, sampled_batches(), _FORMS, _KINDS, st.sampled_from((0, 0, 32)), st.booleans()

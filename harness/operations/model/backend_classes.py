@@ -154,7 +154,7 @@ def _same(_call: Call, result: Outputs) -> Outputs:
 attention_metadata_builder = Operation(
     name=BUILDER,
     section="7",
-    summary="what a V1 metadata builder inherits: threshold, capture, drafting",
+    summary="base class of V1 metadata builders: threshold, capture, drafting",
     inputs=Inputs(
         cases=_builder_cases,
         boundaries=_builder_boundaries,
@@ -225,7 +225,7 @@ def _backend_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
 attention_backend = Operation(
     name=BACKEND,
     section="1",
-    summary="what an attention backend inherits: its metadata, its name",
+    summary="base class of attention backends: metadata, name, cache layout",
     inputs=Inputs(
         cases=lambda: st.builds(_backend_case, st.integers(0, 9), st.none() | st.integers(0, 9)),
         boundaries=lambda: [
@@ -297,7 +297,7 @@ _NAMES = st.sampled_from((*_INHERITED, "block_tables", "unknown"))
 attention_metadata = Operation(
     name=METADATA,
     section="1",
-    summary="V0 metadata as a dictionary of its own values",
+    summary="V0 metadata as a dictionary whose values are not copied",
     inputs=Inputs(
         cases=lambda: st.builds(
             _metadata_case, st.none() | st.lists(_NAMES, max_size=3, unique=True)

@@ -341,7 +341,7 @@ def _as_dicts(layers: dict[str, PerLayerParameters]) -> dict[str, Any]:
 infer_global_hyperparameters = Operation(
     name=GLOBAL,
     section="7",
-    summary="the first layer's hyperparameters, and whether all layers agree",
+    summary="the first layer's hyperparameters, and flags for layers that differ",
     inputs=Inputs(
         cases=_global_cases,
         boundaries=_global_boundaries,

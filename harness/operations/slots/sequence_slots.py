@@ -75,7 +75,7 @@ def _start_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 compute_slot_mapping_start_idx = Operation(
     name=START,
     section="5",
-    summary="the first position of a sequence that keeps its slot",
+    summary="first position of a sequence that gets a slot",
     inputs=Inputs(
         cases=_start_cases,
         boundaries=_start_boundaries,
@@ -384,7 +384,7 @@ def _empty_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 is_block_tables_empty = Operation(
     name=EMPTY,
     section="5",
-    summary="whether no sequence has a block table",
+    summary="True if no sequence has a block table",
     inputs=Inputs(
         cases=_empty_cases,
         boundaries=_empty_boundaries,
@@ -394,7 +394,7 @@ is_block_tables_empty = Operation(
     call=FunctionCall(prepare=_prepare_empty, outputs=returned),
     contract=Contract(invariants=_empty_invariants),
     bench=Bench(cases=lambda batch: _empty_steps(batch) if batch.num_requests == 8 else ()),
-    built_in=BuiltIn(shared="a look at a dict"),
+    built_in=BuiltIn(shared="one pass over a dict"),
 )
 
 OPERATIONS = (

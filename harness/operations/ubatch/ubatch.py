@@ -326,7 +326,7 @@ def _split_outputs(call: Call, result: Any) -> Outputs:
 _make_metadata_with_slice = Operation(
     name=MAKE,
     section="3",
-    summary="the part of a batch in one slice, as a batch of its own",
+    summary="one slice of a batch as a batch",
     inputs=Inputs(
         cases=_make_cases,
         boundaries=_make_boundaries,

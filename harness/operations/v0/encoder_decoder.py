@@ -378,12 +378,12 @@ OPERATIONS = (
     *(
         _operation(
             name,
-            f"whether metadata has what {what} needs",
+            f"True if metadata has all fields for {user}",
             returned,
             Contract(invariants=_set_invariants(fields)),
             _NO_METADATA,
         )
-        for name, what, fields in (
+        for name, user, fields in (
             (ENCODER_SET, "an encoder", _LENGTHS),
             (CROSS_SET, "attention to an encoder", _LENGTHS + _CROSS_FIELDS),
         )

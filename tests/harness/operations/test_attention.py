@@ -81,7 +81,7 @@ def test_a_stale_page_and_an_unwritten_row_have_different_diagnoses():
     def writes_nothing(*args, out, **kwargs):
         reference.paged_attention(*args, out=out.clone(), **kwargs)
 
-    assert ("equality", "reads a slot that nobody has written (NaN)") in findings(
+    assert ("equality", "reads a slot that was never written (NaN)") in findings(
         "mixed batch", reads_stale
     )
     assert ("equality", "a query's result is not written") in findings(
