@@ -19,7 +19,7 @@ from attnproof.harness.model.operation import Call
 from attnproof.harness.model.place import Place
 
 if TYPE_CHECKING:
-    from attnproof.harness.operations.attention.common import PreparedAttention
+    from attnproof.harness.operations.attention.prepared import PreparedAttention
 
 _MOST_SCORES = 1 << 22
 """Most scores of a case that is diagnosed. Larger cases are shrunk first."""

@@ -26,20 +26,22 @@ from attnproof.harness.model.operation import (
     Inputs,
     Operation,
 )
-from attnproof.harness.operations.attention.common import (
+from attnproof.harness.operations.attention.contract import (
+    consumed,
+    for_reference,
+    invariants,
+    outputs,
+)
+from attnproof.harness.operations.attention.diagnosis import diagnose
+from attnproof.harness.operations.attention.faults import PAGED_FAULTS
+from attnproof.harness.operations.attention.prepared import (
     HEAD_SIZES,
     LAYER,
     PreparedAttention,
     capped,
-    consumed,
-    for_reference,
-    invariants,
     layers,
-    outputs,
     shared_batch,
 )
-from attnproof.harness.operations.attention.diagnosis import diagnose
-from attnproof.harness.operations.attention.faults import PAGED_FAULTS
 
 NAME = "paged_attention"
 

@@ -15,7 +15,7 @@ from attnproof.harness.cases.layers.attention import (
 )
 from attnproof.harness.cases.layers.tolerance import TOLERANCES
 from attnproof.harness.model.operation import Call, Outputs, Violation
-from attnproof.harness.operations.attention.common import is_rounded
+from attnproof.harness.operations.attention.contract import is_rounded
 
 _MOST_TOKENS = 40
 """Number of a batch's query tokens that are checked one by one."""

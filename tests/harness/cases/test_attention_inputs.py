@@ -17,7 +17,7 @@ from attnproof.harness.cases.layers.attention import (
     with_dense_block_ids,
 )
 from attnproof.harness.model.case import Case
-from attnproof.harness.operations.attention.common import (
+from attnproof.harness.operations.attention.prepared import (
     LAYER,
     PreparedAttention,
     capped,

@@ -1,9 +1,8 @@
-"""Cases, calls, outputs and invariants of the two operations of attention over pages."""
+"""Cases and calls of the two operations of attention over pages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -26,13 +25,11 @@ from attnproof.harness.cases.layers.attention import (
     num_blocks,
     with_dense_block_ids,
 )
-from attnproof.harness.cases.layers.tolerance import TOLERANCES
 from attnproof.harness.cases.memory import far_memory
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
-from attnproof.harness.consumer.attention import attention_violations
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Facts, Outputs, Violation
+from attnproof.harness.model.operation import Call, Facts
 
 LAYER: dict[str, Any] = SIMPLEST_LAYER | {
     "k_scale": 1.0,
@@ -51,9 +48,6 @@ LAYER: dict[str, Any] = SIMPLEST_LAYER | {
 the batch. A sequence may lose all of them: its queries then have positions below 0.
 """
 HEAD_SIZES = (32, 64, 40, 72, 128, 16, 120, 7, 96, 80, 256)
-_MANY_KEYS, _MANY_ELEMENTS = 4, 64
-_HULL_TOKENS = 64
-"""Number of first tokens, and of last tokens, whose convex hull is checked."""
 
 _WINDOW = st.sampled_from((0, 0, 0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 500))
 _SOFT_CAP = st.sampled_from((0, 0, 0, 1, 30))
@@ -289,112 +283,3 @@ def _actual(case: Case, *, one_each: bool) -> Batch:
     return with_dense_block_ids(
         _with_lengths(batch, queries, computed, batch.padded_requests - padding)
     )
-
-
-def for_reference(call: Call) -> None:
-    """Give the call an `out` in float64, in memory of its own."""
-    out = call[OUT]
-    call.replace(OUT, torch.full(out.shape, torch.nan, dtype=torch.float64, device=out.device))
-    call.facts = replace(call.facts, exact=True)
-
-
-def outputs(call: Call, result: Any) -> Outputs:
-    """Return the rows of the requests' tokens, and True if all other rows are unchanged."""
-    prepared: PreparedAttention = call.facts.prepared
-    out = call[OUT]
-    live, others = out[: prepared.tokens], out[prepared.tokens :]
-    if call.facts.exact:
-        untouched = bool(others.isnan().all())
-    else:
-        words = prepared.before.dtype
-        untouched = torch.equal(others.view(words), prepared.before[prepared.tokens :])
-        # A wider result must meet the tolerance of the queries' dtype.
-        live = live.to(prepared.shape.dtype) if live.dtype != prepared.shape.dtype else live
-    return {"result": result, OUT: live, "untouched": untouched}
-
-
-def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Check that outputs are finite, within the values that a token sees, and in live rows only."""
-    out, prepared = outputs[OUT], call.facts.prepared
-    if outputs["result"] is not None:
-        yield Violation("result", "returns something")
-    if not outputs["untouched"]:
-        yield Violation("untouched", "a row that is no query's was written")
-    if not bool(torch.isfinite(out.double()).all()):
-        yield Violation(OUT, "is not finite")
-        return
-    if is_rounded(prepared.batch, prepared.shape, prepared.params["window"], call[OUT]):
-        yield Violation(OUT, f"in {prepared.dtype} is rounded to {prepared.shape.dtype}")
-    tolerance = 8 * TOLERANCES[prepared.shape.dtype]
-    for token, values in _seen_values(call):
-        got = out[token].double()
-        heads = values.repeat_interleave(got.shape[0] // values.shape[1], dim=1)
-        if not len(heads):
-            if bool(got.any()):
-                yield Violation(OUT, f"of token {token}, which sees no key, is not zero")
-                return
-            continue
-        room = tolerance * heads.abs().amax(dim=(0, 2))[:, None]
-        low, high = heads.amin(0) - room, heads.amax(0) + room
-        if bool(((got < low) | (got > high)).any()):
-            yield Violation(OUT, f"of token {token} lies outside the values that it sees")
-            return
-
-
-def is_rounded(batch: Batch, shape: Shape, window: int, out: torch.Tensor) -> bool:
-    """True if a result wider than the queries' dtype was rounded to that dtype.
-
-    `out` has a row for each token, and perhaps more. False where few elements are sums of
-    several keys' values: those could be representable by chance.
-    """
-    if out.dtype == shape.dtype or shape.magnitude != "normal" or 0 < window < _MANY_KEYS:
-        return False
-    several = [
-        computed + place + 1 >= _MANY_KEYS
-        for queries, computed in zip(batch.query_lens, batch.computed_lens, strict=True)
-        for place in range(queries)
-    ]
-    sums = out[: batch.num_tokens][torch.tensor(several, dtype=torch.bool)]
-    rounded = sums.to(shape.dtype).to(sums.dtype)
-    return sums.numel() >= _MANY_ELEMENTS and torch.equal(rounded, sums)
-
-
-def consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Compare with attention computed from the batch's numbers, without the reference."""
-    prepared: PreparedAttention = call.facts.prepared
-    yield from attention_violations(
-        AttentionInputs(prepared.batch, prepared.shape, "all"),
-        prepared.query,
-        outputs[OUT],
-        OUT,
-        scale=prepared.scale,
-        window=prepared.params["window"],
-        soft_cap=prepared.params["soft_cap"],
-    )
-
-
-def _seen_values(call: Call) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield tokens, each with the (n, Hkv, D) float64 values that it sees."""
-    prepared: PreparedAttention = call.facts.prepared
-    size, window = prepared.batch.block_size, prepared.sliding_window or 2**62
-    cache = prepared.cache[1]
-    if cache.itemsize == 1:
-        cache = cache.view(torch.uint8)
-    token = 0
-    for row, (queries, computed) in enumerate(
-        zip(prepared.batch.query_lens, prepared.batch.computed_lens, strict=True)
-    ):
-        for place in range(queries):
-            if token < _HULL_TOKENS or token >= prepared.tokens - _HULL_TOKENS:
-                position = computed + place
-                keys = torch.arange(max(0, position - window + 1), max(0, position + 1))
-                keys = keys.to(cache.device)
-                blocks = prepared.arena.tensors["block_table"][row][keys // size].long()
-                held = cache[blocks, keys % size]
-                if cache.dtype == torch.uint8:
-                    held = held.view(torch.float8_e4m3fn)
-                yield (
-                    token,
-                    held.double() * (prepared.shape.v_scale if cache.itemsize == 1 else 1.0),
-                )
-            token += 1
