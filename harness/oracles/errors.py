@@ -27,7 +27,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
     if not trial.case.fault:
         if trial.first.error is not None:
             _ = trial.expected  # raises too if the input is not good
-            yield raised(trial.first)
+            yield _error_on_good_input(trial.first)
         return
     for made in (trial.first, trial.poisoned):
         failures = list(_judge_fault(trial, made))
@@ -52,7 +52,7 @@ def checks(trial: Trial) -> int:
     return 2 if trial.case.fault else 1
 
 
-def raised(made: Attempt) -> Failure:
+def _error_on_good_input(made: Attempt) -> Failure:
     """Return the failure of a candidate that raises on good input."""
     kind = type(made.error).__name__
     return Failure(

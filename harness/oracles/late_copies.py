@@ -25,7 +25,7 @@ from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.oracles.device import DeviceLostError, is_lost
 
 _BUSY_CYCLES = 40_000_000
-"""Clock cycles for which a GPU is kept busy, some 20 ms: an early read comes sooner."""
+"""Clock cycles for which a GPU is kept busy, some 20 ms: longer than until an early read."""
 _WAITS = {
     torch.Tensor.item,
     torch.Tensor.tolist,
@@ -78,7 +78,7 @@ def call_with_late_copies(operation: Operation, function: Any, call: Call, devic
     try:
         with mode, _patched_waits(mode):
             result = operation.call.run(function, call)
-    except Exception as error:  # poison may lead to any
+    except Exception as error:  # poison may cause any error
         return LateCall(mode.copies, mode.may_wait, {}, error)
     return LateCall(
         mode.copies, mode.may_wait, by_place(operation.call.outputs(call, result)), None
@@ -96,7 +96,7 @@ def _on_busy_gpu(operation: Operation, function: Any, call: Call) -> LateCall:
             for name, value in outputs.items()
         }
         torch.cuda.synchronize()
-    except Exception as error:  # late data may lead to any
+    except Exception as error:  # late data may cause any error
         if is_lost(error):
             raise DeviceLostError(str(error)) from error
         return LateCall(1, False, {}, error)

@@ -58,8 +58,8 @@ def attempt(
 ) -> Attempt:
     """Call the function once and record its result or exception; raise only DeviceLostError.
 
-    The function's allocations have guard words around them and are filled with the byte `fill`.
-    Without `waiting`, a wait for the device is an error.
+    The function's allocations have guard words around them, and its uninitialised memory holds
+    the byte `fill`. Without `waiting`, a wait for the device is an error.
     """
     made = Attempt(call, deepcopy(call.plain | call.plain_written), _attributes(call))
     guards = GuardedAllocations(fill)
@@ -182,17 +182,17 @@ def digest(outputs: Outputs) -> str:
 
 
 class PrintWatch:
-    """Text written to standard output, a file, by Python or by native code."""
+    """Reader of the text written to standard output, which is a file in a worker."""
 
     def __init__(self) -> None:
-        self._seen = 0
+        self._read = 0
 
     def take(self) -> str:
         """Return the text printed since the last call, at most 2,000 characters."""
         sys.stdout.flush()
         size = os.fstat(1).st_size
-        if size == self._seen:
+        if size == self._read:
             return ""
-        text = os.pread(1, min(size - self._seen, 2000), self._seen)
-        self._seen = size
+        text = os.pread(1, min(size - self._read, 2000), self._read)
+        self._read = size
         return text.decode(errors="replace")

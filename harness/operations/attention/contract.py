@@ -61,13 +61,13 @@ def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         heads = values.repeat_interleave(got.shape[0] // values.shape[1], dim=1)
         if not len(heads):
             if bool(got.any()):
-                yield Violation(OUT, f"of token {token}, which sees no key, is not zero")
+                yield Violation(OUT, f"of token {token}, which attends to no key, is not zero")
                 return
             continue
         room = tolerance * heads.abs().amax(dim=(0, 2))[:, None]
         low, high = heads.amin(0) - room, heads.amax(0) + room
         if bool(((got < low) | (got > high)).any()):
-            yield Violation(OUT, f"of token {token} lies outside the values that it sees")
+            yield Violation(OUT, f"of token {token} is outside the range of the attended values")
             return
 
 

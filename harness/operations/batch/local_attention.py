@@ -120,7 +120,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("query_start_loc", "does not keep the number of query tokens")
         return
     if seq_lens.numel() and not 0 <= int(seq_lens.min()) <= int(seq_lens.max()) <= chunk:
-        yield Violation("seq_lens", "leaves the chunk")
+        yield Violation("seq_lens", "is not between 0 and the chunk")
     positions = token_positions(parent.query_start_loc, parent.num_computed_tokens) % chunk
     computed = outputs["num_computed_tokens_cpu"].numpy()
     if not np.array_equal(token_positions(offsets.numpy(), computed), positions):

@@ -199,7 +199,7 @@ def _valid_steps(batch: Batch) -> Iterable[Case]:
 
 def _valid_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if outputs["result"] is not (call["value"] in ("HND", "NHD")):
-        yield Violation("result", "is not whether the value is NHD or HND")
+        yield Violation("result", "does not agree with the value: only NHD and HND are valid")
 
 
 is_valid_kv_cache_layout = Operation(

@@ -326,10 +326,10 @@ def _global_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if outputs["is_own_object"]:
         yield Violation("is_own_object", _OWN)
     if outputs["has_same_window_lefts"] is not (len({row[0] for row in rows}) == 1):
-        yield Violation("has_same_window_lefts", "is not whether all windows are alike")
+        yield Violation("has_same_window_lefts", "does not agree with the layers' windows")
     alike = {(window, cap, scale % 3, bool(sinks)) for window, cap, scale, sinks, _ in rows}
     if outputs["has_same_all_params"] is not (len(alike) == 1):
-        yield Violation("has_same_all_params", "is not whether all layers are alike")
+        yield Violation("has_same_all_params", "does not agree with the layers' parameters")
     if outputs["window_left"] != rows[0][0] - 1:
         yield Violation("window_left", "is not the first layer's")
 

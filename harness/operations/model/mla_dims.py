@@ -83,7 +83,7 @@ def _mla_outputs(_call: Call, result: Any) -> Outputs:
 def _mla_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     for name, value in call.facts.dims.items():
         if outputs[name] != value:
-            yield Violation(name, "is not what the model's config says")
+            yield Violation(name, "does not agree with the model's config")
 
 
 def _mla_diagnosis(call: Call, place: Place, expected: Any, got: Any) -> str:

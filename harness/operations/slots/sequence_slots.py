@@ -378,7 +378,7 @@ def _prepare_empty(case: Case, _pattern: int, _device: str) -> Call:
 def _empty_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     tables = call["block_tables"] or {}
     if outputs["result"] is (len([key for key in tables if tables[key] is not None]) > 0):
-        yield Violation("result", "is not whether no sequence has a table")
+        yield Violation("result", "does not agree with the block tables")
 
 
 is_block_tables_empty = Operation(

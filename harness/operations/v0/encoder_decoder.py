@@ -367,7 +367,7 @@ def _set_invariants(names: tuple[str, ...]) -> Callable[[Call, Outputs], Iterato
     def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         missing = [name for name in names if call.facts.fields.get(name) is None]
         if outputs["result"] is not (not missing):
-            yield Violation("result", f"is not whether all of {', '.join(names)} are set")
+            yield Violation("result", f"does not agree with the fields {', '.join(names)}")
 
     return invariants
 

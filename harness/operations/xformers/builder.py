@@ -235,7 +235,7 @@ _CONSUMED = {"query_start_loc": "q_seqinfo.seqstart", "seq_lens": "k_seqinfo.seq
 
 
 def _mask_violations(made: Any, rows: int, room: int, outputs: Outputs) -> Iterator[Violation]:
-    """Check that the mask's tensors and lists are equal to the batch's batch_arrays."""
+    """Check that the mask's tensors and lists agree with the batch."""
     live = ~made.stale_blocks[:rows]
     expected = {
         "q_seqinfo.seqstart": made.query_start_loc[: rows + 1].tolist(),
@@ -245,9 +245,9 @@ def _mask_violations(made: Any, rows: int, room: int, outputs: Outputs) -> Itera
     for name, values in expected.items():
         tensor, listed = outputs[f"attn_bias.{name}"], outputs[f"attn_bias.{name}_py"]
         if tensor.tolist() != values:
-            yield Violation(f"attn_bias.{name}", "is not what the batch says")
+            yield Violation(f"attn_bias.{name}", "does not agree with the batch")
         if list(listed) != values:
-            yield Violation(f"attn_bias.{name}_py", "is not what the batch says")
+            yield Violation(f"attn_bias.{name}_py", "does not agree with the batch")
         if tensor.dtype != torch.int32 or not tensor.is_contiguous():
             yield Violation(f"attn_bias.{name}", "is not dense int32, as the kernel reads it")
     table = outputs["attn_bias.block_tables"].cpu().numpy()
