@@ -21,7 +21,7 @@ from attnproof.harness.operations.persistent_batch.diagnosis import diagnose_bat
 from attnproof.harness.operations.persistent_batch.persistent_batch import live_blocks
 from attnproof.harness.operations.persistent_batch.steps import Step, script
 from attnproof.harness.operations.shared.metadata import metadata_outputs
-from attnproof.harness.operations.shared.playing import (
+from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
     sequence_inputs,

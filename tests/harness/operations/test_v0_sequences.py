@@ -7,7 +7,7 @@ import pytest
 from attnproof import reference
 from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.operations import ALL
-from attnproof.harness.operations.shared.playing import play
+from attnproof.harness.operations.shared.sequence import run_script
 from attnproof.harness.running.candidates import offered_by
 
 NAMES = ("builder_sequence", "graph_sequence")
@@ -21,8 +21,8 @@ def test_exactly_the_lines_marked_as_malformed_raise(name):
         cases += operation.inputs.from_batch(item.batch)
     for case in cases:
         script = operation.call.script(case)
-        played = play(operation.call, offered_by(reference, operation), script)
-        refused = [step["raises"] is not None for step in played.steps]
+        transcript = run_script(operation.call, offered_by(reference, operation), script)
+        refused = [step["raises"] is not None for step in transcript.steps]
         assert refused == [line.raises for line in script.lines], case
 
 

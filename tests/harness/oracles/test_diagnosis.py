@@ -56,3 +56,16 @@ def test_diagnosis(field, expected, got, words):
 def test_wrapped_slot():
     wide = torch.tensor([2**33 + 4])
     assert diagnose(CONTEXT, "result", wide, wide.int().long()) == "32-bit overflow"
+
+
+@pytest.mark.parametrize(
+    ("quantity", "words"),
+    [
+        (Quantity.OFFSETS, "not rebased"),
+        (Quantity.SLOTS, "wrong slot"),
+        (Quantity.OTHER, "result too large"),
+    ],
+)
+def test_a_result_is_diagnosed_by_its_quantity(quantity, words):
+    context = Context(Case("slice_query_start_locs"), Facts(result=quantity))
+    assert diagnose(context, "result", ints(0, 2), ints(3, 5)) == words

@@ -90,7 +90,7 @@ class SequenceCall:
 
     def run(self, offered: Parts, call: Call) -> Transcript:
         """Run the script on the parts."""
-        return play(self, offered, call["script"])
+        return run_script(self, offered, call["script"])
 
     def outputs(self, _call: Call, result: Transcript) -> Outputs:
         """Return the outputs of all steps."""
@@ -105,7 +105,7 @@ class SequenceCall:
         return self.write(case, 0)
 
 
-def play(sequence: SequenceCall, parts: Parts, script: Script) -> Transcript:
+def run_script(sequence: SequenceCall, parts: Parts, script: Script) -> Transcript:
     """Run the script on the parts and observe the outputs after each step."""
     names = dict(parts.names)
     if sequence.isolated:
@@ -182,7 +182,7 @@ def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> 
         f'look = ALL["{operation.name}"].call.observe',
     ]
     for number, line in enumerate(script.lines, 1):
-        # As in `play`, each step is observed: an observation can depend on earlier ones.
+        # As in `run_script`, each step is observed: an observation can depend on earlier ones.
         lines += ["", f"# {number}. {line.label}", *_in_try(line), "seen = look(globals())"]
     return "\n".join([*lines, "", "print(seen)"])
 
