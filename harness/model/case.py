@@ -1,4 +1,4 @@
-"""A case: one concrete input of one operation, saved and named by its content."""
+"""A case: one concrete input of one operation, identified by a hash of its content."""
 
 from __future__ import annotations
 

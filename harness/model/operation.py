@@ -1,13 +1,14 @@
 """An operation: everything the harness needs to verify and time one utility of SPEC.md.
 
-Its parts are divided by their readers: `inputs` by what draws cases, `call` by what runs the
-candidate, `contract` by the oracles, `bench` by the timing, `built_in` by what runs `optimized`.
+Each part has one reader: `inputs` the generators of cases, `call` the worker that calls a
+candidate, `contract` the oracles, `bench` the timing, `built_in` the runs of `optimized`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -28,11 +29,11 @@ A value is a tensor, an array, a list, a scalar, None or MISSING.
 
 
 Thunk = Callable[[], Any]
-"""A call without arguments, for a clock."""
+"""Call without arguments, ready to be timed."""
 
 
 class Missing:
-    """Placeholder for a field that an output should have and lacks."""
+    """Placeholder for a field that an output lacks."""
 
     def __repr__(self) -> str:
         return "missing"
@@ -41,9 +42,20 @@ class Missing:
 MISSING = Missing()
 
 
+class Quantity(Enum):
+    """Meaning of the integers that an operation returns."""
+
+    OTHER = auto()
+    OFFSETS = auto()
+    SLOTS = auto()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """Properties of an input that every diagnosis may read; families add their own."""
+
+    result: Quantity = Quantity.OTHER
+    """Meaning of the integers in the fields `result` and `out`."""
 
     block_size: int = 0
     """Tokens per block, 0 if the input has none."""
@@ -57,7 +69,7 @@ class Facts:
 
 @dataclass
 class Call:
-    """Arguments of one call of an operation, and the memory they are stored in."""
+    """Arguments of one call of an operation, and their memory."""
 
     args: dict[str, Any]
     """Positional arguments by parameter name, in order."""
@@ -68,16 +80,16 @@ class Call:
     plain: dict[str, Any] = field(default_factory=dict)
     """Python objects among the arguments that must not change."""
     written: frozenset[str] = frozenset()
-    """Inputs of the arena that the operation is asked to write."""
+    """Names of the arena's inputs that the operation must write."""
     plain_written: dict[str, Any] = field(default_factory=dict)
-    """Python objects that the operation is asked to write, unless it raises."""
+    """Python objects that the operation must write, unless it raises."""
     places: dict[str, Place] = field(default_factory=dict)
     """Places of the arena's tensors that belong to a child."""
     facts: Any = None
     """`Facts` of the input, of the type that the operation's family defines."""
 
     def replace(self, parameter: str, value: Any) -> None:
-        """Give the parameter another value."""
+        """Set the parameter to another value, also in `plain`."""
         arguments = self.kwargs if parameter in self.kwargs else self.args
         arguments[parameter] = value
         if parameter in self.plain:
@@ -88,12 +100,12 @@ class Call:
 
 
 class Violation(NamedTuple):
-    """A violated invariant: the field, and the statement that does not hold of it."""
+    """Violated invariant: the field, and what is wrong with it as a verb phrase."""
 
     field: str | Place
     text: str
     detail: str = ""
-    """The place where it shows, as a sentence; "" if field and text suffice."""
+    """First place that shows the violation, as a sentence; "" if field and text suffice."""
 
 
 def in_child(violations: Iterable[Violation], child: int) -> Iterator[Violation]:
@@ -148,18 +160,20 @@ class Line(NamedTuple):
     """One step of a sequence."""
 
     label: str
-    """Step in words, such as "swap rows 0 and 2"."""
+    """Description of the step, such as "swap rows 0 and 2"."""
     code: str
-    """Step as Python source; a snippet shows the same source that is run."""
+    """Python source of the step, which is run and shown in the snippet of a failure."""
     raises: bool = False
     """True if the step is malformed input, which must raise and change nothing."""
+    kind: str = ""
+    """Kind of the step as the case names it, for diagnoses; "" if no diagnosis reads it."""
 
 
 class Script(NamedTuple):
-    """A sequence of steps as a program over the names that a candidate offers."""
+    """Program of a sequence: its steps as source that uses the candidate's names."""
 
     setup: str
-    """Source that makes the objects which persist through all steps."""
+    """Source that creates the objects which all steps share."""
     lines: tuple[Line, ...]
 
 
@@ -168,7 +182,7 @@ class Parts(NamedTuple):
 
     names: dict[str, Any]
     own: tuple[str, ...]
-    """Names that the candidate offers; the others are the reference's."""
+    """Names taken from the candidate; the others are the reference's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +192,7 @@ class Inputs:
     cases: Callable[[], SearchStrategy[Case]]
     """Well-formed cases for Hypothesis."""
     machine: type[RuleBasedStateMachine] | None = None
-    """State machine that draws the steps of a sequence (`cases.machine.Machine`)."""
+    """State machine that draws the steps of a sequence (`cases.machine.Machine`), None without."""
     boundaries: Callable[[], Iterable[tuple[str, Case]]]
     """Named cases that are always run."""
     large: Callable[[], Iterable[tuple[str, Case]]] = tuple
@@ -202,7 +216,7 @@ class CallKind(Protocol):
 
     @property
     def takes_arguments(self) -> bool:
-        """True if the call has arguments that purity, late copies and waits are judged by."""
+        """True if the call has arguments; else purity, late copies and waits are not judged."""
         ...
 
     @property
@@ -212,15 +226,15 @@ class CallKind(Protocol):
 
     @property
     def repeatable(self) -> bool:
-        """True if what `bind` returns can be called again on the same input."""
+        """True if the function that `bind` returns can be called again on the same input."""
         ...
 
     def names(self, operation: str) -> tuple[str, ...]:
-        """Return the names that candidates offer it under."""
+        """Return the names under which candidates offer the operation."""
         ...
 
     def offered(self, own: dict[str, Any], ours: dict[str, Any], *, built_in: bool) -> Any:
-        """Return the candidate's part in `run`, None if it offers too little.
+        """Return the candidate's function, class or parts for `run`, None if it lacks them.
 
         `own` are the candidate's names, `ours` the reference's; `built_in` is True for the
         reference and for `optimized`.
@@ -228,11 +242,11 @@ class CallKind(Protocol):
         ...
 
     def prepare(self, case: Case, pattern: int, device: str) -> Call:
-        """Return a fresh call; `pattern` (0 or 1) selects the poison of stale data."""
+        """Return a new call; `pattern` (0 or 1) selects the poison of stale data."""
         ...
 
     def run(self, offered: Any, call: Call) -> Any:
-        """Call the function, or make the class and use it."""
+        """Call the function, instantiate and use the class, or run the sequence."""
         ...
 
     def outputs(self, call: Call, result: Any) -> Outputs:
@@ -240,19 +254,19 @@ class CallKind(Protocol):
         ...
 
     def bind(self, offered: Any, call: Call) -> Thunk:
-        """Return the call as a function without arguments, for a clock."""
+        """Return the call as a function without arguments, to be timed."""
         ...
 
     def script(self, case: Case) -> Script | None:
-        """Return the program of a sequence, None for anything else."""
+        """Return the program of a sequence, None for a function or class."""
         ...
 
 
 def bound(offered: Any, *args: Any, **kwargs: Any) -> Thunk:
-    """Return the call, ready to run; an adapter converts its arguments now, not when timed.
+    """Return the call, ready to run; an adapter converts its arguments here, untimed.
 
     A function of an adapter may have a method `bind(*args, **kwargs)`, which returns the
-    engine's own function with the arguments as the engine takes them.
+    engine's own function with the arguments in the engine's form.
     """
     binder = getattr(offered, "bind", None)
     if binder is not None:
@@ -276,8 +290,8 @@ class FunctionCall:
 
     @property
     def repeatable(self) -> bool:
-        """False: the function may read what it writes."""
-        return False
+        """False."""
+        return False  # the function may read memory that it writes
 
     def names(self, operation: str) -> tuple[str, ...]:
         """Return the operation's own name."""
@@ -296,27 +310,27 @@ class FunctionCall:
         return bound(offered, *call.args.values(), **call.kwargs)
 
     def script(self, _case: Case) -> None:
-        """Return None: no sequence."""
+        """Return None: a function has no program."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCall(FunctionCall):
-    """A class, or a function that makes one: it is made and then used."""
+    """A class, or a function that returns one: it is instantiated and then used."""
 
     use: Callable[[Any, Call], Any]
-    """Makes the class from the call's arguments, uses it and returns a result."""
+    """Instantiates the class with the call's arguments, uses it and returns a result."""
     methods: tuple[str, ...] = ()
     """Methods without which a class does not offer the operation."""
     clocked: Callable[[Any, Call], Callable[[], Any]] | None = None
-    """Makes the class untimed and returns the call to time; by default all of `use` is timed."""
+    """Instantiates the class untimed and returns the call to time; by default `use` is timed."""
 
     @property
     def repeatable(self) -> bool:
-        """True if the class is made untimed."""
+        """True if the class is instantiated untimed."""
         return self.clocked is not None
 
     def offered(self, own: dict[str, Any], ours: dict[str, Any], *, built_in: bool) -> Any:
-        """Return the candidate's class unless it is only imported from ours or lacks a method."""
+        """Return the candidate's class unless it is imported from ours or lacks a method."""
         found = next(iter(own.values()), None)
         imported = any(found is value for value in ours.values()) and not built_in
         if self.methods and imported:
@@ -324,7 +338,7 @@ class ClassCall(FunctionCall):
         return found if all(hasattr(found, name) for name in self.methods) else None
 
     def run(self, offered: Any, call: Call) -> Any:
-        """Make the class and use it."""
+        """Instantiate the class and use it."""
         return self.use(offered, call)
 
     def bind(self, offered: Any, call: Call) -> Thunk:
@@ -340,27 +354,27 @@ def _no_diagnosis(_call: Call, _place: Place, _expected: Any, _got: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """Statements that hold of the outputs of an operation."""
+    """Requirements on the outputs of an operation."""
 
     invariants: Callable[[Call, Outputs], Iterable[Violation]] | None = None
-    """Statements that hold whatever the reference returns."""
+    """Call and outputs to violations of conditions that need no reference."""
     consume: Callable[[Call, Outputs], Iterable[Violation]] | None = None
-    """Effects of the outputs on a kernel that trusts them, judged without a reference."""
+    """Call and outputs to wrong reads and writes of a kernel that uses the outputs."""
     tolerant: frozenset[str] = frozenset()
     """Roots of float outputs that are compared with float64 by SPEC.md section 8."""
     for_reference: Callable[[Call], None] | None = None
-    """Changes the reference's call in place: float64 where it writes a tolerant field."""
+    """Changes the reference's call in place, so that it writes tolerant fields in float64."""
     may_alias: frozenset[str] = frozenset()
     """Roots of outputs that may be views of an input."""
     may_sync: Callable[[Case], bool] = lambda _: False
-    """True if SPEC.md lets the call wait for the device; judged on a GPU (oracle 10)."""
+    """True if SPEC.md allows the call to wait for the device (oracle 10)."""
     diagnose: Callable[[Call, Place, Any, Any], str] = _no_diagnosis
-    """Call, wrong place, expected and got to words of the domain, "" without a diagnosis."""
+    """Call, wrong place, expected and actual value to a diagnosis, "" without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """The cases on which an operation is timed."""
+    """Cases on which an operation is timed."""
 
     cases: Callable[[Batch], Iterable[Case]] | None = None
     """Cases of a batch with the arguments that engines use; `from_batch` by default."""
@@ -375,11 +389,11 @@ class BuiltIn:
     """Facts about the implementations in `optimized`."""
 
     kernels: bool = False
-    """True if there is a device implementation; otherwise only CPU data is read."""
+    """True if there is an implementation for the device; otherwise only CPU data is read."""
     package: str = ""
-    """Package that the fast implementation imports; without it there is no verdict on it."""
+    """Package that the implementation imports; without it the verdict is UNVERIFIED."""
     load: Callable[[], None] | None = None
-    """Slow imports, done once in a worker before its first timed case."""
+    """Slow imports, called once in a worker before its first timed case."""
     shared: str = ""
     """Reason why both packages have one implementation, "" if each has its own."""
 

@@ -1,4 +1,4 @@
-"""The place of an output: in which step or child it is, and under which name."""
+"""Place of an output: its field name, and its child or step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Place(NamedTuple):
 
     @property
     def root(self) -> str:
-        """Name shared by this field in all children or steps: `[].seq_lens`."""
+        """Name shared by this field in all children or steps, such as `[].seq_lens`."""
         return self.field if self._index is None else f"[].{self.field}"
 
     @property
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 def place_of(name: str | Place) -> Place:
-    """Return the place of an output that is given by its field alone, or the place itself."""
+    """Return the place of an output given by its field name, or the place itself."""
     return name if isinstance(name, Place) else Place(name)
 
 
@@ -62,5 +62,5 @@ def step_outputs(outputs: Mapping[Any, Any], step: int) -> dict[str, Any]:
 
 
 def by_place(outputs: Mapping[Any, Any]) -> dict[Place, Any]:
-    """Return the outputs by place, whatever keys the operation gives them."""
+    """Return the outputs by place; the operation's keys are places or field names."""
     return {place_of(name): value for name, value in outputs.items()}

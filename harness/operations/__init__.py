@@ -1,6 +1,6 @@
-"""The operations of SPEC.md, in folders by family; `ALL` has them by name.
+"""The operations of SPEC.md in folders by family, and `ALL` of them by name.
 
-A module with a tuple `OPERATIONS` is found by its place in this folder and needs no entry.
+A module in this folder that defines a tuple `OPERATIONS` is found without an entry here.
 """
 
 from importlib import import_module

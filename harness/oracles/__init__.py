@@ -40,7 +40,7 @@ CONTRACTS = {"process": "no crash, no hang, no runaway memory, no output to stdo
 
 
 def judge(trial: Trial, *, digested: bool = False) -> Verdict:
-    """The verdict of all oracles on one case, with a digest of the outputs if asked for."""
+    """Return the verdict of all oracles on one case, if `digested` with a hash of the outputs."""
     counts = dict.fromkeys(ORACLES, 0)
     counts[errors.NAME] = errors.checks(trial)
     failures = _failures_without_result(trial)

@@ -1,12 +1,11 @@
-"""Oracle 8, consumer: a kernel that trusts the outputs sees what the batch says it must.
+"""Oracle 8, consumer: a kernel that uses the outputs reads and writes the required cache slots.
 
-Bug classes: a mistake that reference and candidate share, so that equality sees nothing;
-lengths that are consistent with each other and wrong (K3), a block, slot or chunk of one's
-own sequence that is not the one (K8, K14), a view that cuts keys or tokens in the wrong
-place (K25).
+Bug classes: a mistake that reference and candidate share, which equality cannot detect;
+lengths that are consistent with each other and wrong (K3), the wrong block, slot or chunk of
+the right sequence (K8, K14), a view that cuts keys or tokens in the wrong place (K25).
 
-The reference is not looked at. The batch in numbers says which cache slots each query
-token must see and where its own key must lie; the outputs say which it does.
+No reference is used. The required slots of each query token are computed from the numbers of
+the batch, the actual ones from the outputs.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from collections.abc import Iterator
 
 from attnproof.harness.model.place import place_of
 from attnproof.harness.model.verdict import CONSUMER, Failure
-from attnproof.harness.oracles.invariants import stated
+from attnproof.harness.oracles.invariants import violations_of
 from attnproof.harness.oracles.trial import Trial
 
 NAME = CONSUMER
-CONTRACT = "a kernel that trusts the outputs sees what the batch says it must"
+CONTRACT = "a kernel that uses the outputs reads and writes the cache slots that the batch requires"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """One failure for each way in which a kernel would see, read or write something else."""
+    """Yield a failure for each way in which a kernel would read or write other slots."""
     if trial.operation.contract.consume is None:
         return
-    for violation in stated(trial, trial.operation.contract.consume):
+    for violation in violations_of(trial, trial.operation.contract.consume):
         place = place_of(violation.field)
         yield Failure(
             oracle=NAME,
@@ -38,5 +37,5 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 
 def checks(trial: Trial) -> int:
-    """One judgement of everything that the outputs make a kernel see, if they do."""
+    """Return 1 if the operation has outputs that a kernel uses, otherwise 0."""
     return int(trial.operation.contract.consume is not None)

@@ -1,4 +1,4 @@
-"""Oracle 10, cost: on a GPU the host does not wait for the device where it need not (rule 0.2).
+"""Oracle 10, cost: on a GPU the host waits for the device only where SPEC.md allows it (rule 0.2).
 
 Bug classes: a length that is read back from the device, a copy of pageable memory, an
 accidental wait that hides a race (K21). Launches and bytes are not counted yet.
@@ -9,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attnproof.harness.model.verdict import Failure
-from attnproof.harness.oracles.device import waited
+from attnproof.harness.oracles.device import wait_message
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "cost"
-CONTRACT = "on a GPU the host does not wait for the device where it need not (rule 0.2)"
+CONTRACT = "on a GPU the host waits for the device only where SPEC.md allows it (rule 0.2)"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """One more call, in which PyTorch makes an error of every wait."""
+    """Yield a failure if a call fails in which PyTorch raises at every wait."""
     if not checks(trial):
         return
     made = trial.unwaited
     if made.error is None:
         return
-    wait = waited(made.error)
+    wait = wait_message(made.error)
     diagnosis, message, expected = (
         "synchronises host and device",
         "the call waits for the device, which SPEC.md section "
         f"{trial.operation.section} does not allow",
         "no wait",
     )
-    if not wait:  # a library that says it in words of its own, or a second call that fails
+    if not wait:  # a library with its own message for a wait, or a call that fails otherwise
         diagnosis = "fails where a wait is an error"
         message = f"the call that may not wait for the device raises {made.error!r}"[:300]
         expected = "what the first call gave"
@@ -46,8 +46,9 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 
 def checks(trial: Trial) -> int:
-    """One call on a GPU, unless the specification lets it wait; the reference is not meant fast."""
+    """Return 1 if the call may not wait: on a GPU, and not allowed to wait by SPEC.md."""
     operation = trial.operation
+    # The reference may wait: it is written for clarity, not for speed.
     slow = trial.function is trial.reference and not operation.built_in.shared
     # Between the steps of a sequence the harness itself reads device tensors.
     observed = not operation.call.takes_arguments

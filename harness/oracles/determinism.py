@@ -1,4 +1,4 @@
-"""Oracle 6, determinism: equal input, equal output, in this process and in a fresh one.
+"""Oracle 6, determinism: equal input gives equal output, in this process and in a new one.
 
 Bug classes: answers cached by the identity of a tensor, a copy to the host that is read
 before it has arrived (K21), state kept from an earlier call (K27).
@@ -14,7 +14,7 @@ from attnproof.harness.oracles.late_copies import LateCall
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "determinism"
-CONTRACT = "equal input, equal output, in this process and in a fresh one"
+CONTRACT = "equal input gives equal output, in this process and in a new one"
 READ_EARLY = "reads a copy to the host before it has arrived"
 FRESH_PROCESS = Failure(
     oracle=NAME,
@@ -25,7 +25,7 @@ FRESH_PROCESS = Failure(
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """The second call on equal input must give what the first gave."""
+    """Yield a failure for each field that a repeated call, or a call with late copies, changes."""
     again = trial.again
     if again.error is not None or again.malformed:
         yield Failure(
@@ -51,12 +51,12 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 
 def checks(trial: Trial) -> int:
-    """One repetition, and one with late copies if there are any that can be judged."""
+    """Return the number of repeated calls: one, and one with late copies if it can be judged."""
     return 1 + int(_is_judged(trial.late))
 
 
 def _read_early(trial: Trial) -> Iterator[Failure]:
-    """With copies that arrive late the call must give what the first gave."""
+    """Yield a failure if late copies to the host change the result of the call."""
     late = trial.late
     if late is None or not _is_judged(late):
         return
@@ -80,5 +80,8 @@ def _read_early(trial: Trial) -> Iterator[Failure]:
 
 
 def _is_judged(late: LateCall | None) -> bool:
-    """Code that waits on a GPU only cannot be judged on the CPU."""
+    """True if a copy was late and no wait of the code was left out.
+
+    Code that waits on a GPU only cannot be judged on the CPU.
+    """
     return late is not None and late.copies > 0 and not late.may_wait

@@ -1,8 +1,7 @@
-"""What an oracle must know of a CUDA device: that it waits, that it is waited for, that it is lost.
+"""CUDA device: wait for it, forbid waits, detect that it is lost.
 
-A kernel's error shows at a later call, so each attempt waits for its own kernels. After
-an illegal access no call of the process succeeds any more: that is no exception of the
-candidate's but the end of its process.
+An error of a kernel is raised by a later call, so each attempt waits for its own kernels.
+After an illegal access no CUDA call of the process succeeds, so the worker must end.
 """
 
 from __future__ import annotations
@@ -14,27 +13,28 @@ from typing import Final
 
 import torch
 
-_SIGNS: Final = ("CUDA error", "HIP error", "Triton Error [CUDA]", "device-side assert")
-"""How errors of the CUDA runtime begin, whoever reports them."""
-_WAITED: Final = "synchronizing CUDA operation"
-"""What PyTorch says where a call waits although it was told not to."""
+# PyTorch and Triton raise plain RuntimeErrors: only the message identifies these errors.
+_RUNTIME_ERRORS: Final = ("CUDA error", "HIP error", "Triton Error [CUDA]", "device-side assert")
+"""Parts of messages that report an error of the CUDA runtime."""
+_FORBIDDEN_WAIT: Final = "synchronizing CUDA operation"
+"""Part of PyTorch's message at a wait inside `no_waiting`."""
 
 
 class DeviceLostError(BaseException):
-    """The candidate has made the device unusable for this process."""
+    """The device is unusable for the rest of this process."""
 
 
 def wait_for(device: str) -> None:
-    """Return when everything that was launched on the device is done."""
+    """Wait until everything that was launched on the device is done."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Make every wait of the host for the device that PyTorch knows of a RuntimeError."""
+    """Make PyTorch raise RuntimeError at each of its waits for the device."""
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(action="ignore"):  # that the mode is a prototype
+    with warnings.catch_warnings(action="ignore"):  # PyTorch warns that the mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
@@ -42,24 +42,26 @@ def no_waiting() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def waited(error: BaseException | None) -> str:
-    """What PyTorch said of a wait inside `no_waiting`, from which the error came; "" of none."""
+def wait_message(error: BaseException | None) -> str:
+    """Return PyTorch's message of the forbidden wait that caused the error, "" without one."""
     while error is not None:
-        if isinstance(error, RuntimeError) and _WAITED in str(error):
+        if isinstance(error, RuntimeError) and _FORBIDDEN_WAIT in str(error):
             return str(error).splitlines()[0][:200]
         error = error.__cause__ or error.__context__
     return ""
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the error came of CUDA and no later call can succeed.
+    """True if the error came from CUDA and no later CUDA call can succeed.
 
-    Wrong arguments of a launch are an error of CUDA too, after which all goes on.
+    After a launch with wrong arguments, which is a CUDA error too, later calls succeed.
     """
-    if not isinstance(error, RuntimeError) or not any(sign in str(error) for sign in _SIGNS):
+    if not isinstance(error, RuntimeError):
+        return False
+    if not any(part in str(error) for part in _RUNTIME_ERRORS):
         return False
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return True  # nobody to ask
+        return True  # no device to try a call on
     try:
         torch.cuda.synchronize()
     except RuntimeError:

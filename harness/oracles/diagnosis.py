@@ -1,4 +1,4 @@
-"""What went wrong, in words of the domain: from the shape of the difference to its likely cause."""
+"""Diagnosis of a wrong field: the likely cause, derived from how the values differ."""
 
 from __future__ import annotations
 
@@ -10,32 +10,36 @@ import torch
 
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import MISSING, Facts
+from attnproof.harness.model.operation import MISSING, Facts, Quantity
 from attnproof.harness.oracles.guards import FILLS
 
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")
 _IDS = ("block_table_tensor",)
 _OTHER_ROWS = ("encoder_seq_lens", "dcp_local_seq_lens")
+_RESULTS = ("result", "out")
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a diagnosis may know about the case."""
+    """Input of a diagnosis: the case and the facts of the call."""
 
-    operation: str
     case: Case
     facts: Facts
 
     @property
     def block_size(self) -> int:
-        """Tokens per block, 0 where the case has none."""
+        """Tokens per block, 0 if the case has none."""
         if self.case.batch is not None:
             return self.case.batch.block_size
         return self.facts.block_size
 
+    def holds(self, field: str, quantity: Quantity) -> bool:
+        """True if the operation's result has this field and is of this quantity."""
+        return field in _RESULTS and self.facts.result is quantity
+
 
 def diagnose(context: Context, name: str, expected: Any, got: Any) -> str:
-    """The most specific description that fits every wrong element of the field."""
+    """Return the most specific diagnosis that fits every wrong element of the field."""
     field = name.rsplit(".", 1)[-1]
     kind = _raised(expected, got) if field == "raises" else _kind(expected, got)
     if kind:
@@ -54,14 +58,14 @@ def diagnose(context: Context, name: str, expected: Any, got: Any) -> str:
 
 
 def _raised(expected: str | None, got: Any) -> str:
-    """A difference between the errors that a step of a sequence gets."""
+    """Return the diagnosis of a wrong error in a step of a sequence."""
     if expected is None:
         return f"raises {got} on good input"
     return "accepts malformed input" if got is None else "wrong error for malformed input"
 
 
 def _kind(expected: Any, got: Any) -> str:
-    """A difference of types, "" if there is none."""
+    """Return the diagnosis of a wrong type, "" if the types agree."""
     if got is MISSING or (got is None and expected is not None):
         return "lost field"
     if expected is None:
@@ -115,7 +119,7 @@ def _values(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) 
             return text
     if field in _IDS:
         return _block_ids(context, right, wrong)
-    if field == "slot_mapping" or (field in ("result", "out") and "slot" in context.operation):
+    if field == "slot_mapping" or context.holds(field, Quantity.SLOTS):
         return _slots(context, np.flatnonzero(where), a, b)
     if right.size > 1 and np.array_equal(np.sort(right, axis=None), np.sort(wrong, axis=None)):
         return "wrong order"
@@ -153,7 +157,7 @@ def _wrapped(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarra
 
 
 def _zero_length(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
-    """Rows that hold no token are the only wrong ones."""
+    """Return a diagnosis if only rows without tokens are wrong."""
     batch = context.case.batch
     if batch is None:
         return ""
@@ -168,7 +172,7 @@ def _zero_length(context: Context, field: str, right: np.ndarray, wrong: np.ndar
 
 
 def _repeated_tile(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
-    """The first wrong values are those that are right one tile, a power of two, earlier."""
+    """Return a diagnosis if the first wrong values repeat those of 2**k elements before."""
     if right.ndim != 1:
         return ""
     places = np.flatnonzero(right != wrong)
@@ -181,8 +185,8 @@ def _repeated_tile(_context: Context, _field: str, right: np.ndarray, wrong: np.
 
 
 def _rebased(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
-    """Offsets that still count from where the parent batch starts."""
-    if field not in _OFFSETS and context.operation != "slice_query_start_locs":
+    """Return a diagnosis if offsets still count from the start of the parent batch."""
+    if field not in _OFFSETS and not context.holds(field, Quantity.OFFSETS):
         return ""
     starts = {int(wrong.flat[0] - right.flat[0])}
     starts |= {span[2] for span in context.facts.spans}

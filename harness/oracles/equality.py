@@ -1,4 +1,4 @@
-"""Oracle 1, equality: every output element is exactly the reference's (SPEC.md rule 0.7).
+"""Oracle 1, equality: every output element equals the reference's (SPEC.md rule 0.7).
 
 Bug classes: wrong values of any kind (K1, K3, K9, K14, K15, K19), fields dropped by a
 rebuilt dataclass (K2), lists where tensors were expected (K10), numpy scalars (E1).
@@ -20,27 +20,27 @@ from attnproof.harness.oracles.diagnosis import Context, diagnose
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "equality"
-CONTRACT = "every output element is exactly the reference's (SPEC.md rule 0.7)"
+CONTRACT = "every output element equals the reference's (SPEC.md rule 0.7)"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """One failure for each field of the first call that is not the reference's."""
+    """Yield a failure for each field of the first call that differs from the reference's."""
     if trial.operation.call.compared_by != NAME:
         return
     yield from differences(trial, trial.expected, trial.first.outputs, NAME)
 
 
 def checks(trial: Trial) -> int:
-    """Fields compared."""
+    """Return the number of fields compared."""
     return len(trial.first.outputs) if trial.operation.call.compared_by == NAME else 0
 
 
 def differences(
     trial: Trial, expected: dict[Place, Any], got: dict[Place, Any], oracle: str
 ) -> Iterator[Failure]:
-    """Compare field by field, in the order of the operation's outputs.
+    """Yield a failure for each field that differs, in the order of the operation's outputs.
 
-    Of a sequence only the first step that differs: the later ones follow from it.
+    For a sequence, yield only those of the first step that differs.
     """
     context: Context | None = None
     wrong_step: int | None = None
@@ -49,12 +49,10 @@ def differences(
         if agrees(trial.operation, place, right, value):
             continue
         if wrong_step not in (None, place.step):
-            return
+            return  # differences of later steps follow from it
         wrong_step = place.step
-        context = context or Context(
-            trial.operation.name, trial.case, trial.first.call.facts or Facts()
-        )
-        index = where_they_differ(trial.operation, place, right, value)
+        context = context or Context(trial.case, trial.first.call.facts or Facts())
+        index = _wrong_index(trial.operation, place, right, value)
         yield Failure(
             oracle=oracle,
             field=place.root,
@@ -70,16 +68,16 @@ def differences(
 
 
 def agrees(operation: Operation, place: Place, expected: Any, got: Any) -> bool:
-    """Whether the field is what it must be: near enough if tolerant and expected in float64."""
+    """True if the field is equal, or close enough if it is tolerant and expected in float64."""
     if _is_tolerant(operation, place, expected):
         return close(expected, got)
     return same(expected, got)
 
 
-def where_they_differ(
+def _wrong_index(
     operation: Operation, place: Place, expected: Any, got: Any
 ) -> tuple[int, ...] | None:
-    """Index of the first wrong element, or of the one that is farthest off."""
+    """Return the index of the first wrong element, of the farthest one in a tolerant field."""
     if _is_tolerant(operation, place, expected) and isinstance(got, torch.Tensor):
         return farthest(expected, got)
     return first_difference(expected, got)
@@ -92,7 +90,10 @@ def _is_tolerant(operation: Operation, place: Place, expected: Any) -> bool:
 
 
 def same(expected: Any, got: Any) -> bool:
-    """Equal type, dtype, shape, device and values; integers never pass through floats."""
+    """True if type, dtype, shape, device and values are equal.
+
+    Integers are never converted to floats.
+    """
     if isinstance(expected, torch.Tensor):
         return (
             isinstance(got, torch.Tensor)
@@ -114,15 +115,15 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """Floats as integers of their size: NaN is itself then, and -0.0 is not 0.0."""
+    """Return floats as integers of their size: then NaN equals itself, and -0.0 is not 0.0."""
     return tensor.view(_WORDS[tensor.itemsize]) if tensor.is_floating_point() else tensor
 
 
 def as_array(value: Any) -> np.ndarray | None:
-    """Tensor, array or list of ints as an array; None for anything else."""
+    """Return a tensor, an array or a list of ints as an array; None for anything else."""
     if isinstance(value, torch.Tensor):
         plain = value.detach().cpu()
-        # numpy has no bfloat16 and the like; they are only shown, not compared.
+        # numpy has no bfloat16; such values are only shown, not compared.
         return (plain.double() if plain.is_floating_point() else plain).numpy()
     if isinstance(value, np.ndarray):
         return value
@@ -132,7 +133,7 @@ def as_array(value: Any) -> np.ndarray | None:
 
 
 def first_difference(expected: Any, got: Any) -> tuple[int, ...] | None:
-    """Index of the first wrong element, None when the two cannot be laid side by side."""
+    """Return the index of the first wrong element, None if the two cannot be compared by index."""
     right, wrong = as_array(expected), as_array(got)
     if right is None or wrong is None or right.ndim != wrong.ndim:
         return None
@@ -142,7 +143,7 @@ def first_difference(expected: Any, got: Any) -> tuple[int, ...] | None:
 
 
 def element(value: Any, index: tuple[int, ...] | None) -> str:
-    """The element at `index`, or the whole value in brief."""
+    """Return the element at `index` as text, or without an index the whole value in brief."""
     array = as_array(value)
     if index is None or array is None:
         return brief(value)
@@ -150,17 +151,16 @@ def element(value: Any, index: tuple[int, ...] | None) -> str:
 
 
 def brief(value: Any) -> str:
-    """The value on one line, at most 200 characters, with its type where that is not plain."""
+    """Return the value on one line of at most 200 characters, with the type unless it is a list."""
     array = as_array(value)
     if array is None:
         return repr(value)[:200]
     text = " ".join(np.array2string(array, threshold=24, edgeitems=6).split())[:200]
-    kind = type_name(value)
-    return text if kind.startswith("list") else f"{text} ({kind})"
+    return text if isinstance(value, list) else f"{text} ({type_name(value)})"
 
 
 def type_name(value: Any) -> str:
-    """Such as "int32 [3, 2] cpu", "list of 5" or "int"."""
+    """Return the type as text, such as "int32 [3, 2] cpu", "list of 5" or "int"."""
     if isinstance(value, torch.Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
         return f"{dtype} {list(value.shape)} {value.device}"

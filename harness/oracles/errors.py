@@ -1,7 +1,7 @@
-"""Oracle 9, errors: malformed input gets the documented error and nothing is written (rule 0.6).
+"""Oracle 9, errors: malformed input raises the documented error and writes nothing (rule 0.6).
 
-Bug classes: an empty slice that reaches an assertion (K4), a table too narrow that
-ends in a device assert (K5, K6, K14).
+Bug classes: an empty slice that reaches an assertion (K4), a block table that is too narrow
+and leads to a device assert (K5, K6, K14).
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from attnproof.harness.oracles.trial import Attempt, Trial
 from attnproof.reference.interface import MetadataError
 
 NAME = "errors"
-CONTRACT = "malformed input gets the documented error and nothing is written (rule 0.6)"
+CONTRACT = "malformed input raises the documented error and writes nothing (rule 0.6)"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """For spoilt input: the error, its field, and inputs as they were. For good input: no error."""
+    """Yield the failures of a malformed call, or of an error on good input.
+
+    Malformed input must raise the documented error for the right field and change no input.
+    """
     if not trial.case.fault:
         if trial.first.error is not None:
-            _ = trial.expected  # raises too if the input is not good after all
-            yield raised(trial.first)
+            _ = trial.expected  # raises too if the input is not good
+            yield _error_on_good_input(trial.first)
         return
     for made in (trial.first, trial.poisoned):
         failures = list(_judge_fault(trial, made))
@@ -34,7 +37,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 
 def _judge_fault(trial: Trial, made: Attempt) -> Iterator[Failure]:
-    """Spoilt input, with either garbage in stale places and in memory that is not filled."""
+    """Yield the failures of one call with malformed input."""
     name, fault = trial.case.fault, trial.operation.inputs.faults[trial.case.fault]
     yield from _documented(name, fault, made)
     yield from modified_inputs(made, NAME, after_error=made.error is not None)
@@ -45,12 +48,12 @@ def _judge_fault(trial: Trial, made: Attempt) -> Iterator[Failure]:
 
 
 def checks(trial: Trial) -> int:
-    """One call, two of spoilt input."""
+    """Return the number of calls: two with malformed input, one with good input."""
     return 2 if trial.case.fault else 1
 
 
-def raised(made: Attempt) -> Failure:
-    """The failure of a candidate that raises on good input."""
+def _error_on_good_input(made: Attempt) -> Failure:
+    """Return the failure of a candidate that raises on good input."""
     kind = type(made.error).__name__
     return Failure(
         oracle=NAME,
@@ -64,7 +67,7 @@ def raised(made: Attempt) -> Failure:
 
 
 def _documented(name: str, fault: Fault, made: Attempt) -> Iterator[Failure]:
-    # A candidate of its own need not know our class, but MetadataError is a ValueError.
+    # A candidate may not import MetadataError, which is a ValueError.
     accepted = ValueError if fault.error is MetadataError else fault.error
     error, wanted = made.error, f"{fault.error.__name__} on {fault.named}"
     kind = type(error).__name__
@@ -79,7 +82,10 @@ def _documented(name: str, fault: Fault, made: Attempt) -> Iterator[Failure]:
 
 
 def _named(error: BaseException, field: str) -> str:
-    """The field that the error names, without an index; of other classes, if its text has it."""
+    """Return the field that the error names, without an index.
+
+    A ValueError of another class names `field` if its text contains it.
+    """
     if isinstance(error, MetadataError):
         return error.field.split("[")[0]
     return field if field in str(error) or not isinstance(error, ValueError) else ""
@@ -88,9 +94,9 @@ def _named(error: BaseException, field: str) -> str:
 def _failure(
     diagnosis: str, name: str, fault: Fault, expected: str, got: str, log: str = ""
 ) -> Failure:
-    """All faults that an operation lets through are one root cause: it does not check."""
     return Failure(
         oracle=NAME,
+        # One finding for all faults with this diagnosis: their cause is one missing check.
         field=diagnosis,
         diagnosis=diagnosis,
         message=f"{name}: {got}, expected {expected}",

@@ -1,4 +1,4 @@
-"""Guard words around everything a candidate allocates through torch on the CPU or a GPU."""
+"""Guard words around everything that a candidate allocates through torch, on CPU and GPU."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from torch.overrides import TorchFunctionMode
 from attnproof.harness.oracles.late_copies import is_unwaited_copy
 
 FILLS = (0x5C, 0xC3)
-"""Bytes that unfilled memory holds, one for each stale pattern: as int32 far out of range."""
+"""Poison bytes of uninitialised memory, one for each poison pattern; out of range as int32."""
 _GUARD_BYTE = 0xA5
 _GUARD_BYTES = 512
+"""Length of a guard."""
 _ALIGNMENT = 64
 _POOL_BYTES = 1 << 16
+"""Size of a pool; a larger allocation gets a pool of its own."""
 _UNFILLED = {
     torch.empty,
     torch.empty_like,
@@ -38,16 +40,16 @@ _FILLED = {
 
 
 class GuardedAllocations(TorchFunctionMode):
-    """While active, new tensors lie between guard words and unfilled ones hold garbage.
+    """While active, new tensors have guard words around them, and uninitialised ones hold poison.
 
-    A kernel that writes beyond its output changes a guard word; one that leaves part
-    of its output unwritten returns garbage and not the zeros it found by luck.
+    A kernel that writes beyond its output changes a guard word. A kernel that leaves part of
+    its output unwritten returns poison, not the zeros that new memory often holds.
     """
 
     def __init__(self, fill: int = FILLS[0]) -> None:
         super().__init__()
         self.unwaited_copies = False
-        """Whether anything was copied that asked not to be waited for, perhaps to the host."""
+        """True after a non-blocking copy, perhaps to the host."""
         self._fill = fill
         self._pools: list[_Pool] = []
 
@@ -58,7 +60,7 @@ class GuardedAllocations(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run the function; move what it allocated between guard words."""
+        """Run the function; move its allocation between guard words."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func in _UNFILLED and not kwargs.get("pin_memory"):
@@ -71,33 +73,33 @@ class GuardedAllocations(TorchFunctionMode):
     def _guard(self, tensor: torch.Tensor, keep: bool) -> torch.Tensor:
         if not tensor.numel() or not tensor.is_contiguous() or tensor.dtype == torch.bool:
             return tensor
-        inner = self._room(tensor.nbytes, tensor.device).take(tensor.nbytes)
+        inner = self._pool(tensor.nbytes, tensor.device).take(tensor.nbytes)
         if not keep:
             inner.fill_(self._fill)
         inner = inner.view(tensor.dtype).view(tensor.shape)
         return inner.copy_(tensor) if keep else inner
 
-    def _room(self, size: int, device: torch.device) -> _Pool:
+    def _pool(self, size: int, device: torch.device) -> _Pool:
         for pool in self._pools:
             if pool.memory.device == device and pool.fits(size):
                 return pool
         self._pools.insert(0, _Pool(max(_POOL_BYTES, size + 2 * _GUARD_BYTES), device))
         return self._pools[0]
 
-    def broken(self) -> int:
-        """How many allocations have a changed guard word before them, or behind the last."""
-        return sum(pool.broken() for pool in self._pools)
+    def changed(self) -> int:
+        """Return the number of changed guards."""
+        return sum(pool.changed() for pool in self._pools)
 
 
 class _Pool:
     """One block of guard bytes out of which allocations are cut.
 
-    A large allocation has a block of its own, of which only the two ends are guards:
-    to fill and compare all of it would cost more than the call that is judged.
+    A large allocation has a pool of its own, with guards only at its two ends.
     """
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.memory = torch.empty(size, dtype=torch.uint8, device=device)
+        # Filling and comparing all of a large pool would cost more than the judged call.
         self._large = size > _POOL_BYTES
         for guard in self._ends() if self._large else [self.memory]:
             guard.fill_(_GUARD_BYTE)
@@ -105,28 +107,28 @@ class _Pool:
         self._taken: list[tuple[int, int]] = []
 
     def fits(self, size: int) -> bool:
-        """Whether there is room for `size` bytes and the guard behind them."""
+        """True if there is room for `size` bytes and the guard behind them."""
         return self._end + size + _GUARD_BYTES <= len(self.memory)
 
     def take(self, size: int) -> torch.Tensor:
-        """The next `size` bytes, guard bytes on both sides of them."""
+        """Return the next `size` bytes, which have guards on both sides."""
         start = self._end
         self._taken.append((start, start + size))
         self._end = -(-(start + size) // _ALIGNMENT) * _ALIGNMENT + _GUARD_BYTES
         return self.memory[start : start + size]
 
-    def broken(self) -> int:
-        """Guards that are not as they were."""
+    def changed(self) -> int:
+        """Return the number of changed guards."""
         if self._large:
             return sum(bool((guard != _GUARD_BYTE).any()) for guard in self._ends())
-        changed = self.memory[: self._end] != _GUARD_BYTE
+        wrong = self.memory[: self._end] != _GUARD_BYTE
         for start, stop in self._taken:
-            changed[start:stop] = False
-        if not changed.any():
+            wrong[start:stop] = False
+        if not wrong.any():
             return 0
         bounds = [0, *(stop for _, stop in self._taken), self._end]
-        return sum(bool(changed[a:b].any()) for a, b in pairwise(bounds))
+        return sum(bool(wrong[a:b].any()) for a, b in pairwise(bounds))
 
     def _ends(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The guards of a block that holds one allocation."""
+        """Return the two guards of a pool that holds one allocation."""
         return self.memory[:_GUARD_BYTES], self.memory[-_GUARD_BYTES:]

@@ -1,4 +1,4 @@
-"""Oracle 2, invariants: what must hold whatever the reference says.
+"""Oracle 2, invariants: the outputs satisfy conditions that need no reference.
 
 Bug classes: a mistake that reference and candidate share; tokens lost or doubled
 (K12), `c != s - q` (K1), a block of another request (K14, K18), mirrors that differ.
@@ -15,14 +15,14 @@ from attnproof.harness.oracles.equality import agrees
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "invariants"
-CONTRACT = "what must hold whatever the reference says"
+CONTRACT = "the outputs satisfy the operation's conditions that need no reference"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """One failure for each broken invariant of the operation."""
+    """Yield a failure for each violated invariant of the operation."""
     if trial.operation.contract.invariants is None:
         return
-    for violation in stated(trial, trial.operation.contract.invariants):
+    for violation in violations_of(trial, trial.operation.contract.invariants):
         place = place_of(violation.field)
         yield Failure(
             oracle=NAME,
@@ -33,17 +33,18 @@ def judge(trial: Trial) -> Iterator[Failure]:
         )
 
 
-def stated(
-    trial: Trial, statement: Callable[[Call, Outputs], Iterable[Violation]]
+def violations_of(
+    trial: Trial, check: Callable[[Call, Outputs], Iterable[Violation]]
 ) -> list[Violation]:
-    """What the statement says of the first call's outputs.
+    """Return the violations that the check finds in the first call's outputs.
 
-    Outputs of the wrong type cannot be judged; that they are wrong, equality says.
+    Return none if the check fails on outputs that equality reports as wrong.
     """
     made = trial.first
     try:
-        return list(statement(made.call, made.returned))
+        return list(check(made.call, made.returned))
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError):
+        # Outputs of another type cannot be checked; with right outputs the check itself is wrong.
         got = made.outputs
         if all(agrees(trial.operation, n, r, got.get(n)) for n, r in trial.expected.items()):
             raise
@@ -51,5 +52,5 @@ def stated(
 
 
 def checks(trial: Trial) -> int:
-    """One judgement of all the operation's invariants, if it has any."""
+    """Return 1 if the operation has invariants, otherwise 0."""
     return int(trial.operation.contract.invariants is not None)

@@ -1,10 +1,10 @@
-"""Copies from device to host that nobody waits for (K21), made visible without a device.
+"""Late copies: detect reads of a non-blocking copy to the host before a wait (K21).
 
-On a GPU a non-blocking copy to the host returns before the data is there; who reads it
-at once reads what the memory held before, now and then. On the CPU such a copy is none,
-so nothing ever goes wrong. Here it is made to: tensors that stand for device tensors
-are told from those of the host, and a copy from one to the other holds garbage until
-something waits for the device.
+On a GPU a non-blocking copy to the host returns before the data has arrived, and a read
+without a wait sometimes gets the memory's earlier content. On the CPU the same code is always
+right. So on the CPU some tensors stand in for device tensors, and a non-blocking copy of one
+to the host holds poison until something waits for the device. On a GPU a busy device makes
+the copies late.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.oracles.device import DeviceLostError, is_lost
 
 _BUSY_CYCLES = 40_000_000
-"""What a GPU is kept busy with, some 20 ms: longer than a host takes to read too early."""
+"""Clock cycles for which a GPU is kept busy, some 20 ms: longer than until an early read."""
 _WAITS = {
     torch.Tensor.item,
     torch.Tensor.tolist,
@@ -41,22 +41,23 @@ _WAITS = {
     torch.unique,
     torch.equal,
 }
-"""What waits for the device if the tensor lies there: an accidental synchronisation."""
+"""Functions that wait for the device if their tensor is on it."""
 
 
 class LateCall(NamedTuple):
     """A call during which copies to the host arrive late."""
 
     copies: int
-    """Copies from device to host that asked not to be waited for."""
+    """Number of non-blocking copies from device to host."""
     may_wait: bool
-    """Whether the code has a wait that it does not come to on the CPU."""
+    """True if the code contains a wait, which it may reach on a GPU only."""
     outputs: dict[Place, Any]
     error: BaseException | None
+    """Exception that the call raised."""
 
 
 def is_unwaited_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether this call of a torch function copies without a wait, perhaps to the host."""
+    """True if this call of a torch function is a non-blocking copy, perhaps to the host."""
     if func is torch.Tensor.copy_:
         asked = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
         return bool(asked) and args[0].is_cpu
@@ -70,14 +71,14 @@ def is_unwaited_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def call_with_late_copies(operation: Operation, function: Any, call: Call, device: str) -> LateCall:
-    """Call the function on a busy GPU, or on the CPU with copies that are late on purpose."""
+    """Call the function with late copies: on a busy GPU, or on the CPU with simulated delays."""
     if device == "cuda":
         return _on_busy_gpu(operation, function, call)
     mode = _LateCopies(call.arena)
     try:
-        with mode, _watching(mode):
+        with mode, _patched_waits(mode):
             result = operation.call.run(function, call)
-    except Exception as error:  # whatever garbage leads to
+    except Exception as error:  # poison may cause any error
         return LateCall(mode.copies, mode.may_wait, {}, error)
     return LateCall(
         mode.copies, mode.may_wait, by_place(operation.call.outputs(call, result)), None
@@ -89,13 +90,13 @@ def _on_busy_gpu(operation: Operation, function: Any, call: Call) -> LateCall:
         torch.cuda._sleep(_BUSY_CYCLES)  # type: ignore[no-untyped-call]
     try:
         outputs = by_place(operation.call.outputs(call, operation.call.run(function, call)))
-        # What lies on the host is looked at now; it would arrive before it is compared.
+        # Copy host tensors now: the late data would arrive before they are compared.
         outputs = {
             name: value.clone() if isinstance(value, torch.Tensor) and value.is_cpu else value
             for name, value in outputs.items()
         }
         torch.cuda.synchronize()
-    except Exception as error:  # the same
+    except Exception as error:  # late data may cause any error
         if is_lost(error):
             raise DeviceLostError(str(error)) from error
         return LateCall(1, False, {}, error)
@@ -103,10 +104,10 @@ def _on_busy_gpu(operation: Operation, function: Any, call: Call) -> LateCall:
 
 
 class _LateCopies(TorchFunctionMode):
-    """Tells device from host by where a tensor comes from, and holds copies back.
+    """Simulated device: tracks stand-ins for device tensors by origin and delays their copies.
 
-    Of the device are: the call's tensors that an engine has there, what is allocated
-    with a device, and what is computed of either.
+    Device tensors are those that an engine passes on the device, those allocated with a
+    device, and those computed from either.
     """
 
     def __init__(self, arena: Arena | None) -> None:
@@ -115,7 +116,7 @@ class _LateCopies(TorchFunctionMode):
         self.may_wait = False
         self._arena = arena
         self._made: dict[int, torch.Tensor] = {}
-        """Tensors of the device by their memory's address; kept, so that it stays theirs."""
+        """Device tensors by memory address; kept alive, so that no address is used again."""
         self._pending: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __torch_function__(
@@ -125,7 +126,7 @@ class _LateCopies(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run the function; of a copy to the host that nobody waits for, give garbage."""
+        """Run the function; let a non-blocking copy to the host return poison."""
         kwargs = kwargs or {}
         from_device = bool(args) and self._is_of_device(args[0])
         if is_unwaited_copy(func, args, kwargs):
@@ -144,7 +145,7 @@ class _LateCopies(TorchFunctionMode):
         return result
 
     def arrive(self, *_: object) -> None:
-        """All copies are done: something waited for the device."""
+        """Complete all copies, at a wait for the device."""
         with torch._C.DisableTorchFunction():
             for host, values in self._pending:
                 host.copy_(values)
@@ -153,7 +154,7 @@ class _LateCopies(TorchFunctionMode):
     def _late(self, host: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         self.copies += 1
         self._pending.append((host, values.clone()))
-        # Small numbers: garbage that is taken for a length must not run for ever.
+        # Small numbers, so that a loop over a poisoned length ends soon.
         return host.fill_(0) if bool(values.any()) else host.fill_(1)
 
     def _is_of_device(self, value: Any) -> bool:
@@ -175,17 +176,14 @@ class _LateCopies(TorchFunctionMode):
 
 
 @contextmanager
-def _watching(mode: _LateCopies) -> Iterator[None]:
-    """Waits by name deliver the copies; code that has one which is not reached is noticed.
-
-    `if tensor.is_cuda: torch.cuda.synchronize()` is right on a GPU and nothing here.
-    """
+def _patched_waits(mode: _LateCopies) -> Iterator[None]:
+    """Let torch's wait functions complete the copies; set `may_wait` if the code names one."""
     stream = SimpleNamespace(synchronize=mode.arrive)
-    seen: set[CodeType] = set()
+    called: set[CodeType] = set()
 
-    def look(frame: FrameType, event: str, _arg: object) -> None:
+    def record(frame: FrameType, event: str, _arg: object) -> None:
         if event == "call":
-            seen.add(frame.f_code)
+            called.add(frame.f_code)
 
     before = sys.getprofile()
     with (
@@ -193,16 +191,17 @@ def _watching(mode: _LateCopies) -> Iterator[None]:
         patch.object(torch.cuda, "current_stream", lambda _device=None: stream),
         patch.object(torch.accelerator, "synchronize", mode.arrive),
     ):
-        sys.setprofile(look)
+        sys.setprofile(record)
         try:
             yield
         finally:
             sys.setprofile(before)
-            mode.may_wait = any("synchronize" in code.co_names for code in seen)
+            # `if tensor.is_cuda: torch.cuda.synchronize()` waits on a GPU, but not here.
+            mode.may_wait = any("synchronize" in code.co_names for code in called)
 
 
 def _is_host(device: Any) -> bool:
-    """Whether it is the CPU by name; as an object it stands for the device of the call."""
+    """True if the device is the CPU by name; a device object is the device of the call."""
     return isinstance(device, str) and device.startswith("cpu")
 
 

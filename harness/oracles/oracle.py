@@ -19,7 +19,7 @@ class Oracle(Protocol):
 
     @property
     def CONTRACT(self) -> str:  # noqa: N802
-        """Requirement in a clause."""
+        """Requirement as a clause that follows the oracle's name."""
         ...
 
     def judge(self, trial: Trial) -> Iterable[Failure]:

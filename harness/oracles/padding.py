@@ -1,4 +1,4 @@
-"""Oracle 4, padding and poison: no result depends on what is stale (SPEC.md rule 0.4).
+"""Oracle 4, padding and poison: no result depends on stale data (SPEC.md rule 0.4).
 
 Bug classes: padded rows that hold earlier requests' state (K13), stale block ids in
 the tail of a longer row (K18), buffers that start at 0, a valid slot (K17).
@@ -13,14 +13,14 @@ from attnproof.harness.oracles.equality import differences
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "padding"
-CONTRACT = "no result depends on what is stale (SPEC.md rule 0.4)"
+CONTRACT = "no result depends on stale data (SPEC.md rule 0.4)"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """The candidate on the other garbage must still agree with the reference.
+    """Yield a failure for each field that is wrong with the other poison pattern only.
 
-    Stale input is copied to stale output by both sides alike; everything else of
-    the reference is the same for both patterns, so any difference is a stale read.
+    Candidate and reference both copy stale input to stale output. The reference's other
+    results are equal for both patterns, so any difference is a read of stale data.
     """
     made = trial.poisoned
     if made.error is not None or made.malformed:
@@ -28,16 +28,16 @@ def judge(trial: Trial) -> Iterator[Failure]:
             oracle=NAME,
             field="",
             diagnosis="depends on stale entries",
-            message=f"with other garbage in stale places: {made.malformed or repr(made.error)}",
+            message=f"with the other poison pattern: {made.malformed or repr(made.error)}",
             log=made.log,
         )
         return
     failures = list(differences(trial, trial.expected_poisoned, made.outputs, NAME))
     if not failures:
         return
-    plainly_wrong = {f.field for f in differences(trial, trial.expected, trial.first.outputs, NAME)}
+    always_wrong = {f.field for f in differences(trial, trial.expected, trial.first.outputs, NAME)}
     for failure in failures:
-        if failure.field in plainly_wrong:
+        if failure.field in always_wrong:
             continue
         yield Failure(
             oracle=NAME,
@@ -52,5 +52,5 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 
 def checks(trial: Trial) -> int:
-    """Fields compared."""
+    """Return the number of fields compared."""
     return len(trial.poisoned.outputs)

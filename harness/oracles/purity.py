@@ -1,4 +1,4 @@
-"""Oracle 3, purity: no input is modified, no output shares memory that it must not (rule 0.3).
+"""Oracle 3, purity: no input is modified, memory is shared only where allowed (rule 0.3).
 
 Bug classes: rows that are views of each other (K12), a setter on the caller's own
 object (E10), metadata that changes when a later step reuses a buffer.
@@ -17,11 +17,11 @@ from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.trial import Attempt, Trial
 
 NAME = "purity"
-CONTRACT = "no input is modified, no output shares memory that it must not (rule 0.3)"
+CONTRACT = "no input is modified, and outputs share memory only where allowed (rule 0.3)"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """Inputs that changed, and outputs that lie in the memory of an input."""
+    """Yield a failure for each modified input and each output that may not share its memory."""
     yield from modified_inputs(trial.first, NAME)
     arena, outputs = trial.first.call.arena, trial.first.outputs
     if arena is None:
@@ -30,18 +30,21 @@ def judge(trial: Trial) -> Iterator[Failure]:
         if isinstance(value, torch.Tensor) and name.root not in trial.operation.contract.may_alias:
             owner = arena.owner(value)
             if owner is not None:
-                text = f"lies in the memory of {owner}"
+                text = f"is stored in the memory of {owner}"
                 yield _failure(name, "shares memory with an input", text)
     yield from _shared_between_children(outputs, trial.operation.contract.may_alias)
 
 
 def checks(trial: Trial) -> int:
-    """Inputs and outputs looked at; a sequence has no inputs but its steps."""
+    """Return one check for the inputs and one for each output; a sequence has no arguments."""
     return 1 + len(trial.first.outputs) if trial.operation.call.takes_arguments else 0
 
 
 def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) -> Iterator[Failure]:
-    """Tensors and Python objects that are not as they were; an error leaves buffers alone too."""
+    """Yield a failure for each tensor and Python object that the call modified.
+
+    With `after_error` the inputs that the operation may write must be unchanged too.
+    """
     call = made.call
     written = frozenset() if after_error else call.written
     for intrusion in call.arena.unexpected_writes(written) if call.arena else ():
@@ -75,7 +78,9 @@ def _shared_between_children(
     ranges.sort()
     for (_, stop, one), (start, _, other) in pairwise(ranges):
         if start < stop and one.child != other.child:
-            yield _failure(one, "shares memory with a sibling", f"lies in the memory of {other}")
+            yield _failure(
+                one, "shares memory with a sibling", f"is stored in the memory of {other}"
+            )
 
 
 def _failure(name: str | Place, diagnosis: str, text: str, oracle: str = NAME) -> Failure:

@@ -1,7 +1,7 @@
-"""Oracle 5, red zones: nothing is written beside an input, a buffer or an output.
+"""Oracle 5, red zones: no memory beside an input, a buffer or an output is written.
 
 Bug classes: a kernel tile without a mask, a page column beyond the row (K5), slot -1
-as an index (K16); the answer is often right all the same.
+as an index (K16). The outputs are often right nevertheless.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "red zones"
-CONTRACT = "nothing is written beside an input, a buffer or an output"
+CONTRACT = "no memory beside an input, a buffer or an output is written"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """Guard words around inputs, `out=` buffers and the candidate's own allocations."""
+    """Yield a failure for each changed guard word of inputs, `out=` buffers and allocations."""
     for made in (trial.first, trial.poisoned):
         call = made.call
         for intrusion in call.arena.unexpected_writes(call.written) if call.arena else ():
@@ -43,6 +43,6 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 
 def checks(trial: Trial) -> int:
-    """Two calls looked at, where there is memory to guard."""
+    """Return the number of calls checked: two, or none without memory to guard."""
     tensors = any(isinstance(value, torch.Tensor) for value in trial.first.outputs.values())
     return 2 if trial.first.call.arena or tensors else 0

@@ -1,7 +1,7 @@
-"""Oracle 7, sequences: after every step what a program sees is what the reference leaves.
+"""Oracle 7, sequences: after every step the observable state equals the reference's.
 
 Bug classes: rows that are views of each other when they are swapped (K12), rows and
-buffers that keep an earlier request's state (K13, K17, K18), a cached answer (K27), a
+buffers that keep an earlier request's state (K13, K17, K18), a cached result (K27), a
 state that an exception leaves half changed (K28).
 """
 
@@ -17,14 +17,14 @@ from attnproof.harness.oracles.equality import differences
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "sequences"
-CONTRACT = "after every step what a program sees is what the reference leaves"
+CONTRACT = "after every step the observable state equals the reference's"
 _RAISES = Place("raises", step=0).root
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """What differs after the first step at which anything does.
+    """Yield a failure for each field that differs after the first wrong step.
 
-    Where that is the error, the rest of the step follows from it.
+    If the raised error differs, yield only that: other differences follow from it.
     """
     script = trial.operation.call.script(trial.case)
     if script is None:
@@ -43,6 +43,6 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 
 def checks(trial: Trial) -> int:
-    """Steps of the sequence."""
+    """Return the number of steps of the sequence."""
     script = trial.operation.call.script(trial.case)
     return len(script.lines) if script else 0

@@ -1,4 +1,4 @@
-"""One case tried on one candidate: what was called, what came back, what it printed."""
+"""The calls of one candidate on one case: arguments, results, errors and printed text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import torch
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Call, Operation, Outputs
 from attnproof.harness.model.place import Place, by_place
-from attnproof.harness.operations.shared.playing import Transcript
+from attnproof.harness.operations.shared.sequence import Transcript
 from attnproof.harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
 from attnproof.harness.oracles.guards import FILLS, GuardedAllocations
 from attnproof.harness.oracles.late_copies import LateCall, call_with_late_copies
@@ -26,24 +26,25 @@ from attnproof.harness.oracles.late_copies import LateCall, call_with_late_copie
 
 @dataclass
 class Attempt:
-    """One call of a function and everything that can be seen of it."""
+    """One call of a function and everything that is observed of it."""
 
     call: Call
     plain_before: dict[str, Any]
+    """Copies of the Python objects among the arguments, made before the call."""
     attributes_before: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
-    """The dataclasses among the arguments, and what their fields held."""
+    """Dataclasses among the arguments, with their fields before the call."""
     returned: Outputs = field(default_factory=dict)
     """Outputs with the operation's own keys, which its contract reads."""
     outputs: dict[Place, Any] = field(default_factory=dict)
     error: BaseException | None = None
-    """What the function raised."""
+    """Exception that the function raised."""
     malformed: str = ""
-    """Why the result could not be read as the operation's outputs."""
+    """Reason why the result could not be read as the operation's outputs, "" if it could."""
     log: str = ""
     stray_writes: int = 0
-    """Allocations of the function whose guard words changed."""
+    """Number of the function's allocations with changed guard words."""
     unwaited_copies: bool = False
-    """Whether it made a copy, perhaps to the host, that it asked not to be waited for."""
+    """True if the function made a non-blocking copy, perhaps to the host."""
 
 
 def attempt(
@@ -55,19 +56,18 @@ def attempt(
     *,
     waiting: bool = True,
 ) -> Attempt:
-    """Call the function once; whatever it raises is recorded, not raised (DeviceLostError).
+    """Call the function once and record its result or exception; raise only DeviceLostError.
 
-    What it allocates lies between guard words and holds the byte `fill`. Without
-    `waiting` a wait for the device is an error; afterwards the device is waited for, so
-    that an error of a kernel is this call's.
+    The function's allocations have guard words around them, and its uninitialised memory holds
+    the byte `fill`. Without `waiting`, a wait for the device is an error.
     """
     made = Attempt(call, deepcopy(call.plain | call.plain_written), _attributes(call))
     guards = GuardedAllocations(fill)
     try:
         with guards, nullcontext() if waiting else no_waiting():
             result = operation.call.run(function, call)
-        wait_for(device)
-        made.stray_writes = guards.broken()
+        wait_for(device)  # so that this call gets the errors of its kernels
+        made.stray_writes = guards.changed()
         made.unwaited_copies = guards.unwaited_copies
     except KeyboardInterrupt:
         raise
@@ -88,7 +88,7 @@ def attempt(
 
 
 def _attributes(call: Call) -> list[tuple[Any, dict[str, Any]]]:
-    """Every dataclass among the arguments, alone or in a list, with its fields."""
+    """Return the dataclasses among the arguments, alone or in a list, with their fields."""
     items: list[Any] = []
     for argument in call.args.values():
         items += argument if isinstance(argument, list) else [argument]
@@ -97,17 +97,17 @@ def _attributes(call: Call) -> list[tuple[Any, dict[str, Any]]]:
 
 @dataclass
 class Trial:
-    """Everything the oracles look at; each call is made when the first oracle needs it."""
+    """Everything that the oracles judge; a call is made when the first oracle needs it."""
 
     operation: Operation
     case: Case
     function: Any
-    """What the candidate offers: a function, a class, or the parts of a sequence."""
+    """The candidate's function, class, or parts of a sequence."""
     reference: Any
     device: str
 
     def prepare(self, pattern: int) -> Call:
-        """A fresh call, its stale places filled with `pattern`."""
+        """Return a new call with poison pattern `pattern` (0 or 1) in its stale entries."""
         call = self.operation.call.prepare(self.case, pattern, self.device)
         if self.case.fault:
             self.operation.inputs.faults[self.case.fault].malform(call)
@@ -115,39 +115,39 @@ class Trial:
 
     @cached_property
     def first(self) -> Attempt:
-        """The candidate's first call."""
+        """Return the candidate's first call."""
         return self._attempt(0)
 
     @cached_property
     def expected(self) -> dict[Place, Any]:
-        """The reference's outputs for the same input."""
+        """Return the reference's outputs for the same input."""
         return self._expect(0)
 
     @cached_property
     def again(self) -> Attempt:
-        """The candidate's second call, on equal input."""
+        """Return the candidate's second call, on equal input."""
         return self._attempt(0)
 
     @cached_property
     def unwaited(self) -> Attempt:
-        """The candidate's call where a wait for the device is an error."""
+        """Return the candidate's call in which a wait for the device is an error."""
         return self._attempt(0, waiting=False)
 
     @cached_property
     def late(self) -> LateCall | None:
-        """The candidate's call where copies to the host are late, None if it makes none."""
+        """Return the candidate's call with late copies to the host, None if it makes no copies."""
         if not self.first.unwaited_copies or not self.operation.call.takes_arguments:
             return None
         return call_with_late_copies(self.operation, self.function, self.prepare(0), self.device)
 
     @cached_property
     def poisoned(self) -> Attempt:
-        """The candidate on the other stale pattern."""
+        """Return the candidate's call with the other poison pattern."""
         return self._attempt(1)
 
     @cached_property
     def expected_poisoned(self) -> dict[Place, Any]:
-        """The reference's outputs for the other stale pattern."""
+        """Return the reference's outputs for the other poison pattern."""
         return self._expect(1)
 
     def _attempt(self, pattern: int, *, waiting: bool = True) -> Attempt:
@@ -165,13 +165,13 @@ class Trial:
 
 
 def digest(outputs: Outputs) -> str:
-    """Hash of all outputs: values, shapes and types."""
+    """Return a hash of the values, shapes and types of all outputs."""
     state = hashlib.blake2b(digest_size=8)
     for name, value in outputs.items():
         state.update(str(name).encode())
         if isinstance(value, torch.Tensor):
             state.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            plain = value.detach().cpu()  # numpy has no bfloat16 and the like
+            plain = value.detach().cpu()  # numpy has no bfloat16
             state.update((plain.double() if plain.is_floating_point() else plain).numpy().tobytes())
         elif isinstance(value, np.ndarray):
             state.update(f"{value.dtype}{value.shape}".encode())
@@ -182,17 +182,17 @@ def digest(outputs: Outputs) -> str:
 
 
 class PrintWatch:
-    """Sees whether anything was written to standard output, by whatever means."""
+    """Reader of the text written to standard output, which is a file in a worker."""
 
     def __init__(self) -> None:
-        self._seen = 0
+        self._read = 0
 
     def take(self) -> str:
-        """What was printed since the last call, at most 2,000 characters."""
+        """Return the text printed since the last call, at most 2,000 characters."""
         sys.stdout.flush()
         size = os.fstat(1).st_size
-        if size == self._seen:
+        if size == self._read:
             return ""
-        text = os.pread(1, min(size - self._seen, 2000), self._seen)
-        self._seen = size
+        text = os.pread(1, min(size - self._read, 2000), self._read)
+        self._read = size
         return text.decode(errors="replace")

@@ -266,7 +266,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         else:
             wrong = now[slots] != given
         if wrong.any():
-            yield Violation(name, "does not give a token back what it wrote")
+            yield Violation(name, "does not hold the key or value of a token at its slot")
         others = np.setdiff1d(np.arange(len(now)), slots)
         if (now[others] != before[others]).any():
             yield Violation(name, "changed in a slot that no token has")

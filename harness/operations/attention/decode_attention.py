@@ -30,20 +30,22 @@ from attnproof.harness.model.operation import (
     Inputs,
     Operation,
 )
-from attnproof.harness.operations.attention.common import (
-    HEAD_SIZES,
-    LAYER,
-    Laid,
-    capped,
+from attnproof.harness.operations.attention.contract import (
     consumed,
     for_reference,
     invariants,
-    layers,
     outputs,
-    shared_batch,
 )
 from attnproof.harness.operations.attention.diagnosis import diagnose
 from attnproof.harness.operations.attention.faults import DECODE_FAULTS
+from attnproof.harness.operations.attention.prepared import (
+    HEAD_SIZES,
+    LAYER,
+    PreparedAttention,
+    capped,
+    layers,
+    shared_batch,
+)
 
 NAME = "decode_attention"
 _MASKED = LAYER | {"mask": True, "layout": 0}
@@ -160,9 +162,9 @@ def _timed_models() -> Iterator[tuple[str, Case]]:
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    laid = Laid(case, pattern, device, one_each=True)
-    mask = _mask(laid) if case.params["mask"] else None
-    return laid.call(("seq_lens", "block_table"), attn_bias=mask)
+    prepared = PreparedAttention(case, pattern, device, one_each=True)
+    mask = _mask(prepared) if case.params["mask"] else None
+    return prepared.call(("seq_lens", "block_table"), attn_bias=mask)
 
 
 @cache
@@ -175,18 +177,20 @@ def _mask_class() -> Any:
     return PagedBlockDiagonalCausalWithOffsetPaddedKeysMask
 
 
-def _mask(laid: Laid) -> Any:
+def _mask(prepared: PreparedAttention) -> Any:
     mask_class = _mask_class()
-    table = laid.arena.tensors["block_table"]
-    seq_lens = [q + c for q, c in zip(laid.batch.query_lens, laid.batch.computed_lens, strict=True)]
+    table = prepared.arena.tensors["block_table"]
+    seq_lens = [
+        q + c for q, c in zip(prepared.batch.query_lens, prepared.batch.computed_lens, strict=True)
+    ]
     if mask_class is None or not seq_lens:
         return None
     return mask_class.from_seqlens(
         q_seqlen=[1] * len(seq_lens),
         kv_seqlen=seq_lens,
-        page_size=laid.batch.block_size,
+        page_size=prepared.batch.block_size,
         block_tables=table,
-        device=torch.device(laid.device),
+        device=torch.device(prepared.device),
     )
 
 

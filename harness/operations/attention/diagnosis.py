@@ -1,7 +1,7 @@
-"""Diagnosis of attention: a mistaken computation that gives the result that was got.
+"""Diagnosis of attention: a mistaken computation that gives the candidate's result.
 
 Each alternative is a mistake that a kernel can make. It is the diagnosis if its result for
-the wrong tokens is within the tolerance of the result that was got.
+the wrong tokens is within the tolerance of the candidate's result.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from attnproof.harness.model.operation import Call
 from attnproof.harness.model.place import Place
 
 if TYPE_CHECKING:
-    from attnproof.harness.operations.attention.common import Laid
+    from attnproof.harness.operations.attention.prepared import PreparedAttention
 
 _MOST_SCORES = 1 << 22
 """Most scores of a case that is diagnosed. Larger cases are shrunk first."""
 
 
 def diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
-    """Return the mistake in words, "" if the result and the expected one are not comparable."""
-    laid: Laid = call.facts.laid
+    """Return the likely mistake, "" if the result and the expected one are not comparable."""
+    prepared: PreparedAttention = call.facts.prepared
     if place.field == "untouched":
         return "a row of no query is written"
     comparable = isinstance(got, torch.Tensor) and got.shape == expected.shape
-    if place.field != OUT or not comparable or got.dtype != laid.shape.dtype:
+    if place.field != OUT or not comparable or got.dtype != prepared.shape.dtype:
         return ""
     wrong = _wrong_rows(expected, got)
     if _is_unwritten(call, wrong):
         return "a query's result is not written"
     if not bool(torch.isfinite(got.double()).all()):
-        return "reads a slot that nobody has written (NaN)"
-    tokens = laid.tokens * laid.shape.num_heads
-    if tokens * max(1, laid.max_seq_len) <= _MOST_SCORES:
-        view = _View(laid)
-        for text, changed in _alternatives(laid, view):
+        return "reads a slot that was never written (NaN)"
+    tokens = prepared.tokens * prepared.shape.num_heads
+    if tokens * max(1, prepared.max_seq_len) <= _MOST_SCORES:
+        view = _View(prepared)
+        for text, changed in _alternatives(prepared, view):
             if close(changed.attended().to(got.device)[wrong], got[wrong]):
                 return text
     if bool((got[wrong] == 0).all()):
@@ -58,10 +58,10 @@ def _wrong_rows(expected: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
 
 
 def _is_unwritten(call: Call, wrong: torch.Tensor) -> bool:
-    laid: Laid = call.facts.laid
+    prepared: PreparedAttention = call.facts.prepared
     out = call[OUT]
-    words = out.view(laid.before.dtype)[: laid.tokens]
-    same = words == laid.before[: laid.tokens]
+    words = out.view(prepared.before.dtype)[: prepared.tokens]
+    same = words == prepared.before[: prepared.tokens]
     return bool(wrong.any()) and bool(same[wrong].all())
 
 
@@ -69,7 +69,7 @@ def _is_unwritten(call: Call, wrong: torch.Tensor) -> bool:
 class _View:
     """Attention over gathered keys, with parameters for the mistakes that can be made."""
 
-    laid: Laid
+    prepared: PreparedAttention
     window: int | None = None
     soft_cap: float | None = None
     scale: float = 1.0
@@ -78,7 +78,7 @@ class _View:
     k_scale: float = 1.0
     v_scale: float = 1.0
     keys_beyond: int = 0
-    """Number of keys behind its own position that each query sees."""
+    """Number of keys behind its own position that each query attends to."""
     all_keys: bool = False
     first_key: int = 0
     whole_pages: bool = False
@@ -94,15 +94,15 @@ class _View:
 
     def attended(self) -> torch.Tensor:
         """Return (T, Hq, D) float64; NaN of unwritten slots counts as 0."""
-        batch = self.laid.batch
+        batch = self.prepared.batch
         rows = []
         for row, (queries, computed) in enumerate(
             zip(batch.query_lens, batch.computed_lens, strict=True)
         ):
             first = sum(batch.query_lens[:row])
-            query = self.laid.query[first : first + queries].cpu().double()
+            query = self.prepared.query[first : first + queries].cpu().double()
             rows.append(self._of_row(row, query, 0 if self.from_top else computed, computed))
-        return torch.cat(rows) if rows else torch.zeros(0, *self.laid.query.shape[1:]).double()
+        return torch.cat(rows) if rows else torch.zeros(0, *self.prepared.query.shape[1:]).double()
 
     def _of_row(self, row: int, query: torch.Tensor, first: int, computed: int) -> torch.Tensor:
         length = max(0, computed + len(query))
@@ -117,17 +117,17 @@ class _View:
         scores = scores * self.scale if self.scale_last else scores
         position = (first + torch.arange(len(query)))[:, None]
         key = torch.arange(length)
-        seen = (key <= position + self.keys_beyond) & (key >= self.first_key)
-        seen |= torch.tensor(self.all_keys)
+        visible = (key <= position + self.keys_beyond) & (key >= self.first_key)
+        visible |= torch.tensor(self.all_keys)
         if self.window is not None:
-            seen &= position - key < self.window
-        scores = scores.masked_fill(~seen[:, None], -torch.inf)
+            visible &= position - key < self.window
+        scores = scores.masked_fill(~visible[:, None], -torch.inf)
         weights = torch.softmax(scores, dim=-1).nan_to_num(0.0)
         return torch.einsum("qhj,jhd->qhd", weights, values[:, picked])
 
     def _held(self, row: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (n, Hkv, D) float64 keys and values of the blocks that are read."""
-        batch, table = self.laid.batch, self.laid.arena.tensors["block_table"].cpu()
+        batch, table = self.prepared.batch, self.prepared.arena.tensors["block_table"].cpu()
         size = batch.block_size
         if self.whole_pages:
             length = length // size * size
@@ -136,10 +136,10 @@ class _View:
         kept = (columns >= 0) & (columns < table.shape[1])
         blocks = table[(row + self.row_shift) % len(table)][columns[kept]].long()
         places = (torch.arange(length) % size)[kept]
-        inside = (blocks >= 0) & (blocks < self.laid.cache.shape[1])
+        inside = (blocks >= 0) & (blocks < self.prepared.cache.shape[1])
         held = []
         for half, scale in ((0, self.k_scale), (1, self.v_scale)):
-            cache = self.laid.cache[half]
+            cache = self.prepared.cache[half]
             quantised = cache.itemsize == 1
             cache = cache.view(torch.uint8) if quantised else cache
             picked = cache[blocks[inside].to(cache.device), places[inside].to(cache.device)].cpu()
@@ -148,13 +148,13 @@ class _View:
         return held[0], held[1]
 
 
-def _alternatives(laid: Laid, view: _View) -> Iterator[tuple[str, _View]]:
-    shape, window, cap = laid.shape, laid.sliding_window, laid.soft_cap
+def _alternatives(prepared: PreparedAttention, view: _View) -> Iterator[tuple[str, _View]]:
+    shape, window, cap = prepared.shape, prepared.sliding_window, prepared.soft_cap
     right = replace(
         view,
         window=window,
         soft_cap=cap,
-        scale=laid.scale,
+        scale=prepared.scale,
         k_scale=shape.k_scale,
         v_scale=shape.v_scale,
     )
@@ -194,6 +194,6 @@ def _alternatives(laid: Laid, view: _View) -> Iterator[tuple[str, _View]]:
         yield "another request's blocks", replace(right, row_shift=shift)
         yield "blocks of the neighbouring page", replace(right, column_shift=shift)
     yield "scale ignored", replace(right, scale=1.0)
-    usual = laid.shape.head_size**-0.5
+    usual = prepared.shape.head_size**-0.5
     yield "1 / sqrt(head size) for the scale that was given", replace(right, scale=usual)
-    yield "exponentials to base 2", replace(right, scale=laid.scale * math.log(2))
+    yield "exponentials to base 2", replace(right, scale=prepared.scale * math.log(2))

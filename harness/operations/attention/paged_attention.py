@@ -26,20 +26,22 @@ from attnproof.harness.model.operation import (
     Inputs,
     Operation,
 )
-from attnproof.harness.operations.attention.common import (
-    HEAD_SIZES,
-    LAYER,
-    Laid,
-    capped,
+from attnproof.harness.operations.attention.contract import (
     consumed,
     for_reference,
     invariants,
-    layers,
     outputs,
-    shared_batch,
 )
 from attnproof.harness.operations.attention.diagnosis import diagnose
 from attnproof.harness.operations.attention.faults import PAGED_FAULTS
+from attnproof.harness.operations.attention.prepared import (
+    HEAD_SIZES,
+    LAYER,
+    PreparedAttention,
+    capped,
+    layers,
+    shared_batch,
+)
 
 NAME = "paged_attention"
 
@@ -188,9 +190,9 @@ def _timed_models() -> Iterator[tuple[str, Case]]:
 
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
-    laid = Laid(case, pattern, device, one_each=False)
-    return laid.call(
-        ("query_start_loc", "seq_lens", "block_table"), max_query_len=laid.max_query_len
+    prepared = PreparedAttention(case, pattern, device, one_each=False)
+    return prepared.call(
+        ("query_start_loc", "seq_lens", "block_table"), max_query_len=prepared.max_query_len
     )
 
 

@@ -104,9 +104,9 @@ def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _ends_early(query_lens: list[int], num_decodes: int, threshold: int, uniform: bool) -> bool:
-    """Whether the row behind the boundary is a decode like those before it.
+    """True if the first prefill could be one more decode.
 
-    Attention would be right all the same, in the slower of the two kernels.
+    Attention would still be right, but computed by the slower of the two kernels.
     """
     behind = query_lens[num_decodes:]
     if not behind or behind[0] > threshold:
@@ -128,7 +128,7 @@ def _options(call: Call) -> tuple[int, bool]:
 
 
 def _diagnose_split(call: Call, place: Place, expected: Any, got: Any) -> str:
-    """Rows or tokens of graph padding that were left out, or counted where they do not belong."""
+    """Diagnose rows or tokens of graph padding that are counted wrongly."""
     if type(got) is not int:
         return ""
     if place.field in _COUNTS[2:]:
@@ -175,7 +175,7 @@ split_decodes_and_prefills = Operation(
 
 
 class Engine:
-    """An input batch that keeps rows of state, and sees reads that come too late."""
+    """Input batch with rows of state, which records reads after the first swap."""
 
     def __init__(self, query_lens: list[int]) -> None:
         self.rows = [f"request-{row}" for row in range(len(query_lens))]
@@ -191,7 +191,7 @@ class Engine:
 
     @property
     def num_scheduled_tokens(self) -> dict[str, int]:
-        """Query tokens of each request: the engine is its own schedule."""
+        """Query tokens of each request; the engine is also the scheduler's output."""
         self.read_after_swap |= bool(self.swaps)
         return self.state
 
@@ -228,7 +228,7 @@ def _reorder_steps(batch: Batch) -> Iterator[Case]:
 
 
 def _reorder_timed(batch: Batch) -> Iterator[Case]:
-    """An eighth of the requests from the end, prefills most likely, stands in front."""
+    """Yield the batch with its last eighth, most likely prefills, moved to the front."""
     moved = -(-batch.num_requests // 8)
     front, rest = batch.query_lens[-moved:], batch.query_lens[:-moved]
     yield _reorder_case([*front, *rest], 1)

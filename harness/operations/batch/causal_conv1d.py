@@ -1,4 +1,4 @@
-"""The operation of SPEC.md section 6 that cuts requests into the convolution's programs."""
+"""Operation of SPEC.md section 6 that cuts requests into the convolution's programs."""
 
 from __future__ import annotations
 
@@ -31,11 +31,14 @@ from attnproof.harness.operations.shared.metadata import wrong_type
 NAME = "compute_causal_conv1d_metadata"
 KEYS = ("nums", "tot", "mlist", "mlist_len", "offsetlist", "batch_ptr", "token_chunk_offset_ptr")
 _POINTERS = ("batch_ptr", "token_chunk_offset_ptr")
+_HELD = {key: f"{key} in nums_dict" for key in _POINTERS}
+"""Output field for each pointer that is True if `nums_dict` holds the returned tensor."""
 _BLOCK = 8
+"""Tokens per program."""
 
 
 def _case(query_lens: list[int], wide: bool = False, strided: bool = False) -> Case:
-    """`wide`: int64 offsets."""
+    """Return a case; `wide` selects int64 offsets."""
     return Case(NAME, None, {"query_lens": query_lens, "wide": wide, "strided": strided})
 
 
@@ -95,12 +98,12 @@ def _outputs(_call: Call, result: Any) -> Outputs:
     outputs: Outputs = {"block sizes": list(nums_dict), "keys": sorted(programs)}
     outputs |= {key: programs.get(key, MISSING) for key in KEYS}
     returned = dict(zip(_POINTERS, (batch_ptr, token_chunk_offset_ptr), strict=True))
-    outputs |= {f"{key} in nums_dict": programs.get(key) is returned[key] for key in _POINTERS}
+    outputs |= {field: programs.get(key) is returned[key] for key, field in _HELD.items()}
     return outputs | returned
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Every token lies in exactly one program's 8, and the pointers say what the lists say."""
+    """Check that each token is in exactly one program, and that pointers and lists agree."""
     offsets = call.facts.offsets
     owners, numbers = outputs["mlist"].numpy(), outputs["offsetlist"].numpy()
     total = len(owners)
@@ -127,7 +130,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     name = place.field
-    if name.endswith(" in nums_dict"):
+    if name in _HELD.values():
         return "a pointer in nums_dict that is not the one returned"
     if type(expected) is not type(got) or not isinstance(expected, torch.Tensor):
         return ""
@@ -150,7 +153,7 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
 compute_causal_conv1d_metadata = Operation(
     name=NAME,
     section="6",
-    summary="the request and the block of 8 tokens of each of the convolution's programs",
+    summary="request and block of 8 tokens for each program of the convolution",
     inputs=Inputs(
         cases=_cases,
         boundaries=_boundaries,

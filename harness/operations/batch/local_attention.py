@@ -1,4 +1,4 @@
-"""The operation of SPEC.md section 4: virtual batches for chunked local attention."""
+"""Operation of SPEC.md section 4: virtual batches for chunked local attention."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from attnproof.harness.operations.shared.metadata import (
 
 _BLOCKS_A_CHUNK = st.sampled_from((1, 2, 3, 4, 8))
 _TIMED_CHUNK = 8192
-"""Of Llama 4; the block sizes of engines divide it."""
+"""Chunk of Llama 4 in tokens, a multiple of the block sizes of engines."""
 NAME = "make_local_attention_virtual_batches"
 
 
@@ -120,7 +120,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("query_start_loc", "does not keep the number of query tokens")
         return
     if seq_lens.numel() and not 0 <= int(seq_lens.min()) <= int(seq_lens.max()) <= chunk:
-        yield Violation("seq_lens", "leaves the chunk")
+        yield Violation("seq_lens", "is not between 0 and the chunk")
     positions = token_positions(parent.query_start_loc, parent.num_computed_tokens) % chunk
     computed = outputs["num_computed_tokens_cpu"].numpy()
     if not np.array_equal(token_positions(offsets.numpy(), computed), positions):
@@ -128,7 +128,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Each token sees the keys of its chunk up to itself, in pages of its own request."""
+    """Check that each token reads the keys of its chunk up to itself, in its request's blocks."""
     expected = expected_tokens(call.facts.batch)
     yield from metadata_violations(expected, outputs, chunk=call["attn_chunk_size"])
     slots = outputs["slot_mapping"][: outputs["num_actual_tokens"]]

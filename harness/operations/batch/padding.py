@@ -1,4 +1,4 @@
-"""The operation of SPEC.md section 1: graph padding put on a batch's metadata and taken off."""
+"""Operation of SPEC.md section 1: add graph padding to a batch's metadata and remove it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from attnproof.reference.shared import CommonAttentionMetadata
 
 NAME = "CommonAttentionMetadata"
 PADDED, UNPADDED = "padded.", "unpadded."
-_COPIED = "unpadded.copied"
+_COPIED = f"{UNPADDED}copied"
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")
 _ROWS = ("seq_lens", "seq_lens_cpu", "num_computed_tokens_cpu", "block_table_tensor")
 _OPTIONAL_ROWS = ("encoder_seq_lens", "dcp_local_seq_lens", *REQUEST_FIELDS, *REQUEST_TUPLES)
@@ -110,7 +110,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _steps(batch: Batch) -> Iterator[Case]:
-    """Padded to the next size for which an engine would have captured a graph."""
+    """Yield the batch padded to the next size for which engines capture graphs."""
     rows, tokens = batch.num_requests, batch.num_tokens
     yield _case(batch, -rows % 8, -tokens % 8)
 
@@ -128,9 +128,9 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 
 def _run(offered: Any, call: Call) -> tuple[Any, Any]:
-    """The batch in the candidate's class, padded; then the padding taken off again.
+    """Return the batch in the candidate's class with padding, and with the padding removed.
 
-    `padded` is a name of ours: for a class without it the batch is padded by ours.
+    A class without `padded`, which engines do not have, gets a batch that ours has padded.
     """
     metadata, num_tokens, num_reqs, actual_tokens, actual_reqs = call.args.values()
     plain = type(metadata) is CommonAttentionMetadata
@@ -156,7 +156,7 @@ def _outputs(call: Call, result: Any) -> Outputs:
 
 
 def _copied(padded: Any, unpadded: Any) -> list[str]:
-    """Tensors that lie elsewhere without padding: nothing has to move to take it off."""
+    """Return the names of the tensors that are copies; removing the padding needs views only."""
     pairs = {f.name: (getattr(padded, f.name), getattr(unpadded, f.name)) for f in fields(padded)}
     return [
         name
@@ -167,7 +167,7 @@ def _copied(padded: Any, unpadded: Any) -> list[str]:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """By the names of the fields, not by their declarations: those are what is judged."""
+    # Fields are classified by name: their declarations are part of the judged class.
     given = call.facts.metadata
     if outputs[_COPIED]:
         yield Violation(_COPIED, "holds fields that are no views")
@@ -188,7 +188,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """With padding and without it each token sees and writes what it did before."""
+    """Check that each token reads and writes the same slots with padding and without."""
     expected = expected_tokens(call.facts.batch)
     for prefix in (PADDED, UNPADDED):
         yield from metadata_violations(expected, outputs, prefix)
@@ -198,7 +198,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _entries(name: str, call: Call, num_tokens: int, num_reqs: int) -> tuple[int, int]:
-    """How many entries of a field are not padding, and how many there are to be."""
+    """Return the number of a field's entries without padding, and with it."""
     actual_tokens, actual_reqs = (call[name] for name in _ACTUAL)
     if name in _TOKENS:
         return actual_tokens, num_tokens
@@ -207,7 +207,7 @@ def _entries(name: str, call: Call, num_tokens: int, num_reqs: int) -> tuple[int
 
 
 def _violation(name: str, before: Any, after: Any, live: int, length: int) -> str:
-    """What is wrong with a field after padding or its removal, "" if nothing is."""
+    """Return the violation of a field after padding or its removal, "" without one."""
     if before is None or not (name in _ALIGNED or isinstance(before, torch.Tensor | np.ndarray)):
         kept = type(after) is type(before) and after == before
         return "" if kept else "is not what it was"
@@ -253,13 +253,14 @@ def _has_rows(case: Case) -> bool:
 
 
 def _has_history(case: Case) -> bool:
-    """Whether the last request computes nothing now but has computed tokens."""
+    """True if the last request has computed tokens but no query."""
     batch = batch_of(case)
     return batch.num_requests > 0 and not batch.query_lens[-1] and batch.computed_lens[-1] > 0
 
 
 def _adds_no_token(case: Case) -> bool:
-    """Nothing is allocated then that would refuse a float."""
+    """True if padding adds no token."""
+    # Otherwise torch refuses the float, at an allocation.
     return bool(case.params["more_tokens"] == 0)
 
 
@@ -308,7 +309,7 @@ _FAULTS = {
 common_attention_metadata = Operation(
     name=NAME,
     section="1",
-    summary="graph padding put on a batch and taken off again, every field of it",
+    summary="graph padding added to every field of a batch and removed again",
     inputs=Inputs(
         cases=_cases,
         boundaries=_boundaries,
@@ -320,7 +321,7 @@ common_attention_metadata = Operation(
         invariants=_invariants, consume=_consumed, may_alias=_VIEWS, diagnose=_diagnose
     ),
     bench=Bench(cases=lambda batch: _steps(batch) if batch.num_requests == 64 else ()),
-    built_in=BuiltIn(shared="a batch that one package makes is taken by the other"),
+    built_in=BuiltIn(shared="both packages accept each other's batches, so they share the class"),
 )
 
 OPERATIONS = (common_attention_metadata,)

@@ -31,12 +31,12 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _WORDS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
 _STALE = {torch.int32: (0x5A5A5A5B, 0), torch.int16: (0x5A5B, 0)}
 _CONTIGUOUS, _SPACED, _TRANSPOSED, _STRIDED = range(4)
-"""Layouts: dense; tokens apart; heads outermost in memory; every second element."""
+"""Layouts: dense; gaps between tokens; heads outermost in memory; every second element."""
 _ARGS = ("batch", "tokens", "heads", "size", "layout", "dtype")
 
 
 def _case(operation: str, values: tuple[int, ...], **params: int) -> Case:
-    """`tokens` counts those of each request; layout and dtype are numbers, so that they shrink."""
+    """Return a case; `tokens` is per request, layout and dtype are indices, so that they shrink."""
     return Case(operation, None, dict(zip(_ARGS, values, strict=True)) | params)
 
 
@@ -64,7 +64,7 @@ def _named() -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _strides(layout: int, tokens: int, heads: int, size: int) -> tuple[int, int, int]:
-    """Of a (tokens, heads, size) tensor, in elements."""
+    """Return the strides of a (tokens, heads, size) tensor, in elements."""
     if layout == _TRANSPOSED:
         return (size, max(1, tokens) * size, 1)
     step = 2 if layout == _STRIDED else 1
@@ -73,7 +73,7 @@ def _strides(layout: int, tokens: int, heads: int, size: int) -> tuple[int, int,
 
 
 def _tensor(case: Case, ndim: int, pattern: int, device: str) -> tuple[torch.Tensor, Arena]:
-    """The case's floats, laid out as the integers of their size that an arena holds."""
+    """Return the case's tensor and its arena, which holds the floats as integers of their size."""
     batch, tokens, heads, size, layout, number = (case.params[name] for name in _ARGS)
     batch, heads, size = max(1, batch), max(1, heads), max(1, size)
     dtype = _DTYPES[number % len(_DTYPES)]
@@ -154,7 +154,7 @@ def _diagnose(_call: Call, place: Place, expected: Any, _got: Any) -> str:
 
 
 def _several(case: Case) -> bool:
-    """Whether cutting each request's tokens leaves several with several."""
+    """True if at least two requests keep at least two tokens when each loses one."""
     params = case.params
     return bool(params["batch"] > 1 and params["tokens"] > 2 and not params["flat"])
 
@@ -189,7 +189,7 @@ def _output_steps(batch: Batch) -> Iterator[Case]:
 reshape_query_for_spec_decode = Operation(
     name=QUERY,
     section="6",
-    summary="a query with the tokens of each request in a dimension of their own",
+    summary="a query reshaped to (requests, tokens of each, heads, size)",
     inputs=Inputs(
         cases=lambda: st.builds(lambda values: _case(QUERY, values), _VALUES),
         boundaries=_query_boundaries,
@@ -217,7 +217,7 @@ reshape_query_for_spec_decode = Operation(
 reshape_attn_output_for_spec_decode = Operation(
     name=OUTPUT,
     section="6",
-    summary="an output with the tokens of all requests in one dimension",
+    summary="an output reshaped to (tokens of all requests, heads, size)",
     inputs=Inputs(
         cases=lambda: st.builds(
             lambda values, flat: _case(OUTPUT, values, flat=flat), _VALUES, st.integers(0, 1)

@@ -29,7 +29,7 @@ from attnproof.harness.model.operation import (
     Violation,
     bound,
 )
-from attnproof.harness.model.place import Place, place_of
+from attnproof.harness.model.place import Place
 from attnproof.harness.operations.fast_prefill.fast_prefill import (
     ITSELF,
     KEPT,
@@ -56,6 +56,14 @@ NAME = "create_fast_prefill_custom_backend"
 _LOGITS = tuple(name for name, *_ in KV_SHARING_FAST_PREFILL_METADATA_FIELDS)
 _GIVEN = "given."
 """Prefix of the output fields of the batch that the underlying builder was given."""
+_TRUE = (
+    "is a subclass",
+    "builder is a subclass",
+    "metadata is a subclass",
+    "later metadata is a subclass",
+    "metadata has the protocol",
+)
+"""Output fields that must be True."""
 _FORMS = st.integers(engine.DATACLASS, engine.PLAIN_SLOTS)
 _KINDS = st.lists(st.integers(engine.REQUIRED, engine.ATTACHED), max_size=5)
 
@@ -155,8 +163,8 @@ def _outputs(call: Call, result: Any) -> Outputs:
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     given = call.facts.metadata
     yield from reduced_violations(given, outputs, _GIVEN)
-    for name, value in outputs.items():
-        if place_of(name).field.endswith(("a subclass", "the protocol")) and not value:
+    for name in _TRUE:
+        if not outputs[name]:
             yield Violation(name, "does not hold")
     for number, value in enumerate(engine.expected_values(call.facts.kinds).values()):
         place = Place("detail", child=number)
@@ -179,14 +187,14 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _diagnose(_call: Call, place: Place, _expected: Any, got: Any) -> str:
     name = place.field
-    handed_on = {
+    passed_on = {
         _GIVEN + ITSELF: "the underlying builder got another batch",
         "common_prefix_len": "prefix length not handed on",
         "fast_build": "fast_build not handed on",
         "later metadata is a subclass": "metadata of the class of an earlier step",
     }
     if got is not MISSING:
-        return handed_on.get(name, "")
+        return passed_on.get(name, "")
     if name in _LOGITS:
         return "metadata without its logits fields"
     return "field of the underlying metadata lost" if not name.startswith(_GIVEN) else ""
@@ -206,7 +214,7 @@ def _builds_a_tuple(backend: Any) -> type[Any]:
 create_fast_prefill_custom_backend = Operation(
     name=NAME,
     section="6",
-    summary="a backend whose builder sees only the tokens whose logits are sampled",
+    summary="a backend whose builder gets only the tokens whose logits are sampled",
     inputs=Inputs(
         cases=lambda: st.builds(
             _case, sampled_batches(), _FORMS, _KINDS, st.sampled_from((0, 0, 32)), st.booleans()

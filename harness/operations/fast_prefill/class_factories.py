@@ -278,7 +278,7 @@ def _backend_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     }
     for field_name, value in outputs.items():
         if value != wanted.get(field_name, True):
-            yield Violation(field_name, "is not as the backend and the builder that were given say")
+            yield Violation(field_name, "does not agree with the given backend and builder")
 
 
 def _diagnose_backend(_call: Call, place: Place, _expected: Any, _got: Any) -> str:

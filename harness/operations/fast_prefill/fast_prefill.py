@@ -260,7 +260,7 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
         return ""
     if name == "num_computed_tokens_cpu":
         return "computed tokens follow the reduced queries"
-    if name.startswith("query_start_loc") and got.shape == expected.shape:
+    if name in ("query_start_loc", "query_start_loc_cpu") and got.shape == expected.shape:
         return _diagnose_offsets(given, expected, got)
     return ""
 

@@ -89,7 +89,7 @@ def _earlier_answer(_call: Call, _place: Place, _expected: Any, got: Any) -> str
 get_kv_cache_layout = Operation(
     name=GET,
     section="7",
-    summary="the layout that the environment asks for, or the default",
+    summary="the layout of the environment variable, or the default",
     inputs=Inputs(
         cases=lambda: st.sampled_from((None, *_LAYOUTS)).map(_get_case),
         boundaries=_get_boundaries,
@@ -159,7 +159,7 @@ def _prepare_set(case: Case, _pattern: int, _device: str) -> Call:
 set_kv_cache_layout = Operation(
     name=SET,
     section="7",
-    summary="chooses the layout for the process, or takes the choice back",
+    summary="sets the layout for the process, or unsets it",
     inputs=Inputs(
         cases=lambda: st.builds(
             _set_case, st.sampled_from((*_LAYOUTS, None)), st.sampled_from((None, *_LAYOUTS, "nhd"))
@@ -199,13 +199,13 @@ def _valid_steps(batch: Batch) -> Iterable[Case]:
 
 def _valid_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if outputs["result"] is not (call["value"] in ("HND", "NHD")):
-        yield Violation("result", "is not whether the value is NHD or HND")
+        yield Violation("result", "does not agree with the value: only NHD and HND are valid")
 
 
 is_valid_kv_cache_layout = Operation(
     name=VALID,
     section="7",
-    summary="whether a value names a layout",
+    summary="True if a value is the name of a layout",
     inputs=Inputs(
         cases=_valid_cases,
         boundaries=_valid_boundaries,

@@ -24,7 +24,7 @@ from attnproof.harness.model.operation import (
     Script,
 )
 from attnproof.harness.model.place import Place
-from attnproof.harness.operations.shared.playing import (
+from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
     sequence_inputs,

@@ -1,4 +1,4 @@
-"""Operations of SPEC.md section 1 and 7: what the abstract classes do for their subclasses."""
+"""Operations of SPEC.md sections 1 and 7: behaviour that subclasses of abstract classes inherit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NO_CASCADE = (64, [1, 1], 32, 8, False, False, False, 132)
 
 
 def _builder_case(batch: Batch, **params: Any) -> Case:
-    """`spec`: draft tokens a step, -1 for a config without a number, None for no config."""
+    """Return a case; `spec` is the draft tokens per step, -1 for no number, None for no config."""
     plain = {"threshold": 1, "spec": None, "as_decode": False, "draft_index": 0}
     return Case(BUILDER, batch, plain | params)
 
@@ -92,7 +92,7 @@ def _prepare_builder(case: Case, pattern: int, device: str) -> Call:
 
 
 def _drive_builder(offered: Any, call: Call) -> Outputs:
-    """A subclass that keeps what `build` was called with."""
+    """Instantiate a subclass whose `build` returns its arguments, and return its outputs."""
     vllm_config, device, threshold, as_decode, metadata, draft_index = call.args.values()
 
     class Builder(offered):  # type: ignore[misc]
@@ -154,7 +154,7 @@ def _same(_call: Call, result: Outputs) -> Outputs:
 attention_metadata_builder = Operation(
     name=BUILDER,
     section="7",
-    summary="what a V1 metadata builder inherits: threshold, capture, drafting",
+    summary="base class of V1 metadata builders: threshold, capture, drafting",
     inputs=Inputs(
         cases=_builder_cases,
         boundaries=_builder_boundaries,
@@ -189,7 +189,7 @@ def _backend_case(first: int, second: int | None) -> Case:
 
 
 def _drive_backend(offered: Any, call: Call) -> Outputs:
-    """A backend that says nothing but its metadata class."""
+    """Make a backend that defines only its metadata class, and return its outputs."""
     first, second = call.args.values()
     methods: dict[str, Any] = {name: staticmethod(lambda *_: None) for name in _BACKEND_METHODS}
     methods["get_metadata_cls"] = staticmethod(lambda *_: _Made)
@@ -225,7 +225,7 @@ def _backend_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
 attention_backend = Operation(
     name=BACKEND,
     section="1",
-    summary="what an attention backend inherits: its metadata, its name",
+    summary="base class of attention backends: metadata, name, cache layout",
     inputs=Inputs(
         cases=lambda: st.builds(_backend_case, st.integers(0, 9), st.none() | st.integers(0, 9)),
         boundaries=lambda: [
@@ -261,7 +261,7 @@ def _metadata_case(skip: list[str] | None) -> Case:
 
 
 def _drive_metadata(offered: Any, call: Call) -> Outputs:
-    """A subclass with one field more, as a dictionary."""
+    """Instantiate a subclass with one more field, and return it as a dictionary."""
     skip = call["skip_fields"]
 
     @dataclass
@@ -297,7 +297,7 @@ _NAMES = st.sampled_from((*_INHERITED, "block_tables", "unknown"))
 attention_metadata = Operation(
     name=METADATA,
     section="1",
-    summary="V0 metadata as a dictionary of its own values",
+    summary="V0 metadata as a dictionary whose values are not copied",
     inputs=Inputs(
         cases=lambda: st.builds(
             _metadata_case, st.none() | st.lists(_NAMES, max_size=3, unique=True)

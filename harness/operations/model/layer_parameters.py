@@ -1,4 +1,4 @@
-"""Operations of SPEC.md section 7: attention hyperparameters, of layers and of all of them."""
+"""Operations of SPEC.md section 7: attention hyperparameters of each layer and of a model."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ _WHY_SHARED = "runs once when a model is loaded: nothing to make faster"
 
 
 def _row(numbers: list[int], length: int) -> list[int]:
-    """The numbers of a layer; what shrinking took away is 0."""
+    """Return the numbers of a layer, with 0 for those that shrinking removed."""
     return [*numbers, *[0] * length][:length]
 
 
 def _soft_cap(number: int) -> float | None:
-    """0 stands for none, -1 for a cap of 0, as some implementations say none."""
+    """Return the soft cap: None for 0, and 0.0, which some implementations use for none, for -1."""
     return float(max(0, number)) if number else None
 
 
@@ -82,7 +82,7 @@ _layer = st.tuples(
 
 
 def _layers_case(layers: list[list[int]], asked: list[int], impl: int | None = None) -> Case:
-    """`asked` counts layers; only those of class `impl` are asked for if that is given."""
+    """Return a case; `asked` are indices of layers, `impl` the only class that is asked for."""
     return Case(LAYERS, None, {"layers": layers, "asked": asked, "impl": impl})
 
 
@@ -114,7 +114,7 @@ def _layers_boundaries() -> Iterator[tuple[str, Case]]:
 
 
 def _layers_steps(batch: Batch) -> Iterator[Case]:
-    """A batch says nothing of layers: as many as it has requests, every second windowed."""
+    """Yield as many layers as the batch has requests, every second with a window."""
     layers = [[0, row % 2 * batch.block_size, 0, 0, 0] for row in range(batch.num_requests % 8)]
     yield _layers_case(layers, list(range(len(layers))))
 
@@ -294,7 +294,7 @@ class _GlobalFacts(Facts):
 
 
 def _prepare_global(case: Case, _pattern: int, _device: str) -> Call:
-    """Shrinking may leave no layer at all: then there is one without anything special."""
+    # Shrinking may leave no layer: then there is one with all numbers 0.
     rows = [_row(numbers, 5) for numbers in case.params["layers"]] or [[0] * 5]
     layers = {
         f"model.layers.{index}.self_attn.attn": PerLayerParameters(
@@ -307,7 +307,7 @@ def _prepare_global(case: Case, _pattern: int, _device: str) -> Call:
         )
         for index, (window, soft_cap, scale, sinks, flags) in enumerate(rows)
     }
-    # Equality of parameters leaves the flags out: what must not change are the fields.
+    # Equality of parameters ignores the flags, which must not change either.
     plain = {name: vars(parameters) for name, parameters in layers.items()}
     return Call(
         {"per_layer_params": layers},
@@ -326,10 +326,10 @@ def _global_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if outputs["is_own_object"]:
         yield Violation("is_own_object", _OWN)
     if outputs["has_same_window_lefts"] is not (len({row[0] for row in rows}) == 1):
-        yield Violation("has_same_window_lefts", "is not whether all windows are alike")
+        yield Violation("has_same_window_lefts", "does not agree with the layers' windows")
     alike = {(window, cap, scale % 3, bool(sinks)) for window, cap, scale, sinks, _ in rows}
     if outputs["has_same_all_params"] is not (len(alike) == 1):
-        yield Violation("has_same_all_params", "is not whether all layers are alike")
+        yield Violation("has_same_all_params", "does not agree with the layers' parameters")
     if outputs["window_left"] != rows[0][0] - 1:
         yield Violation("window_left", "is not the first layer's")
 
@@ -341,7 +341,7 @@ def _as_dicts(layers: dict[str, PerLayerParameters]) -> dict[str, Any]:
 infer_global_hyperparameters = Operation(
     name=GLOBAL,
     section="7",
-    summary="the first layer's hyperparameters, and whether all layers agree",
+    summary="the first layer's hyperparameters, and flags for layers that differ",
     inputs=Inputs(
         cases=_global_cases,
         boundaries=_global_boundaries,

@@ -32,7 +32,7 @@ _DEEPSEEK = (1536, 512, 128, 64, 128)
 
 
 def _mla_case(dims: tuple[int, ...], *, says_none: bool = False) -> Case:
-    """A q_lora_rank of 0 stands for none, said or left out."""
+    """Return a case; q_lora_rank 0 means none: None if `says_none`, else the field is left out."""
     named = dict(zip(MLADims._fields, dims, strict=True))
     return Case(MLA, None, named | {"says_none": says_none})
 
@@ -67,8 +67,8 @@ def _prepare_mla(case: Case, _pattern: int, _device: str) -> Call:
     dims: dict[str, int | None] = {name: max(1, params[name]) for name in MLADims._fields}
     if not params["q_lora_rank"]:
         dims["q_lora_rank"] = None
-    said = {k: v for k, v in dims.items() if v is not None or params["says_none"]}
-    config = TextConfig(**said, hidden_size=7168, head_dim=192, qk_head_dim=192)
+    given = {k: v for k, v in dims.items() if v is not None or params["says_none"]}
+    config = TextConfig(**given, hidden_size=7168, head_dim=192, qk_head_dim=192)
     return Call(
         {"model_config": ModelConfig(config)},
         plain={"hf_text_config": vars(config)},
@@ -83,7 +83,7 @@ def _mla_outputs(_call: Call, result: Any) -> Outputs:
 def _mla_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     for name, value in call.facts.dims.items():
         if outputs[name] != value:
-            yield Violation(name, "is not what the model's config says")
+            yield Violation(name, "does not agree with the model's config")
 
 
 def _mla_diagnosis(call: Call, place: Place, expected: Any, got: Any) -> str:

@@ -13,27 +13,28 @@ from attnproof.harness.operations.persistent_batch.steps import Engine, engine_a
 
 def diagnose_batch(call: Call, place: Place, expected: Any, got: Any) -> str:
     """Return the most specific diagnosis of a wrong field, "" without one."""
-    name = place.field
-    if name == "requests":
+    # Fields of micro-batches and virtual batches have a prefix: "virtual: seq_lens".
+    field = place.field.rpartition(": ")[2]
+    if field == "requests":
         return "requests miscounted"
-    if name == "moved buffers":
+    if field == "moved buffers":
         return "a step buffer changed its address"
     if isinstance(expected, list) and isinstance(got, list):
-        return _about_rows(name, expected, got)
+        return _about_rows(field, expected, got)
     if not (isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)):
         return ""
     if expected.shape != got.shape or expected.dtype != got.dtype:
         return ""
     where = expected != got
-    if name.endswith(("slot_mapping", "slot_buffer", "slots")):
+    if field in ("slot_mapping", "slot_buffer", "slots"):
         return _about_slots(_engine(call, place), expected[where].tolist(), got[where].tolist())
-    if name.endswith("block_table_tensor"):
+    if field == "block_table_tensor":
         assert place.step is not None
-        dummy = "dummy" in call["script"].lines[place.step].code
+        dummy = call["script"].lines[place.step].kind == "dummy"
         if dummy or expected[where.any(1)].any():
             return _about_blocks(_engine(call, place), got[where].tolist())
         return "padded row keeps an earlier request's state"
-    if name.endswith(("seq_lens", "seq_lens_cpu")) and not expected[where].any():
+    if field in ("seq_lens", "seq_lens_cpu") and not expected[where].any():
         return "padded row keeps an earlier request's state"
     return ""
 

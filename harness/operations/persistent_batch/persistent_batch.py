@@ -44,6 +44,8 @@ from attnproof.harness.operations.shared.metadata import (
 
 NAME = "PersistentBatch"
 _DUMMY = "dummy."
+"""Prefix of the output fields of the dummy run's metadata."""
+_MIRRORS = "mirrors of their own"
 _STATE = ("num_blocks", "num_computed_tokens")
 _SIZES = ("max_num_reqs", "max_num_tokens", "max_num_blocks", "block_size")
 _UNUSED = {
@@ -163,17 +165,17 @@ def _use(offered: Any, call: Call) -> Outputs:
     if call["misuse"] is not None:
         _misuse(batch, call)
     metadata = batch.build(facts.scheduled, *facts.padding)
-    seen: Outputs = {"rows": rows, **_seen(metadata, facts.batch.block_size, "")}
-    seen |= {"slot_buffer": batch.slot_mapping.clone(), "req_ids": list(batch.req_ids)}
-    seen |= {"num_reqs of the batch": batch.num_reqs}
+    outputs: Outputs = {"rows": rows, **_metadata_copies(metadata, facts.batch.block_size, "")}
+    outputs |= {"slot_buffer": batch.slot_mapping.clone(), "req_ids": list(batch.req_ids)}
+    outputs |= {"num_reqs of the batch": batch.num_reqs}
     if facts.dummy:
         dummy = batch.build_dummy(facts.dummy, _dummy_tokens(call))
-        seen |= _seen(dummy, facts.batch.block_size, _DUMMY)
-        seen[f"{_DUMMY}slot_buffer"] = batch.slot_mapping.clone()
-    seen |= _rows_of(batch)
+        outputs |= _metadata_copies(dummy, facts.batch.block_size, _DUMMY)
+        outputs[f"{_DUMMY}slot_buffer"] = batch.slot_mapping.clone()
+    outputs |= _rows_of(batch)
     if facts.look:
         facts.left_behind[:] = left_behind(offered)
-    return seen
+    return outputs
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
@@ -221,19 +223,19 @@ def _dummy_tokens(call: Call) -> int:
     return int(min(max(1, tokens - 1), call.facts.dummy * columns * block_size))
 
 
-def _seen(metadata: Any, block_size: int, prefix: str) -> Outputs:
+def _metadata_copies(metadata: Any, block_size: int, prefix: str) -> Outputs:
     """Return copies of the metadata's fields, without stale block-table columns (rule 0.4)."""
-    seen = metadata_outputs(metadata, prefix)
+    outputs = metadata_outputs(metadata, prefix)
     table = f"{prefix}block_table_tensor"
-    seen[table] = live_blocks(metadata, block_size)
-    seen[f"{prefix}mirrors of their own"] = [
-        seen[f"{prefix}{name}"].data_ptr() != seen[f"{prefix}{name}_cpu"].data_ptr()
+    outputs[table] = live_blocks(metadata, block_size)
+    outputs[f"{prefix}{_MIRRORS}"] = [
+        outputs[f"{prefix}{name}"].data_ptr() != outputs[f"{prefix}{name}_cpu"].data_ptr()
         for name in ("query_start_loc", "seq_lens")
-        if seen[f"{prefix}{name}"].numel()
+        if outputs[f"{prefix}{name}"].numel()
     ]
     return {
         name: value.clone() if isinstance(value, torch.Tensor) else value
-        for name, value in seen.items()
+        for name, value in outputs.items()
     }
 
 
@@ -248,9 +250,11 @@ def live_blocks(metadata: Any, block_size: int) -> Any:
 def _rows_of(batch: Any) -> Outputs:
     """Return the row state of all requests."""
     count = len(batch.req_ids)
-    seen: Outputs = {name: getattr(batch, name)[:count].clone() for name in _STATE}
-    blocks = [batch.block_table[row, :held].tolist() for row, held in enumerate(seen["num_blocks"])]
-    return seen | {"block_table": blocks, "state ids": list(batch.req_ids)}
+    outputs: Outputs = {name: getattr(batch, name)[:count].clone() for name in _STATE}
+    blocks = [
+        batch.block_table[row, :held].tolist() for row, held in enumerate(outputs["num_blocks"])
+    ]
+    return outputs | {"block_table": blocks, "state ids": list(batch.req_ids)}
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -292,29 +296,31 @@ def _dummy_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if query_lens != sorted(query_lens, reverse=True) or query_lens[0] - query_lens[-1] > 1:
         yield Violation(f"{_DUMMY}query_start_loc", "does not spread the tokens evenly")
     if outputs[f"{_DUMMY}num_computed_tokens_cpu"].any():
-        yield Violation(f"{_DUMMY}num_computed_tokens_cpu", "counts computed tokens of nobody")
+        yield Violation(
+            f"{_DUMMY}num_computed_tokens_cpu", "counts computed tokens, which a dummy run has not"
+        )
     if (outputs[f"{_DUMMY}slot_buffer"] != -1).any():
-        yield Violation(f"{_DUMMY}slot_buffer", "gives a slot to nobody's token")
+        yield Violation(f"{_DUMMY}slot_buffer", "gives a slot to a token of a dummy run")
     if outputs[f"{_DUMMY}block_table_tensor"].any():
-        yield Violation(f"{_DUMMY}block_table_tensor", "holds somebody's block")
+        yield Violation(f"{_DUMMY}block_table_tensor", "holds a request's block")
     if outputs["state ids"] != outputs["req_ids"]:
         yield Violation("req_ids", "was changed by a dummy run")
 
 
 def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
-    name = place.field
-    if name.endswith("mirrors of their own"):
+    field = place.field.removeprefix(_DUMMY)
+    if field == _MIRRORS:
         return "a mirror shares the memory of its twin"
     if not (isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)):
         return ""
     if expected.shape != got.shape or expected.dtype != got.dtype:
         return ""
     right = expected[expected != got]
-    if name.endswith(("slot_buffer", "slot_mapping")) and (right == -1).all():
+    if field in ("slot_buffer", "slot_mapping") and (right == -1).all():
         return "a valid slot where none is due"
-    if name.endswith(("seq_lens", "seq_lens_cpu")) and not right.any():
+    if field in ("seq_lens", "seq_lens_cpu") and not right.any():
         return "padded row keeps an earlier request's state"
-    if name in _STATE and (expected <= got).all():
+    if field in _STATE and (expected <= got).all():
         return "a row keeps an earlier request's state"
     return ""
 
@@ -333,7 +339,7 @@ persistent_batch = Operation(
         clocked=_clocked,
         prepare=_prepare,
         use=_use,
-        outputs=lambda _call, seen: seen,
+        outputs=lambda _call, result: result,
         methods=("add_request", "remove_request", "condense", "build"),
     ),
     contract=Contract(

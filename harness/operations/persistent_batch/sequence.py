@@ -21,7 +21,7 @@ from attnproof.harness.operations.persistent_batch.diagnosis import diagnose_bat
 from attnproof.harness.operations.persistent_batch.persistent_batch import live_blocks
 from attnproof.harness.operations.persistent_batch.steps import Step, script
 from attnproof.harness.operations.shared.metadata import metadata_outputs
-from attnproof.harness.operations.shared.playing import (
+from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
     sequence_inputs,
@@ -174,7 +174,7 @@ def _observe(names: dict[str, Any]) -> Outputs:
     step buffers, which the next build writes.
     """
     batch, metadata = names["batch"], names["metadata"]
-    seen: Outputs = {
+    outputs: Outputs = {
         "req_ids": list(batch.req_ids),
         "requests": batch.num_reqs,
         "blocks": [_blocks(batch, row) for row in range(len(batch.req_ids))],
@@ -186,14 +186,14 @@ def _observe(names: dict[str, Any]) -> Outputs:
         "slot_buffer": batch.slot_mapping,
     }
     if metadata is not None:
-        seen |= _metadata(metadata, batch.block_size, "")
-        seen["moved buffers"] = _moved(metadata, names.setdefault("_addresses", {}))
+        outputs |= _metadata(metadata, batch.block_size, "")
+        outputs["moved buffers"] = _moved(metadata, names.setdefault("_addresses", {}))
     for index, child in enumerate(names.get("children") or ()):
-        seen |= _metadata(child, batch.block_size, f"micro-batch {index}: ")
+        outputs |= _metadata(child, batch.block_size, f"micro-batch {index}: ")
     if names.get("virtual") is not None:
-        seen |= _metadata(names["virtual"], batch.block_size, "virtual: ")
+        outputs |= _metadata(names["virtual"], batch.block_size, "virtual: ")
     names["children"] = names["virtual"] = None
-    return seen
+    return outputs
 
 
 def _blocks(batch: Any, row: int) -> list[int] | None:
@@ -204,9 +204,9 @@ def _blocks(batch: Any, row: int) -> list[int] | None:
 
 
 def _metadata(metadata: Any, block_size: int, prefix: str) -> Outputs:
-    seen = metadata_outputs(metadata, prefix)
-    seen[f"{prefix}block_table_tensor"] = live_blocks(metadata, block_size)
-    return seen
+    outputs = metadata_outputs(metadata, prefix)
+    outputs[f"{prefix}block_table_tensor"] = live_blocks(metadata, block_size)
+    return outputs
 
 
 def _moved(metadata: Any, addresses: dict[str, int]) -> list[str]:

@@ -55,7 +55,8 @@ class Engine:
 
     def line(self, step: Step) -> Line | None:
         """Return the step as source, None if it does not apply."""
-        return _MAKERS[step["do"]](self, step)
+        line = _MAKERS[step["do"]](self, step)
+        return line and line._replace(kind=step["do"])
 
     def owner(self, block: int) -> str | None:
         """Return the request that has the block now, None without one."""

@@ -1,4 +1,4 @@
-"""What several operations share: reading metadata, spoiling it, its invariants."""
+"""Batch metadata as input and output of operations: outputs, invariants, faults, diagnosis."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ from attnproof.reference.shared import CommonAttentionMetadata
 
 METADATA_FIELDS = tuple(f.name for f in fields(CommonAttentionMetadata))
 CLASS = "class"
-"""Output field for the class of metadata that is of a subclass."""
+"""Output field with the class of the metadata, for metadata of a subclass."""
 
 
 def batch_of(case: Case) -> Batch:
-    """The case's batch; cases of metadata operations always have one."""
+    """Return the case's batch, which cases of metadata operations always have."""
     assert case.batch is not None, f"{case.operation} needs a batch"
     return case.batch
 
 
 def has_logits(case: Case) -> bool:
-    """Whether the batch carries logits indices: how many fall into a slice is on the device."""
+    """True if the batch has logits indices; the number in a slice must be read from the device."""
     return batch_of(case).logits_indices is not None
 
 
 def metadata_outputs(metadata: Any, prefix: str = "", given: Any = None) -> Outputs:
-    """Every field of the metadata by name; what a candidate lost is MISSING.
+    """Return every field of the metadata by name; a field that it lacks is MISSING.
 
-    Of a subclass the fields are those of `given`, the metadata that the operation got;
-    that its class came back is one more. A plain batch may come back as a class of the
-    candidate's own.
+    If `given`, the metadata that the operation got, is of a subclass, return the subclass's
+    fields and the name of the class. Other metadata may be of a class of the candidate's own.
     """
     names, outputs = METADATA_FIELDS, Outputs()
     if given is not None and type(given) is not CommonAttentionMetadata:
@@ -50,7 +49,7 @@ def metadata_outputs(metadata: Any, prefix: str = "", given: Any = None) -> Outp
 
 
 def diagnose_metadata(call: Call, place: Place, expected: Any, got: Any) -> str:
-    """What became of a field that a subclass added, "" for any other field."""
+    """Return the diagnosis of a subclass's class or field, "" for any other field."""
     field = place.field.rsplit(".", 1)[-1]
     if field == CLASS:
         return f"{got} where the given {expected} was expected"
@@ -78,14 +77,14 @@ def prepare_metadata(case: Case, pattern: int, device: str, arguments: Mapping[s
 
 
 def token_positions(offsets: np.ndarray, computed: np.ndarray) -> np.ndarray:
-    """Position in its sequence of each token that the offsets cover."""
+    """Return (T,) the position in its sequence of each token that the offsets cover."""
     shift = np.repeat(computed - offsets[:-1], np.diff(offsets))
     positions: np.ndarray = np.arange(len(shift)) + shift
     return positions
 
 
 def mirror_violations(outputs: Outputs, prefix: str = "") -> Iterator[Violation]:
-    """Mirrors equal, offsets that rise from 0, `c == s - q`, maxima that bound (section 1)."""
+    """Check the mirrors, the offsets, `c == s - q` and the maxima (section 1)."""
     try:
         offsets = outputs[f"{prefix}query_start_loc_cpu"].tolist()
         seq_lens = outputs[f"{prefix}seq_lens_cpu"].tolist()
@@ -226,5 +225,5 @@ def wrong_value(
 
 
 def returned(_call: Call, result: Any) -> Outputs:
-    """The outputs of a function that returns one value."""
+    """Return the outputs of a function that returns one value."""
     return {"result": result}

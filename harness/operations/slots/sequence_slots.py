@@ -1,4 +1,4 @@
-"""Operations of SPEC.md section 5, the forms that work on one sequence's Python lists."""
+"""Operations of SPEC.md section 5 on the Python lists of one sequence."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _start_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 compute_slot_mapping_start_idx = Operation(
     name=START,
     section="5",
-    summary="the first position of a sequence that keeps its slot",
+    summary="first position of a sequence that gets a slot",
     inputs=Inputs(
         cases=_start_cases,
         boundaries=_start_boundaries,
@@ -175,7 +175,7 @@ def _slot_invariants(_call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _slots_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """New tokens are written to the slots, then read through the sequence's blocks."""
+    """Check that each new token is written to the slot that its sequence's blocks give it."""
     profile, _, seq_id, seq_len, context_len, start_idx, block_size, tables = call.args.values()
     if profile:
         if any(slot != -1 for slot in outputs["slot_mapping"][2:]):
@@ -192,7 +192,7 @@ def _written(
     outputs: Outputs,
     start_idx: int = 0,
 ) -> Iterator[Violation]:
-    first, stop = positions
+    first, stop = positions  # [first, stop)
     if first >= stop:
         return
     expected = expected_tokens_uncached(
@@ -214,7 +214,7 @@ def _writes(case: Case) -> bool:
 
 
 def _last_block(block: Any, error: type[Exception], least: int = 1) -> Fault:
-    """The last block of the sequence's table replaced, where it has `least` blocks."""
+    """Return the fault of another last block in a table of at least `least` blocks."""
 
     def change(tables: dict[int, list[int]]) -> dict[int, list[Any]]:
         return {_SEQ_ID: [*tables[_SEQ_ID][:-1], block]}
@@ -378,13 +378,13 @@ def _prepare_empty(case: Case, _pattern: int, _device: str) -> Call:
 def _empty_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     tables = call["block_tables"] or {}
     if outputs["result"] is (len([key for key in tables if tables[key] is not None]) > 0):
-        yield Violation("result", "is not whether no sequence has a table")
+        yield Violation("result", "does not agree with the block tables")
 
 
 is_block_tables_empty = Operation(
     name=EMPTY,
     section="5",
-    summary="whether no sequence has a block table",
+    summary="True if no sequence has a block table",
     inputs=Inputs(
         cases=_empty_cases,
         boundaries=_empty_boundaries,
@@ -394,7 +394,7 @@ is_block_tables_empty = Operation(
     call=FunctionCall(prepare=_prepare_empty, outputs=returned),
     contract=Contract(invariants=_empty_invariants),
     bench=Bench(cases=lambda batch: _empty_steps(batch) if batch.num_requests == 8 else ()),
-    built_in=BuiltIn(shared="a look at a dict"),
+    built_in=BuiltIn(shared="one pass over a dict"),
 )
 
 OPERATIONS = (

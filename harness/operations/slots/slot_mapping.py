@@ -1,4 +1,4 @@
-"""Operations of SPEC.md section 5, the batch form: `build_slot_mapping`."""
+"""Operation of SPEC.md section 5 on a batch: `build_slot_mapping`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from attnproof.harness.model.operation import (
     Inputs,
     Operation,
     Outputs,
+    Quantity,
     Violation,
 )
 from attnproof.harness.operations.shared.metadata import (
@@ -57,7 +58,7 @@ def _case(
     start_idx: list[int] | None = None,
     columns: int | None = None,
 ) -> Case:
-    """`padded` and `out` count entries beyond the tokens; `columns` cuts the block table."""
+    """Return a case; `padded` and `out` are entries beyond the tokens, `columns` cuts the table."""
     params: dict[str, Any] = {"num_padded": padded, "out_spare": out}
     if start_idx is not None:
         params["start_idx"] = start_idx
@@ -149,7 +150,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         },
         arena=arena,
         written=frozenset({"out"}),
-        facts=_SlotFacts(batch=batch, params=params, tokens=tokens),
+        facts=_SlotFacts(batch=batch, params=params, tokens=tokens, result=Quantity.SLOTS),
     )
 
 
@@ -184,7 +185,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Tokens are written to their slots, then read through the block table."""
+    """Check that each token is written to the slot that the block table gives it."""
     expected, params = expected_tokens(call.facts.batch), call.facts.params
     columns = params.get("columns")
     width = expected.table.shape[1] if columns is None else columns
@@ -199,14 +200,14 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _owned(batch: Batch) -> np.ndarray:
-    """Row and block id, in one number, of every live block."""
+    """Return (B,) int64: row and block id, combined in one number, of every live block."""
     counts = [len(blocks) for blocks in batch.blocks]
     rows = np.repeat(np.arange(len(counts)), counts)
     return rows << _BLOCK_BITS | np.array([b for row in batch.blocks for b in row], dtype=np.int64)
 
 
 def batch_shares_blocks(batch: Batch) -> bool:
-    """Whether two requests have a block in common."""
+    """True if two requests have a block in common."""
     blocks = [block for row in batch.blocks for block in row]
     return len(set(blocks)) != len(blocks)
 
@@ -236,7 +237,7 @@ def _short(parameter: str) -> Fault:
 
 
 def _values(parameter: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Fault:
-    """Return a fault that shows in the values of a tensor only."""
+    """Return a fault of a tensor's values, which a check can detect on the CPU only."""
     return Fault(parameter, change, applies=_needs_tokens, cpu_only=True)
 
 

@@ -22,9 +22,9 @@ Span = tuple[int, int, int, int]
 
 
 def spans_at(batch: Batch, cuts: list[int]) -> list[Span]:
-    """Return the slices between the tokens `cuts`, empty ones left out.
+    """Return the slices between the tokens `cuts`, without empty ones.
 
-    The last slice takes the padded rows and tokens behind the last request.
+    The last slice includes the padded rows and tokens behind the last request.
     """
     offsets = [0, *accumulate(batch.query_lens)]
     rows = batch.num_requests + batch.padded_requests
@@ -44,7 +44,7 @@ def ubatch_of(span: Span) -> UBatchSlice:
 
 
 def sliceable(batch: Batch, cut: bool) -> Batch:
-    """Return the batch with at least one token, and without shares of a rank if `cut`."""
+    """Return the batch with at least one token; if requests are `cut`, without rank shares."""
     changes: dict[str, Any] = {}
     if not batch.num_tokens + batch.padded_tokens:
         changes["padded_tokens"] = 1

@@ -26,10 +26,12 @@ from attnproof.harness.model.operation import (
     BuiltIn,
     Call,
     Contract,
+    Facts,
     FunctionCall,
     Inputs,
     Operation,
     Outputs,
+    Quantity,
     Violation,
     in_child,
 )
@@ -68,7 +70,7 @@ _VIEWS = (
 
 
 def spans_of(case: Case) -> list[Span]:
-    """The slices of a case: all of its cuts give, or the one that it picks."""
+    """Return the slices of a case: all between its cuts, or those that it picks."""
     batch = batch_of(case)
     spans = spans_at(batch, case.params["cuts"]) if case.params["cuts"] is not None else []
     if case.operation == MAKE:
@@ -116,7 +118,7 @@ def _prepare_locs(case: Case, pattern: int, device: str) -> Call:
         "query_start_loc": arena.tensors["query_start_loc"],
         "request_slice": request_slice,
     }
-    return Call(arguments, arena=arena)
+    return Call(arguments, arena=arena, facts=Facts(result=Quantity.OFFSETS))
 
 
 def _locs_invariants(_call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -154,7 +156,7 @@ def _make_case(batch: Batch, cuts: list[int], index: int) -> Case:
 
 
 def _split_case(batch: Batch, cuts: list[int] | None, picked: list[int] | None = None) -> Case:
-    """The batch cut at `cuts` (None for no slice at all); only the `picked` slices if given."""
+    """Return the case of a batch cut at `cuts`, None for no slice; `picked` selects slices."""
     params: dict[str, Any] = {"cuts": cuts}
     return Case(SPLIT, batch, params if picked is None else params | {"picked": picked})
 
@@ -213,13 +215,13 @@ def _split_steps(batch: Batch) -> Iterator[Case]:
 
 
 def _make_timed(batch: Batch) -> Iterator[Case]:
-    """The second of two slices of as many tokens, which mostly begins inside a request."""
+    """Yield the second half of the batch's tokens, which usually begins inside a request."""
     if batch.num_tokens > 1:
         yield _make_case(batch, [batch.num_tokens // 2], 1)
 
 
 def _split_timed(batch: Batch) -> Iterator[Case]:
-    """Two slices of as many tokens, as micro-batching makes them."""
+    """Yield two slices with equal numbers of tokens, as engines cut micro-batches."""
     if batch.num_tokens > 1:
         yield _split_case(batch, [batch.num_tokens // 2])
 
@@ -231,7 +233,7 @@ class _SliceFacts(BatchFacts):
 
 
 def _prepare(case: Case, pattern: int, device: str, arguments: dict[str, Any]) -> Call:
-    """Return a call of slices and the batch as metadata."""
+    """Return a call with slices and with the batch as metadata."""
     call = prepare_metadata(case, pattern, device, arguments)
     call.facts = _SliceFacts(
         batch=call.facts.batch,
@@ -286,7 +288,7 @@ def _make_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Compare each child by its own slice: the slices together cover each token once."""
+    """Compare each child with the tokens of its slice in the batch."""
     expected, spans = expected_tokens(call.facts.batch), call.facts.spans
     if outputs[Place("num_children")] != len(spans):
         yield Violation("num_children", "is not the number of slices")
@@ -324,7 +326,7 @@ def _split_outputs(call: Call, result: Any) -> Outputs:
 _make_metadata_with_slice = Operation(
     name=MAKE,
     section="3",
-    summary="the part of a batch in one slice, as a batch of its own",
+    summary="one slice of a batch as a batch",
     inputs=Inputs(
         cases=_make_cases,
         boundaries=_make_boundaries,

@@ -26,7 +26,7 @@ from attnproof.harness.model.operation import (
     Script,
 )
 from attnproof.harness.model.place import Place
-from attnproof.harness.operations.shared.playing import (
+from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
     sequence_inputs,
@@ -112,7 +112,7 @@ def _lines(steps: list[dict[str, Any]]) -> Iterator[Line]:
         number += len(rows)
         if step["do"] == "prepare":
             added = []
-            yield Line("prepare", "builder.prepare()")
+            yield Line("prepare", "builder.prepare()", kind="prepare")
         elif step["do"] == "add":
             added += rows
             yield Line(
@@ -177,13 +177,13 @@ def _build(
 
 def _observe(names: dict[str, Any]) -> Outputs:
     """Return the latest metadata by field, and earlier metadata, which may not change."""
-    seen: Outputs = {"builds": len(names["made"])}
+    outputs: Outputs = {"builds": len(names["made"])}
     for metadata in names["made"][-1:]:
-        seen |= metadata_v0_outputs(metadata)
+        outputs |= metadata_v0_outputs(metadata)
     earlier = [metadata_v0_outputs(metadata) for metadata in names["made"][-_OBSERVED:-1]]
     for name in earlier[0] if earlier else ():
-        seen[f"earlier.{name}"] = [_plain(outputs[name]) for outputs in earlier]
-    return seen
+        outputs[f"earlier.{name}"] = [_plain(fields[name]) for fields in earlier]
+    return outputs
 
 
 def _plain(value: Any) -> Any:
@@ -197,8 +197,8 @@ def _diagnose(call: Call, place: Place, _expected: Any, _got: Any) -> str:
     lines = call["script"].lines[: place.step + 1]
     if any(line.raises for line in lines[:-1]):
         return "a refused batch left behind"
-    labels = [line.label for line in lines]
-    known = place.field not in ("raises", "builds") and "prepare" in labels[1:]
+    prepared = any(line.kind == "prepare" for line in lines[1:])
+    known = place.field not in ("raises", "builds") and prepared
     return "an earlier batch left behind" if known else ""
 
 

@@ -47,6 +47,8 @@ _ENCODER_ONLY, _CROSS = AttentionType.ENCODER_ONLY, AttentionType.ENCODER_DECODE
 _LENGTHS = ("encoder_seq_lens", "encoder_seq_lens_tensor", "max_encoder_seq_len")
 _CROSS_FIELDS = ("cross_slot_mapping", "cross_block_tables")
 _ABSENT = (*_LENGTHS, "num_encoder_tokens", *_CROSS_FIELDS, "seq_lens_tensor", "block_tables")
+_MAXIMA = ("max_prefill_seq_len", "max_decode_seq_len", "max_encoder_seq_len")
+_TOTALS = ("num_prefills", "num_prefill_tokens", "num_decode_tokens", "num_encoder_tokens")
 _WHY_SHARED = "picks fields and computes nothing"
 _NO_METADATA = {"no metadata": wrong_type("attn_metadata")}
 
@@ -276,11 +278,12 @@ def _count_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     """Name the other field of the metadata that was taken: a tensor, a maximum or a count."""
-    fields, prefix = call.facts.fields, "max" if place.field.startswith("max") else "num"
+    fields = call.facts.fields
+    alike = _MAXIMA if place.field == "max_seq_len" else _TOTALS
     if isinstance(got, torch.Tensor):
         names = [name for name, value in fields.items() if value is got]
     elif type(got) is int and got != expected:
-        names = [n for n, value in fields.items() if n.startswith(prefix) and value == got]
+        names = [name for name in alike if fields.get(name) == got]
     else:
         names = []
     return f"{names[0]} taken" if names else ""
@@ -364,7 +367,7 @@ def _set_invariants(names: tuple[str, ...]) -> Callable[[Call, Outputs], Iterato
     def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         missing = [name for name in names if call.facts.fields.get(name) is None]
         if outputs["result"] is not (not missing):
-            yield Violation("result", f"is not whether all of {', '.join(names)} are set")
+            yield Violation("result", f"does not agree with the fields {', '.join(names)}")
 
     return invariants
 
@@ -375,12 +378,12 @@ OPERATIONS = (
     *(
         _operation(
             name,
-            f"whether metadata has what {what} needs",
+            f"True if metadata has all fields for {user}",
             returned,
             Contract(invariants=_set_invariants(fields)),
             _NO_METADATA,
         )
-        for name, what, fields in (
+        for name, user, fields in (
             (ENCODER_SET, "an encoder", _LENGTHS),
             (CROSS_SET, "attention to an encoder", _LENGTHS + _CROSS_FIELDS),
         )

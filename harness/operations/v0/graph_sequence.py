@@ -27,7 +27,7 @@ from attnproof.harness.model.operation import (
     Script,
 )
 from attnproof.harness.model.place import Place
-from attnproof.harness.operations.shared.playing import (
+from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
     sequence_inputs,
@@ -162,11 +162,11 @@ def _prepare(step: dict[str, Any], encoder_decoder: bool) -> Line:
 def _observe(names: dict[str, Any]) -> Outputs:
     """Return the buffers that a replay would read, of all graphs by size, and the graphs."""
     graphs = [buffers for _, (_, buffers) in sorted(names["graphs"].items())]
-    seen: Outputs = {
+    outputs: Outputs = {
         name: torch.cat([buffers[name] for buffers in graphs])
         for name in (graphs[0] if graphs else ())
     }
-    return seen | {
+    return outputs | {
         "graphs": sorted(names["graphs"]),
         "clones capture": [captures(clone) for clone, _ in names["graphs"].values()],
         "graph_block_tables": names["runner"].graph_block_tables,

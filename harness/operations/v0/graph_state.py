@@ -44,13 +44,12 @@ BACKENDS = ("FLASH_ATTN", "XFORMERS", "ROCM_FLASH")
 _FIELDS = tuple(f.name for f in fields(MetadataV0))
 _NEUTRAL = (-1, 1, 0, 1, -1, 1)
 _LONGEST = 4096
-_TRUE = (
+_REFUSED = (
     "refused before the capture",
     "refused after the capture",
     "clone refused inside the capture",
-    "clone's class",
-    "graph's own",
 )
+_TRUE = (*_REFUSED, "clone's class", "graph's own")
 """Output fields that must be True."""
 
 
@@ -174,6 +173,14 @@ def step_arrays(batch: Batch, pad: int, pattern: int) -> tuple[dict[str, np.ndar
     encoder_lens = np.arange(rows, dtype=np.int32) + 3 + pattern
     values = (slots, seq_lens, tables, encoder_lens, slots[:0], tables + np.int32(pattern == 0))
     return dict(zip(DECODER + ENCODER, values, strict=True)), width
+
+
+_EARLIER = {
+    **{f"buffers.{name}": 77 for name in DECODER + ENCODER},
+    **{f"buffers.{name}": 66 for name in ("block_tables", "cross_block_tables")},
+    "buffers.slot_mapping": 5,
+}
+"""Value of every element in the engine step of `_filled`, by output field."""
 
 
 def _filled(rows: int, width: int, device: str) -> dict[str, torch.Tensor]:
@@ -314,12 +321,11 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
     field = place.field
-    if field.startswith(("refused", "clone refused")) and got is False:
+    if field in _REFUSED and got is False:
         return "state stays in capturing mode"
-    if not field.startswith("buffers.") or not isinstance(got, torch.Tensor):
+    if field not in _EARLIER or not isinstance(got, torch.Tensor):
         return ""
-    left = {"block_tables": 66, "cross_block_tables": 66, "slot_mapping": 5}
-    stale = left.get(field.removeprefix("buffers."), 77)
+    stale = _EARLIER[field]
     same = got.shape == expected.shape and got.dtype == expected.dtype
     return "an earlier step's value kept" if same and (got[got != expected] == stale).all() else ""
 

@@ -231,7 +231,9 @@ def _slot_violations(groups: Any, builder: InputBuilder, slots: list[int]) -> It
             query_len = group.query_lens[row]
             for slot in slots[token : token + query_len]:
                 if slot != -1 and slot // size not in table:
-                    yield Violation("slot_mapping", "lies in a block that is not its sequence's")
+                    yield Violation(
+                        "slot_mapping", "has a slot in a block that is not its sequence's"
+                    )
             token += query_len
     if any(slot != -1 for slot in slots[token:]):
         yield Violation("slot_mapping", "gives padding a slot")

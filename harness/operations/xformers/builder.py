@@ -38,16 +38,22 @@ from attnproof.harness.operations.batch.batch_split import Engine
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, metadata_faults
 from attnproof.harness.operations.xformers.metadata import COUNTS, TENSORS, split_of
 from attnproof.reference.interface import MetadataError
+from attnproof.reference.xformers_backend import DecodeMask
 
 NAME = "XFormersAttentionMetadataBuilder"
 PACKAGE = "xformers"
 MASK = "PagedBlockDiagonalCausalWithOffsetPaddedKeysMask"
-_STAND_IN = "DecodeMask"
 """Class of the reference's mask, which needs no xformers."""
 _VIA = ("build", "build_for_cudagraph_capture", "build_for_drafting")
 _INT32_MAX = 2**31 - 1
 _QUERIES = ("seqstart", "seqstart_py", "max_seqlen", "min_seqlen")
 _KEYS = (*_QUERIES, "seqlen", "seqlen_py", "padding")
+_LENGTHS = {
+    f"attn_bias.{part}.{name}": (part, name)
+    for part, names in (("q_seqinfo", _QUERIES), ("k_seqinfo", _KEYS))
+    for name in names
+}
+"""Part of the mask and its attribute, by output field."""
 _NO_CASCADE = (64, [1, 1], 32, 8, False, False, False, 132)
 
 
@@ -65,10 +71,8 @@ def mask_outputs(mask: Any) -> Outputs:
     if mask is None:
         return {"attn_bias": None}
     outputs: Outputs = {"attn_bias": mask_name(mask)}
-    for part, names in (("q_seqinfo", _QUERIES), ("k_seqinfo", _KEYS)):
-        lengths = getattr(mask, part, None)
-        for name in names:
-            outputs[f"attn_bias.{part}.{name}"] = getattr(lengths, name, MISSING)
+    for field, (part, name) in _LENGTHS.items():
+        outputs[field] = getattr(getattr(mask, part, None), name, MISSING)
     for name in ("block_tables", "page_size"):
         outputs[f"attn_bias.{name}"] = getattr(mask, name, MISSING)
     return outputs
@@ -76,12 +80,8 @@ def mask_outputs(mask: Any) -> Outputs:
 
 def mask_name(mask: Any) -> str:
     """Return the name of the mask's class; the reference's stand-in has that of xformers."""
-    ours = (
-        type(mask).__module__.startswith("attnproof.reference.")
-        and type(mask).__name__ == _STAND_IN
-    )
     theirs = (kind.__name__ == MASK for kind in type(mask).__mro__ if _of_xformers(kind))
-    return MASK if ours or any(theirs) else type(mask).__name__
+    return MASK if type(mask) is DecodeMask or any(theirs) else type(mask).__name__
 
 
 def _of_xformers(kind: type) -> bool:
@@ -235,7 +235,7 @@ _CONSUMED = {"query_start_loc": "q_seqinfo.seqstart", "seq_lens": "k_seqinfo.seq
 
 
 def _mask_violations(made: Any, rows: int, room: int, outputs: Outputs) -> Iterator[Violation]:
-    """Check that the mask's tensors and lists are equal to the batch's batch_arrays."""
+    """Check that the mask's tensors and lists agree with the batch."""
     live = ~made.stale_blocks[:rows]
     expected = {
         "q_seqinfo.seqstart": made.query_start_loc[: rows + 1].tolist(),
@@ -245,9 +245,9 @@ def _mask_violations(made: Any, rows: int, room: int, outputs: Outputs) -> Itera
     for name, values in expected.items():
         tensor, listed = outputs[f"attn_bias.{name}"], outputs[f"attn_bias.{name}_py"]
         if tensor.tolist() != values:
-            yield Violation(f"attn_bias.{name}", "is not what the batch says")
+            yield Violation(f"attn_bias.{name}", "does not agree with the batch")
         if list(listed) != values:
-            yield Violation(f"attn_bias.{name}_py", "is not what the batch says")
+            yield Violation(f"attn_bias.{name}_py", "does not agree with the batch")
         if tensor.dtype != torch.int32 or not tensor.is_contiguous():
             yield Violation(f"attn_bias.{name}", "is not dense int32, as the kernel reads it")
     table = outputs["attn_bias.block_tables"].cpu().numpy()
@@ -261,11 +261,11 @@ def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
         if got is None:
             return "no mask for the decodes"
         return "a mask where none can be" if expected is None else f"a mask that is {got}"
-    if not field.startswith("attn_bias.") or got is MISSING:
+    if field not in _LENGTHS or got is MISSING:
         return ""
     if isinstance(got, torch.Tensor) and got.dtype != expected.dtype:
         return ""
-    return "the mask has lengths of another batch" if "seq" in field else ""
+    return "the mask has lengths of another batch"
 
 
 _METADATA_FAULTS = {

@@ -335,7 +335,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
 xformers_attention_impl = Operation(
     name=NAME,
     section="8",
-    summary="one layer's step: new keys and values to the cache, attention to all of them",
+    summary="one layer's engine step: cache write of new keys and values, then attention",
     inputs=Inputs(
         cases=_cases,
         boundaries=_boundaries,

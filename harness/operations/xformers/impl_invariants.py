@@ -15,7 +15,7 @@ from attnproof.harness.cases.layers.attention import (
 )
 from attnproof.harness.cases.layers.tolerance import TOLERANCES
 from attnproof.harness.model.operation import Call, Outputs, Violation
-from attnproof.harness.operations.attention.common import is_rounded
+from attnproof.harness.operations.attention.contract import is_rounded
 
 _MOST_TOKENS = 40
 """Number of a batch's query tokens that are checked one by one."""
@@ -81,7 +81,7 @@ def new_words(attention: AttentionInputs) -> Iterator[np.ndarray]:
 def range_violations(
     attention: AttentionInputs, output: torch.Tensor, window: int
 ) -> Iterator[Violation]:
-    """Check that outputs are between the least and the greatest value that their token sees."""
+    """Check that outputs are between the least and the greatest value of their token's keys."""
     shape = attention.shape
     attended = output.detach().cpu().float().numpy()
     if not np.isfinite(attended).all():
@@ -89,12 +89,12 @@ def range_violations(
         return
     slack = 8 * TOLERANCES[shape.dtype]
     held = _held(attention)
-    for token, (positions, slots) in enumerate(_seen(attention, window)):
+    for token, (positions, slots) in enumerate(_visible(attention, window)):
         if not len(positions):
             low = high = np.zeros((shape.num_kv_heads, shape.head_size), np.float32)
         else:
-            seen = held[slots]
-            low, high = seen.min(axis=0), seen.max(axis=0)
+            values = held[slots]
+            low, high = values.min(axis=0), values.max(axis=0)
         got = attended[token].reshape(shape.num_kv_heads, -1, shape.head_size)
         room = slack * np.sqrt((np.maximum(abs(low), abs(high)) ** 2).sum(-1, keepdims=True))
         room = np.maximum(room, 1e-6)[:, None]
@@ -115,8 +115,8 @@ def _held(attention: AttentionInputs) -> np.ndarray:
     return values.reshape(-1, *values.shape[2:])
 
 
-def _seen(attention: AttentionInputs, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield positions and slots of the keys that each of the first query tokens sees."""
+def _visible(attention: AttentionInputs, window: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield positions and slots of the keys that each of the first query tokens attends to."""
     batch = attention.batch
     left = _MOST_TOKENS
     for blocks, computed, query in zip(

@@ -210,14 +210,14 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     batch, split = call.facts.batch, call.facts.split
     for name in (PREFILLS, DECODES):
         if outputs[f"{name} is kept"] is not True:
-            yield Violation(f"{name} is kept", "builds a view anew each time that it is asked for")
+            yield Violation(f"{name} is kept", "is not True: each access builds a new view")
     yield from view_violations(batch, split, outputs, call.facts.pattern)
 
 
 def view_violations(
     batch: Batch, split: Split, outputs: Outputs, pattern: int = 0
 ) -> Iterator[Violation]:
-    """Compare the two views with the batch's batch_arrays."""
+    """Compare the two views with the numbers of the batch."""
     made = batch_arrays(batch, pattern)
     tokens = made.num_actual_tokens if made.num_reqs else 0
     behind = (made.num_reqs - split.rows, tokens - split.tokens)
@@ -238,7 +238,7 @@ def view_violations(
 
 
 def views_consumed(batch: Batch, split: Split, outputs: Outputs) -> Iterator[Violation]:
-    """Check that the kernels of the two views together see the whole batch."""
+    """Check that the kernels of the two views together compute the whole batch."""
     expected = expected_tokens(batch)
     total = len(expected.requests)
     for prefix, begin, end in ((DECODES, 0, split.tokens), (PREFILLS, split.tokens, total)):

@@ -20,7 +20,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, decode
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import Explanation, Failure, Verdict
-from attnproof.harness.operations.shared.playing import snippet
+from attnproof.harness.operations.shared.sequence import snippet
 from attnproof.harness.oracles import call_once, judge
 from attnproof.harness.oracles.device import DeviceLostError
 from attnproof.harness.oracles.equality import agrees, as_array, type_name

@@ -17,13 +17,20 @@ from attnproof.harness.cases.layers.attention import (
     with_dense_block_ids,
 )
 from attnproof.harness.model.case import Case
-from attnproof.harness.operations.attention.common import LAYER, Laid, capped, shared_batch
+from attnproof.harness.operations.attention.prepared import (
+    LAYER,
+    PreparedAttention,
+    capped,
+    shared_batch,
+)
 
 BATCH = make_batch([2, 1], [5, 9], 4, order="shuffled", first=HIGHEST_BLOCK - 9)
 
 
-def laid(pattern=0, *, one_each=False, batch=BATCH, **params):
-    return Laid(Case("paged_attention", batch, LAYER | params), pattern, "cpu", one_each=one_each)
+def prepared(pattern=0, *, one_each=False, batch=BATCH, **params):
+    return PreparedAttention(
+        Case("paged_attention", batch, LAYER | params), pattern, "cpu", one_each=one_each
+    )
 
 
 def gathered(made, half, row):
@@ -47,7 +54,7 @@ def test_dense_block_ids_keep_their_order():
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("magnitude", MAGNITUDES)
 def test_exactly_the_positions_of_a_sequence_hold_finite_numbers(cache, magnitude):
-    made = laid(cache=cache, magnitude=magnitude)
+    made = prepared(cache=cache, magnitude=magnitude)
     for row, length in enumerate((7, 10)):
         for half in (0, 1):
             held = gathered(made, half, row)
@@ -58,7 +65,7 @@ def test_exactly_the_positions_of_a_sequence_hold_finite_numbers(cache, magnitud
 
 
 def test_both_patterns_have_the_same_content_in_different_blocks():
-    one, other = laid(0), laid(1)
+    one, other = prepared(0), prepared(1)
     tables = [made.arena.tensors["block_table"][0, 0] for made in (one, other)]
     assert tables[0] != tables[1]
     for half in (0, 1):
@@ -66,14 +73,14 @@ def test_both_patterns_have_the_same_content_in_different_blocks():
 
 
 def test_missing_tokens_shorten_sequences_and_not_queries():
-    made = laid(missing=[6, 40])
+    made = prepared(missing=[6, 40])
     assert made.arena.tensors["seq_lens"].tolist() == [1, 0]
     assert made.tokens == 3
     assert made.batch.computed_lens == (-1, -1)
 
 
 def test_a_far_cache_has_the_content_of_a_near_one():
-    near, far = laid(head_size=64), laid(head_size=64, far=True)
+    near, far = prepared(head_size=64), prepared(head_size=64, far=True)
     assert far.cache.stride(1) * int(far.arena.tensors["block_table"].max()) > 2**31
     for row in (0, 1):
         length = int(near.arena.tensors["seq_lens"][row])
@@ -100,7 +107,7 @@ def test_outputs_of_every_dtype_are_initially_nan():
         ("float32", torch.float32),
         ("float64", torch.float64),
     ):
-        made = laid(out=name, dtype="bfloat16")
+        made = prepared(out=name, dtype="bfloat16")
         assert made.out.dtype == dtype
         assert bool(made.out.isnan().all())
 

@@ -1,4 +1,4 @@
-"""Mistakes of attention are found and named in the words of the domain."""
+"""Mistakes of attention are found and diagnosed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LARGE = [
 
 
 def findings(name, function):
-    """Oracle and diagnosis of all failures of a candidate on a boundary of paged attention."""
+    """Return oracle and diagnosis of a candidate's failures on a boundary of paged attention."""
     trial = Trial(PAGED, CASES["paged_attention"][name], function, reference.paged_attention, "cpu")
     return {(failure.oracle, failure.diagnosis) for failure in judge(trial).failures}
 
 
 def changed(**changes):
-    """The reference with other arguments, each a function of the given one."""
+    """Return the reference with changed arguments, each a function of the given one."""
 
     def attend(query, keys, values, starts, lens, table, scale, **kwargs):
         tensors = {"query": query, "table": table, "scale": scale, "values": values}
@@ -69,11 +69,11 @@ def changed(**changes):
         ),
     ],
 )
-def test_named(boundary, changes, diagnosis):
+def test_a_mistake_is_diagnosed(boundary, changes, diagnosis):
     assert ("equality", diagnosis) in findings(boundary, changed(**changes))
 
 
-def test_a_stale_page_and_a_row_that_is_not_written_are_told_apart():
+def test_a_stale_page_and_an_unwritten_row_have_different_diagnoses():
     def reads_stale(*args, out, **kwargs):
         reference.paged_attention(*args, out=out, **kwargs)
         out[0] = math.nan
@@ -81,7 +81,7 @@ def test_a_stale_page_and_a_row_that_is_not_written_are_told_apart():
     def writes_nothing(*args, out, **kwargs):
         reference.paged_attention(*args, out=out.clone(), **kwargs)
 
-    assert ("equality", "reads a slot that nobody has written (NaN)") in findings(
+    assert ("equality", "reads a slot that was never written (NaN)") in findings(
         "mixed batch", reads_stale
     )
     assert ("equality", "a query's result is not written") in findings(
@@ -89,7 +89,7 @@ def test_a_stale_page_and_a_row_that_is_not_written_are_told_apart():
     )
 
 
-def test_rows_of_no_query_must_stay():
+def test_rows_without_a_query_must_not_be_written():
     def writes_all(*args, out, **kwargs):
         reference.paged_attention(*args, out=out, **kwargs)
         out[-1] = 0
@@ -99,8 +99,7 @@ def test_rows_of_no_query_must_stay():
 
 
 @pytest.mark.parametrize("boundary", ["mixed batch", "fp8 cache", "one token, one key"])
-def test_the_hull_needs_no_reference(boundary):
-    """A mistake of the specification's too: equality sees nothing, the invariant does."""
+def test_the_invariant_detects_a_mistake_that_the_reference_shares(boundary):
 
     def twice(*args, out, **kwargs):
         reference.paged_attention(*args, out=out, **kwargs)
@@ -111,7 +110,7 @@ def test_the_hull_needs_no_reference(boundary):
 
 
 @pytest.mark.parametrize(("operation", "case"), LARGE)
-def test_large_cases_survive_saving(operation, case):
+def test_large_cases_are_unchanged_by_saving(operation, case):
     assert decode(encode(case)) == case
     longest = max(
         q + c for q, c in zip(case.batch.query_lens, case.batch.computed_lens, strict=True)

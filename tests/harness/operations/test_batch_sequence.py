@@ -1,4 +1,4 @@
-"""Sequences of a persistent batch: any steps make sense, and a mistake is told in words."""
+"""Sequences of a persistent batch: any steps are valid, and mistakes are diagnosed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = BOUNDARIES["shorter request in a longer row (K18)"]
 
 
 def failures(batch, case):
-    """What the oracles say of a class in place of the reference's."""
+    """Return the failures of a class in place of the reference's `PersistentBatch`."""
     theirs = offered_by(reference, OPERATION)
     ours = theirs._replace(names=theirs.names | {"PersistentBatch": batch})
     return judge(Trial(OPERATION, case, ours, theirs, "cpu")).failures
@@ -36,19 +36,19 @@ def test_most_steps_of_a_boundary_apply(case):
 
 
 @pytest.mark.parametrize("case", BOUNDARIES.values(), ids=BOUNDARIES)
-def test_whatever_shrinking_tries_makes_sense(case):
+def test_every_smaller_case_that_shrinking_tries_is_valid(case):
     for smaller in list(simpler(case))[::5]:
         assert failures(reference.PersistentBatch, smaller) == ()
 
 
-def test_other_garbage_has_other_blocks():
+def test_the_other_poison_pattern_has_other_blocks():
     first, other = script(STEPS, 0), script(STEPS, 1)
     assert [line.label for line in first.lines] == [line.label for line in other.lines]
     assert "[1, 2, 3]" in first.lines[0].code
     assert "[2147483646, 2147483645, 2147483644]" in other.lines[0].code
 
 
-def test_blocks_are_used_again_and_their_owner_is_known():
+def test_a_freed_block_gets_the_next_request_as_owner():
     assert engine_after(STEPS, 0).owner(1) == "a"
     assert engine_after(STEPS, 2).owner(1) is None
     assert engine_after(STEPS, 3).owner(1) == "b"
@@ -110,11 +110,11 @@ class Half(reference.PersistentBatch):
         (Half, "refused steps change nothing", "a row keeps an earlier request's state"),
     ],
 )
-def test_mistake_is_told_in_words(batch, boundary, words):
+def test_a_mistake_is_diagnosed(batch, boundary, words):
     assert words in diagnoses(batch, boundary)
 
 
-def test_a_single_step_is_told_with_its_number():
+def test_a_failure_names_the_number_of_its_step():
     steps = [
         {"do": "add", "blocks": 1, "tokens": 0},
         {"do": "build", "lens": [1], "pad_reqs": 0, "pad_tokens": 0},
@@ -133,7 +133,7 @@ class Neighbour(reference.PersistentBatch):
         return made
 
 
-def test_sizes_that_shrinking_took_to_0_count_as_1():
+def test_sizes_that_shrink_to_0_count_as_1():
     steps = [{"do": "add", "blocks": 1, "tokens": 0}, STEPS.params["steps"][1]]
     sizes = dict.fromkeys(("max_num_reqs", "max_num_tokens", "max_num_blocks", "block_size"), 0)
     case = Case(OPERATION.name, None, sizes | {"steps": steps})

@@ -1,4 +1,4 @@
-"""A boundary that comes too early: right attention, in the wrong kernel, which a count shows."""
+"""A split that is too early: attention is right, but one decode runs in the slower kernel."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from attnproof.harness.oracles.trial import Trial
 OPERATION = ALL["split_decodes_and_prefills"]
 
 
-def a_row_early(*args, **options):
-    """The last of the leading decodes counts as a prefill."""
+def split_one_row_early(*args, **options):
+    """Count the last of the leading decodes as a prefill."""
     decodes, prefills, decode_tokens, prefill_tokens = reference.split_decodes_and_prefills(
         *args, **options
     )
@@ -23,7 +23,9 @@ def a_row_early(*args, **options):
 
 
 @pytest.mark.parametrize("name", ["decode behind a prefill", "zero-length row between decodes"])
-def test_a_leading_decode_is_no_prefill_even_if_the_reference_says_so(name):
+def test_a_leading_decode_is_no_prefill_even_if_the_reference_agrees(name):
     case = dict(OPERATION.inputs.boundaries())[name]
-    failures = judge(Trial(OPERATION, case, a_row_early, a_row_early, "cpu")).failures
+    failures = judge(
+        Trial(OPERATION, case, split_one_row_early, split_one_row_early, "cpu")
+    ).failures
     assert [failure.diagnosis for failure in failures] == ["takes a leading decode for a prefill"]

@@ -1,4 +1,4 @@
-"""What the harness says of each way to write a cache wrongly, and that it sees both ends of one."""
+"""Diagnoses of wrong cache writes, and caches whose elements need 64-bit offsets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ right = reference.reshape_and_cache_flash
 
 
 def diagnoses(wrong, **params):
-    """What equality says of each half of the cache."""
+    """Return the diagnosis of equality for each half of the cache."""
     case = _case(BATCH, num_kv_heads=2, **params)
     failures = judge(Trial(reshape_and_cache_flash, case, wrong, right, "cpu")).failures
     return {f.field: f.diagnosis for f in failures if f.oracle == "equality"}
@@ -74,12 +74,12 @@ def towards_zero(key, value, *rest):
     ],
 )
 @pytest.mark.parametrize("cache", ["auto", "fp8"])
-def test_mistakes_by_name(wrong, diagnosis, cache):
+def test_a_mistake_is_diagnosed(wrong, diagnosis, cache):
     named = diagnoses(wrong, cache=cache)
     assert named["key_cache"] == named["value_cache"] == diagnosis
 
 
-def test_one_half_that_is_not_written():
+def test_a_half_that_is_not_written_is_diagnosed():
     assert diagnoses(keys_only)["value_cache"] == "values not written"
     assert "key_cache" not in diagnoses(keys_only)
 
@@ -92,17 +92,17 @@ def test_one_half_that_is_not_written():
         (lambda k, v: (v, k), "the other half's scale"),
     ],
 )
-def test_scales_by_name(change, diagnosis):
+def test_a_wrong_scale_is_diagnosed(change, diagnosis):
     named = diagnoses(with_scales(change), cache="uint8", k_scale=0.5, v_scale=4.0)
     assert named["key_cache"] == named["value_cache"] == diagnosis
 
 
-def test_codes_that_are_not_the_nearest():
+def test_codes_that_are_not_the_nearest_are_diagnosed():
     assert diagnoses(towards_zero, cache="fp8")["key_cache"] == "not rounded to the nearest"
 
 
-def test_invariants_see_wrong_codes_that_the_reference_shares():
-    """Equality sees nothing where both sides round alike; reading back does."""
+def test_invariants_detect_wrong_codes_that_the_reference_shares():
+    """The invariants read the cache back; equality compares two sides with the same mistake."""
     case = _case(BATCH, cache="fp8", content=2)
     trial = Trial(reshape_and_cache_flash, case, towards_zero, towards_zero, "cpu")
     named = {(failure.oracle, failure.field) for failure in judge(trial).failures}
@@ -121,7 +121,7 @@ def test_far_caches_have_offsets_that_need_more_than_32_bits(name):
         assert cache.untyped_storage().nbytes() > 2 * FAR_ELEMENTS
 
 
-def test_a_far_cache_starts_as_it_should_each_time():
+def test_a_far_cache_has_the_same_content_at_each_start():
     case = BOUNDARIES["element offsets beyond 2**31, auto (K15)"]
     for _ in range(2):
         made = CacheWrite(case.batch, case.params, 0, "cpu")

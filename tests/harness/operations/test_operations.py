@@ -1,4 +1,4 @@
-"""Every operation's own cases make sense: the reference passes them, every fault gets its error."""
+"""Every operation's cases are valid: the reference passes them, and each fault gets its error."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def test_every_fault_gets_its_error_in_the_reference(operation, fault):
         for _, case in operation.inputs.boundaries()
         if operation.inputs.faults[fault].applies(case)
     ]
-    assert cases, "no boundary case can be spoilt in this way"
+    assert cases, "no boundary case can have this fault"
     for case in cases[:: 1 + len(cases) // 16]:
-        spoilt = msgspec.structs.replace(case, fault=fault)
-        assert judge(trial(operation, spoilt)).failures == (), case
+        malformed = msgspec.structs.replace(case, fault=fault)
+        assert judge(trial(operation, malformed)).failures == (), case
     call = operation.call.prepare(cases[0], 0, "cpu")
     operation.inputs.faults[fault].malform(call)
     with pytest.raises(operation.inputs.faults[fault].error) as caught:
@@ -75,7 +75,7 @@ def test_every_fault_gets_its_error_in_the_reference(operation, fault):
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
 )
 @given(data=st.data())
-def test_drawn_cases_are_well_formed_and_survive_saving(operation, data):
+def test_drawn_cases_are_valid_and_unchanged_by_saving(operation, data):
     case = data.draw(operation.inputs.cases())
     assert decode(encode(case)) == case
     assert decode(encode(case)).id == case.id
@@ -83,7 +83,7 @@ def test_drawn_cases_are_well_formed_and_survive_saving(operation, data):
 
 
 @pytest.mark.parametrize("operation", SEQUENCES.values(), ids=SEQUENCES)
-def test_drawn_sequences_survive_saving_and_make_sense_with_any_steps_left_out(operation):
+def test_drawn_sequences_are_unchanged_by_saving_and_valid_without_some_steps(operation):
     drawn = []
 
     def judge_some(case):

@@ -1,4 +1,4 @@
-"""Padding is judged by invariants alone: both packages have one implementation of it."""
+"""The invariants of padding detect every wrong field without a reference."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ BATCH = make_batch(
 CASE = Case(OPERATION.name, BATCH, {"more_rows": 2, "more_tokens": 3})
 
 
-def breaches(change):
-    """Fields whose invariants break when the right outputs are changed in this way."""
+def violated(change):
+    """Return the fields with a violation after `change` of the right outputs."""
     call = OPERATION.call.prepare(CASE, 0, "cpu")
     outputs = OPERATION.call.outputs(call, OPERATION.call.run(CommonAttentionMetadata, call))
-    assert list(OPERATION.invariants(call, outputs)) == []
-    return {breach.field for breach in OPERATION.invariants(call, outputs | change(outputs))}
+    assert list(OPERATION.contract.invariants(call, outputs)) == []
+    violations = OPERATION.contract.invariants(call, outputs | change(outputs))
+    return {violation.field for violation in violations}
 
 
 @pytest.mark.parametrize(
@@ -53,22 +54,22 @@ def breaches(change):
         ("unpadded.num_computed_tokens_cpu", 0, 1),
     ],
 )
-def test_a_wrong_element_is_seen(field, index, value):
+def test_a_wrong_element_is_detected(field, index, value):
     def change(outputs):
         changed = outputs[field].copy() if "encoder" in field else outputs[field].clone()
         changed[index] = value
         return {field: changed}
 
-    assert field.removesuffix("_cpu") in {name.removesuffix("_cpu") for name in breaches(change)}
+    assert field.removesuffix("_cpu") in {name.removesuffix("_cpu") for name in violated(change)}
 
 
 @pytest.mark.parametrize(
     "field", ["encoder_seq_lens", "dcp_local_seq_lens", "request_tags", "token_tags", "label"]
 )
 @pytest.mark.parametrize("prefix", ["padded.", "unpadded."])
-def test_a_lost_field_is_seen(prefix, field):
-    assert f"{prefix}{field}" in breaches(lambda _: {f"{prefix}{field}": MISSING})
-    assert f"{prefix}{field}" in breaches(lambda _: {f"{prefix}{field}": None})
+def test_a_lost_field_is_detected(prefix, field):
+    assert f"{prefix}{field}" in violated(lambda _: {f"{prefix}{field}": MISSING})
+    assert f"{prefix}{field}" in violated(lambda _: {f"{prefix}{field}": None})
 
 
 @pytest.mark.parametrize(
@@ -83,8 +84,8 @@ def test_a_lost_field_is_seen(prefix, field):
         {"unpadded.logits_indices_padded": torch.zeros(2, dtype=torch.int32)},
     ],
 )
-def test_a_wrong_value_is_seen(changed):
-    assert set(changed) <= breaches(lambda _: changed)
+def test_a_wrong_value_is_detected(changed):
+    assert set(changed) <= violated(lambda _: changed)
 
 
 def test_a_class_without_padded_is_judged_by_its_unpadded():

@@ -1,4 +1,4 @@
-"""The look at every per-row array finds those that a move forgets, whatever they are."""
+"""Per-row arrays of any type that do not move with their row are found."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ARRAYS = {
 
 
 def forgetful(array, *, on_swap=True, on_condense=True, parent=reference.PersistentBatch):
-    """A batch with one more per-row array, which its methods forget or do not."""
+    """Return a batch class with one more per-row array, which the chosen methods do not move."""
 
     class Batch(parent):
         def __init__(self, *args, **kwargs):
@@ -33,8 +33,8 @@ def forgetful(array, *, on_swap=True, on_condense=True, parent=reference.Persist
         def _values(self):
             return getattr(self.extra, "top_p", self.extra)
 
-        def _place(self, before):
-            """What each request had in its row of now."""
+        def _move_values(self, before):
+            """Move each request's value from its row in `before` to its row now."""
             old = self._values()[:] if isinstance(self._values(), list) else self._copy()
             for row, req_id in enumerate(self.req_ids):
                 if req_id is not None:
@@ -48,19 +48,19 @@ def forgetful(array, *, on_swap=True, on_condense=True, parent=reference.Persist
             before = list(self.req_ids)
             super().swap_states(i, j)
             if not on_swap:
-                self._place(before)
+                self._move_values(before)
 
         def condense(self):
             before = list(self.req_ids)
             super().condense()
             if not on_condense:
-                self._place(before)
+                self._move_values(before)
 
     return Batch
 
 
 @pytest.mark.parametrize("package", [reference, optimized])
-def test_both_packages_move_everything(package):
+def test_reference_and_optimized_move_every_array(package):
     assert left_behind(package.PersistentBatch) == []
 
 
@@ -90,5 +90,5 @@ def test_step_buffer_need_not_move():
     assert left_behind(Batch) == []
 
 
-def test_buffers_of_other_lengths_are_none_of_a_row():
+def test_a_buffer_of_another_length_is_no_per_row_array():
     assert left_behind(forgetful(lambda rows: torch.zeros(rows + 1))) == []

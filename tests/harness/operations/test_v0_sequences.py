@@ -1,4 +1,4 @@
-"""The V0 builder and graph state over many steps: their scripts, and what they must find."""
+"""Sequences of the V0 builder and graph state: their scripts, and the bugs that they find."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import pytest
 from attnproof import reference
 from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.operations import ALL
-from attnproof.harness.operations.shared.playing import play
+from attnproof.harness.operations.shared.sequence import run_script
 from attnproof.harness.running.candidates import offered_by
 
 NAMES = ("builder_sequence", "graph_sequence")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_line_is_refused_where_it_says_so(name):
+def test_exactly_the_lines_marked_as_malformed_raise(name):
     operation = ALL[name]
     cases = [case for _, case in operation.inputs.boundaries()]
     for item in batches_from_sampler(12, 5).batches:
         cases += operation.inputs.from_batch(item.batch)
     for case in cases:
         script = operation.call.script(case)
-        played = play(operation.call, offered_by(reference, operation), script)
-        refused = [step["raises"] is not None for step in played.steps]
+        transcript = run_script(operation.call, offered_by(reference, operation), script)
+        refused = [step["raises"] is not None for step in transcript.steps]
         assert refused == [line.raises for line in script.lines], case
 
 
@@ -42,7 +42,7 @@ def test_a_line_is_refused_where_it_says_so(name):
         ),
     ],
 )
-def test_what_is_left_of_an_earlier_step_is_found(
+def test_data_that_an_earlier_step_left_is_found(
     examine_candidate, candidate, operation, diagnosis
 ):
     found = examine_candidate(candidate, operation, examples=200).findings

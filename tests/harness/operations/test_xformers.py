@@ -1,4 +1,4 @@
-"""The XFormers operations' own words and judgements, on candidates that are wrong in one way."""
+"""Diagnoses and invariants of the XFormers operations, on candidates with one mistake each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METADATA, BUILDER, IMPL, BACKEND = (
 
 
 def failures(operation, name, offered):
-    """What the oracles say of a candidate on a boundary case: oracle and diagnosis."""
+    """Return a candidate's diagnoses on a boundary by oracle and field."""
     case = dict(operation.inputs.boundaries())[name]
     own = getattr(reference, operation.name)
     verdict = judge(Trial(operation, case, offered, own, "cpu"))
@@ -51,7 +51,7 @@ class LooseBounds(reference.XFormersAttentionMetadata):
         ({"max_query_len": True}, "has a max_query_len that is no Python int"),
     ],
 )
-def test_bounds_of_a_view_are_judged_though_not_compared(change, text):
+def test_bounds_of_a_view_are_judged_by_invariants_only(change, text):
     offered = type("Loose", (LooseBounds,), {"change": change})
     found = failures(METADATA, "decodes, then prefills", offered)
     assert found["invariants", "decode_metadata.bounds"] == text
@@ -75,7 +75,7 @@ def test_a_view_that_is_built_each_time_is_found_without_the_reference():
     assert ("invariants", "prefill_metadata is kept") in found
 
 
-def test_the_boundary_counts_the_padding_behind_the_last_decode():
+def test_the_split_counts_the_padding_behind_the_last_decode():
     batch = make_batch([1, 0], [3, 0], 4, padded_requests=1, padded_tokens=2)
     assert split_of(batch) == (3, 3)
     assert split_of(make_batch([1, 2], [3, 0], 4, padded_tokens=2)) == (1, 1)
@@ -92,7 +92,7 @@ def test_masks_are_known_by_their_class():
 
 
 class Step(reference.XFormersAttentionImpl):
-    """The reference's step, and then something more."""
+    """The reference's step, followed by `then`."""
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output=None, *scales):
         returned = super().forward(
@@ -160,14 +160,14 @@ def _outweigh(_kv_cache, output):
         ),
     ],
 )
-def test_what_a_step_does_wrong_is_named_with_and_without_the_reference(change, name, found):
-    seen = failures(IMPL, name, then(change))
+def test_a_wrong_step_is_diagnosed_with_and_without_the_reference(change, name, found):
+    diagnoses = failures(IMPL, name, then(change))
     assert {
-        key: text for key, text in seen.items() if key[0] in ("equality", "invariants")
+        key: text for key, text in diagnoses.items() if key[0] in ("equality", "invariants")
     } == found
 
 
-def test_one_key_that_is_seen_gives_its_value():
+def test_attention_to_one_key_gives_its_value():
     def half(_cache, output):
         output *= 0.5
         return output
@@ -176,7 +176,7 @@ def test_one_key_that_is_seen_gives_its_value():
     assert found["invariants", "output"] == "is not the one value that it sees"
 
 
-def test_steps_go_on_where_the_last_one_ended():
+def test_each_engine_step_continues_where_the_last_one_ended():
     batch = make_batch([3, 1], [0, 15], 4)
     first, second, third = steps_of(batch, {"page": 0, "more": [1, 2]})
     assert first.computed_lens == (0, 15)

@@ -210,7 +210,7 @@ def test_without_virtual_batches_a_token_sees_another_chunk():
         ([4, 6, 7, 8, 99, 14], "writes into a block that no request has", "in block 49"),
     ],
 )
-def test_a_token_must_be_read_where_it_is_written(slots, text, detail):
+def test_a_token_must_be_written_to_the_slot_that_is_read(slots, text, detail):
     (violation,) = slot_violations(expected_tokens(BATCH), slots, "slots")
     assert (violation.field, violation.text) == ("slots", text)
     assert detail in violation.detail
@@ -267,11 +267,11 @@ def test_attention_differs_exactly_where_the_slot_sets_differ(requests, mask):
     right = attention(required, tokens, expected.live)
     assert right is not None
     assert np.isfinite(right).all()
-    for seen in _wrong(required):
-        given_ = attention(seen, tokens, expected.live)
+    for visible in _wrong(required):
+        given_ = attention(visible, tokens, expected.live)
         assert given_ is not None
         differs = ~(np.abs(given_ - right) <= 1e-9).all(1)
-        assert np.flatnonzero(differs).tolist() == differing(required, seen).tolist()
+        assert np.flatnonzero(differs).tolist() == differing(required, visible).tolist()
 
 
 def test_attention_over_a_large_batch_is_not_computed():

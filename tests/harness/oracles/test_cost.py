@@ -1,4 +1,4 @@
-"""The cost oracle judged without a GPU: what it makes of the call in which a wait is an error."""
+"""The cost oracle without a GPU: its failures for the errors of a call that may not wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import cost
-from attnproof.harness.oracles.device import no_waiting, waited
+from attnproof.harness.oracles.device import no_waiting, wait_message
 
 
 def raised(error, cause=None):
@@ -35,25 +35,25 @@ def judged(error):
 
 
 @pytest.mark.parametrize("error", [WAIT, raised(ValueError("no lengths"), WAIT)])
-def test_a_wait_is_a_wait_whatever_is_raised_because_of_it(error):
-    assert waited(error)
+def test_a_wait_is_reported_even_if_another_error_follows_from_it(error):
+    assert wait_message(error)
     [failure] = judged(error)
     assert failure.diagnosis == "synchronises host and device"
     assert "synchronizing CUDA operation" in failure.got
 
 
-def test_a_call_that_only_fails_there_is_a_failure():
-    assert not waited(ValueError("no lengths"))
+def test_a_call_that_fails_without_a_wait_is_a_failure():
+    assert not wait_message(ValueError("no lengths"))
     [failure] = judged(ValueError("no lengths"))
     assert failure.diagnosis == "fails where a wait is an error"
     assert "no lengths" in failure.message
 
 
-def test_a_call_that_waits_for_nothing_is_right():
+def test_a_call_without_a_wait_is_no_failure():
     assert not judged(None)
 
 
-def test_the_warning_of_a_prototype_is_not_taken_for_the_candidates(monkeypatch):
+def test_the_warning_about_the_prototype_mode_is_ignored(monkeypatch):
     modes = []
 
     def set_mode(mode):

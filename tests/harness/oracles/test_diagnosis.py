@@ -1,4 +1,4 @@
-"""What went wrong is said in words of the domain, and odd outputs never stop the judge."""
+"""Diagnoses name the likely cause of wrong values of any type."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import MISSING, Facts
+from attnproof.harness.model.operation import MISSING, Facts, Quantity
 from attnproof.harness.oracles.diagnosis import Context, diagnose
 
 BATCH = make_batch([3, 2], [5, 4], 4, padded_requests=1)
-CONTEXT = Context("build_slot_mapping", Case("build_slot_mapping", BATCH), Facts(tokens=5))
+CONTEXT = Context(Case("build_slot_mapping", BATCH), Facts(tokens=5, result=Quantity.SLOTS))
 
 
 def ints(*values, dtype=torch.int32):
@@ -56,3 +56,16 @@ def test_diagnosis(field, expected, got, words):
 def test_wrapped_slot():
     wide = torch.tensor([2**33 + 4])
     assert diagnose(CONTEXT, "result", wide, wide.int().long()) == "32-bit overflow"
+
+
+@pytest.mark.parametrize(
+    ("quantity", "words"),
+    [
+        (Quantity.OFFSETS, "not rebased"),
+        (Quantity.SLOTS, "wrong slot"),
+        (Quantity.OTHER, "result too large"),
+    ],
+)
+def test_a_result_is_diagnosed_by_its_quantity(quantity, words):
+    context = Context(Case("slice_query_start_locs"), Facts(result=quantity))
+    assert diagnose(context, "result", ints(0, 2), ints(3, 5)) == words

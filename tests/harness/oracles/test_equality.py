@@ -1,4 +1,4 @@
-"""What counts as the same value."""
+"""Equality of output values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_nan_is_the_same_as_itself_and_the_zeros_differ(dtype):
+def test_nan_equals_itself_and_the_zeros_differ(dtype):
     floats = torch.tensor([[1.0, NAN, 0.0]], dtype=dtype)
     assert same(floats, floats.clone())
     assert same(floats.t(), floats.clone().t())
@@ -19,6 +19,6 @@ def test_nan_is_the_same_as_itself_and_the_zeros_differ(dtype):
     assert not same(floats, torch.tensor([[NAN, 1.0, 0.0]], dtype=dtype))
 
 
-def test_bits_of_another_dtype_are_not_the_same():
+def test_values_of_another_dtype_differ():
     assert not same(torch.zeros(3), torch.zeros(3, dtype=torch.int32))
     assert same(torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""Copies to the host that nobody waits for show on the CPU; those that are waited for do not."""
+"""On the CPU a late copy that is read without a wait gives poison; with a wait it is right."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPERATION = SimpleNamespace(
 
 
 def late(function):
-    """Call it with a tensor of the device and its mirror on the host."""
+    """Call the function with a device tensor and its mirror on the host."""
     values = np.array(VALUES)
     arena = Arena([Piece("there", values, False, (1,)), Piece("here", values, True, (1,))], 77)
     call = Call({name: arena.tensors[name] for name in ("there", "here")}, arena=arena)
@@ -85,7 +85,7 @@ def read_after_another_wait(there, _here):
         read_what_was_uploaded,
     ],
 )
-def test_who_reads_at_once_reads_garbage(function):
+def test_a_read_without_a_wait_gets_poison(function):
     made = late(function)
     assert made.copies == 1
     assert not made.may_wait
@@ -101,12 +101,12 @@ def test_zeros_arrive_as_something_else():
     assert made.outputs[Place("result")] == [1, 1, 1, 1, 1]
 
 
-def test_what_is_returned_unread_is_garbage_still():
+def test_a_copy_that_is_returned_unread_holds_poison():
     made = late(lambda there, _here: there.to("cpu", non_blocking=True))
     assert made.outputs[Place("result")].tolist() == [0, 0, 0, 0, 0]
 
 
-def test_an_error_that_garbage_leads_to_is_kept():
+def test_an_error_caused_by_poison_is_recorded():
     made = late(lambda there, _here: 1 // int(there.to("cpu", non_blocking=True)[0]))
     assert made.copies == 1
     assert isinstance(made.error, ZeroDivisionError)
@@ -146,13 +146,13 @@ def waits_on_a_gpu(there, _here):
 @pytest.mark.parametrize(
     "function", [waits_for_all, waits_for_the_stream, waits_by_accident, waits_by_another_copy]
 )
-def test_who_waits_gets_the_values(function):
+def test_a_read_after_a_wait_gets_the_values(function):
     made = late(function)
     assert made.copies == 1
     assert made.outputs[Place("result")] == VALUES
 
 
-def test_a_wait_that_only_a_gpu_comes_to_is_not_judged_here():
+def test_a_wait_that_only_a_gpu_reaches_is_recorded():
     made = late(waits_on_a_gpu)
     assert made.copies == 1
     assert made.may_wait
@@ -171,20 +171,20 @@ def test_a_wait_that_only_a_gpu_comes_to_is_not_judged_here():
         lambda there, here: download(upload(here.clone(), there.device)).tolist(),
     ],
 )
-def test_copies_within_the_host_to_the_device_and_with_a_wait_are_none(function):
+def test_other_copies_are_not_late(function):
     made = late(function)
     assert made.copies == 0
     assert made.outputs[Place("result")] == VALUES
 
 
-def test_the_harness_leaves_nothing_of_it_behind():
+def test_torch_is_unpatched_after_the_call():
     before = torch.cuda.synchronize
     late(read_by_name)
     assert torch.cuda.synchronize is before
     assert torch.arange(3).to("cpu", non_blocking=True).tolist() == [0, 1, 2]
 
 
-def test_a_device_that_is_lost_on_the_way_is_no_error_of_the_harness(monkeypatch):
+def test_a_device_that_is_lost_in_the_call_raises_device_lost_error(monkeypatch):
     def lost(_device=None):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 

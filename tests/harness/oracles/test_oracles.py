@@ -1,4 +1,4 @@
-"""Each oracle sees the mistake that it exists for, on a candidate that makes only that one."""
+"""Each oracle finds its bug class, in a candidate with only that mistake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
         ("accepts_anything", "compute_slot_mapping_start_idx", "errors", "accepts malformed"),
     ],
 )
-def test_oracle_sees_its_bug_class(examine_candidate, candidate, operation, oracle, diagnosis):
+def test_an_oracle_finds_its_bug_class(examine_candidate, candidate, operation, oracle, diagnosis):
     outcome = examine_candidate(candidate, operation)
     assert outcome.result.verdict == "FAIL"
     found = {(finding.oracle, finding.diagnosis) for finding in outcome.findings}

@@ -1,9 +1,8 @@
-"""Cases, calls, outputs and invariants of the two operations of attention over pages."""
+"""Cases and calls of the two operations of attention over pages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -26,13 +25,11 @@ from attnproof.harness.cases.layers.attention import (
     num_blocks,
     with_dense_block_ids,
 )
-from attnproof.harness.cases.layers.tolerance import TOLERANCES
 from attnproof.harness.cases.memory import far_memory
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
-from attnproof.harness.consumer.attention import attention_violations
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Facts, Outputs, Violation
+from attnproof.harness.model.operation import Call, Facts
 
 LAYER: dict[str, Any] = SIMPLEST_LAYER | {
     "k_scale": 1.0,
@@ -51,9 +48,6 @@ LAYER: dict[str, Any] = SIMPLEST_LAYER | {
 the batch. A sequence may lose all of them: its queries then have positions below 0.
 """
 HEAD_SIZES = (32, 64, 40, 72, 128, 16, 120, 7, 96, 80, 256)
-_MANY_KEYS, _MANY_ELEMENTS = 4, 64
-_HULL_TOKENS = 64
-"""Number of first tokens, and of last tokens, whose convex hull is checked."""
 
 _WINDOW = st.sampled_from((0, 0, 0, 1, 2, 7, 15, 16, 17, 31, 32, 33, 500))
 _SOFT_CAP = st.sampled_from((0, 0, 0, 1, 30))
@@ -129,8 +123,8 @@ def _with_lengths(
     )
 
 
-class Laid:
-    """The batch, the tensors in guarded memory and the initial output of a case.
+class PreparedAttention:
+    """The batch of a case, and the tensors of its call in guarded memory.
 
     With `one_each` every row of the batch, padded ones too, is a request with one query.
     """
@@ -214,7 +208,7 @@ class Laid:
             },
             arena=self.arena,
             written=frozenset({OUT}),
-            facts=AttentionFacts(laid=self),
+            facts=AttentionFacts(prepared=self),
         )
 
     def _block_ids(self, pattern: int) -> list[list[int]]:
@@ -243,7 +237,7 @@ class Laid:
 class AttentionFacts(Facts):
     """Facts of a call of attention."""
 
-    laid: Laid
+    prepared: PreparedAttention
     exact: bool = False
     """True if `out` is float64, for the reference."""
 
@@ -255,10 +249,11 @@ class _Rows:
         padding = [0] * batch.padded_requests
         queries = np.array([*batch.query_lens, *padding], np.int64)
         computed = np.array([*batch.computed_lens, *padding], np.int64)
-        wide = {"int64": ("offsets", "lengths")}.get(batch.dtype, (batch.dtype[6:],))
+        wide_offsets = batch.dtype in ("int64", "int64 offsets")
+        wide_lengths = batch.dtype in ("int64", "int64 lengths")
         offsets = np.concatenate([[0], np.cumsum(queries)])
-        self.query_start_loc = offsets.astype(np.int64 if "offsets" in wide else np.int32)
-        self.seq_lens = (queries + computed).astype(np.int64 if "lengths" in wide else np.int32)
+        self.query_start_loc = offsets.astype(np.int64 if wide_offsets else np.int32)
+        self.seq_lens = (queries + computed).astype(np.int64 if wide_lengths else np.int32)
         self._width = max(1, max(map(len, batch.blocks), default=0) + batch.spare_columns)
 
     def table(self, rows: list[list[int]], stale: int) -> np.ndarray:
@@ -288,109 +283,3 @@ def _actual(case: Case, *, one_each: bool) -> Batch:
     return with_dense_block_ids(
         _with_lengths(batch, queries, computed, batch.padded_requests - padding)
     )
-
-
-def for_reference(call: Call) -> None:
-    """Give the call an `out` in float64, in memory of its own."""
-    out = call[OUT]
-    call.replace(OUT, torch.full(out.shape, torch.nan, dtype=torch.float64, device=out.device))
-    call.facts = replace(call.facts, exact=True)
-
-
-def outputs(call: Call, result: Any) -> Outputs:
-    """Return the rows of the requests' tokens, and True if all other rows are unchanged."""
-    laid: Laid = call.facts.laid
-    out = call[OUT]
-    live, others = out[: laid.tokens], out[laid.tokens :]
-    if call.facts.exact:
-        untouched = bool(others.isnan().all())
-    else:
-        words = laid.before.dtype
-        untouched = torch.equal(others.view(words), laid.before[laid.tokens :])
-        # A wider result must meet the tolerance of the queries' dtype.
-        live = live.to(laid.shape.dtype) if live.dtype != laid.shape.dtype else live
-    return {"result": result, OUT: live, "untouched": untouched}
-
-
-def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Check that outputs are finite, within the values that a token sees, and in live rows only."""
-    out, laid = outputs[OUT], call.facts.laid
-    if outputs["result"] is not None:
-        yield Violation("result", "returns something")
-    if not outputs["untouched"]:
-        yield Violation("untouched", "a row that is no query's was written")
-    if not bool(torch.isfinite(out.double()).all()):
-        yield Violation(OUT, "is not finite")
-        return
-    if is_rounded(laid.batch, laid.shape, laid.params["window"], call[OUT]):
-        yield Violation(OUT, f"in {laid.dtype} is rounded to {laid.shape.dtype}")
-    tolerance = 8 * TOLERANCES[laid.shape.dtype]
-    for token, values in _seen_values(call):
-        got = out[token].double()
-        heads = values.repeat_interleave(got.shape[0] // values.shape[1], dim=1)
-        if not len(heads):
-            if bool(got.any()):
-                yield Violation(OUT, f"of token {token}, which sees no key, is not zero")
-                return
-            continue
-        room = tolerance * heads.abs().amax(dim=(0, 2))[:, None]
-        low, high = heads.amin(0) - room, heads.amax(0) + room
-        if bool(((got < low) | (got > high)).any()):
-            yield Violation(OUT, f"of token {token} lies outside the values that it sees")
-            return
-
-
-def is_rounded(batch: Batch, shape: Shape, window: int, out: torch.Tensor) -> bool:
-    """True if a result wider than the queries' dtype was rounded to that dtype.
-
-    `out` has a row for each token, and perhaps more. False where few elements are sums of
-    several keys' values: those could be representable by chance.
-    """
-    if out.dtype == shape.dtype or shape.magnitude != "normal" or 0 < window < _MANY_KEYS:
-        return False
-    several = [
-        computed + place + 1 >= _MANY_KEYS
-        for queries, computed in zip(batch.query_lens, batch.computed_lens, strict=True)
-        for place in range(queries)
-    ]
-    sums = out[: batch.num_tokens][torch.tensor(several, dtype=torch.bool)]
-    rounded = sums.to(shape.dtype).to(sums.dtype)
-    return sums.numel() >= _MANY_ELEMENTS and torch.equal(rounded, sums)
-
-
-def consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Compare with attention computed from the batch's numbers, without the reference."""
-    laid: Laid = call.facts.laid
-    yield from attention_violations(
-        AttentionInputs(laid.batch, laid.shape, "all"),
-        laid.query,
-        outputs[OUT],
-        OUT,
-        scale=laid.scale,
-        window=laid.params["window"],
-        soft_cap=laid.params["soft_cap"],
-    )
-
-
-def _seen_values(call: Call) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield tokens, each with the (n, Hkv, D) float64 values that it sees."""
-    laid: Laid = call.facts.laid
-    size, window = laid.batch.block_size, laid.sliding_window or 2**62
-    cache = laid.cache[1]
-    if cache.itemsize == 1:
-        cache = cache.view(torch.uint8)
-    token = 0
-    for row, (queries, computed) in enumerate(
-        zip(laid.batch.query_lens, laid.batch.computed_lens, strict=True)
-    ):
-        for place in range(queries):
-            if token < _HULL_TOKENS or token >= laid.tokens - _HULL_TOKENS:
-                position = computed + place
-                keys = torch.arange(max(0, position - window + 1), max(0, position + 1))
-                keys = keys.to(cache.device)
-                blocks = laid.arena.tensors["block_table"][row][keys // size].long()
-                held = cache[blocks, keys % size]
-                if cache.dtype == torch.uint8:
-                    held = held.view(torch.float8_e4m3fn)
-                yield token, held.double() * (laid.shape.v_scale if cache.itemsize == 1 else 1.0)
-            token += 1

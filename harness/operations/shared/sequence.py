@@ -1,13 +1,13 @@
-"""Playing a sequence: its steps are run as source on a candidate's names, and looked at.
+"""Running a sequence: execute the source of its steps on a candidate's names, observe each.
 
-What is run is what a failure shows as a snippet, line by line.
+The snippet of a failure shows the same source, line by line.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import pickle
-import re
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 
 class Transcript(NamedTuple):
-    """What was seen after each step."""
+    """Outputs observed after each step of a sequence."""
 
     steps: list[Outputs]
     error: BaseException | None = None
-    """What a step raised that is not bad input: the sequence ended there."""
+    """Unexpected exception of the last step, None if all steps ran."""
     log: str = ""
 
 
@@ -57,10 +57,10 @@ class SequenceFacts(Facts):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceCall:
-    """Many steps through the same persistent objects: how they are written, run and observed.
+    """Many steps on the same persistent objects: how they are written, run and observed.
 
-    The case holds the steps as numbers in its parameter `steps`. Any list of steps makes
-    sense (a step that does not apply is left out), so that dropping some shrinks it.
+    The case holds the steps as numbers in its parameter `steps`. Any list of steps is valid
+    (a step that does not apply is left out), so that a case shrinks by dropping steps.
     """
 
     parts: tuple[str, ...]
@@ -68,7 +68,7 @@ class SequenceCall:
     write: Callable[[Case, int], Script]
     """Case and poison pattern (0 or 1) to the program."""
     observe: Callable[[dict[str, Any]], Outputs]
-    """Everything to compare after a step, from the program's variables, without stale data."""
+    """Program's variables to the outputs to compare after a step, without stale data."""
     isolated: bool = False
     """True if the steps change the process: each sequence then gets a process of its own."""
 
@@ -90,7 +90,7 @@ class SequenceCall:
 
     def run(self, offered: Parts, call: Call) -> Transcript:
         """Run the script on the parts."""
-        return play(self, offered, call["script"])
+        return run_script(self, offered, call["script"])
 
     def outputs(self, _call: Call, result: Transcript) -> Outputs:
         """Return the outputs of all steps."""
@@ -105,50 +105,50 @@ class SequenceCall:
         return self.write(case, 0)
 
 
-def play(sequence: SequenceCall, parts: Parts, script: Script) -> Transcript:
-    """Run the script on the parts, looking at everything after each step."""
+def run_script(sequence: SequenceCall, parts: Parts, script: Script) -> Transcript:
+    """Run the script on the parts and observe the outputs after each step."""
     names = dict(parts.names)
     if sequence.isolated:
-        return _in_a_process(lambda: _play_here(sequence, script, names))
-    return _play_here(sequence, script, names)
+        return _in_fork(lambda: _run_lines(sequence, script, names))
+    return _run_lines(sequence, script, names)
 
 
-def _in_a_process(play_it: Callable[[], Transcript]) -> Transcript:
-    """What the function returns when a forked process calls it, which then ends."""
+def _in_fork(run_lines: Callable[[], Transcript]) -> Transcript:
+    """Return the function's transcript from a forked process, which then ends."""
     receiving, sending = os.pipe()
     child = os.fork()
     if not child:
         try:
-            steps, error, log = play_it()
-            told = pickle.dumps((steps, error and repr(error), log))
+            steps, error, log = run_lines()
+            data = pickle.dumps((steps, error and repr(error), log))
             with os.fdopen(sending, "wb") as pipe:
-                pipe.write(told)
+                pipe.write(data)
         finally:
             os._exit(0)
     os.close(sending)
     with os.fdopen(receiving, "rb") as pipe:
-        told = pipe.read()
+        data = pipe.read()
     os.waitpid(child, 0)
-    if not told:
+    if not data:
         return Transcript([], ended := RuntimeError("the process ended"), str(ended))
-    steps, error, log = pickle.loads(told)
+    steps, error, log = pickle.loads(data)
     return Transcript(steps, error and RuntimeError(error), log)
 
 
-def _play_here(sequence: SequenceCall, script: Script, names: dict[str, Any]) -> Transcript:
+def _run_lines(sequence: SequenceCall, script: Script, names: dict[str, Any]) -> Transcript:
     exec(_source(script.setup), names)
     steps: list[Outputs] = []
     for line in script.lines:
         error = _raised(line.code, names)
-        seen: Outputs = {"raises": _kind(error)}
+        outputs: Outputs = {"raises": _kind(error)}
         try:
-            seen |= {name: _copy(value) for name, value in sequence.observe(names).items()}
+            outputs |= {name: _copy(value) for name, value in sequence.observe(names).items()}
         except (TypeError, ValueError, IndexError, KeyError, AttributeError) as unreadable:
             error = error or unreadable
-            seen["raises"] = f"unreadable: {unreadable}"
-            steps.append(seen)
+            outputs["raises"] = f"unreadable: {unreadable}"
+            steps.append(outputs)
             return Transcript(steps, error, _log(error))
-        steps.append(seen)
+        steps.append(outputs)
         if error is not None and not line.raises:
             return Transcript(steps, error, _log(error))
     return Transcript(steps)
@@ -165,15 +165,13 @@ def sequence_inputs(
 
 
 def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> str:
-    """The sequence as a program that a person can run; at its end it prints what is seen.
+    """Return the sequence as a stand-alone program, which prints its last outputs.
 
-    It looks after every step, as `play` does: what is seen can depend on what was seen
-    before. `target` is the candidate's module or file.
+    `target` is the candidate's module or file.
     """
     code = "\n".join([script.setup, *(line.code for line in script.lines)])
-    used = [
-        name for name in operation.call.names(operation.name) if re.search(rf"\b{name}\b", code)
-    ]
+    names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    used = [name for name in operation.call.names(operation.name) if name in names]
     others = [name for name in used if name not in parts.own]
     lines = [
         *_imports(target, [name for name in used if name in parts.own]),
@@ -184,12 +182,13 @@ def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> 
         f'look = ALL["{operation.name}"].call.observe',
     ]
     for number, line in enumerate(script.lines, 1):
-        lines += ["", f"# {number}. {line.label}", *_told(line), "seen = look(globals())"]
+        # As in `run_script`, each step is observed: an observation can depend on earlier ones.
+        lines += ["", f"# {number}. {line.label}", *_in_try(line), "seen = look(globals())"]
     return "\n".join([*lines, "", "print(seen)"])
 
 
-def _told(line: Line) -> list[str]:
-    """The step's source; bad input in a `try`, so that the program goes on."""
+def _in_try(line: Line) -> list[str]:
+    """Return the step's source, with malformed input in a `try`, so that the program continues."""
     code = line.code.splitlines()
     if not line.raises:
         return code
@@ -224,7 +223,7 @@ def _raised(code: str, names: dict[str, Any]) -> BaseException | None:
 
 
 def _kind(error: BaseException | None) -> str | None:
-    """Class of the error; a candidate of its own need not know MetadataError."""
+    """Return the error's class; a candidate may raise ValueError in place of MetadataError."""
     if error is None:
         return None
     return "ValueError" if isinstance(error, ValueError) else type(error).__name__
@@ -235,7 +234,7 @@ def _log(error: BaseException) -> str:
 
 
 def _copy(value: Any) -> Any:
-    """The value as it is now: what is looked at lives on and changes."""
+    """Return a copy of the value, which later steps may change."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, np.ndarray):

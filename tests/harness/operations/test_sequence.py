@@ -1,4 +1,4 @@
-"""Sequences are played step by step, told as a program that does the same, and kept apart."""
+"""Sequences run step by step, in a process of their own if isolated, and as a snippet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnproof import reference
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Line, Parts, Script
 from attnproof.harness.operations import ALL
-from attnproof.harness.operations.shared.playing import SequenceCall, play, snippet
+from attnproof.harness.operations.shared.sequence import SequenceCall, run_script, snippet
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import offered_by
@@ -30,44 +30,46 @@ def script(*codes, raises=()):
 NO_PARTS = Parts({}, ())
 
 
-def test_each_step_is_looked_at_as_it_was_then():
-    played = play(sequence(), NO_PARTS, script("rows.append(1)", "rows.append(2)"))
-    assert [step["rows"] for step in played.steps] == [[1], [1, 2]]
-    assert played.error is None
+def test_each_step_is_recorded_as_it_was_when_it_ended():
+    transcript = run_script(sequence(), NO_PARTS, script("rows.append(1)", "rows.append(2)"))
+    assert [step["rows"] for step in transcript.steps] == [[1], [1, 2]]
+    assert transcript.error is None
 
 
-def test_bad_input_gets_its_error_and_the_sequence_goes_on():
+def test_a_sequence_continues_after_the_error_of_malformed_input():
     steps = script("rows.index(7)", "rows.append(1)", raises={0})
-    played = play(sequence(), NO_PARTS, steps)
-    assert [step["raises"] for step in played.steps] == ["ValueError", None]
+    transcript = run_script(sequence(), NO_PARTS, steps)
+    assert [step["raises"] for step in transcript.steps] == ["ValueError", None]
 
 
 @pytest.mark.parametrize(
     ("code", "kind"), [("1 / 0", "ZeroDivisionError"), ("exit()", "SystemExit")]
 )
 def test_an_error_on_good_input_ends_the_sequence(code, kind):
-    played = play(sequence(), NO_PARTS, script("rows.append(1)", code, "rows.append(2)"))
-    assert [step["raises"] for step in played.steps] == [None, kind]
-    assert kind in played.log
+    transcript = run_script(sequence(), NO_PARTS, script("rows.append(1)", code, "rows.append(2)"))
+    assert [step["raises"] for step in transcript.steps] == [None, kind]
+    assert kind in transcript.log
 
 
 def test_a_state_that_cannot_be_read_ends_the_sequence():
-    played = play(sequence(lambda names: {"rows": names["lost"]}), NO_PARTS, script("rows = 1"))
-    assert played.steps[0]["raises"] == "unreadable: 'lost'"
+    transcript = run_script(
+        sequence(lambda names: {"rows": names["lost"]}), NO_PARTS, script("rows = 1")
+    )
+    assert transcript.steps[0]["raises"] == "unreadable: 'lost'"
 
 
-def test_an_isolated_sequence_leaves_the_process_alone():
+def test_an_isolated_sequence_does_not_change_the_process():
     before = dict(os.environ)
     steps = script("import os", "os.environ['LEFT_BEHIND'] = 'yes'", "rows.append(len(os.environ))")
-    played = play(sequence(isolated=True), NO_PARTS, steps)
-    assert played.steps[-1]["rows"] == [len(before) + 1]
+    transcript = run_script(sequence(isolated=True), NO_PARTS, steps)
+    assert transcript.steps[-1]["rows"] == [len(before) + 1]
     assert dict(os.environ) == before
 
 
-def test_an_isolated_sequence_that_dies_is_seen():
-    played = play(sequence(isolated=True), NO_PARTS, script("import os", "os._exit(3)"))
-    assert played.steps == []
-    assert played.error is not None
+def test_an_isolated_sequence_that_exits_has_an_error():
+    transcript = run_script(sequence(isolated=True), NO_PARTS, script("import os", "os._exit(3)"))
+    assert transcript.steps == []
+    assert transcript.error is not None
 
 
 def cached_layout():
@@ -97,7 +99,7 @@ def test_the_first_step_that_differs_is_the_finding():
 
 
 @pytest.mark.parametrize("name", [name for name, op in ALL.items() if op.inputs.machine])
-def test_the_snippet_runs_as_it_is(name):
+def test_the_snippet_is_a_complete_program(name):
     operation = ALL[name]
     _, case = list(operation.inputs.boundaries())[-1]
     parts = offered_by(reference, operation)
@@ -109,8 +111,8 @@ def test_the_snippet_runs_as_it_is(name):
     assert done.stdout.rstrip().endswith("}")
 
 
-def test_the_snippet_looks_after_every_step():
-    """As `play` does: what moved since an earlier look is seen only by who looked then."""
+def test_the_snippet_observes_after_every_step():
+    """An observation may depend on earlier ones, so the snippet makes as many as `run_script`."""
     operation = ALL["batch_sequence"]
     _, case = next(iter(operation.inputs.boundaries()))
     steps = operation.call.script(case)

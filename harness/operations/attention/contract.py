@@ -1,0 +1,130 @@
+"""Outputs of the two operations of attention over pages, and the conditions that they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnproof.harness.cases.layers.attention import OUT, AttentionInputs, Shape
+from attnproof.harness.cases.layers.tolerance import TOLERANCES
+from attnproof.harness.consumer.attention import attention_violations
+from attnproof.harness.model.case import Batch
+from attnproof.harness.model.operation import Call, Outputs, Violation
+from attnproof.harness.operations.attention.prepared import PreparedAttention
+
+_MANY_KEYS, _MANY_ELEMENTS = 4, 64
+"""Fewest keys of a sum, and fewest sums, for which rounding by chance is ruled out."""
+_HULL_TOKENS = 64
+"""Number of first tokens, and of last tokens, whose convex hull is checked."""
+
+
+def for_reference(call: Call) -> None:
+    """Give the call an `out` in float64, in memory of its own."""
+    out = call[OUT]
+    call.replace(OUT, torch.full(out.shape, torch.nan, dtype=torch.float64, device=out.device))
+    call.facts = replace(call.facts, exact=True)
+
+
+def outputs(call: Call, result: Any) -> Outputs:
+    """Return the rows of the requests' tokens, and True if all other rows are unchanged."""
+    prepared: PreparedAttention = call.facts.prepared
+    out = call[OUT]
+    live, others = out[: prepared.tokens], out[prepared.tokens :]
+    if call.facts.exact:
+        untouched = bool(others.isnan().all())
+    else:
+        words = prepared.before.dtype
+        untouched = torch.equal(others.view(words), prepared.before[prepared.tokens :])
+        # A wider result must meet the tolerance of the queries' dtype.
+        live = live.to(prepared.shape.dtype) if live.dtype != prepared.shape.dtype else live
+    return {"result": result, OUT: live, "untouched": untouched}
+
+
+def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
+    """Check that outputs are finite, in live rows only and in the range of the attended values."""
+    out, prepared = outputs[OUT], call.facts.prepared
+    if outputs["result"] is not None:
+        yield Violation("result", "returns something")
+    if not outputs["untouched"]:
+        yield Violation("untouched", "a row that is no query's was written")
+    if not bool(torch.isfinite(out.double()).all()):
+        yield Violation(OUT, "is not finite")
+        return
+    if is_rounded(prepared.batch, prepared.shape, prepared.params["window"], call[OUT]):
+        yield Violation(OUT, f"in {prepared.dtype} is rounded to {prepared.shape.dtype}")
+    tolerance = 8 * TOLERANCES[prepared.shape.dtype]
+    for token, values in _visible_values(call):
+        got = out[token].double()
+        heads = values.repeat_interleave(got.shape[0] // values.shape[1], dim=1)
+        if not len(heads):
+            if bool(got.any()):
+                yield Violation(OUT, f"of token {token}, which attends to no key, is not zero")
+                return
+            continue
+        room = tolerance * heads.abs().amax(dim=(0, 2))[:, None]
+        low, high = heads.amin(0) - room, heads.amax(0) + room
+        if bool(((got < low) | (got > high)).any()):
+            yield Violation(OUT, f"of token {token} is outside the range of the attended values")
+            return
+
+
+def is_rounded(batch: Batch, shape: Shape, window: int, out: torch.Tensor) -> bool:
+    """True if a result wider than the queries' dtype was rounded to that dtype.
+
+    `out` has a row for each token, and perhaps more. False where few elements are sums of
+    several keys' values: those could be representable by chance.
+    """
+    if out.dtype == shape.dtype or shape.magnitude != "normal" or 0 < window < _MANY_KEYS:
+        return False
+    several = [
+        computed + place + 1 >= _MANY_KEYS
+        for queries, computed in zip(batch.query_lens, batch.computed_lens, strict=True)
+        for place in range(queries)
+    ]
+    sums = out[: batch.num_tokens][torch.tensor(several, dtype=torch.bool)]
+    rounded = sums.to(shape.dtype).to(sums.dtype)
+    return sums.numel() >= _MANY_ELEMENTS and torch.equal(rounded, sums)
+
+
+def consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
+    """Compare with attention computed from the batch's numbers, without the reference."""
+    prepared: PreparedAttention = call.facts.prepared
+    yield from attention_violations(
+        AttentionInputs(prepared.batch, prepared.shape, "all"),
+        prepared.query,
+        outputs[OUT],
+        OUT,
+        scale=prepared.scale,
+        window=prepared.params["window"],
+        soft_cap=prepared.params["soft_cap"],
+    )
+
+
+def _visible_values(call: Call) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield tokens, each with the (n, Hkv, D) float64 values that it attends to."""
+    prepared: PreparedAttention = call.facts.prepared
+    size, window = prepared.batch.block_size, prepared.sliding_window or 2**62
+    cache = prepared.cache[1]
+    if cache.itemsize == 1:
+        cache = cache.view(torch.uint8)
+    token = 0
+    for row, (queries, computed) in enumerate(
+        zip(prepared.batch.query_lens, prepared.batch.computed_lens, strict=True)
+    ):
+        for place in range(queries):
+            if token < _HULL_TOKENS or token >= prepared.tokens - _HULL_TOKENS:
+                position = computed + place
+                keys = torch.arange(max(0, position - window + 1), max(0, position + 1))
+                keys = keys.to(cache.device)
+                blocks = prepared.arena.tensors["block_table"][row][keys // size].long()
+                held = cache[blocks, keys % size]
+                if cache.dtype == torch.uint8:
+                    held = held.view(torch.float8_e4m3fn)
+                yield (
+                    token,
+                    held.double() * (prepared.shape.v_scale if cache.itemsize == 1 else 1.0),
+                )
+            token += 1
