@@ -267,11 +267,11 @@ def install() -> None:
 def _verify(arguments: list[str]) -> None:
     """Run a verb of the command line on the stand-in device."""
     from attnproof.harness.operations import ALL
-    from attnproof.harness.running.parent import environment, session
+    from attnproof.harness.running.parent import environment, plan
     from attnproof.harness.running.worker import worker
     from attnproof.harness.verbs import verify
 
-    for module in (environment, session, verify):
+    for module in (environment, plan, verify):
         module.gpu_name = lambda: "no GPU at all"
     for operation in ALL.values():  # real sizes take too long in the interpreter
         object.__setattr__(operation, "large", tuple)
