@@ -41,19 +41,6 @@ def pieces(tensor: torch.Tensor, sizes: tuple[int, ...]) -> tuple[torch.Tensor, 
     return torch.unsafe_split_with_sizes(tensor, sizes)
 
 
-def flat_table(table: torch.Tensor) -> tuple[Array, int, int]:
-    """Return (flat, row stride, column stride): `table[r, c] == flat[r * row + c * column]`.
-
-    `flat` is a view of the table.
-    """
-    row_stride, column_stride = table.stride()
-    if not table.is_contiguous():
-        rows, columns = table.shape
-        span = 1 + (rows - 1) * row_stride + (columns - 1) * column_stride
-        table = table.as_strided((span if table.numel() else 0,), (1,))
-    return table.numpy().reshape(-1), row_stride, column_stride
-
-
 def as_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return the tensor converted to `dtype`, the argument itself if it has that dtype."""
     return tensor if tensor.dtype is dtype else tensor.to(dtype)

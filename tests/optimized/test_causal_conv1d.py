@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 
 import pytest
@@ -36,15 +35,6 @@ def test_edges(agree, query_lens):
 def test_numbers_of_programs(agree, programs):
     agree(NAME, offsets([8 * programs - 7]))
     agree(NAME, offsets([0, *[3] * programs, 0]))
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_random_batches(agree, dtype):
-    rng = random.Random(str(dtype))
-    for _ in range(40):
-        lens = [rng.choice([0, 1, 7, 8, 9, 40, 700]) for _ in range(rng.randrange(40))]
-        agree(NAME, offsets(lens, dtype))
-        agree(NAME, torch.stack([offsets(lens, dtype)] * 2, dim=1)[:, 0])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import random
 from dataclasses import dataclass
 
 import pytest
@@ -45,24 +44,6 @@ def test_decodes_return_the_batch_itself(build, query_lens):
 def test_dummy_runs_return_the_batch_itself(build, query_lens):
     md = build(query_lens, query_lens)
     assert getattr(optimized, NAME)(md) is md
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("strided", [False, True])
-def test_random_batches(build, agree, dtype, strided):
-    rng = random.Random(f"{dtype} {strided}")
-    for _ in range(40):
-        lens = [rng.choice([0, 0, 1, 2, 5, 9, 40]) for _ in range(rng.randrange(9))]
-        padding = rng.choice([0, 0, 3])
-        tokens = sum(lens) + padding
-        indices = [rng.randrange(tokens) for _ in range(rng.randrange(9) if tokens else 0)]
-        if rng.random() < 0.6:
-            indices.sort()
-        kind = rng.choice([torch.int32, torch.int64])
-        agree(
-            NAME,
-            sampled(build, lens, indices, padding=padding, dtype=kind, strided=strided),
-        )
 
 
 @pytest.mark.parametrize("num_reqs", [14, 15, 16, 17, 300])

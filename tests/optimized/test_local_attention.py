@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -74,19 +72,6 @@ def test_optional_fields(build, agree):
     virtual = agree(NAME, 8, md, 2)
     assert virtual.causal is True
     assert virtual.encoder_seq_lens.tolist() == [4, 4, 6]
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("strided", [False, True])
-def test_random_batches(build, agree, dtype, strided):
-    rng = random.Random(f"{dtype} {strided}")
-    for _ in range(40):
-        lens = [rng.choice([0, 1, 1, 2, 5, 9, 40]) for _ in range(rng.randrange(9))]
-        seq_lens = [q + rng.choice([0, 0, 1, 3, 30]) for q in lens]
-        block_size = rng.choice([1, 2, 3, 16])
-        width = rng.choice([None, 1, 2, 50])
-        md = build(lens, seq_lens, block_size, dtype=dtype, strided=strided, width=width)
-        agree(NAME, block_size * rng.choice([1, 2, 3, 8]), md, block_size)
 
 
 @pytest.mark.parametrize("wide", ["query_start_loc", "seq_lens", "seq_lens_cpu"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from itertools import pairwise
-from random import Random
 
 import numpy as np
 import pytest
@@ -23,29 +22,6 @@ def _built(package, groups, arguments, **changes):
     engine = input_builder()
     vars(engine).update(changes, inter_data_list=copy.deepcopy(groups))
     return Builder(engine).build(*arguments)
-
-
-@pytest.mark.parametrize("window", [0, 5])
-@pytest.mark.parametrize("chunked", [True, False])
-@pytest.mark.parametrize("seed", range(8))
-def test_equal_metadata(seed, chunked, window):
-    random = Random(seed)
-    query_lens = [random.choice((1, 1, 2, 9, 300)) for _ in range(random.randint(1, 9))]
-    computed = [random.choice((0, 1, 7, 64)) for _ in query_lens]
-    batch = make_batch(query_lens, computed, random.choice((1, 2, 16)), order="shuffled")
-    step = Step(chunked=chunked, window=window, hits=(0, 2), images=(1, 3), together=2)
-    groups, (seq_lens, new) = seq_groups(batch, step), build_lengths(batch, step)
-    changes = {"sliding_window": window or None, "block_size": batch.block_size}
-    changes["chunked_prefill_enabled"] = chunked
-    arguments = (seq_lens, new, -1, sum(new))
-    expected = _built(reference, groups, arguments, **changes)
-    made = _built(optimized, groups, arguments, **changes)
-    for name, value in vars(expected).items():
-        if isinstance(value, torch.Tensor):
-            assert getattr(made, name).dtype == value.dtype
-            assert torch.equal(getattr(made, name), value), name
-        else:
-            assert getattr(made, name) == value, name
 
 
 def test_the_tensors_of_a_batch_do_not_overlap():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import random
 from dataclasses import fields
 
 import numpy as np
@@ -70,56 +69,6 @@ def same_metadata(expected, got, block_size):
             assert value.tolist() == right.tolist(), field.name
         else:
             assert value == right, field.name
-
-
-def play(pair, rng, steps):
-    """Make random calls, well-formed and malformed."""
-    added = []
-    for number in range(steps):
-        some = rng.choice(added) if added else 0
-        kind = rng.choice(("add", "add", "append", "remove", "condense", "swap", "build", "dummy"))
-        if kind == "add":
-            req_id = some if rng.random() < 0.1 else number
-            added.append(req_id)
-            blocks = [rng.randrange(2**31) for _ in range(rng.randrange(6))]
-            pair("add_request", req_id, blocks, rng.choice((0, 0, 1, 3, 16)))
-        elif kind == "append":
-            pair("append_blocks", some, [rng.randrange(99) for _ in range(rng.randrange(3))])
-        elif kind == "remove":
-            pair("remove_request", some)
-        elif kind == "condense":
-            pair("condense")
-        elif kind == "swap":
-            pair("swap_states", rng.randrange(-1, 5), rng.randrange(5))
-        elif kind == "build":
-            scheduled = schedule(pair.batches[0], rng)
-            padded = rng.choice((None, None, 4, 5)), rng.choice((None, None, 12, 40))
-            metadata = pair("build", scheduled, *padded)
-            if not isinstance(metadata, Exception):
-                reference.validate(metadata)
-                pair("advance", scheduled)
-        else:
-            pair("build_dummy", rng.randrange(7), rng.choice((0, 1, 5, 17, 41)))
-
-
-def schedule(batch, rng):
-    """Return scheduled tokens, which sometimes exceed the blocks or have a wrong or no id."""
-    scheduled = {}
-    for row, req_id in enumerate(batch.req_ids):
-        if req_id is not None:
-            computed, blocks = _row(batch, row)
-            room = len(blocks) * batch.block_size - computed
-            wanted = rng.choice((0, 1, 1, 2, 5))
-            scheduled[req_id] = wanted if rng.random() < 0.1 else min(wanted, room)
-    if rng.random() < 0.1:
-        scheduled[-7] = 1
-    return {} if rng.random() < 0.05 else scheduled
-
-
-@pytest.mark.parametrize("block_size", [1, 2, 4, 16])
-def test_random_steps(block_size):
-    for seed in range(8):
-        play(Pair(*SIZES, block_size), random.Random(100 * block_size + seed), 40)
 
 
 def test_methods_and_parameters_are_those_of_the_reference():

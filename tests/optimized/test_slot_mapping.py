@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 import torch
@@ -12,36 +10,10 @@ from attnproof import optimized
 from attnproof.reference import MetadataError
 
 
-def _batch(rng: random.Random, dtype: torch.dtype, table_dtype: torch.dtype):
-    """Return offsets, computed tokens, and a block table too narrow for some rows."""
-    lens = [rng.choice([0, 1, 1, 2, 5, 9, 70]) for _ in range(rng.randrange(9))]
-    width = rng.randrange(6)
-    offsets = torch.tensor([0, *np.cumsum(lens)], dtype=dtype)
-    computed = torch.tensor([rng.randrange(40) for _ in lens], dtype=dtype)
-    ids = [[rng.randrange(2**31) for _ in range(width)] for _ in lens]
-    return offsets, computed, torch.tensor(ids, dtype=table_dtype).reshape(len(lens), width)
-
-
 def _spread(tensor: torch.Tensor) -> torch.Tensor:
     buffer = torch.full([3 * n + 1 for n in tensor.shape], -5, dtype=tensor.dtype)
     view = buffer[tuple(slice(0, 3 * n, 3) for n in tensor.shape)]
     return view.copy_(tensor)
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("table_dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("place", [torch.clone, _spread])
-def test_build_random_batches(agree, dtype, table_dtype, place):
-    rng = random.Random(f"{dtype} {table_dtype} {place.__name__}")
-    for _ in range(15):
-        batch = [place(tensor) for tensor in _batch(rng, dtype, table_dtype)]
-        tokens, block_size = int(batch[0][-1]), rng.choice([1, 2, 7, 16])
-        options = {}
-        if rng.random() < 0.5:
-            options["num_padded_tokens"] = tokens + rng.randrange(20)
-        if rng.random() < 0.5:
-            options["start_idx"] = place(batch[1] + rng.randint(-3, 5))
-        agree("build_slot_mapping", *batch, block_size, **options)
 
 
 @pytest.mark.parametrize("place", [torch.clone, _spread])
@@ -170,27 +142,6 @@ def test_compute_worked_example(agree):
     slots: list[int] = []
     optimized.compute_slot_mapping(False, slots, 7, 10, 0, 2, 4, {7: [0, 1, 0]})
     assert slots == [-1, -1, 2, 3, 4, 5, 6, 7, 0, 1]
-
-
-@pytest.mark.parametrize("kind", [list, tuple, np.array])
-def test_compute_random_ranges(kind):
-    from attnproof import reference
-
-    rng = random.Random(3)
-    for _ in range(200):
-        block_size = rng.choice([1, 2, 4, 16, 128])
-        context, query = rng.randrange(50), rng.choice([0, 1, 7, 60, 300])
-        end = context + query
-        table = [rng.randrange(2**31) for _ in range(end // block_size + 1)]
-        start_idx = rng.choice([0, 0, rng.randrange(400)])
-        arguments = (rng.random() < 0.1, [5], 0, end, context, start_idx, block_size)
-        results = []
-        for package in (reference, optimized):
-            slots = [5]
-            package.compute_slot_mapping(arguments[0], slots, *arguments[2:], {0: kind(table)})
-            results.append(slots)
-        assert results[0] == results[1], arguments
-        assert {type(slot) for slot in results[1]} == {int}
 
 
 @pytest.mark.parametrize("name", ["_compute_slot_mapping_python", "_compute_slot_mapping_numpy"])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -69,29 +66,6 @@ def test_graph_padding_after_the_last_request(build, agree):
     md = build([2, 2, 0, 0], [4, 4, 0, 0], num_actual_tokens=8, slot_mapping=torch.arange(8))
     agree("split_attn_metadata", _slices((0, 1, 0, 2), (1, 4, 2, 8)), md)
     agree("split_attn_metadata", _slices((0, 2, 0, 6), (1, 4, 6, 8)), md)
-
-
-def _cut(rng: random.Random, offsets: list[int], count: int) -> list[UBatchSlice]:
-    """Return a random partition of the tokens; rows of length 0 join the slice before them."""
-    total = offsets[-1]
-    cuts = sorted({0, total, *(rng.randint(0, total) for _ in range(count - 1))})
-    owner = [r for r in range(len(offsets) - 1) for _ in range(offsets[r + 1] - offsets[r])]
-    pieces = pairwise(cuts)
-    return _slices(*((owner[t0], owner[t1 - 1] + 1, t0, t1) for t0, t1 in pieces))
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("strided", [False, True])
-def test_random_partitions(build, agree, dtype, strided):
-    rng = random.Random(f"{dtype} {strided}")
-    for _ in range(40):
-        lens = [rng.choice([0, 1, 1, 2, 5, 9]) for _ in range(rng.randint(1, 8))]
-        md = build(lens, [q + rng.randrange(20) for q in lens], dtype=dtype, strided=strided)
-        if rng.random() < 0.3 and sum(lens):
-            md.num_logits_indices = rng.randint(0, 5)
-            indices = [rng.randrange(sum(lens)) for _ in range(6)]
-            md.logits_indices_padded = torch.tensor(indices, dtype=dtype)
-        agree("split_attn_metadata", _cut(rng, md.query_start_loc.tolist(), 3), md)
 
 
 @pytest.mark.parametrize(
