@@ -37,6 +37,8 @@ _FILLED = {
     torch.Tensor.new_ones,
     torch.Tensor.new_full,
 }
+_COPIES = {torch.Tensor.copy_, torch.Tensor.to}
+_WATCHED = _UNFILLED | _FILLED | _COPIES
 
 
 class GuardedAllocations(TorchFunctionMode):
@@ -63,6 +65,8 @@ class GuardedAllocations(TorchFunctionMode):
         """Run the function; move its allocation between guard words."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if func not in _WATCHED:  # nearly every call
+            return result
         if func in _UNFILLED and not kwargs.get("pin_memory"):
             return self._guard(result, keep=False)
         if func in _FILLED:

@@ -80,7 +80,8 @@ def check_block_ids(operation: str, block_ids: Sequence[int], room: int) -> None
     if not isinstance(block_ids, list | tuple):
         given = type(block_ids).__name__
         raise TypeError(f"{operation}: block_ids is {given}, expected a list of ints")
-    if not all(type(block) is int and 0 <= block <= MAX_INT32 for block in block_ids):
+    plain = {int}.issuperset(map(type, block_ids))
+    if not plain or (block_ids and (min(block_ids) < 0 or max(block_ids) > MAX_INT32)):
         for index, block in enumerate(block_ids):
             if check_block(operation, f"block_ids[{index}]", block) > MAX_INT32:
                 raise MetadataError(operation, f"block_ids[{index}]", block, "an id below 2**31")

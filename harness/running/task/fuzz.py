@@ -59,10 +59,11 @@ def strategy(operation: Operation, device: str = "cpu") -> st.SearchStrategy[Cas
 
 
 def warm_up_hypothesis() -> None:
-    """Draw once before the tasks are forked."""
+    """Draw integers before the tasks are forked."""
 
-    # Hypothesis collects constants of the source at its first draw: 0.2 s for each task.
-    @settings(max_examples=1, database=None, verbosity=Verbosity.quiet)
+    # Hypothesis collects constants of the source when it first draws one, which takes 0.2 s: with
+    # one draw in twenty. A task that did this itself would do it again for each operation.
+    @settings(max_examples=300, database=None, verbosity=Verbosity.quiet)
     @given(st.integers())
     def draw(_number: int) -> None:
         pass
