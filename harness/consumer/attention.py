@@ -18,7 +18,7 @@ from attnproof.harness.consumer.batch import expected_tokens_uncached
 from attnproof.harness.consumer.diagnosis import token_name
 from attnproof.harness.consumer.visible_keys import ExpectedTokens, Mask, VisibleKeys
 from attnproof.harness.model.case import Batch
-from attnproof.harness.model.operation import Violation
+from attnproof.harness.model.violation import Violation
 
 _MOST_SCORES = 200_000
 """Largest number of scores (tokens times keys times heads) that is computed here."""

@@ -26,8 +26,9 @@ from attnproof.harness.consumer.visible_keys import (
     VisibleKeys,
     differing,
 )
+from attnproof.harness.model.call import Outputs
 from attnproof.harness.model.case import Batch
-from attnproof.harness.model.operation import Outputs, Violation
+from attnproof.harness.model.violation import Violation
 
 _TOLERANCE = 1e-9
 _FIELDS = {"lengths": "seq_lens", "blocks": "block_table_tensor"}

@@ -8,7 +8,8 @@ import numpy as np
 
 from attnproof.harness.consumer.batch import Rows, int64_array, row_violations, slot_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens, Mask
-from attnproof.harness.model.operation import Outputs, Violation
+from attnproof.harness.model.call import Outputs
+from attnproof.harness.model.violation import Violation
 
 Counts = tuple[int, int, int, int]
 """num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens"""

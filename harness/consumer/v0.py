@@ -15,8 +15,9 @@ from attnproof.harness.consumer.batch import (
     visible_key_violations,
 )
 from attnproof.harness.consumer.visible_keys import CAUSAL, ExpectedTokens, VisibleKeys
+from attnproof.harness.model.call import Outputs
 from attnproof.harness.model.case import Batch
-from attnproof.harness.model.operation import Outputs, Violation
+from attnproof.harness.model.violation import Violation
 
 _FIELDS = {"seq_lens": "seq_lens_tensor", "block_table_tensor": "block_tables"}
 """V0's names of the fields that `visible_key_violations` yields."""

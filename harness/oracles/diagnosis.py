@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
+from attnproof.harness.model.call import MISSING, Facts, Quantity
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import MISSING, Facts, Quantity
 from attnproof.harness.oracles.guards import FILLS
 
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from attnproof.harness.cases.layers.tolerance import close, farthest
-from attnproof.harness.model.operation import MISSING, Facts, Operation
+from attnproof.harness.model.call import MISSING, Facts
+from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.diagnosis import Context, diagnose

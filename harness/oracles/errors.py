@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attnproof.harness.model.operation import Fault
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.purity import modified_inputs

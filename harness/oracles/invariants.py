@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from attnproof.harness.model.operation import Call, Outputs, Violation
+from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.place import place_of
 from attnproof.harness.model.verdict import Failure
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.oracles.equality import agrees
 from attnproof.harness.oracles.trial import Trial
 

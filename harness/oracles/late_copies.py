@@ -20,7 +20,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from attnproof.harness.cases.memory.arena import Arena
-from attnproof.harness.model.operation import Call, Operation
+from attnproof.harness.model.call import Call
+from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.oracles.device import DeviceLostError, is_lost
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Call, Operation, Outputs
+from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.operations.shared.sequence import Transcript
 from attnproof.harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
 from attnproof.harness.oracles.guards import FILLS, GuardedAllocations
 from attnproof.harness.oracles.late_copies import LateCall, call_with_late_copies
-
 
 _ATOMS = frozenset((int, float, bool, str, type(None)))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from attnproof.harness.adapters.vllm.installed import find
 from attnproof.harness.adapters.vllm.metadata import UTILS, ours, theirs
-from attnproof.harness.model.operation import Thunk
+from attnproof.harness.model.call import Thunk
 from attnproof.reference.shared import CommonAttentionMetadata
 
 Convert = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]

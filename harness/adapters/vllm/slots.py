@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnproof.harness.model.operation import Thunk
+from attnproof.harness.model.call import Thunk
 
 _PAD = -1
 

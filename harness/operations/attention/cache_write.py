@@ -28,19 +28,11 @@ from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS
 from attnproof.harness.consumer.attention import read_back, read_back_violations
 from attnproof.harness.consumer.batch import expected_tokens_uncached
+from attnproof.harness.model.call import Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    Contract,
-    Facts,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.attention.cache_write_diagnosis import diagnose_cache_write
 from attnproof.harness.operations.attention.cache_write_faults import FAULTS
 from attnproof.harness.operations.shared.metadata import batch_of

@@ -10,7 +10,7 @@ import torch
 from attnproof.harness.cases.layers.attention import as_words
 from attnproof.harness.cases.layers.cache_write import CacheWrite
 from attnproof.harness.cases.memory.far_memory import FAR_ELEMENTS
-from attnproof.harness.model.operation import Call
+from attnproof.harness.model.call import Call
 from attnproof.harness.model.place import Place
 
 _HALVES = ("key_cache", "value_cache")

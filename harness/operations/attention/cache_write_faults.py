@@ -9,7 +9,7 @@ import torch
 
 from attnproof.harness.cases.layers.cache_write import CACHES, SLOTS
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Fault
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.operations.attention.faults import (
     KEY_CACHE,
     VALUE_CACHE,

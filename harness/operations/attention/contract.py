@@ -11,8 +11,9 @@ import torch
 from attnproof.harness.cases.layers.attention import OUT, AttentionInputs, Shape
 from attnproof.harness.cases.layers.tolerance import TOLERANCES
 from attnproof.harness.consumer.attention import attention_violations
+from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Batch
-from attnproof.harness.model.operation import Call, Outputs, Violation
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.attention.prepared import PreparedAttention
 
 _MANY_KEYS, _MANY_ELEMENTS = 4, 64

@@ -20,16 +20,10 @@ from attnproof.harness.cases.layers.attention import CACHES, OUT
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.layers.xformers_step import import_xformers
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS
+from attnproof.harness.model.call import Call
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    Contract,
-    FunctionCall,
-    Inputs,
-    Operation,
-)
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.operations.attention.contract import (
     consumed,
     for_reference,

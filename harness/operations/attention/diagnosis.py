@@ -15,7 +15,7 @@ import torch
 
 from attnproof.harness.cases.layers.attention import OUT
 from attnproof.harness.cases.layers.tolerance import close
-from attnproof.harness.model.operation import Call
+from attnproof.harness.model.call import Call
 from attnproof.harness.model.place import Place
 
 if TYPE_CHECKING:

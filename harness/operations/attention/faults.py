@@ -9,7 +9,7 @@ import torch
 
 from attnproof.harness.cases.layers.attention import OUT
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Fault
+from attnproof.harness.model.fault import Fault
 
 QUERY, KEY_CACHE, VALUE_CACHE = "query", "key_cache", "value_cache"
 

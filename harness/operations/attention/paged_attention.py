@@ -16,16 +16,10 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.layers.attention import CACHES, MAGNITUDES, OUT
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS
+from attnproof.harness.model.call import Call
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    Contract,
-    FunctionCall,
-    Inputs,
-    Operation,
-)
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.operations.attention.contract import (
     consumed,
     for_reference,

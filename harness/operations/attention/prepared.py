@@ -28,8 +28,8 @@ from attnproof.harness.cases.layers.attention import (
 from attnproof.harness.cases.memory import far_memory
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
+from attnproof.harness.model.call import Call, Facts
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Facts
 
 LAYER: dict[str, Any] = SIMPLEST_LAYER | {
     "k_scale": 1.0,

@@ -12,20 +12,13 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.consumer.batch import expected_tokens
 from attnproof.harness.consumer.parts import count_violations
+from attnproof.harness.model.call import Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    Call,
-    Contract,
-    Facts,
-    Fault,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
     metadata_faults,
     prepare_metadata,

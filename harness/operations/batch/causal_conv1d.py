@@ -11,21 +11,13 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
+from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    MISSING,
-    BuiltIn,
-    Call,
-    Contract,
-    Facts,
-    Fault,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import wrong_type
 
 NAME = "compute_causal_conv1d_metadata"

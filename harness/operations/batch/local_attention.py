@@ -14,18 +14,11 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
+from attnproof.harness.model.call import Call, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    Contract,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
     diagnose_metadata,

@@ -18,20 +18,13 @@ from attnproof.harness.cases.batches.subclass import (
     subclass_of,
 )
 from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
+from attnproof.harness.model.call import Call, Outputs
+from attnproof.harness.model.call_kinds import ClassCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    ClassCall,
-    Contract,
-    Fault,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
     CLASS,
     batch_of,

@@ -9,20 +9,13 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.memory.arena import Arena, Piece
+from attnproof.harness.model.call import Call, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    Contract,
-    Fault,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
 
 QUERY, OUTPUT = "reshape_query_for_spec_decode", "reshape_attn_output_for_spec_decode"

@@ -14,22 +14,13 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.engines import backend as engine
+from attnproof.harness.model.call import MISSING, Call, Outputs
+from attnproof.harness.model.call_kinds import ClassCall, bound
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    MISSING,
-    Bench,
-    BuiltIn,
-    Call,
-    ClassCall,
-    Contract,
-    Fault,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-    bound,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.fast_prefill.fast_prefill import (
     ITSELF,
     KEPT,

@@ -15,19 +15,13 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch, toke
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.consumer.batch import expected_tokens_uncached, metadata_violations
+from attnproof.harness.model.call import Call, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    BuiltIn,
-    Call,
-    Contract,
-    Fault,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
     BatchFacts,
     batch_of,

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.memory.arena import Arena, Piece
 from attnproof.harness.cases.memory.far_memory import far_cache, fill_near_blocks, near_blocks
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
+from attnproof.harness.model.call import Call, Facts, Outputs
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Call, Facts, Fault, Outputs, Violation
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 
 SRC, DST, PAIRS = "src_kv_cache", "dst_kv_cache", "pairs"
 SMALL = st.integers(1, 5)

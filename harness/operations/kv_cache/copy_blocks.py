@@ -14,17 +14,11 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
 from attnproof.harness.cases.memory.far_memory import far_block
 from attnproof.harness.cases.memory.paged_cache import DTYPES, LAYOUTS, PagedCache
+from attnproof.harness.model.call import Call
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    Contract,
-    Fault,
-    FunctionCall,
-    Inputs,
-    Operation,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.operations.kv_cache.block_pairs import (
     GAP,

@@ -14,23 +14,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import ClassCall, FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    MISSING,
-    Bench,
-    BuiltIn,
-    Call,
-    ClassCall,
-    Contract,
-    Facts,
-    Fault,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import returned, wrong_value
 
 GET, SET, VALID = "get_kv_cache_layout", "set_kv_cache_layout", "is_valid_kv_cache_layout"

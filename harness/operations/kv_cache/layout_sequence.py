@@ -12,17 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from attnproof.harness.cases.machine import Machine
+from attnproof.harness.model.call import Call, Outputs
+from attnproof.harness.model.call_kinds import Line, Script
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    Contract,
-    Line,
-    Operation,
-    Outputs,
-    Script,
-)
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,

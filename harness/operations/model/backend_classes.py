@@ -12,19 +12,11 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out
+from attnproof.harness.model.call import Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import ClassCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    ClassCall,
-    Contract,
-    Facts,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import batch_of
 
 BUILDER, BACKEND, METADATA = ("AttentionMetadataBuilder", "AttentionBackend", "AttentionMetadata")

@@ -21,22 +21,13 @@ from attnproof.harness.cases.engines.config import (
     SpeculativeConfig,
     StateSpaceLayer,
 )
+from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    MISSING,
-    Bench,
-    BuiltIn,
-    Call,
-    Contract,
-    Facts,
-    Fault,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place, of_children
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
 from attnproof.reference.interface import MetadataError, PerLayerParameters
 

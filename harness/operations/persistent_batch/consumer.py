@@ -14,8 +14,9 @@ from attnproof.harness.consumer.batch import (
 )
 from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
-from attnproof.harness.model.operation import Call, Outputs, Violation
+from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.place import place_of, step_outputs
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.persistent_batch.steps import Engine
 from attnproof.harness.operations.ubatch.slices import spans_at
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from attnproof.harness.model.operation import Call
+from attnproof.harness.model.call import Call
 from attnproof.harness.model.place import Place
 from attnproof.harness.operations.persistent_batch.steps import Engine, engine_after
 

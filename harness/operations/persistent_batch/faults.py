@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Fault
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.operations.shared.metadata import batch_of, wrong_value
 from attnproof.reference.interface import MetadataError
 

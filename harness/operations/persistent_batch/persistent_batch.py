@@ -19,20 +19,12 @@ from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, m
 from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
 from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
+from attnproof.harness.model.call import Call, Outputs
+from attnproof.harness.model.call_kinds import ClassCall, bound
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    ClassCall,
-    Contract,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-    bound,
-)
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.persistent_batch.faults import FAULTS, Misuse
 from attnproof.harness.operations.persistent_batch.row_state import left_behind
 from attnproof.harness.operations.shared.metadata import (

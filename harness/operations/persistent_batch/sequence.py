@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from attnproof.harness.cases.machine import Machine
+from attnproof.harness.model.call import Outputs
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation, Outputs
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.operations.persistent_batch.consumer import steps_consumed
 from attnproof.harness.operations.persistent_batch.diagnosis import diagnose_batch
 from attnproof.harness.operations.persistent_batch.persistent_batch import live_blocks

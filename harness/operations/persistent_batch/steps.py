@@ -12,8 +12,8 @@ from string import ascii_lowercase
 from typing import Any
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK
+from attnproof.harness.model.call_kinds import Line, Script
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Line, Script
 from attnproof.harness.operations.ubatch.slices import spans_at
 
 Step = dict[str, Any]

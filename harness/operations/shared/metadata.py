@@ -13,9 +13,11 @@ import torch
 
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import lay_out
+from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import MISSING, Call, Facts, Fault, Outputs, Violation
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.reference.interface import MetadataError
 from attnproof.reference.shared import CommonAttentionMetadata
 

@@ -20,17 +20,10 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from attnproof.harness.model.call import Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import Line, Parts, Script
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Call,
-    Facts,
-    Inputs,
-    Line,
-    Operation,
-    Outputs,
-    Parts,
-    Script,
-)
+from attnproof.harness.model.operation import Inputs, Operation
 from attnproof.harness.model.place import of_steps
 
 SEQUENCE_NOT_TIMED = "a sequence of many calls: its parts are timed by themselves"

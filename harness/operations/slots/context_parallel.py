@@ -10,18 +10,12 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
+from attnproof.harness.model.call import Call, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    BuiltIn,
-    Call,
-    Contract,
-    Fault,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import returned, wrong_type, wrong_value
 
 NAME = "get_dcp_local_seq_lens"

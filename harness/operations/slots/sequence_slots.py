@@ -9,20 +9,12 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK
 from attnproof.harness.consumer.batch import expected_tokens_uncached, slot_violations
+from attnproof.harness.model.call import Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    Contract,
-    Facts,
-    Fault,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import returned, wrong_type, wrong_value
 from attnproof.reference.interface import MetadataError
 

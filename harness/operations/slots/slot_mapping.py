@@ -14,21 +14,12 @@ from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, m
 from attnproof.harness.cases.batches.tensors import batch_arrays, table_piece
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import expected_tokens, slot_violations
+from attnproof.harness.model.call import Call, Facts, Outputs, Quantity
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    Contract,
-    Facts,
-    Fault,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Quantity,
-    Violation,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
     token_positions,

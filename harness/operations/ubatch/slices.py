@@ -13,7 +13,7 @@ import torch
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Fault
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.operations.shared.metadata import batch_of, metadata_faults, wrong_type
 from attnproof.reference.interface import UBatchSlice
 

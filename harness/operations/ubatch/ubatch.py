@@ -19,23 +19,12 @@ from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
+from attnproof.harness.model.call import MISSING, Call, Facts, Outputs, Quantity
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    MISSING,
-    Bench,
-    BuiltIn,
-    Call,
-    Contract,
-    Facts,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Quantity,
-    Violation,
-    in_child,
-)
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place, child_outputs, of_children
+from attnproof.harness.model.violation import Violation, in_child
 from attnproof.harness.operations.shared.metadata import (
     BatchFacts,
     batch_of,

@@ -17,21 +17,13 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays, table_piece
 from attnproof.harness.cases.engines.config import DecoderMetadata, EncoderDecoderMetadata
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
+from attnproof.harness.model.call import Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    Bench,
-    BuiltIn,
-    Call,
-    Contract,
-    Facts,
-    Fault,
-    FunctionCall,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
     returned,

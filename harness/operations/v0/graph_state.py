@@ -14,22 +14,13 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.engines.v0 import Backend, MetadataV0, Runner, Step, sequences
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.v0 import graph_violations
+from attnproof.harness.model.call import MISSING, Call, Outputs
+from attnproof.harness.model.call_kinds import ClassCall, bound
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    MISSING,
-    Bench,
-    BuiltIn,
-    Call,
-    ClassCall,
-    Contract,
-    Fault,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-    bound,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
     BatchFacts,
     batch_of,

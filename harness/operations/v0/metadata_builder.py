@@ -24,19 +24,12 @@ from attnproof.harness.cases.engines.v0 import (
 )
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.v0 import v0_violations
+from attnproof.harness.model.call import MISSING, Call, Outputs
+from attnproof.harness.model.call_kinds import ClassCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    MISSING,
-    Bench,
-    Call,
-    ClassCall,
-    Contract,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.v0.metadata_builder_faults import FAULTS
 

@@ -34,23 +34,13 @@ from attnproof.harness.cases.layers.xformers_step import (
     with_supported_head_size,
 )
 from attnproof.harness.consumer.attention import attention_violations, new_key_violations
+from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import ClassCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    MISSING,
-    Bench,
-    BuiltIn,
-    Call,
-    ClassCall,
-    Contract,
-    Facts,
-    Fault,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-    in_child,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation, in_child
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.xformers.builder import PACKAGE
 from attnproof.harness.operations.xformers.impl import layers

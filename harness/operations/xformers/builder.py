@@ -19,21 +19,13 @@ from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out
 from attnproof.harness.cases.layers.xformers_step import import_xformers
 from attnproof.harness.consumer.batch import Rows, expected_tokens, int64_array, row_violations
 from attnproof.harness.consumer.parts import count_violations
+from attnproof.harness.model.call import MISSING, Call, Outputs
+from attnproof.harness.model.call_kinds import ClassCall, bound
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    MISSING,
-    BuiltIn,
-    Call,
-    ClassCall,
-    Contract,
-    Fault,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-    bound,
-)
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.batch.batch_split import Engine
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, metadata_faults
 from attnproof.harness.operations.xformers.metadata import COUNTS, TENSORS, split_of

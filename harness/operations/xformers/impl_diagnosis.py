@@ -8,7 +8,7 @@ import torch
 
 from attnproof.harness.cases.layers.attention import CACHE
 from attnproof.harness.cases.layers.tolerance import close
-from attnproof.harness.model.operation import Call
+from attnproof.harness.model.call import Call
 from attnproof.harness.model.place import Place
 from attnproof.reference import paged_attention
 

@@ -11,7 +11,7 @@ import torch
 
 from attnproof.harness.cases.layers.attention import CACHE, KEY, QUERY, VALUE
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Fault
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.reference.interface import MetadataError
 

@@ -14,7 +14,8 @@ from attnproof.harness.cases.layers.attention import (
     query_token_slots,
 )
 from attnproof.harness.cases.layers.tolerance import TOLERANCES
-from attnproof.harness.model.operation import Call, Outputs, Violation
+from attnproof.harness.model.call import Call, Outputs
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.attention.contract import is_rounded
 
 _MOST_TOKENS = 40

@@ -14,20 +14,12 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out
 from attnproof.harness.consumer.batch import expected_tokens
 from attnproof.harness.consumer.parts import view_violations as part_violations
+from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import ClassCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import (
-    MISSING,
-    BuiltIn,
-    Call,
-    ClassCall,
-    Contract,
-    Facts,
-    Inputs,
-    Operation,
-    Outputs,
-    Violation,
-)
+from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.reference.shared import CommonAttentionMetadata
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from attnproof.harness.model.operation import Call, Operation
+from attnproof.harness.model.call import Call
+from attnproof.harness.model.operation import Operation
 from attnproof.harness.oracles.trial import digest
 
 

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from attnproof.harness.model.call import Thunk
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Operation, Thunk
+from attnproof.harness.model.operation import Operation
 from attnproof.harness.running.candidates import enter_lane, load, offered_by
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.timing.plan.entries import (

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.batches.subclass import subclass_of
+from attnproof.harness.model.call import MISSING
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import MISSING
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import offered_by
 from attnproof.reference import CommonAttentionMetadata

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from attnproof import reference
+from attnproof.harness.model.call_kinds import Line, Parts, Script
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import Line, Parts, Script
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.shared.sequence import SequenceCall, run_script, snippet
 from attnproof.harness.oracles import judge

@@ -17,7 +17,7 @@ from attnproof.harness.consumer.batch import expected_tokens, metadata_violation
 from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.consumer.tiny_attention import attention
 from attnproof.harness.consumer.visible_keys import Mask, VisibleKeys, differing
-from attnproof.harness.model.operation import Violation
+from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import metadata_outputs
 from attnproof.reference import make_local_attention_virtual_batches
 

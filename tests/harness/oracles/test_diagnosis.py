@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.model.call import MISSING, Facts, Quantity
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.operation import MISSING, Facts, Quantity
 from attnproof.harness.oracles.diagnosis import Context, diagnose
 
 BATCH = make_batch([3, 2], [5, 4], 4, padded_requests=1)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from attnproof.harness.cases.memory.arena import Arena, Piece
-from attnproof.harness.model.operation import Call, FunctionCall
+from attnproof.harness.model.call import Call
+from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.place import Place
 from attnproof.harness.oracles.device import DeviceLostError
 from attnproof.harness.oracles.late_copies import call_with_late_copies

@@ -1,0 +1,182 @@
+"""The kinds of calls: a function and a class here, a sequence in `operations.shared.sequence`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from attnproof.harness.model.call import Call, Outputs, Thunk
+from attnproof.harness.model.case import Case
+
+
+class Line(NamedTuple):
+    """One step of a sequence."""
+
+    label: str
+    """Description of the step, such as "swap rows 0 and 2"."""
+    code: str
+    """Python source of the step, which is run and shown in the snippet of a failure."""
+    raises: bool = False
+    """True if the step is malformed input, which must raise and change nothing."""
+    kind: str = ""
+    """Kind of the step as the case names it, for diagnoses; "" if no diagnosis reads it."""
+
+
+class Script(NamedTuple):
+    """Program of a sequence: its steps as source that uses the candidate's names."""
+
+    setup: str
+    """Source that creates the objects which all steps share."""
+    lines: tuple[Line, ...]
+
+
+class Parts(NamedTuple):
+    """The functions and classes that a sequence is run with."""
+
+    names: dict[str, Any]
+    own: tuple[str, ...]
+    """Names taken from the candidate; the others are the reference's."""
+
+
+class CallKind(Protocol):
+    """A way to call an operation: a function, a class or a sequence."""
+
+    @property
+    def compared_by(self) -> str:
+        """Name of the oracle that compares outputs with the reference's."""
+        ...
+
+    @property
+    def takes_arguments(self) -> bool:
+        """True if the call has arguments; else purity, late copies and waits are not judged."""
+        ...
+
+    @property
+    def isolated(self) -> bool:
+        """True if each call is made in a process of its own."""
+        ...
+
+    @property
+    def repeatable(self) -> bool:
+        """True if the function that `bind` returns can be called again on the same input."""
+        ...
+
+    def names(self, operation: str) -> tuple[str, ...]:
+        """Return the names under which candidates offer the operation."""
+        ...
+
+    def offered(self, own: dict[str, Any], ours: dict[str, Any], *, built_in: bool) -> Any:
+        """Return the candidate's function, class or parts for `run`, None if it lacks them.
+
+        `own` are the candidate's names, `ours` the reference's; `built_in` is True for the
+        reference and for `optimized`.
+        """
+        ...
+
+    def prepare(self, case: Case, pattern: int, device: str) -> Call:
+        """Return a new call; `pattern` (0 or 1) selects the poison of stale data."""
+        ...
+
+    def run(self, offered: Any, call: Call) -> Any:
+        """Call the function, instantiate and use the class, or run the sequence."""
+        ...
+
+    def outputs(self, call: Call, result: Any) -> Outputs:
+        """Return the output fields of a result."""
+        ...
+
+    def bind(self, offered: Any, call: Call) -> Thunk:
+        """Return the call as a function without arguments, to be timed."""
+        ...
+
+    def script(self, case: Case) -> Script | None:
+        """Return the program of a sequence, None for a function or class."""
+        ...
+
+
+def bound(offered: Any, *args: Any, **kwargs: Any) -> Thunk:
+    """Return the call, ready to run; an adapter converts its arguments here, untimed.
+
+    A function of an adapter may have a method `bind(*args, **kwargs)`, which returns the
+    engine's own function with the arguments in the engine's form.
+    """
+    binder = getattr(offered, "bind", None)
+    if binder is not None:
+        thunk: Thunk = binder(*args, **kwargs)
+        return thunk
+    return partial(offered, *args, **kwargs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionCall:
+    """A function that is called once."""
+
+    prepare: Callable[[Case, int, str], Call]
+    """Case, poison pattern (0 or 1) and device to a fresh call."""
+    outputs: Callable[[Call, Any], Outputs]
+    """Call and result to output fields."""
+
+    compared_by: ClassVar[str] = "equality"
+    takes_arguments: ClassVar[bool] = True
+    isolated: ClassVar[bool] = False
+
+    @property
+    def repeatable(self) -> bool:
+        """False."""
+        return False  # the function may read memory that it writes
+
+    def names(self, operation: str) -> tuple[str, ...]:
+        """Return the operation's own name."""
+        return (operation,)
+
+    def offered(self, own: dict[str, Any], _ours: dict[str, Any], *, built_in: bool) -> Any:  # noqa: ARG002
+        """Return the candidate's function."""
+        return next(iter(own.values()), None)
+
+    def run(self, offered: Any, call: Call) -> Any:
+        """Call the function."""
+        return offered(*call.args.values(), **call.kwargs)
+
+    def bind(self, offered: Any, call: Call) -> Thunk:
+        """Return the call as a function without arguments."""
+        return bound(offered, *call.args.values(), **call.kwargs)
+
+    def script(self, _case: Case) -> None:
+        """Return None: a function has no program."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCall(FunctionCall):
+    """A class, or a function that returns one: it is instantiated and then used."""
+
+    use: Callable[[Any, Call], Any]
+    """Instantiates the class with the call's arguments, uses it and returns a result."""
+    methods: tuple[str, ...] = ()
+    """Methods without which a class does not offer the operation."""
+    clocked: Callable[[Any, Call], Callable[[], Any]] | None = None
+    """Instantiates the class untimed and returns the call to time; by default `use` is timed."""
+
+    @property
+    def repeatable(self) -> bool:
+        """True if the class is instantiated untimed."""
+        return self.clocked is not None
+
+    def offered(self, own: dict[str, Any], ours: dict[str, Any], *, built_in: bool) -> Any:
+        """Return the candidate's class unless it is imported from ours or lacks a method."""
+        found = next(iter(own.values()), None)
+        imported = any(found is value for value in ours.values()) and not built_in
+        if self.methods and imported:
+            return None
+        return found if all(hasattr(found, name) for name in self.methods) else None
+
+    def run(self, offered: Any, call: Call) -> Any:
+        """Instantiate the class and use it."""
+        return self.use(offered, call)
+
+    def bind(self, offered: Any, call: Call) -> Thunk:
+        """Return the call to time as a function without arguments."""
+        if self.clocked is not None:
+            return self.clocked(offered, call)
+        return partial(self.use, offered, call)

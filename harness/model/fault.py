@@ -1,0 +1,49 @@
+"""Faults: ways to malform good input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from attnproof.harness.model.call import Call
+from attnproof.harness.model.case import Case
+from attnproof.reference.interface import MetadataError
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A way to malform good input, and the error it must raise (SPEC.md rule 0.6)."""
+
+    parameter: str | tuple[str, ...]
+    """Parameter that gets another value, or several that change together."""
+    change: Callable[..., Any]
+    """Old value, then the values of the parameters in `given`, to the malformed value.
+
+    For several parameters: all old values to a tuple of new ones.
+    """
+    field: str = ""
+    """Field that the error must name; the parameter if empty."""
+    error: type[Exception] = MetadataError
+    applies: Callable[[Case], bool] = lambda _: True
+    """True if the case can be malformed in this way."""
+    cpu_only: bool = False
+    """True if the check needs tensors on the CPU: on a device it would synchronise."""
+    given: tuple[str, ...] = ()
+    """Parameters whose values the change needs, too."""
+
+    @property
+    def named(self) -> str:
+        """Field that the error must name."""
+        return self.field or self._parameters[0]
+
+    @property
+    def _parameters(self) -> tuple[str, ...]:
+        return (self.parameter,) if isinstance(self.parameter, str) else self.parameter
+
+    def malform(self, call: Call) -> None:
+        """Replace the parameter's value in the call."""
+        changed = self.change(*(call[name] for name in (*self._parameters, *self.given)))
+        values = (changed,) if isinstance(self.parameter, str) else changed
+        for name, value in zip(self._parameters, values, strict=True):
+            call.replace(name, value)
