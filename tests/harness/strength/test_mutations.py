@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from attnproof.harness.running.task.fuzz import get_ready
+from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength.catalogue import all_mutations
 from attnproof.harness.strength.running import run
@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).parents[3]
 def _prepared_process():
     """Load and compile once what every worker needs; workers are forks of this process."""
     warm_up()
-    get_ready()
+    warm_up_hypothesis()
 
 
 @pytest.mark.parametrize("mutation", all_mutations(), ids=lambda mutation: mutation.id)
