@@ -67,11 +67,12 @@ class VerifyOptions(RunOptions):
     """Options of `verify`."""
 
     examples: Annotated[int, typer.Option(help="cases drawn for each operation")] = 200
-    steps: Annotated[int, typer.Option(help="engine steps taken from the traces, 0 for none")] = 200
+    steps: Annotated[int, typer.Option(help="engine steps taken from the traces, 0 for none")] = 50
     thorough: Annotated[
         bool,
         typer.Option(
-            "--thorough", help="draw all cases where one is costly, too (default: one in eight)"
+            "--thorough",
+            help="take 200 engine steps, and draw all cases where one is costly (default: 1 in 8)",
         ),
     ] = False
     seconds: Annotated[float, typer.Option(help="further time to draw cases, per operation")] = 0.0

@@ -37,6 +37,8 @@ _EXIT_CODES: dict[RunVerdict, int] = {
 _DEFAULT_JOBS = 8
 _COSTLY_SHARE = 8
 """One in this many costly drawn cases is run, unless the run is thorough."""
+_THOROUGH_STEPS = 200
+"""Engine steps of a thorough run."""
 """Most operations verified at a time unless `--jobs` says otherwise."""
 
 
@@ -80,7 +82,8 @@ def verify(
     benchmark = prepare(timing, operations, candidates) if timing else None
     if benchmark is not None:
         corpus += benchmark.cases
-    steps, notes = pick_steps(options.traces, options.steps, seed)
+    wanted = max(options.steps, _THOROUGH_STEPS) if options.thorough else options.steps
+    steps, notes = pick_steps(options.traces, wanted, seed)
     lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
     output = Output(options.out)
     # Otherwise Hypothesis writes constants of the source into the current folder.

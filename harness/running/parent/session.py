@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -198,6 +199,7 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     """
     warm_up()
     warm_up_hypothesis()
+    gc.freeze()  # for all forked processes: collections then skip what is imported here
     session = _Session(plan, folder, callbacks)
     session.schedule()
     interrupted = False
@@ -210,6 +212,7 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     else:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.unfreeze()
     order = [(o.name, c.name) for c in plan.candidates for o in plan.operations]
     return [session.outcomes[pair] for pair in order], interrupted
 

@@ -7,6 +7,7 @@ which the task reads when there is no reply.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import resource
 import traceback
 from multiprocessing.connection import Connection
@@ -104,6 +105,8 @@ def serve(
             operation.built_in.load()
     offered = tuple(name for name, offer in offers.items() if offer is not None)
     reasons = {name: reason for name in offers if (reason := withheld(module, name))}
+    # Garbage collection would look at every imported object again and again: a fifth of the time.
+    gc.freeze()
     _send(connection, Ready(offered, reasons))
     if candidate.lane != "cuda":  # a CUDA context reserves more address space than any limit
         _limit_memory(memory_bytes)
