@@ -1,7 +1,109 @@
-"""Run tests with one torch thread, as in a worker: more threads slow down small tensors."""
+"""Run tests with one torch thread, as in a worker, and command lines in forked processes."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
 import torch
 
+# More threads slow down small tensors.
 torch.set_num_threads(1)
+
+_LIMIT_S = 300.0
+Forked = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def forked() -> Forked:
+    """Call a function in a process that has imported torch already, which takes two seconds.
+
+    Returns its output and its exit status: 0, that of `SystemExit`, or 1 after a traceback.
+    """
+    return _forked
+
+
+@pytest.fixture(scope="session")
+def attnproof() -> Forked:
+    """Run the command line in a forked process, with what its verbs import in this one."""
+    import attnproof.harness.verbs.replay
+    import attnproof.harness.verbs.verify  # noqa: F401
+    from attnproof.harness.running.task.fuzz import warm_up_hypothesis
+    from attnproof.harness.running.worker.worker import warm_up
+
+    warm_up()
+    warm_up_hypothesis()
+
+    def run(
+        *arguments: object, cwd: Path | None = None, **environment: str
+    ) -> CompletedProcess[str]:
+        def command_line() -> None:
+            from attnproof.harness.cli import main
+
+            sys.argv = ["attnproof", *map(str, arguments)]
+            main()
+
+        return _forked(command_line, cwd=cwd, **environment)
+
+    return run
+
+
+def _forked(
+    function: Callable[[], object], *, cwd: Path | None = None, **environment: str
+) -> CompletedProcess[str]:
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        child = os.fork()
+        if not child:
+            os.dup2(out.fileno(), 1)
+            os.dup2(errors.fileno(), 2)
+            _call_and_exit(function, cwd, environment)
+        status = _waited(child)
+        texts = []
+        for stream in (out, errors):
+            stream.seek(0)
+            texts.append(stream.read())
+    return CompletedProcess([], os.waitstatus_to_exitcode(status), *texts)
+
+
+def _call_and_exit(
+    function: Callable[[], object], cwd: Path | None, environment: dict[str, str]
+) -> None:
+    """Call the function as the main program of a process of its own; never return."""
+    code: object = 1
+    try:
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        warnings.resetwarnings()
+        os.chdir(cwd or Path.cwd())
+        os.environ.update(environment)
+        sys.path[:0] = [str(cwd or Path.cwd()), *environment.get("PYTHONPATH", "").split(":")]
+        function()
+        code = 0
+    except SystemExit as ending:
+        code = 0 if ending.code is None else ending.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
+
+
+def _waited(child: int) -> int:
+    end = time.monotonic() + _LIMIT_S
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        if time.monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)

@@ -148,9 +148,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(folder, line, message, monkeypatc
 
 
 @pytest.mark.parametrize(("line", "message"), MISTAKES_SEEN_AFTER_AN_IMPORT)
-def test_a_mistake_seen_late_writes_nothing_either(folder, line, message):
+def test_a_mistake_seen_late_writes_nothing_either(folder, attnproof, line, message):
     before = contents(folder)
-    done = run(*line.split())
+    done = attnproof(*line.split())
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.startswith(f"attnproof: {message}"), done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
@@ -239,7 +239,7 @@ def test_doctor_passes_on_this_machine():
 def test_a_closed_pipe_is_no_traceback():
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "attnproof", "list"]
+    command = [sys.executable, "-m", "attnproof", "list", "--markdown"]
     done = subprocess.run(
         command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120, check=False
     )

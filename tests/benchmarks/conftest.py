@@ -85,7 +85,8 @@ _field = pytest.StashKey[Field]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_field] = _entered(config.getoption("timed_candidates"))
+    if config.getoption("times_operations"):
+        config.stash[_field] = _entered(config.getoption("timed_candidates"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

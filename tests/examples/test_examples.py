@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +13,18 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 FEW = ("--examples", "30", "--steps", "0", "--no-remember", "--seed", "1", "--out", "out")
 
 
-def attnproof(*arguments: object, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "attnproof", *map(str, arguments)],
-        cwd=cwd,
-        env=os.environ | env,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 def summary(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "out" / "summary.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
-def wrong_run(tmp_path_factory):
+def wrong_run(attnproof, tmp_path_factory):
     folder = tmp_path_factory.mktemp("wrong")
     done = attnproof("verify", "--candidate", EXAMPLES / "wrong_backend.py", *FEW, cwd=folder)
     return folder, done
 
 
-def test_the_correct_backend_passes(tmp_path):
+def test_the_correct_backend_passes(attnproof, tmp_path):
     done = attnproof("verify", "--candidate", EXAMPLES / "correct_backend.py", *FEW, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     run = summary(tmp_path)
@@ -84,7 +69,7 @@ def test_each_bug_is_one_finding_with_a_small_case(
     assert (finding["requests"], finding["tokens"]) == (requests, tokens)
 
 
-def test_a_finding_replays_by_its_own_command(wrong_run):
+def test_a_finding_replays_by_its_own_command(attnproof, wrong_run):
     folder, _ = wrong_run
     first, *_, last = summary(folder)["findings"]
     for finding in (first, last):
@@ -99,7 +84,7 @@ def test_a_finding_replays_by_its_own_command(wrong_run):
 
 
 @pytest.mark.parametrize("name", ["my-plugin", "my_plugin.metadata", "./my_plugin"])
-def test_every_way_to_name_a_candidate(tmp_path, name):
+def test_every_way_to_name_a_candidate(attnproof, tmp_path, name):
     """The ways of docs/candidates.md: installed entry point, submodule, folder."""
     package = tmp_path / "my_plugin"
     package.mkdir()

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
+from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Batch
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.task.task import Outcome, Settings, examine
 from attnproof.harness.running.worker.worker import warm_up
 
 CANDIDATES = Path(__file__).parent / "candidates"
 Examine = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cached_samples() -> Iterator[None]:
+    """Schedule the sampled requests of a seed once: it takes a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        cached = lru_cache(batches_from_sampler)
+        patch.setattr("attnproof.harness.verbs.selection.batches_from_sampler", cached)
+        yield
+
+
+@pytest.fixture(scope="session")
+def sampled_batches() -> list[Batch]:
+    """A few engine steps of sampled requests."""
+    return [item.batch for item in batches_from_sampler(12, 5).batches]
 
 
 @pytest.fixture

@@ -100,8 +100,8 @@ def serve(
         _send(connection, Unloadable(f"{type(error).__name__}: {error}"[:500]))
         return
     offers = {name: offered_by(module, op) for name, op in operations.items()}
-    for operation in operations.values():
-        if operation.built_in.load is not None:
+    for name, operation in operations.items():
+        if offers[name] is not None and operation.built_in.load is not None:
             operation.built_in.load()
     offered = tuple(name for name, offer in offers.items() if offer is not None)
     reasons = {name: reason for name in offers if (reason := withheld(module, name))}

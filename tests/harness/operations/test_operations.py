@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from attnproof import reference
-from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.model.case import decode, encode
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import judge
@@ -97,20 +96,19 @@ def test_drawn_sequences_are_unchanged_by_saving_and_valid_without_some_steps(op
                 assert judge(trial(operation, fewer)).failures == ()
 
     machine = type("Bound", (operation.inputs.machine,), {"judge": staticmethod(judge_some)})
+    examples = 5 if operation.call.isolated else 20  # a process for each sequence
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=20, stateful_step_count=20, database=None, deadline=None),
+        settings=settings(
+            max_examples=examples, stateful_step_count=20, database=None, deadline=None
+        ),
     )
     assert max(case.num_steps for case in drawn) > 5
 
 
 @pytest.mark.parametrize("operation", ALL.values(), ids=ALL)
-def test_steps_of_an_engine_become_cases(operation):
-    cases = [
-        case
-        for item in batches_from_sampler(12, 5).batches
-        for case in operation.inputs.from_batch(item.batch)
-    ]
+def test_steps_of_an_engine_become_cases(operation, sampled_batches):
+    cases = [case for batch in sampled_batches for case in operation.inputs.from_batch(batch)]
     assert cases
     for case in cases:
         assert judge(trial(operation, case)).failures == ()

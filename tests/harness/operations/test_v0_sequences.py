@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from attnproof import reference
-from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.shared.sequence import run_script
 from attnproof.harness.running.candidates import offered_by
@@ -14,11 +13,11 @@ NAMES = ("builder_sequence", "graph_sequence")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_exactly_the_lines_marked_as_malformed_raise(name):
+def test_exactly_the_lines_marked_as_malformed_raise(name, sampled_batches):
     operation = ALL[name]
     cases = [case for _, case in operation.inputs.boundaries()]
-    for item in batches_from_sampler(12, 5).batches:
-        cases += operation.inputs.from_batch(item.batch)
+    for batch in sampled_batches:
+        cases += operation.inputs.from_batch(batch)
     for case in cases:
         script = operation.call.script(case)
         transcript = run_script(operation.call, offered_by(reference, operation), script)

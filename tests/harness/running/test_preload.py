@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from attnproof.harness.running import candidates
+from attnproof.harness.running.parent import session
 
 MODULE = """
 import os, threading
@@ -17,42 +16,30 @@ print("a banner")
 os.write(1, b"another banner")
 from attnproof.reference import build_slot_mapping, split_decodes_and_prefills
 """
-AS_ENGINE = """
-from attnproof.harness.running import candidates
-from attnproof.harness.running.parent import session
-candidates.imports_once = session.imports_once = lambda candidate: True
-"""
-MAIN = "from attnproof.harness.cli import main; main()"
 
 
-def verify(folder, *lines):
+def verify(attnproof, folder):
     """Verify three operations of a module with two of them; return its output and imports."""
     (folder / "loud_engine.py").write_text(MODULE)
     imports = folder / "imports"
     words = ["verify", "--candidate", "loud_engine", "--no-remember", "--examples", "5"]
     words += ["--steps", "0", "--jobs", "1", "--out", "report", "--ops"]
     words += ["split_decodes_and_prefills,split_attn_metadata,build_slot_mapping"]
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join([*lines, MAIN]), *words],
-        cwd=folder,
-        env=os.environ | {"IMPORTS": str(imports)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = attnproof(*words, cwd=folder, IMPORTS=str(imports))
     return done.stdout, imports.read_text()
 
 
 @pytest.mark.parametrize(
-    ("lines", "expected"),
+    ("is_engine", "expected"),
     [
-        ([AS_ENGINE], 1 + 1),  # to look at it, and for both operations
-        ([], 1 + 2 * 2),  # to look at it, then a worker and a fresh one for each operation
+        (True, 1 + 1),  # to look at it, and for both operations
+        (False, 1 + 2 * 2),  # to look at it, then a worker and a fresh one for each operation
     ],
 )
-def test_number_of_imports_of_a_module(lines, expected, tmp_path):
-    printed, imports = verify(tmp_path, *lines)
+def test_number_of_imports_of_a_module(attnproof, monkeypatch, is_engine, expected, tmp_path):
+    for module in (candidates, session):
+        monkeypatch.setattr(module, "imports_once", lambda _candidate: is_engine)
+    printed, imports = verify(attnproof, tmp_path)
     assert "PASS        split_decodes_and_prefills" in printed
     assert "PASS        build_slot_mapping" in printed
     assert "no such function" in printed
