@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CHOSEN = "is_block_tables_empty and decode"
 WRONG = "def is_block_tables_empty(block_tables):\n    return block_tables is not None\n"

@@ -17,6 +17,8 @@ from attnproof.harness.timing.process.binding import is_single_use
 from attnproof.harness.timing.process.paired import Budget
 from attnproof.harness.timing.session import TimingProcess
 
+pytestmark = pytest.mark.slow
+
 SPLIT, REORDER = "split_decodes_and_prefills", "reorder_batch_to_split_decodes_and_prefills"
 QUICK = Budget(seconds=0.02, least_rounds=4, most_rounds=6)
 WORKLOAD = timed_batch("mixed, 3 requests", "mixed", make_batch([1, 1, 5], [9, 20, 3], 16))

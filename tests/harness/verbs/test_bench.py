@@ -22,6 +22,8 @@ from attnproof.harness.running.errors import (
 from attnproof.harness.timing.measuring import time_all
 from attnproof.harness.verbs import benchmark
 
+pytestmark = pytest.mark.slow
+
 OP = "is_block_tables_empty"
 CANDIDATE = f"""
 import os, time
