@@ -9,7 +9,6 @@ import pytest
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.task.workers import Worker
 
 SPLIT = "split_decodes_and_prefills"
@@ -27,12 +26,26 @@ def {SPLIT}(*args, **kwargs):
 """
 
 
+SLOW = f"""
+import time
+from attnproof import reference
+def {SPLIT}(*args, **kwargs):
+    time.sleep(0.3)
+    return reference.{SPLIT}(*args, **kwargs)
+"""
+
+
 @pytest.fixture
-def impatient():
-    """A worker with timeout 0 for all calls but the first."""
-    [candidate] = resolve(["reference"], "cpu")
-    worker = Worker(candidate, {SPLIT: ALL[SPLIT]}, timeout_s=0, memory_bytes=4 << 30)
+def impatient(tmp_path):
+    """A worker with timeout 0 for all calls but the first, and a candidate that replies later."""
+    path = tmp_path / "slow.py"
+    path.write_text(SLOW, encoding="utf-8")
+    worker = Worker(
+        Candidate("slow", str(path)), {SPLIT: ALL[SPLIT]}, timeout_s=0, memory_bytes=4 << 30
+    )
+    signal.alarm(60)  # instead of a wait without end
     yield worker
+    signal.alarm(0)
     worker.stop()
 
 
@@ -50,10 +63,8 @@ def test_process_that_closes_the_pipe_is_ended(tmp_path, monkeypatch):
 
 
 def test_late_reply_is_a_hang(impatient):
-    signal.alarm(60)  # instead of the wait
     assert impatient.judge(CASE).failures == ()
     for deaths in (1, 2):
         [failure] = impatient.judge(CASE).failures
         assert failure.diagnosis == "does not answer within 0 s"
         assert impatient.deaths == deaths
-    signal.alarm(0)
