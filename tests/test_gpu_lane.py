@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -155,7 +156,16 @@ def test_a_finding_of_an_interrupted_part_is_a_failure(suite):
     assert suite.verdict_of(parts, "") == ("FAIL", "failed: verify")
 
 
-def test_a_part_that_takes_too_long_is_interrupted(suite, tmp_path):
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN])
+def test_a_part_that_takes_too_long_is_interrupted(suite, tmp_path, handler):
+    previous = signal.signal(signal.SIGINT, handler)
+    try:
+        _expect_an_interrupted_part(suite, tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _expect_an_interrupted_part(suite, tmp_path):
     command = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(60)"]
     part = suite.run(command, 1.0, tmp_path / "log", {})
     assert part["result"] == "out of time"

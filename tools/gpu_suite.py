@@ -38,6 +38,8 @@ Part = dict[str, Any]
 def run(command: list[str], seconds: float, log: Path, more: dict[str, str]) -> Part:
     """Run a part for at most `seconds`; then interrupt it, and kill it after the grace time."""
     began = time.monotonic()
+    # A shell that starts this tool in the background has SIGINT ignored, and a part inherits that.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,
@@ -47,6 +49,7 @@ def run(command: list[str], seconds: float, log: Path, more: dict[str, str]) -> 
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        signal.signal(signal.SIGINT, previous)
         late = False
         try:
             process.wait(seconds)
