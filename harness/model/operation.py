@@ -87,8 +87,8 @@ class BuiltIn:
     """True if there is an implementation for the device; otherwise only CPU data is read."""
     package: str = ""
     """Package that the implementation imports; without it the verdict is UNVERIFIED."""
-    load: Callable[[], None] | None = None
-    """Slow imports, called once in a worker before its first timed case."""
+    load: Callable[[], None] = lambda: None
+    """Slow imports, called once in a process before its first timed case."""
     shared: str = ""
     """Reason why both packages have one implementation, "" if each has its own."""
 

@@ -39,14 +39,19 @@ CONTRACTS = {"process": "no crash, no hang, no runaway memory, no output to stdo
 """Requirement of each oracle in a clause, in the order of judgement."""
 
 
-def judge(trial: Trial, *, digested: bool = False) -> Verdict:
-    """Return the verdict of all oracles on one case, if `digested` with a hash of the outputs."""
+def judge(trial: Trial, *, digested: bool = False, repeated: bool = True) -> Verdict:
+    """Return the verdict of the oracles on one case, if `digested` with a hash of the outputs.
+
+    Unless `repeated`, the oracle determinism is left out, which repeats the call.
+    """
     counts = dict.fromkeys(ORACLES, 0)
     counts[errors.NAME] = errors.checks(trial)
     failures = _failures_without_result(trial)
     if trial.case.fault or failures:
         return Verdict(tuple(failures), tuple(counts.values()))
     for oracle in _FOR_RESULTS:
+        if oracle is determinism and not repeated:
+            continue
         failures.extend(oracle.judge(trial))
         counts[oracle.NAME] = oracle.checks(trial)
     hashed = digest(trial.first.outputs) if digested else ""

@@ -43,11 +43,20 @@ class Attempt:
     """Exception that the function raised."""
     malformed: str = ""
     """Reason why the result could not be read as the operation's outputs, "" if it could."""
-    log: str = ""
+    transcript_log: str = ""
+    """Traceback of the last step of a sequence, "" if all steps ran."""
     stray_writes: int = 0
     """Number of the function's allocations with changed guard words."""
     unwaited_copies: bool = False
     """True if the function made a non-blocking copy, perhaps to the host."""
+
+    @cached_property
+    def log(self) -> str:
+        """Return the traceback of the exception, "" without one."""
+        # Formatting parses source lines: it takes longer than most calls with malformed input.
+        if self.error is None:
+            return self.transcript_log
+        return "".join(traceback.format_exception(self.error)[-12:])
 
 
 def attempt(
@@ -78,10 +87,9 @@ def attempt(
         if is_lost(error):
             raise DeviceLostError(str(error)) from error
         made.error = error
-        made.log = "".join(traceback.format_exception(error)[-12:])
         return made
     if isinstance(result, Transcript):
-        made.log = result.log
+        made.transcript_log = result.log
     try:
         made.returned = operation.call.outputs(call, result)
         made.outputs = by_place(made.returned)

@@ -196,13 +196,15 @@ def load(candidate: Candidate) -> Any:
 
 def imports_once(candidate: Candidate) -> bool:
     """True if a task imports the candidate once, before it forks its workers."""
-    # An engine's import takes seconds. Other candidates are imported by each worker: threads
-    # and a CUDA context that an unknown import may start do not survive a fork.
-    return candidate.target.startswith(_ADAPTERS) and candidate.lane != "cuda"
+    # An engine's import takes seconds, Triton's a fifth of one. Other candidates are imported by
+    # each worker: threads and a CUDA context that an unknown import may start do not survive a
+    # fork.
+    ours = candidate.target.startswith(_ADAPTERS) or candidate.target == OPTIMIZED
+    return ours and candidate.lane != "cuda"
 
 
 def preload(candidate: Candidate) -> None:
-    """Import an engine in this process, for all workers that it forks.
+    """Import an engine or `optimized` in this process, for all workers that it forks.
 
     Ignores errors, which the worker's own import repeats and reports.
     """
@@ -211,17 +213,18 @@ def preload(candidate: Candidate) -> None:
     enter_lane(candidate)
     with _silenced(), suppress(BaseException):
         load(candidate)
+        if candidate.lane == "interpreter":
+            # The first launch of a kernel imports the second one.
+            for name in ("triton.runtime.interpreter", "triton.experimental.gluon"):
+                importlib.import_module(name)
 
 
-def preload_packages(candidate: Candidate, operation: Operation) -> None:
-    """Import in this process what workers of `optimized` need, before they are forked.
+def preload_package(candidate: Candidate, operation: Operation) -> None:
+    """Import in this process the package that `optimized` needs, before workers are forked.
 
-    xformers takes a second or two. Other candidates may depend on what is imported first.
+    xformers takes a second or two.
     """
-    if candidate.target != OPTIMIZED or candidate.lane == "cuda":
-        return
-    enter_lane(candidate)
-    if operation.built_in.load is not None:
+    if candidate.target == OPTIMIZED and imports_once(candidate):
         with suppress(ImportError):
             operation.built_in.load()
 

@@ -35,11 +35,11 @@ _EXIT_CODES: dict[RunVerdict, int] = {
     "SLOWER": SLOWER,
 }
 _DEFAULT_JOBS = 8
+"""Most operations verified at a time unless `--jobs` says otherwise."""
 _COSTLY_SHARE = 8
-"""One in this many costly drawn cases is run, unless the run is thorough."""
+"""`Settings.costly_share`, unless the run is thorough."""
 _THOROUGH_STEPS = 200
 """Engine steps of a thorough run."""
-"""Most operations verified at a time unless `--jobs` says otherwise."""
 
 
 def verify(
@@ -214,8 +214,9 @@ def _coverage_notes(plan: Plan) -> list[str]:
         )
     if share > 1 and any(is_costly(o, c) for o in plan.operations for c in plan.candidates):
         notes.append(
-            f"{share - 1} in {share} of the drawn cases where one is costly (in Triton's "
-            "interpreter, and sequences in processes of their own): --thorough draws them all"
+            f"{share - 1} in {share} of the drawn cases, and of the second calls on equal input, "
+            "where a case is costly (in Triton's interpreter, and sequences in processes of their "
+            "own): --thorough makes them all"
         )
     lanes = {candidate.lane for candidate in plan.candidates}
     if "cuda" not in lanes:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 
-from attnproof.harness.model.candidate import OPTIMIZED, Candidate
+from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, OperationResult, Reason
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.candidates import imports_once, preload, preload_packages
+from attnproof.harness.running.candidates import imports_once, preload, preload_package
 from attnproof.harness.running.parent.plan import Plan, Skip, find_skip, steps_on
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.task.task import Outcome, examine
@@ -52,13 +52,9 @@ class _Task:
     candidate: Candidate
     process: multiprocessing.process.BaseProcess
     connection: Connection
+    packages: set[str] = field(default_factory=set)
+    """Packages that the process has imported for its operations."""
     died: bool = False
-
-    def next_of(self, waiting: list[_Pair]) -> _Pair | None:
-        """Return the next pair for this process, which keeps its import; None to end it."""
-        if self.died or not (imports_once(self.candidate) or self.candidate.target == OPTIMIZED):
-            return None
-        return next((pair for pair in waiting if pair[1] is self.candidate), None)
 
 
 @dataclass
@@ -86,7 +82,7 @@ class _Session:
                 else:
                     self._skip(operation, candidate, skip)
         # Longest tasks first: otherwise kernels in the interpreter run alone at the end.
-        self.waiting.sort(key=lambda pair: pair[1].lane != "interpreter")
+        self.waiting.sort(key=lambda p: (p[1].lane != "interpreter", not p[0].built_in.package))
         self.callbacks.planned(len(self.waiting))
 
     def work(self) -> None:
@@ -94,8 +90,7 @@ class _Session:
         while self.waiting or self.running:
             interrupt.check()
             while self.waiting and len(self.running) < self.plan.jobs:
-                self.running.append(self._start(*self.waiting.pop(0)))
-                self._report_start(self.running[-1])
+                self._start(*(self._next(self.waiting) or self.waiting[0]))
             self._collect()
 
     def interrupt(self) -> None:
@@ -114,7 +109,12 @@ class _Session:
     def _skip(self, operation: Operation, candidate: Candidate, skip: Skip) -> None:
         self.outcomes[operation.name, candidate.name] = _skipped(operation, candidate, skip)
 
-    def _start(self, operation: Operation, candidate: Candidate) -> _Task:
+    def _next(self, pairs: list[_Pair], task: _Task | None = None) -> _Pair | None:
+        """Return the first pair whose package no task but `task` has imported, None without one."""
+        imported = {name for other in self.running if other is not task for name in other.packages}
+        return next((pair for pair in pairs if pair[0].built_in.package not in imported), None)
+
+    def _start(self, operation: Operation, candidate: Candidate) -> None:
         """Start a process that examines the operation, then those whose indices it receives."""
         plan, folder = self.plan, self.folder
         ours, theirs = multiprocessing.Pipe()
@@ -126,7 +126,7 @@ class _Session:
             preload(candidate)
             index = b"%d" % plan.operations.index(operation)
             while index:
-                preload_packages(candidate, plan.operations[int(index)])
+                preload_package(candidate, plan.operations[int(index)])
                 outcome = examine(
                     plan.operations[int(index)],
                     candidate,
@@ -144,7 +144,16 @@ class _Session:
         process = multiprocessing.get_context("fork").Process(target=drive)
         process.start()
         theirs.close()
-        return _Task(operation, candidate, process, ours)
+        self.running.append(_Task(operation, candidate, process, ours))
+        self._assign(self.running[-1], operation)
+
+    def _assign(self, task: _Task, operation: Operation) -> None:
+        """Record that the task examines the operation."""
+        task.operation = operation
+        self.waiting.remove((operation, task.candidate))
+        if operation.built_in.package:
+            task.packages.add(operation.built_in.package)
+        self.callbacks.started(operation.name, task.candidate.name)
 
     def _collect(self) -> None:
         """Wait a little for messages of the running tasks; move outcomes of ended ones."""
@@ -175,20 +184,17 @@ class _Session:
 
     def _continue(self, task: _Task) -> None:
         """Send the next operation to a task that has ended one, or stop its process."""
-        following = task.next_of(self.waiting)
+        keeps = imports_once(task.candidate) and not task.died
+        pairs = [pair for pair in self.waiting if pair[1] is task.candidate] if keeps else []
+        following = self._next(pairs, task)
         if following is not None:
-            self.waiting.remove(following)
-            task.operation = following[0]
+            self._assign(task, following[0])
             _send(task, b"%d" % self.plan.operations.index(task.operation))
-            self._report_start(task)
             return
         self.running.remove(task)
         _send(task, b"")
         task.process.join()
         task.connection.close()
-
-    def _report_start(self, task: _Task) -> None:
-        self.callbacks.started(task.operation.name, task.candidate.name)
 
 
 def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Outcome], bool]:

@@ -23,7 +23,7 @@ from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
 Root = tuple[str, str]
 _FRESH_CASES = 20
-"""Cases that are judged again in a fresh process."""
+"""Cases that are called again in a fresh process; fewer by `costly_share`."""
 _REPORT_EVERY = 25
 """Cases between two calls of `progressed`."""
 _MOST_DEATHS = 80
@@ -61,6 +61,8 @@ class Examination:
     """Called with the number of cases now and then."""
     deviations: tuple[Deviation, ...] = ()
     """Known deviations of the candidate: counted apart, and they hide no other failure."""
+    costly_share: int = 1
+    """`Settings.costly_share` if a case is costly, otherwise 1."""
     occurred: dict[str, Occurrence] = field(default_factory=dict)
     """Occurrences of known deviations, by id of the deviation."""
     found: dict[Root, Found] = field(default_factory=dict)
@@ -97,7 +99,7 @@ class Examination:
         case = sourced.case
         if case.id in self._verdicts:
             return self._verdicts[case.id].unknown
-        explained = self._run(sourced)
+        explained = self._run(sourced, repeated=self.cases % self.costly_share == 0)
         self.origins[sourced.origin] = self.origins.get(sourced.origin, 0) + 1
         if self.cases % _REPORT_EVERY == 0:
             self.progressed(self.cases)
@@ -225,11 +227,15 @@ class Examination:
                 self.record(failure, sourced, sourced)
                 return
 
-    def _run(self, sourced: Sourced) -> Explained:
+    def _run(self, sourced: Sourced, *, repeated: bool = True) -> Explained:
         case = sourced.case
         self.ledger.announce(sourced)
-        wanted = len(self._digests) < _FRESH_CASES
-        verdict = self.worker.judge(case, digested=wanted)
+        if not repeated:
+            verdict = self.worker.judge_unrepeated(case)
+        elif len(self._digests) * self.costly_share < _FRESH_CASES:
+            verdict = self.worker.judge_and_digest(case)
+        else:
+            verdict = self.worker.judge(case)
         explained = explain(self.deviations, case, verdict.failures)
         self.ledger.settle(case, explained)
         self.checks = [a + b for a, b in zip(self.checks, verdict.checks, strict=True)]

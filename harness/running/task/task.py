@@ -55,7 +55,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     examples_db: str = ".attnproof/examples"
     """Folder of Hypothesis's example database, "" to save nothing."""
     costly_share: int = 1
-    """One in this many drawn cases is run where a case is costly (`is_costly`)."""
+    """Where a case is costly (`is_costly`), one in this many drawn cases is run, and one in this
+    many cases is called twice on equal input."""
     usual_depth: bool = True
     """True if as many cases as usual are run: only then is an absent known deviation stale."""
     minimise_known: bool = True
@@ -116,12 +117,14 @@ def examine(
         if lacking is not None:
             conclusion = _Conclusion("NOT OFFERED", lacking)
         else:
-            examination = Examination(operation, candidate, worker, ledger, progressed, known)
+            share = settings.costly_share if is_costly(operation, candidate) else 1
+            examination = Examination(
+                operation, candidate, worker, ledger, progressed, known, costly_share=share
+            )
             conclusion = _concluded(examination, settings, steps, corpus)
             counts = _counts(examination, conclusion.verdict)
             findings = findings_of(examination)
-            fewer = settings.costly_share > 1 and is_costly(operation, candidate)
-            with_stale = conclusion.reason is None and settings.usual_depth and not fewer
+            with_stale = conclusion.reason is None and settings.usual_depth and share == 1
             deviations = deviation_results(examination, with_stale=with_stale)
     except KeyboardInterrupt:
         reason = Reason(Cause.INTERRUPTED, "interrupted before the first case")
@@ -182,8 +185,7 @@ def _run_cases(
 ) -> None:
     operation = examination.operation
     first_seed = zlib.crc32(f"{settings.seed}/{operation.name}".encode())
-    share = settings.costly_share if is_costly(operation, examination.candidate) else 1
-    examples = -(-settings.examples // share)
+    examples = -(-settings.examples // examination.costly_share)
     fuzz(examination, examples, first_seed)
     device = examination.candidate.device
     for sourced in _explicit_cases(operation, device, steps, corpus):

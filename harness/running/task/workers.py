@@ -22,6 +22,7 @@ from attnproof.harness.running.worker.worker import (
     EXPLAIN,
     JUDGE,
     JUDGE_AND_DIGEST,
+    JUDGE_UNREPEATED,
     Explained,
     Invalid,
     Judged,
@@ -116,9 +117,17 @@ class Worker:
             return Reason(Cause.WITHHELD, self.withheld[operation])
         return Reason(Cause.NO_FUNCTION, "the candidate has no such function")
 
-    def judge(self, case: Case, *, digested: bool = False) -> Verdict:
+    def judge(self, case: Case) -> Verdict:
         """Return the verdict on a case; a crash or a hang is a verdict too (InvalidCaseError)."""
-        return self._verdict(JUDGE_AND_DIGEST if digested else JUDGE, case)
+        return self._verdict(JUDGE, case)
+
+    def judge_and_digest(self, case: Case) -> Verdict:
+        """Return the verdict with a hash of the outputs (InvalidCaseError)."""
+        return self._verdict(JUDGE_AND_DIGEST, case)
+
+    def judge_unrepeated(self, case: Case) -> Verdict:
+        """Return the verdict without that of the oracle determinism (InvalidCaseError)."""
+        return self._verdict(JUDGE_UNREPEATED, case)
 
     def call_once(self, case: Case) -> Verdict:
         """Return the digest of one call's outputs, or the failure that it ended with.

@@ -30,7 +30,8 @@ from attnproof.harness.running.candidates import enter_lane, load, offered_by, w
 from attnproof.harness.running.child import messages
 from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work
 
-JUDGE, JUDGE_AND_DIGEST, CALL_ONCE, EXPLAIN = b"J", b"D", b"C", b"E"
+JUDGE, JUDGE_AND_DIGEST, JUDGE_UNREPEATED = b"J", b"D", b"U"
+CALL_ONCE, EXPLAIN = b"C", b"E"
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -101,7 +102,7 @@ def serve(
         return
     offers = {name: offered_by(module, op) for name, op in operations.items()}
     for name, operation in operations.items():
-        if offers[name] is not None and operation.built_in.load is not None:
+        if offers[name] is not None:
             operation.built_in.load()
     offered = tuple(name for name, offer in offers.items() if offer is not None)
     reasons = {name: reason for name in offers if (reason := withheld(module, name))}
@@ -129,7 +130,8 @@ def _answer(kind: bytes, trial: Trial, watch: PrintWatch, target: str) -> Reply:
         if kind == CALL_ONCE:
             verdict = call_once(trial)
         else:
-            verdict = judge(trial, digested=kind == JUDGE_AND_DIGEST)
+            digested, repeated = kind == JUDGE_AND_DIGEST, kind != JUDGE_UNREPEATED
+            verdict = judge(trial, digested=digested, repeated=repeated)
     except DeviceLostError as error:
         log = "".join(traceback.format_exception(error.__cause__)[-12:])
         return Lost(str(error).splitlines()[0][:200], log)

@@ -127,8 +127,7 @@ class Contest:
         """Return a maker of calls of the operation, and True if each call runs only once."""
         offered = offered_by(self._modules[name], operation)
         device = self._candidates[0].device
-        if operation.built_in.load is not None:
-            operation.built_in.load()
+        operation.built_in.load()
 
         def make() -> Thunk:
             return operation.call.bind(offered, operation.call.prepare(case, 0, device))
