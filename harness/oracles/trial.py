@@ -101,6 +101,8 @@ def attempt(
 def _copied(value: Any) -> Any:
     """Return a deep copy of Python objects."""
     # `deepcopy` takes a call for each number of a list: half the time of a builder's case.
+    if type(value) in _ATOMS:
+        return value
     if type(value) is list:
         atoms = _ATOMS.issuperset(map(type, value))
         return value.copy() if atoms else [_copied(item) for item in value]

@@ -39,7 +39,7 @@ class BatchArrays:
         self.max_query_len = int(query_lens.max(initial=0)) + batch.query_slack
         self.max_seq_len = int(self.seq_lens.max(initial=0)) + batch.seq_slack
         self.block_table, self.stale_blocks = _block_table(batch, self.num_reqs)
-        self.slot_mapping = _slots(batch, self.num_actual_tokens)
+        self.slot_mapping = _slots(self)
 
     def block_table_with(self, stale: int) -> np.ndarray:
         """Return the (R, W) int32 block table with `stale` in every stale place."""
@@ -101,17 +101,17 @@ def _block_table(batch: Batch, num_reqs: int) -> tuple[np.ndarray, np.ndarray]:
     return table, stale
 
 
-def _slots(batch: Batch, num_actual_tokens: int) -> np.ndarray:
-    slots = np.full(num_actual_tokens, -1, dtype=np.int64)
-    token = 0
-    for blocks, computed, query_len in zip(
-        batch.blocks, batch.computed_lens, batch.query_lens, strict=True
-    ):
-        if query_len:
-            positions = np.arange(computed, computed + query_len)
-            ids = np.array(blocks, dtype=np.int64)[positions // batch.block_size]
-            slots[token : token + query_len] = ids * batch.block_size + positions % batch.block_size
-            token += query_len
+def _slots(made: BatchArrays) -> np.ndarray:
+    """Return the slot of each token, -1 for padding tokens; IndexError without a block for one."""
+    batch, slots = made.batch, np.full(made.num_actual_tokens, -1, dtype=np.int64)
+    rows = np.repeat(np.arange(made.num_reqs), np.diff(made.query_start_loc))
+    firsts = made.num_computed_tokens - made.query_start_loc[:-1]
+    positions = np.arange(len(rows)) + firsts.astype(np.int64)[rows]
+    columns = positions // batch.block_size
+    if made.stale_blocks[rows, columns].any():
+        raise IndexError("a token has no block")
+    ids = made.block_table[rows, columns].astype(np.int64)
+    slots[: len(rows)] = ids * batch.block_size + positions % batch.block_size
     return slots
 
 
