@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from attnproof.harness.cases.batches import subclass
@@ -24,7 +23,7 @@ _MIRRORED = ("query_start_loc", "seq_lens")
 class BatchArrays:
     """Arrays of a batch, made once and laid out once per poison pattern."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, *, other_ids: bool = False) -> None:
         padding = [0] * batch.padded_requests
         query_lens = np.array([*batch.query_lens, *padding], dtype=np.int64)
         computed = np.array([*batch.computed_lens, *padding], dtype=np.int64)
@@ -39,6 +38,8 @@ class BatchArrays:
         self.max_query_len = int(query_lens.max(initial=0)) + batch.query_slack
         self.max_seq_len = int(self.seq_lens.max(initial=0)) + batch.seq_slack
         self.block_table, self.stale_blocks = _block_table(batch, self.num_reqs)
+        if other_ids:
+            self.block_table ^= 1
         self.slot_mapping = _slots(self)
 
     def block_table_with(self, stale: int) -> np.ndarray:
@@ -90,15 +91,16 @@ def table_piece(name: str, table: np.ndarray, step: int) -> Piece:
 
 
 def _block_table(batch: Batch, num_reqs: int) -> tuple[np.ndarray, np.ndarray]:
-    width = max(map(len, batch.blocks), default=0) + batch.spare_columns
+    """Return the block table, and a mask of its stale places."""
+    lengths = np.zeros(num_reqs, dtype=np.int64)
+    lengths[: len(batch.blocks)] = [len(blocks) for blocks in batch.blocks]
+    width = int(lengths.max(initial=0)) + batch.spare_columns
     if num_reqs and not width:
         width = 1
     table = np.zeros((num_reqs, width), dtype=np.int32)
-    stale = np.ones((num_reqs, width), dtype=np.bool_)
-    for row, blocks in enumerate(batch.blocks):
-        table[row, : len(blocks)] = blocks
-        stale[row, : len(blocks)] = False
-    return table, stale
+    live = np.arange(width) < lengths[:, None]
+    table[live] = [block for blocks in batch.blocks for block in blocks]
+    return table, ~live
 
 
 def _slots(made: BatchArrays) -> np.ndarray:
@@ -124,13 +126,8 @@ def batch_arrays(batch: Batch, pattern: int = 0) -> BatchArrays:
     # ids make the result wrong that a candidate kept for a batch of the same shape.
     latest = _latest.get(pattern)
     if latest is None or latest[0] is not batch:
-        other = msgspec.structs.replace(batch, blocks=_other_ids(batch)) if pattern else batch
-        latest = _latest[pattern] = (batch, BatchArrays(other))
+        latest = _latest[pattern] = (batch, BatchArrays(batch, other_ids=bool(pattern)))
     return latest[1]
-
-
-def _other_ids(batch: Batch) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(block ^ 1 for block in blocks) for blocks in batch.blocks)
 
 
 def lay_out(
