@@ -274,7 +274,7 @@ def _verify(arguments: list[str]) -> None:
     for module in (environment, plan, verify):
         module.gpu_name = lambda: "no GPU at all"
     for operation in ALL.values():  # real sizes take too long in the interpreter
-        object.__setattr__(operation, "large", tuple)
+        object.__setattr__(operation.inputs, "large", tuple)
     worker.enter_lane = lambda _candidate: None  # keep Triton's interpreter
     from attnproof.harness.cli import main
 
@@ -288,6 +288,13 @@ def main() -> None:
     os.environ[FLAG] = "1"
     sys.path.insert(0, str(Path(__file__).parents[1]))
     install()
+    from attnproof.harness.running.worker.interpreter import (
+        skip_discarded_checks,
+        skip_repeated_work,
+    )
+
+    skip_discarded_checks()
+    skip_repeated_work()
     what, *arguments = sys.argv[1:]
     if what == "pytest":
         import pytest

@@ -19,7 +19,13 @@ import pytest
 import torch
 
 from attnproof import optimized, reference
+from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work
+from attnproof.optimized import dispatch
 from attnproof.reference import CommonAttentionMetadata
+
+if dispatch.INTERPRETED:
+    skip_discarded_checks()
+    skip_repeated_work()
 
 Build = Callable[..., CommonAttentionMetadata]
 
