@@ -40,22 +40,22 @@ class _Written:
         self.got = got.cpu().numpy().reshape(rows, -1)
         self.before = self.made.before[half].reshape(rows, -1)
         self.tokens = np.flatnonzero(self.made.slots >= 0)
-        """Tokens that have a slot; `slots` has their slots."""
+        """Indices of the tokens that have a slot; `slots` holds these slots."""
         self.slots = self.made.slots[self.tokens]
         bad = (self.got != self.right).any(axis=1)
         self.stray = np.setdiff1d(np.flatnonzero(bad), self.slots)
-        """Changed slots that no token has."""
+        """Slots of no token with wrong content."""
         self.wrong = np.flatnonzero(bad[self.slots])
-        """Indices into `tokens` of those with wrong content."""
+        """Indices into `tokens` of the tokens with wrong content."""
 
     def unwritten(self) -> np.ndarray:
-        """Return True for each wrong token whose slot is unchanged."""
+        """Return a mask of the wrong tokens whose slot is unchanged."""
         slots = self.slots[self.wrong]
         unwritten: np.ndarray = np.all(self.got[slots] == self.before[slots], axis=1)
         return unwritten
 
     def stored(self, half: int, scales: tuple[float, float] | None = None) -> np.ndarray:
-        """Return the rows of all tokens' keys or values as the cache must hold them."""
+        """Return all tokens' keys or values as the cache must hold them, one row a token."""
         given = self.made.given[half]
         if self.made.quantised:
             scale = (scales or self.made.scales)[half]

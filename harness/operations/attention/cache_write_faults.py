@@ -59,7 +59,7 @@ def _has_wide_heads(case: Case) -> bool:
 
 
 def _heads_inside(cache: torch.Tensor) -> torch.Tensor:
-    """Return the cache with its heads next to each other, so that none is dense."""
+    """Return the cache with interleaved heads: the elements of each head are strided."""
     return cache.transpose(2, 3).contiguous().transpose(2, 3)
 
 

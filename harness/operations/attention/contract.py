@@ -1,4 +1,4 @@
-"""Outputs of the two operations of attention over pages, and the conditions that they meet."""
+"""Outputs, invariants and consumer of `paged_attention` and `decode_attention`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.attention.prepared import PreparedAttention
 
 _MANY_KEYS, _MANY_ELEMENTS = 4, 64
-"""Fewest keys of a sum, and fewest sums, for which rounding by chance is ruled out."""
+"""Smallest numbers of keys in a sum, and of elements, that `is_rounded` judges."""
 _HULL_TOKENS = 64
 """Number of first tokens, and of last tokens, whose convex hull is checked."""
 
 
 def for_reference(call: Call) -> None:
-    """Give the call an `out` in float64, in memory of its own."""
+    """Replace `out` by a float64 tensor in separate memory, for the reference."""
     out = call[OUT]
     call.replace(OUT, torch.full(out.shape, torch.nan, dtype=torch.float64, device=out.device))
     call.facts = replace(call.facts, exact=True)
@@ -75,8 +75,8 @@ def invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 def is_rounded(batch: Batch, shape: Shape, window: int, out: torch.Tensor) -> bool:
     """True if a result wider than the queries' dtype was rounded to that dtype.
 
-    `out` has a row for each token, and perhaps more. False where few elements are sums of
-    several keys' values: those could be representable by chance.
+    `out` has at least one row for each token. A result with few sums over several keys
+    counts as not rounded: such sums can be representable by chance.
     """
     if out.dtype == shape.dtype or shape.magnitude != "normal" or 0 < window < _MANY_KEYS:
         return False
@@ -105,7 +105,7 @@ def consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _visible_values(call: Call) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield tokens, each with the (n, Hkv, D) float64 values that it attends to."""
+    """Yield each checked token with the (n, Hkv, D) float64 values of its visible keys."""
     prepared: PreparedAttention = call.facts.prepared
     size, window = prepared.batch.block_size, prepared.sliding_window or 2**62
     cache = prepared.cache[1]

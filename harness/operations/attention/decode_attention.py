@@ -112,7 +112,7 @@ def _layers(batch: Batch) -> Iterator[tuple[str, Case]]:
 
 
 def _long() -> Iterator[tuple[str, Case]]:
-    """Yield keys that are divided into parts, of which some have no key."""
+    """Yield long sequences, whose keys a kernel divides into parts, beside short ones."""
     for lengths in ([700, 5], [511]):
         long = make_batch([1] * len(lengths), lengths, 32, order="shuffled")
         yield f"long sequences behind {lengths}", _case(long, group=2, mask=False)

@@ -1,7 +1,7 @@
 """Diagnosis of attention: a mistaken computation that gives the candidate's result.
 
-Each alternative is a mistake that a kernel can make. It is the diagnosis if its result for
-the wrong tokens is within the tolerance of the candidate's result.
+Each alternative is a mistake that a kernel can make. An alternative is the
+diagnosis if its result for the wrong tokens is within the tolerance of the candidate's result.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from attnproof.harness.operations.attention.prepared import PreparedAttention
 
 _MOST_SCORES = 1 << 22
-"""Most scores of a case that is diagnosed. Larger cases are shrunk first."""
+"""Largest number of scores in a case that is diagnosed; larger cases are shrunk first."""
 
 
 def diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
-    """Return the likely mistake, "" if the result and the expected one are not comparable."""
+    """Return the likely mistake, "" if the two results are not comparable."""
     prepared: PreparedAttention = call.facts.prepared
     if place.field == "untouched":
         return "a row of no query is written"
@@ -52,7 +52,7 @@ def diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
 
 
 def _wrong_rows(expected: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
-    """Return (T,) bool: tokens that are not close, all tokens if each is close by itself."""
+    """Return (T,) bool, True for tokens that are not close, or for all tokens if each is close."""
     rows = [not close(e[None], g[None]) for e, g in zip(expected, got, strict=True)]
     return torch.tensor(rows if any(rows) else [True] * len(rows), device=got.device)
 
@@ -67,7 +67,7 @@ def _is_unwritten(call: Call, wrong: torch.Tensor) -> bool:
 
 @dataclass(frozen=True)
 class _View:
-    """Attention over gathered keys, with parameters for the mistakes that can be made."""
+    """Attention over gathered keys, with parameters for mistakes."""
 
     prepared: PreparedAttention
     window: int | None = None
@@ -93,7 +93,7 @@ class _View:
     )
 
     def attended(self) -> torch.Tensor:
-        """Return (T, Hq, D) float64; NaN of unwritten slots counts as 0."""
+        """Return (T, Hq, D) float64 attention, with 0 in place of NaN of unwritten slots."""
         batch = self.prepared.batch
         rows = []
         for row, (queries, computed) in enumerate(

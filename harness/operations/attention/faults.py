@@ -1,4 +1,4 @@
-"""Malformed calls of attention over pages, each with the error that it must raise."""
+"""Malformed calls of `paged_attention` and `decode_attention`, each with the error to raise."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def elsewhere(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def has_keys(case: Case) -> bool:
-    """True if some request has a key, whatever number of tokens is missing."""
+    """True if some request has a key and no sequence is shortened."""
     return case.batch is not None and any(case.batch.blocks) and not any(case.params["missing"])
 
 
 def has_tokens(case: Case) -> bool:
-    """True if there is a query."""
+    """True if there is a query and no sequence is shortened."""
     return case.batch is not None and case.num_tokens > 0 and not any(case.params["missing"])
 
 
@@ -101,7 +101,7 @@ def _on_cpu(
     field: str = "",
     applies: Callable[[Case], bool] = has_keys,
 ) -> Fault:
-    """Return a fault that shows in the values of a tensor only."""
+    """Return a fault that only a tensor's values show: a check can detect it on the CPU only."""
     return Fault(parameter, change, field, applies=applies, cpu_only=True)
 
 

@@ -1,7 +1,7 @@
 """Operation of SPEC.md section 8: attention over pages for prefills, mixed batches and decodes.
 
 Bug classes: the edges of the causal triangle and the window off by one, a window or soft
-cap ignored (K24), a page read by another request's table or behind the sequence, heads
+cap ignored (K24), a page read through another request's table or behind the sequence, heads
 taken from the wrong group, products of 32 bits (K15), rows of padding and of no key.
 """
 
@@ -130,7 +130,7 @@ def _layers() -> Iterator[tuple[str, Case]]:
 
 
 def _long() -> Iterator[tuple[str, Case]]:
-    """Yield decodes whose keys are divided into parts, of which some have no key."""
+    """Yield long sequences, whose keys a kernel divides into parts, beside short ones."""
     for lengths in ([600, 5], [511], [512, 0, 129]):
         long = make_batch([1] * len(lengths), lengths, 16, order="shuffled")
         yield f"long decodes behind {lengths}", _case(long, group=2)
@@ -147,7 +147,7 @@ def _long() -> Iterator[tuple[str, Case]]:
 
 def _large() -> Iterator[tuple[str, Case]]:
     """Yield cases of real size."""
-    # Requests share blocks: to generate the numbers of separate ones would take minutes.
+    # Requests share blocks, because generating separate sequences would take minutes.
     llama = MODELS[0].layer | {"dtype": "bfloat16"}
     for length in (2048, 16384):
         yield f"prefill of {length}", _case(shared_batch([length], [0], 16), **llama)

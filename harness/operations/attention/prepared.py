@@ -1,4 +1,4 @@
-"""Cases and calls of the two operations of attention over pages."""
+"""Cases and calls of `paged_attention` and `decode_attention`."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ LAYER: dict[str, Any] = SIMPLEST_LAYER | {
 }
 """Parameters of a call of the simplest layer: no window, no cap, scale 1 / sqrt(head size).
 
-`missing[r]` is the number of tokens by which the sequence of request r is shorter than in
-the batch. A sequence may lose all of them: its queries then have positions below 0.
+`missing[r]` is the number of tokens removed from the sequence of request r. A sequence that
+loses all its tokens has queries at positions below 0.
 """
 HEAD_SIZES = (32, 64, 40, 72, 128, 16, 120, 7, 96, 80, 256)
 
@@ -89,7 +89,7 @@ def capped(batch: Batch, queries: int, computed: int, requests: int = 4) -> Batc
 
 
 def shared_batch(query_lens: list[int], computed_lens: list[int], block_size: int) -> Batch:
-    """Return long sequences whose requests have most blocks in common, in different orders."""
+    """Return a batch whose requests have most blocks in common, in different orders."""
     lengths = [q + c for q, c in zip(query_lens, computed_lens, strict=True)]
     counts = [-(-length // block_size) for length in lengths]
     pool = 2 * max(counts)
@@ -126,7 +126,7 @@ def _with_lengths(
 class PreparedAttention:
     """The batch of a case, and the tensors of its call in guarded memory.
 
-    With `one_each` every row of the batch, padded ones too, is a request with one query.
+    With `one_each` every row of the batch, including padded rows, is a request with one query.
     """
 
     def __init__(self, case: Case, pattern: int, device: str, *, one_each: bool) -> None:
@@ -189,7 +189,7 @@ class PreparedAttention:
         }
 
     def call(self, rows: tuple[str, ...], **keywords: Any) -> Call:
-        """Return a call with the tensors of `rows` and keywords that one operation alone has."""
+        """Return a call with the tensors `rows` and the keywords of one of the two operations."""
         return Call(
             {
                 "query": self.query,
@@ -212,7 +212,7 @@ class PreparedAttention:
         )
 
     def _block_ids(self, pattern: int) -> list[list[int]]:
-        """Return the ids in the block table; those of a far cache's upper half are far higher."""
+        """Return the block ids of each row; a far cache's upper half has ids behind the gap."""
         rows = [[block ^ 1 if pattern else block for block in row] for row in self.batch.blocks]
         if not self.params["far"]:
             return rows
@@ -227,7 +227,7 @@ class PreparedAttention:
         return far
 
     def _paged(self) -> PagedCache:
-        """Return the shape of a far cache; its elements are given in the plain order."""
+        """Return the shape of a far cache with its elements in the plain order."""
         dtype = str(self.shape.cache_dtype).removeprefix("torch.")
         sizes = (self.batch.block_size, self.shape.num_kv_heads, self.shape.head_size)
         return PagedCache(CACHE, num_blocks(self.batch), *sizes, dtype, 0)
@@ -243,7 +243,7 @@ class AttentionFacts(Facts):
 
 
 class _Rows:
-    """Offsets, lengths and tables of the rows of a batch, padded ones last."""
+    """Offsets, lengths and tables of the rows of a batch, padded rows last."""
 
     def __init__(self, batch: Batch) -> None:
         padding = [0] * batch.padded_requests

@@ -99,7 +99,7 @@ def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 def _ends_early(query_lens: list[int], num_decodes: int, threshold: int, uniform: bool) -> bool:
     """True if the first prefill could be one more decode.
 
-    Attention would still be right, but computed by the slower of the two kernels.
+    Attention stays correct, but the slower of the two kernels computes this request.
     """
     behind = query_lens[num_decodes:]
     if not behind or behind[0] > threshold:
@@ -168,7 +168,7 @@ split_decodes_and_prefills = Operation(
 
 
 class Engine:
-    """Input batch with rows of state, which records reads after the first swap."""
+    """Stand-in for an engine's input batch, which records reads after the first swap."""
 
     def __init__(self, query_lens: list[int]) -> None:
         self.rows = [f"request-{row}" for row in range(len(query_lens))]
@@ -184,7 +184,7 @@ class Engine:
 
     @property
     def num_scheduled_tokens(self) -> dict[str, int]:
-        """Query tokens of each request; the engine is also the scheduler's output."""
+        """Query tokens of each request; the engine also stands in for the scheduler's output."""
         self.read_after_swap |= bool(self.swaps)
         return self.state
 
@@ -221,7 +221,8 @@ def _reorder_steps(batch: Batch) -> Iterator[Case]:
 
 
 def _reorder_timed(batch: Batch) -> Iterator[Case]:
-    """Yield the batch with its last eighth, most likely prefills, moved to the front."""
+    """Yield the batch with its last eighth moved to the front."""
+    # The last requests are most likely prefills.
     moved = -(-batch.num_requests // 8)
     front, rest = batch.query_lens[-moved:], batch.query_lens[:-moved]
     yield _reorder_case([*front, *rest], 1)

@@ -24,7 +24,7 @@ NAME = "compute_causal_conv1d_metadata"
 KEYS = ("nums", "tot", "mlist", "mlist_len", "offsetlist", "batch_ptr", "token_chunk_offset_ptr")
 _POINTERS = ("batch_ptr", "token_chunk_offset_ptr")
 _HELD = {key: f"{key} in nums_dict" for key in _POINTERS}
-"""Output field for each pointer that is True if `nums_dict` holds the returned tensor."""
+"""Output field of each pointer, True if `nums_dict` holds the returned tensor."""
 _BLOCK = 8
 """Tokens per program."""
 

@@ -21,19 +21,15 @@ from attnproof.harness.consumer.batch import expected_tokens, metadata_violation
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import ClassCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.batch.padding_faults import FAULTS
 from attnproof.harness.operations.shared.metadata import (
     CLASS,
-    batch_of,
-    metadata_faults,
     metadata_outputs,
     mirror_violations,
     prepare_metadata,
-    wrong_type,
-    wrong_value,
 )
 from attnproof.reference.shared import CommonAttentionMetadata
 
@@ -123,7 +119,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 def _run(offered: Any, call: Call) -> tuple[Any, Any]:
     """Return the batch in the candidate's class with padding, and with the padding removed.
 
-    A class without `padded`, which engines do not have, gets a batch that ours has padded.
+    The class of an engine has no `padded`: the class of `reference.shared` pads its batch.
     """
     metadata, num_tokens, num_reqs, actual_tokens, actual_reqs = call.args.values()
     plain = type(metadata) is CommonAttentionMetadata
@@ -149,7 +145,8 @@ def _outputs(call: Call, result: Any) -> Outputs:
 
 
 def _copied(padded: Any, unpadded: Any) -> list[str]:
-    """Return the names of the tensors that are copies; removing the padding needs views only."""
+    """Return the names of the tensors that removing the padding copied."""
+    # A view is enough for each tensor.
     pairs = {f.name: (getattr(padded, f.name), getattr(unpadded, f.name)) for f in fields(padded)}
     return [
         name
@@ -191,7 +188,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _entries(name: str, call: Call, num_tokens: int, num_reqs: int) -> tuple[int, int]:
-    """Return the number of a field's entries without padding, and with it."""
+    """Return the numbers of a field's entries without padding and with padding."""
     actual_tokens, actual_reqs = (call[name] for name in _ACTUAL)
     if name in _TOKENS:
         return actual_tokens, num_tokens
@@ -240,65 +237,6 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     )
 
 
-def _has_rows(case: Case) -> bool:
-    batch = batch_of(case)
-    return batch.num_requests > 0 and batch.query_lens[-1] + batch.computed_lens[-1] > 0
-
-
-def _has_history(case: Case) -> bool:
-    """True if the last request has computed tokens but no query."""
-    batch = batch_of(case)
-    return batch.num_requests > 0 and not batch.query_lens[-1] and batch.computed_lens[-1] > 0
-
-
-def _adds_no_token(case: Case) -> bool:
-    """True if padding adds no token."""
-    # Otherwise torch refuses the float, at an allocation.
-    return bool(case.params["more_tokens"] == 0)
-
-
-def _last_request(_: int, metadata: Any) -> int:
-    """Return the index of the last row that has a sequence."""
-    return int(metadata.seq_lens_cpu.nonzero()[-1])
-
-
-def _has_tokens(case: Case) -> bool:
-    return batch_of(case).num_tokens > 0
-
-
-_FAULTS = {
-    **metadata_faults("metadata", sequences=True, logits=True),
-    "fewer tokens than there are": Fault(
-        "num_tokens", lambda _, there: there - 1, applies=_has_tokens, given=("num_actual_tokens",)
-    ),
-    "fewer rows than there are": Fault(
-        "num_reqs", lambda _, there: there - 1, applies=_has_rows, given=("num_actual_reqs",)
-    ),
-    "cuts a live token": Fault(
-        "num_actual_tokens",
-        lambda _, metadata: int(metadata.query_start_loc_cpu[-1]) - 1,
-        applies=_has_tokens,
-        given=("metadata",),
-    ),
-    "cuts a live row": Fault(
-        "num_actual_reqs", _last_request, applies=_has_rows, given=("metadata",)
-    ),
-    "cuts an idle row with a history": Fault(
-        "num_actual_reqs", _last_request, applies=_has_history, given=("metadata",)
-    ),
-    "keeps more tokens than there are": Fault(
-        "num_actual_tokens", lambda _, there: there + 1, given=("num_tokens",)
-    ),
-    "keeps more rows than there are": Fault(
-        "num_actual_reqs", lambda _, there: there + 1, given=("num_reqs",)
-    ),
-    "keeps a negative number of rows": wrong_value("num_actual_reqs", -1),
-    "tokens as a float": Fault("num_tokens", float, error=TypeError, applies=_adds_no_token),
-    "rows of another type": wrong_type("num_reqs"),
-    "tokens to keep of another type": wrong_type("num_actual_tokens"),
-    "rows to keep of another type": wrong_type("num_actual_reqs"),
-}
-
 common_attention_metadata = Operation(
     name=NAME,
     section="1",
@@ -307,7 +245,7 @@ common_attention_metadata = Operation(
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,
-        faults=_FAULTS,
+        faults=FAULTS,
     ),
     call=ClassCall(prepare=_prepare, use=_run, outputs=_outputs, methods=("unpadded",)),
     contract=Contract(

@@ -29,7 +29,8 @@ _ARGS = ("batch", "tokens", "heads", "size", "layout", "dtype")
 
 
 def _case(operation: str, values: tuple[int, ...], **params: int) -> Case:
-    """Return a case; `tokens` is per request, layout and dtype are indices, so that they shrink."""
+    """Return a case; `tokens` is the number per request, layout and dtype are indices."""
+    # Indices shrink towards the simplest layout and dtype.
     return Case(operation, None, dict(zip(_ARGS, values, strict=True)) | params)
 
 

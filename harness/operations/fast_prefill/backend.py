@@ -1,6 +1,6 @@
 """Operation of SPEC.md section 6 that makes a backend for fast prefill.
 
-The backend is used as an engine uses it: its builder is made and builds two steps.
+A case uses the backend as an engine does: it makes the builder and builds two engine steps.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.fast_prefill.fast_prefill import (
+from attnproof.harness.operations.fast_prefill.reduced_batch import (
     ITSELF,
     KEPT,
     last_tokens,
@@ -65,7 +65,7 @@ class _BackendFacts(BatchFacts):
     """The underlying backend."""
     device: str
     kinds: list[int]
-    """Kinds of the fields of its metadata class."""
+    """Kinds of the fields of the backend's metadata class."""
     prefix_len: int
     """Common prefix, in tokens."""
     fast_build: bool
@@ -110,7 +110,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 
 def _use(offered: Any, call: Call) -> Any:
-    """Return the backend, its builder, and the metadata that it builds in two steps."""
+    """Return the backend, its builder, and the builder's metadata of two engine steps."""
     backend, facts = offered(*call.args.values()), call.facts
     builder = engine.make_builder(backend, facts.device)
     given = {
@@ -122,7 +122,7 @@ def _use(offered: Any, call: Call) -> Any:
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
-    """Return the build of one step: the batch is reduced, the underlying builder is called."""
+    """Return the build of one engine step: reduce the batch, call the underlying builder."""
     builder = engine.make_builder(offered(*call.args.values()), call.facts.device)
     return bound(builder.build, 0, call.facts.metadata, False)
 
@@ -192,7 +192,7 @@ def _diagnose(_call: Call, place: Place, _expected: Any, got: Any) -> str:
 
 
 def _builds_a_tuple(backend: Any) -> type[Any]:
-    """Return a backend whose builder makes an object that no class can extend with fields."""
+    """Return a backend whose metadata is a tuple: no field can be added to its class."""
 
     class Builder(backend.get_builder_cls()):  # type: ignore[misc]
         def build(self, *_args: Any, **_kwargs: Any) -> tuple[int, ...]:

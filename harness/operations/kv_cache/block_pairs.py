@@ -1,4 +1,4 @@
-"""Pairs of cache blocks, invariants of a copy and malformed pairs, for the operations on blocks."""
+"""Pairs of cache blocks, invariants of a block copy and malformed pairs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PAIR = st.tuples(st.integers(0, 11), st.integers(0, 11)).map(list)
 LAYOUT = st.integers(0, len(LAYOUTS) - 1)
 GAP = st.sampled_from((0, 0, 1, 8))
 _BEYOND = -9
-"""Stands in a malformed pair for the first block id beyond the cache."""
+"""Placeholder in a malformed pair for the first block id beyond the cache."""
 
 Name = str | Place
 """Name of a cache: a parameter, or the place of one layer's cache."""
 
 
 class FarCache(NamedTuple):
-    """Memory of a cache half of whose blocks are more than 2**31 elements behind the others."""
+    """Memory of a cache with a gap of more than 2**31 elements between its two halves of blocks."""
 
     memory: torch.Tensor
     num_blocks: int
@@ -119,7 +119,7 @@ def cache_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def diagnose_blocks(call: Call, place: Place, expected: Any, got: Any) -> str:
-    """Return which blocks or halves are wrong, and whose content they have."""
+    """Name the wrong blocks or halves, and the origin of their content."""
     name = place.field if place.child is None else place
     if name not in call.facts.words or not isinstance(got, torch.Tensor):
         return ""
@@ -153,7 +153,7 @@ def _reached_far(call: Call, name: Name, num_blocks: int) -> set[int]:
 
 
 Limits = Callable[..., tuple[int, int]]
-"""The caches to the numbers of blocks that sources and destinations may use."""
+"""Caches to the numbers of blocks that sources and destinations may use."""
 
 
 def _int64(pairs: list[list[int]]) -> torch.Tensor:
@@ -200,9 +200,9 @@ def pair_faults(
 ) -> dict[str, Fault]:
     """Return the faults of the pairs, for both operations.
 
-    `caches` are the parameters whose values `limits` gets. `one_cache`: True if a case copies
-    within one cache; `smaller_source` and `smaller_target`: True if there is a cache, not that
-    side's, that has more blocks.
+    `caches`: parameters that `limits` gets. `one_cache`: True if a case copies within one
+    cache. `smaller_source`, `smaller_target`: True if another cache has more blocks than that
+    of the sources, or of the destinations.
     """
 
     def with_pair(source: int, target: int, applies: Callable[[Case], bool]) -> Fault:

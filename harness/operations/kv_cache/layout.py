@@ -1,6 +1,6 @@
 """Operations of SPEC.md section 7: the layout of KV caches, one call at a time.
 
-`layout_sequence` has many calls in a row. Each call here restores what it sets.
+`layout_sequence` has many calls in a row. Each call here restores layout and environment.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _set_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _prepare_set(case: Case, _pattern: int, _device: str) -> Call:
-    """Return the call; an unknown word in the environment is dropped if it would be read."""
+    """Return the call, without an unknown word in the environment that would be read."""
     layout, environment = case.params["cache_layout"], case.params["environment"]
     if layout is None and environment not in _LAYOUTS:
         environment = None

@@ -48,7 +48,7 @@ class _Machine(Machine):
 
     @rule(word=st.sampled_from(("NCHW", "nhd", "")))
     def export_invalid(self, word: str) -> None:
-        """Set a layout that does not exist in the environment."""
+        """Set an unknown layout in the environment."""
         self.step("export", layout=word)
 
     @rule()
@@ -63,7 +63,7 @@ class _Machine(Machine):
 
     @rule(layout=st.sampled_from(("NCHW", "nhd", "")))
     def set_invalid(self, layout: str) -> None:
-        """Set a layout that does not exist, which is refused and changes nothing."""
+        """Set an unknown layout, which is refused and changes nothing."""
         self.step("set invalid", layout=layout)
 
 
@@ -103,7 +103,7 @@ def _readable(steps: list[dict[str, Any]]) -> bool:
 
 def _observe(names: dict[str, Any]) -> Outputs:
     """Return the layout that was read last."""
-    # To read it here would itself be a step.
+    # Reading the layout here would itself be a step.
     return {"layout": names["layout"]}
 
 

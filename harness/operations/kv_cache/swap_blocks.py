@@ -1,7 +1,7 @@
 """Operation of SPEC.md section 7: blocks of one layer are copied to another cache.
 
-Bug classes: keys moved without values, part of a block, a stride assumed, source and
-destination exchanged, ids taken for slots. `tests/optimized` tests 32-bit products (K15).
+Bug classes: keys moved without values, part of a block not moved, a stride assumed, source
+and destination exchanged, ids taken for slots, products of 32 bits (K15).
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _is_near(case: Case) -> bool:
 
 
 def _smaller(case: Case, side: str, other: str) -> bool:
-    """True if the side's cache has fewer blocks than the other cache, but not none."""
+    """True if the side's cache has blocks, but fewer than the other cache."""
     p = case.params
     if _is_far(case):
         return False

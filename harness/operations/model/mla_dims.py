@@ -23,7 +23,10 @@ _DEEPSEEK = (1536, 512, 128, 64, 128)
 
 
 def _mla_case(dims: tuple[int, ...], *, says_none: bool = False) -> Case:
-    """Return a case; q_lora_rank 0 means none: None if `says_none`, else the field is left out."""
+    """Return a case; rank 0 stands for no q_lora_rank.
+
+    `says_none`: True if the config has the field with the value None, False if it lacks the field.
+    """
     named = dict(zip(MLADims._fields, dims, strict=True))
     return Case(MLA, None, named | {"says_none": says_none})
 

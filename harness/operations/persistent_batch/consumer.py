@@ -1,4 +1,4 @@
-"""Keys and slots that each step of a persistent batch gives a kernel, against the scheduler's."""
+"""Consumer of a persistent batch: visible keys and slots of each step."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _about_rows(name: str, expected: list[Any], got: list[Any]) -> str:
 
 
 def _is_of_another(row: int, expected: list[Any], got: list[Any]) -> bool:
-    """True if the row has the same value as another row, which has it rightly."""
+    """True if the row has the value of another row in which this value is right."""
     same = (other for other, value in enumerate(got) if other != row and value == got[row])
     return any(expected[other] == got[other] for other in same)
 
@@ -85,6 +85,6 @@ def _about_slots(engine: Engine, expected: list[int], got: list[int]) -> str:
 
 
 def _about_blocks(engine: Engine, got: list[int]) -> str:
-    """Name the owner that wrong blocks have now."""
+    """Name the present owner of wrong blocks."""
     owners = {engine.owner(block) for block in got}
     return "stale block of an earlier request" if None in owners else "another request's block"

@@ -18,7 +18,7 @@ class Misuse(NamedTuple):
     """A call that a batch with requests must refuse."""
 
     prepare: Action
-    """Brings the batch into a state in which the call is wrong; changes the schedule in place."""
+    """Action before the call, which makes it wrong; may change the schedule in place."""
     call: Action
 
 
@@ -52,7 +52,7 @@ def _make_hole(batch: Any, scheduled: dict[str, Any]) -> None:
 
 
 def _fill_columns(batch: Any, _scheduled: dict[str, Any]) -> None:
-    """Give one request a block in each column, which is room for more than the slot buffer."""
+    """Give one request a block in each column: its blocks hold more tokens than the buffers."""
     batch.remove_request("request-0")
     batch.add_request("request-0", [7] * batch.max_num_blocks)
 

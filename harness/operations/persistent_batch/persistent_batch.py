@@ -71,7 +71,7 @@ class _StepFacts(BatchFacts):
     look: bool
     """True if every array with one entry a row is checked."""
     left_behind: list[tuple[str, str]] = field(default_factory=list)
-    """Arrays that a method does not move with their rows: found when the call is run."""
+    """Arrays that a method does not move with their rows, found by `use`."""
 
 
 def _case(batch: Batch, *, spare_rows: int = 0, dummy: int = 0, look: bool = False) -> Case:
@@ -149,7 +149,7 @@ def _make(offered: Any, call: Call) -> Any:
 
 
 def _use(offered: Any, call: Call) -> Outputs:
-    """Build the step of the case; before it, misuse the batch if the call has a misuse."""
+    """Build the step of the case, after the call's misuse if there is one."""
     facts = call.facts
     batch = _make(offered, call)
     _fill_and_empty(batch, call)
@@ -180,7 +180,7 @@ def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
 
 
 def _fill_and_empty(batch: Any, call: Call) -> None:
-    """Fill all rows, columns and tokens with requests and remove them: they leave stale data."""
+    """Fill all rows, columns and tokens with requests and remove them, which leaves stale data."""
     rows, tokens, columns, block_size = (call[name] for name in _SIZES)
     stale = call.facts.stale
     scheduled = {}
@@ -196,7 +196,7 @@ def _fill_and_empty(batch: Any, call: Call) -> None:
 
 
 def _misuse(batch: Any, call: Call) -> None:
-    """Make the call that must raise; record the row state that it changes all the same."""
+    """Make the call that must raise, and record the row state that changed."""
     misuse: Misuse = call["misuse"]
     misuse.prepare(batch, call.facts.scheduled)
     before = _rows_of(batch) | {"slot_mapping": batch.slot_mapping.tolist()}
@@ -210,7 +210,7 @@ def _misuse(batch: Any, call: Call) -> None:
 
 
 def _dummy_tokens(call: Call) -> int:
-    """Return the most tokens that the dummy's requests hold, less than the buffer does."""
+    """Return as many tokens as the dummy's requests hold, but fewer than the buffer holds."""
     _, tokens, columns, block_size = (call[name] for name in _SIZES)
     return int(min(max(1, tokens - 1), call.facts.dummy * columns * block_size))
 

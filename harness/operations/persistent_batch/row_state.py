@@ -1,4 +1,4 @@
-"""Check that every array with one entry a row moves with its row.
+"""Search for arrays with one entry a row that do not move with their rows.
 
 Bug class: rows that change places and leave some of their state behind (K12, K13). The
 arrays are found by their length: a list of names could be as incomplete as the faulty swap.
@@ -22,10 +22,10 @@ _QUERY_LEN = 2 * _BLOCK_SIZE
 def left_behind(offered: Any) -> list[tuple[str, str]]:
     """Return attributes whose entries do not move with their rows, each with the method at fault.
 
-    Each attribute is checked on a new batch. A stamp with another value in each row is
-    written to it; after the method each request must still have its stamp. An attribute
-    that `build` writes in all rows is a step buffer, not state. Only the first element of
-    a wider entry is compared, because stale columns need not move.
+    Each attribute is checked on a new batch: every row of the attribute gets another stamp,
+    and after the method each request must still have its stamp. An attribute that `build`
+    writes in all rows is a step buffer, not state. Only the first element of a wider entry
+    is compared, because stale columns need not move.
     """
     return [
         (name, method)

@@ -1,8 +1,8 @@
 """Steps of an engine as numbers, and the source that runs them on a `PersistentBatch`.
 
 The engine holds the state of a scheduler: row, blocks and cached tokens of each request.
-Every number of a step is taken modulo the possible values, so that any steps are valid in
-any order; a step that does not apply is left out.
+Every number of a step is taken modulo the possible values, so that steps are valid in any
+order. A step that does not apply is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ row = metadata = moved = counts = children = virtual = None"""
 
 
 class Engine:
-    """Requests, rows and free blocks; `line` makes the source of one step and applies it."""
+    """Requests, rows and free blocks of a scheduler; `line` applies a step."""
 
     def __init__(self, params: dict[str, Any], pattern: int) -> None:
         sizes = ("max_num_reqs", "max_num_tokens", "max_num_blocks", "block_size")
@@ -44,7 +44,7 @@ class Engine:
         self.built: Batch | None = None
         """Batch of the last build, which may be a dummy run; None before the first."""
         self.has_slots = True
-        """True if the tokens of the last build are written: not those of a dummy run."""
+        """True if the tokens of the last build have slots, False after a dummy run."""
         self._added = 0
         self._pattern = pattern
 
@@ -54,7 +54,7 @@ class Engine:
         return [req_id for req_id in self.rows if req_id is not None]
 
     def line(self, step: Step) -> Line | None:
-        """Return the step as source, None if it does not apply."""
+        """Apply the step and return its source, None if the step does not apply."""
         line = _MAKERS[step["do"]](self, step)
         return line and line._replace(kind=step["do"])
 

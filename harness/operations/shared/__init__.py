@@ -1,1 +1,1 @@
-"""Parts that operations of several rooms use."""
+"""Parts that operations of several families use."""

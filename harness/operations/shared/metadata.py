@@ -33,15 +33,17 @@ def batch_of(case: Case) -> Batch:
 
 
 def has_logits(case: Case) -> bool:
-    """True if the batch has logits indices; the number in a slice must be read from the device."""
+    """True if the batch has logits indices."""
+    # Used as `may_sync`: the number of indices in a slice is read from the device.
     return batch_of(case).logits_indices is not None
 
 
 def metadata_outputs(metadata: Any, prefix: str = "", given: Any = None) -> Outputs:
     """Return every field of the metadata by name; a field that it lacks is MISSING.
 
-    If `given`, the metadata that the operation got, is of a subclass, return the subclass's
-    fields and the name of the class. Other metadata may be of a class of the candidate's own.
+    `given` is the metadata that the operation got. If `given` is of a subclass, the outputs
+    are the subclass's fields and the name of the result's class. For other metadata the class
+    is no output: it may be the candidate's own.
     """
     names, outputs = METADATA_FIELDS, Outputs()
     if given is not None and type(given) is not CommonAttentionMetadata:
@@ -134,8 +136,8 @@ def metadata_faults(
 ) -> dict[str, Fault]:
     """Return the faults of metadata that every operation on it must refuse.
 
-    `sequences` and `logits`: True if the operation reads those fields. An operation that
-    reads lengths also moves the fields that a subclass adds.
+    `sequences`: True if the operation reads lengths, and therefore moves a subclass's fields.
+    `logits`: True if the operation reads logits indices.
     """
     fault = partial(metadata_fault, parameter)
     faults = {

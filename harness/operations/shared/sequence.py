@@ -1,4 +1,4 @@
-"""Running a sequence: execute the source of its steps on a candidate's names, observe each.
+"""Execution of a sequence: the source of each step is run on a candidate's names and observed.
 
 The snippet of a failure shows the same source, line by line.
 """
@@ -50,14 +50,14 @@ class SequenceFacts(Facts):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceCall:
-    """Many steps on the same persistent objects: how they are written, run and observed.
+    """Call of many steps on the same objects: source, run and observation of the steps.
 
     The case holds the steps as numbers in its parameter `steps`. Any list of steps is valid
     (a step that does not apply is left out), so that a case shrinks by dropping steps.
     """
 
     parts: tuple[str, ...]
-    """Names that the script uses: the candidate's, or the reference's where it offers none."""
+    """Names that the script uses; the reference fills in those that the candidate lacks."""
     write: Callable[[Case, int], Script]
     """Case and poison pattern (0 or 1) to the program."""
     observe: Callable[[dict[str, Any]], Outputs]
@@ -227,7 +227,7 @@ def _log(error: BaseException) -> str:
 
 
 def _copy(value: Any) -> Any:
-    """Return a copy of the value, which later steps may change."""
+    """Return a copy of the value: later steps may change the value itself."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, np.ndarray):

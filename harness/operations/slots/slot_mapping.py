@@ -30,6 +30,7 @@ from attnproof.harness.operations.shared.metadata import (
 _LENGTHS = st.sampled_from(((None, None), (0, None), (3, None), (None, 4), (2, 5)))
 _EXTRA = st.integers(0, 5)
 _BLOCK_BITS = 40
+"""Bits of the block id in a number that combines row and block id."""
 NAME = "build_slot_mapping"
 _TENSORS = ("query_start_loc", "num_computed_tokens", "block_table")
 _OFFSETS = ("query_start_loc",)

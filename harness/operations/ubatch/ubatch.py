@@ -1,4 +1,4 @@
-"""Operations of SPEC.md section 3: micro-batch (ubatch) slicing."""
+"""Operations of SPEC.md section 3: slices of a batch as batches (micro-batches, ubatches)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import cache
 from itertools import accumulate
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from hypothesis import strategies as st
@@ -16,10 +15,9 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import batch_arrays
-from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
-from attnproof.harness.model.call import MISSING, Call, Facts, Outputs, Quantity
+from attnproof.harness.model.call import MISSING, Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
@@ -33,10 +31,7 @@ from attnproof.harness.operations.shared.metadata import (
     metadata_outputs,
     mirror_violations,
     prepare_metadata,
-    returned,
     token_positions,
-    wrong_type,
-    wrong_value,
 )
 from attnproof.harness.operations.ubatch.slices import (
     Span,
@@ -47,7 +42,7 @@ from attnproof.harness.operations.ubatch.slices import (
     ubatch_of,
 )
 
-LOCS, MAKE, SPLIT = "slice_query_start_locs", "_make_metadata_with_slice", "split_attn_metadata"
+MAKE, SPLIT = "_make_metadata_with_slice", "split_attn_metadata"
 _VIEWS = (
     "block_table_tensor",
     "slot_mapping",
@@ -59,85 +54,13 @@ _VIEWS = (
 
 
 def spans_of(case: Case) -> list[Span]:
-    """Return the slices of a case: all between its cuts, or those that it picks."""
+    """Return the slices of a case: all between its cuts, or the picked ones."""
     batch = batch_of(case)
     spans = spans_at(batch, case.params["cuts"]) if case.params["cuts"] is not None else []
     if case.operation == MAKE:
         return [spans[min(case.params["index"], len(spans) - 1)]]
     picked = case.params.get("picked")
     return spans if picked is None else [spans[min(i, len(spans) - 1)] for i in picked]
-
-
-def _locs_case(batch: Batch, start: int, stop: int) -> Case:
-    return Case(LOCS, batch, {"start": start, "stop": stop})
-
-
-@st.composite
-def _locs_cases(draw: st.DrawFn) -> Case:
-    batch = draw(batches(min_requests=1))
-    start = draw(st.integers(0, batch.num_requests - 1))
-    return _locs_case(batch, start, draw(st.integers(start + 1, batch.num_requests)))
-
-
-def _locs_boundaries() -> Iterator[tuple[str, Case]]:
-    batch = make_batch([3, 1, 0, 9], [0, 5, 2, 7], 4)
-    yield "all requests", _locs_case(batch, 0, 4)
-    yield "first request", _locs_case(batch, 0, 1)
-    yield "last request", _locs_case(batch, 3, 4)
-    yield "zero-length request", _locs_case(batch, 2, 3)
-    yield (
-        "strided int64",
-        _locs_case(msgspec.structs.replace(batch, dtype="int64", strided=True), 1, 4),
-    )
-
-
-def _locs_steps(batch: Batch) -> Iterator[Case]:
-    if batch.num_requests:
-        yield _locs_case(batch, batch.num_requests // 3, batch.num_requests)
-
-
-def _prepare_locs(case: Case, pattern: int, device: str) -> Call:
-    batch = batch_of(case)
-    offsets = batch_arrays(batch).query_start_loc
-    step = (2 if batch.strided else 1,)
-    arena = Arena([Piece("query_start_loc", offsets, False, step)], STALE_PATTERNS[pattern], device)
-    stop = min(case.params["stop"], batch.num_requests)
-    request_slice = slice(min(case.params["start"], stop - 1), stop)
-    arguments = {
-        "query_start_loc": arena.tensors["query_start_loc"],
-        "request_slice": request_slice,
-    }
-    return Call(arguments, arena=arena, facts=Facts(result=Quantity.OFFSETS))
-
-
-def _locs_invariants(_call: Call, outputs: Outputs) -> Iterator[Violation]:
-    result = outputs["result"]
-    if isinstance(result, torch.Tensor) and result.numel() and int(result[0]) != 0:
-        yield Violation("result", "does not start at 0")
-
-
-slice_query_start_locs = Operation(
-    name=LOCS,
-    section="3",
-    summary="offsets of some of the requests, rebased to 0",
-    inputs=Inputs(
-        cases=_locs_cases,
-        boundaries=_locs_boundaries,
-        from_batch=_locs_steps,
-        faults={
-            "empty slice": wrong_value("request_slice", slice(0, 0)),
-            "slice beyond the requests": wrong_value("request_slice", slice(0, 10_000)),
-            "slice with a step": wrong_value(
-                "request_slice", slice(0, 2, 2), lambda case: case.num_requests > 1
-            ),
-            "slice of another type": wrong_type("request_slice"),
-            "offsets of another type": wrong_type("query_start_loc"),
-        },
-    ),
-    call=FunctionCall(prepare=_prepare_locs, outputs=returned),
-    contract=Contract(invariants=_locs_invariants),
-    built_in=BuiltIn(kernels=True),
-)
 
 
 def _make_case(batch: Batch, cuts: list[int], index: int) -> Case:
@@ -266,7 +189,7 @@ def _child_violations(call: Call, outputs: Outputs, span: Span) -> Iterator[Viol
 
 
 def _child_consumed(expected: ExpectedTokens, outputs: Outputs, span: Span) -> Iterator[Violation]:
-    """Compare what the child's queries see with what they see in the batch."""
+    """Compare the visible keys and the slots of a child's tokens with those in the batch."""
     tokens = np.arange(span[2], min(span[3], len(expected.requests)))
     yield from metadata_violations(expected, outputs, tokens=tokens)
     yield from slot_violations(expected, outputs["slot_mapping"], "slot_mapping", tokens=tokens)
@@ -359,4 +282,4 @@ split_attn_metadata = Operation(
     built_in=BuiltIn(kernels=True),
 )
 
-OPERATIONS = (slice_query_start_locs, _make_metadata_with_slice, split_attn_metadata)
+OPERATIONS = (_make_metadata_with_slice, split_attn_metadata)

@@ -141,7 +141,7 @@ def _described(rows: list[_Row]) -> str:
 
 
 def _is_refused(step: dict[str, Any], rows: list[_Row]) -> bool:
-    """True for lengths of another batch and, in a graph, for prompts and too much data."""
+    """True if the lengths are of another batch, or if a graph cannot hold the rows."""
     if step.get("wrong"):
         return True
     if step["pad"] == -1:

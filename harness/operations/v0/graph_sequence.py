@@ -34,7 +34,7 @@ runner = runner({backend!r})
 state = CommonAttentionState(runner)
 graphs = {{}}"""
 _LOWEST = 20
-"""Lowest value that engine steps write; a capture writes lower ones."""
+"""Lowest value that engine steps write; a capture writes lower values."""
 _SIZE = st.integers(1, ROWS)
 _VALUE = st.integers(2, 9).map(lambda tens: 10 * tens)
 
@@ -153,7 +153,7 @@ def _prepare(step: dict[str, Any], encoder_decoder: bool) -> Line:
 
 
 def _observe(names: dict[str, Any]) -> Outputs:
-    """Return the buffers that a replay would read, of all graphs by size, and the graphs."""
+    """Return the buffers that a replay reads, concatenated by graph size, and the graphs."""
     graphs = [buffers for _, (_, buffers) in sorted(names["graphs"].items())]
     outputs: Outputs = {
         name: torch.cat([buffers[name] for buffers in graphs])

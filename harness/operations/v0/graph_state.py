@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -11,30 +11,32 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
-from attnproof.harness.cases.engines.v0 import Backend, MetadataV0, Runner, Step, sequences
+from attnproof.harness.cases.engines.v0 import Backend, MetadataV0, Runner
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.v0 import graph_violations
 from attnproof.harness.model.call import MISSING, Call, Outputs
 from attnproof.harness.model.call_kinds import ClassCall, bound
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import (
-    BatchFacts,
-    batch_of,
-    wrong_type,
-    wrong_value,
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
+from attnproof.harness.operations.v0.graph_state_faults import FAULTS
+from attnproof.harness.operations.v0.graph_step import (
+    DECODER,
+    EARLIER,
+    ENCODER,
+    LONGEST,
+    filling_step,
+    step_arrays,
+    step_metadata,
 )
 
 NAME = "CommonAttentionState"
-DECODER = ("slot_mapping", "seq_lens_tensor", "block_tables")
-ENCODER = ("encoder_seq_lens_tensor", "cross_slot_mapping", "cross_block_tables")
 BACKENDS = ("FLASH_ATTN", "XFORMERS", "ROCM_FLASH")
 _FIELDS = tuple(f.name for f in fields(MetadataV0))
 _NEUTRAL = (-1, 1, 0, 1, -1, 1)
-_LONGEST = 4096
+"""Values of padded rows in the buffers, in the order of `DECODER + ENCODER`."""
 _REFUSED = (
     "refused before the capture",
     "refused after the capture",
@@ -123,10 +125,10 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     runner = Runner(
         device=torch.device(device),
         graph_block_tables=arena.tensors["graph_block_tables"].numpy(),
-        max_seq_len_to_capture=_LONGEST,
+        max_seq_len_to_capture=LONGEST,
         attn_backend=Backend(params["backend"] or "FLASHINFER"),
     )
-    earlier = metadata(_filled(size, width, device)) if params["earlier"] else None
+    earlier = step_metadata(filling_step(size, width, device)) if params["earlier"] else None
     return Call(
         {
             "runner": runner,
@@ -135,7 +137,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
             "is_encoder_decoder_model": bool(params["backend"]),
             "interrupted": params["interrupted"],
             "earlier": earlier,
-            "attn_metadata": metadata(step),
+            "attn_metadata": step_metadata(step),
         },
         arena=arena,
         facts=_GraphFacts(batch=batch, arrays=arrays, tables=tables, width=width),
@@ -144,63 +146,6 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 def _strides(values: np.ndarray) -> tuple[int, ...]:
     return (1,) if values.ndim == 1 else (values.shape[1] + 3, 1)
-
-
-def step_arrays(batch: Batch, pad: int, pattern: int) -> tuple[dict[str, np.ndarray], int]:
-    """Return the arrays of the decodes' metadata, and the columns of a graph's block tables."""
-    found = sequences(batch, Step(pad_size=0))
-    rows = len(found) + max(0, pad)
-    longest = max(len(one.blocks) for one in found)
-    width = longest + 1
-    tables = np.zeros((rows, longest if pad == -1 else width), dtype=np.int32)
-    slots = np.full(rows, -1, dtype=np.int64)
-    seq_lens = np.ones(rows, dtype=np.int32)
-    for row, one in enumerate(found):
-        blocks = [block ^ pattern for block in one.blocks]
-        tables[row, : len(blocks)] = blocks
-        column, offset = divmod(one.context_len, batch.block_size)
-        slots[row] = blocks[column] * batch.block_size + offset
-        seq_lens[row] = one.context_len + 1
-    encoder_lens = np.arange(rows, dtype=np.int32) + 3 + pattern
-    values = (slots, seq_lens, tables, encoder_lens, slots[:0], tables + np.int32(pattern == 0))
-    return dict(zip(DECODER + ENCODER, values, strict=True)), width
-
-
-_EARLIER = {
-    **{f"buffers.{name}": 77 for name in DECODER + ENCODER},
-    **{f"buffers.{name}": 66 for name in ("block_tables", "cross_block_tables")},
-    "buffers.slot_mapping": 5,
-}
-"""Value of every element in the engine step of `_filled`, by output field."""
-
-
-def _filled(rows: int, width: int, device: str) -> dict[str, torch.Tensor]:
-    """Return an engine step that fills every element of a graph's buffers."""
-    lens = torch.full((rows,), 77, dtype=torch.int32, device=device)
-    tables = torch.full((rows, width), 66, dtype=torch.int32, device=device)
-    slots = torch.full((rows,), 5, dtype=torch.int64, device=device)
-    values = (slots, lens, tables, lens, slots[:0], tables)
-    return dict(zip(DECODER + ENCODER, values, strict=True))
-
-
-def metadata(tensors: dict[str, torch.Tensor]) -> MetadataV0:
-    """Return metadata of decodes with these tensors."""
-    return MetadataV0(
-        num_prefills=0,
-        num_prefill_tokens=0,
-        num_decode_tokens=len(tensors["seq_lens_tensor"]),
-        multi_modal_placeholder_index_maps=None,
-        enable_kv_scales_calculation=True,
-        seq_lens=None,
-        max_query_len=1,
-        max_prefill_seq_len=0,
-        max_decode_seq_len=_LONGEST,
-        query_start_loc=None,
-        seq_start_loc=None,
-        context_lens_tensor=None,
-        use_cuda_graph=True,
-        **tensors,  # type: ignore[arg-type]
-    )
 
 
 class _InterruptedError(Exception):
@@ -238,7 +183,7 @@ def _use(offered: Any, call: Call) -> Outputs:
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
-    """Return the copy before a replay: an engine step's lengths and tables to the buffers."""
+    """Return the copy of an engine step's lengths and tables to the buffers, as before a replay."""
     runner, most, size, encoder_decoder, _, _, step = call.args.values()
     state = type("BackendState", (offered,), {})(runner)
     with state.graph_capture(most):
@@ -263,7 +208,7 @@ def captures(state: Any) -> bool:
     """True if the state is in a capture: then it can be cloned."""
     try:
         state.graph_clone(1)
-    except Exception:  # the faults check its class
+    except Exception:  # faults check the class of the error
         return False
     return True
 
@@ -293,7 +238,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if encoder_decoder:
         expected["captured.cross_block_tables"] = np.ones((size, width))
         expected |= {f"captured.encoder_seq_lens{end}": np.ones(size) for end in ("", "_tensor")}
-        if outputs["captured.max_encoder_seq_len"] != _LONGEST:
+        if outputs["captured.max_encoder_seq_len"] != LONGEST:
             yield Violation("captured.max_encoder_seq_len", "is not max_seq_len_to_capture")
     for name, values in expected.items():
         if not np.array_equal(outputs[name].cpu().numpy(), values):
@@ -314,46 +259,11 @@ def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
     field = place.field
     if field in _REFUSED and got is False:
         return "state stays in capturing mode"
-    if field not in _EARLIER or not isinstance(got, torch.Tensor):
+    if field not in EARLIER or not isinstance(got, torch.Tensor):
         return ""
-    stale = _EARLIER[field]
+    stale = EARLIER[field]
     same = got.shape == expected.shape and got.dtype == expected.dtype
     return "an earlier step's value kept" if same and (got[got != expected] == stale).all() else ""
-
-
-def _step_fault(field: str, **values: Any) -> Fault:
-    """Return the fault of other fields of the engine step; functions get the field's value."""
-
-    def malformed(step: MetadataV0) -> MetadataV0:
-        new = {
-            name: value(getattr(step, name)) if callable(value) else value
-            for name, value in values.items()
-        }
-        return replace(step, **new)
-
-    return Fault("attn_metadata", malformed, field)
-
-
-def _one_more(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.cat([tensor, tensor[:1]])
-
-
-def _larger(step: MetadataV0, rows: int) -> MetadataV0:
-    """Return an engine step with more decodes than a graph of `rows` rows."""
-    tensors = {name: getattr(step, name) for name in DECODER + ENCODER}
-    return metadata({name: torch.cat([t] * (rows + 1)) for name, t in tensors.items()})
-
-
-def _wider(tables: torch.Tensor) -> torch.Tensor:
-    return torch.cat([tables, tables, tables[:, :1]], dim=1) if tables.shape[1] else tables
-
-
-def _is_encoder_decoder(case: Case) -> bool:
-    return bool(case.params["backend"])
-
-
-def _encoder_fault(field: str, **values: Any) -> Fault:
-    return replace(_step_fault(field, **values), applies=_is_encoder_decoder)
 
 
 common_attention_state = Operation(
@@ -364,33 +274,7 @@ common_attention_state = Operation(
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_of_an_engine,
-        faults={
-            "capture of no rows": wrong_value("max_batch_size", 0),
-            "capture of more rows than the runner has": wrong_value("max_batch_size", 100_000),
-            "capture of another type": wrong_type("max_batch_size"),
-            "graph of no rows": wrong_value("batch_size", 0),
-            "graph larger than the capture": wrong_value("batch_size", 100_000),
-            "graph of another type": wrong_type("batch_size"),
-            "backend without encoder-decoder models": Fault(
-                "runner",
-                lambda runner: replace(runner, attn_backend=Backend("TORCH_SDPA")),
-                "attn_backend",
-                applies=_is_encoder_decoder,
-            ),
-            "step with prompts": _step_fault("num_prefills", num_prefills=1),
-            "step without decodes": _step_fault("decode_metadata", num_decode_tokens=0),
-            "step without block tables": _step_fault("block_tables", block_tables=None),
-            "step without slots for a row": _step_fault("slot_mapping", slot_mapping=_one_more),
-            "step larger than the graph": Fault(
-                "attn_metadata", _larger, "seq_lens_tensor", given=("batch_size",)
-            ),
-            "tables wider than the graph's": _step_fault("block_tables", block_tables=_wider),
-            "float lengths": _step_fault("seq_lens_tensor", seq_lens_tensor=lambda t: t.float()),
-            "flat tables": _step_fault("block_tables", block_tables=lambda t: t.flatten()),
-            "step without encoder lengths": _encoder_fault(
-                "encoder_seq_lens_tensor", encoder_seq_lens_tensor=None
-            ),
-        },
+        faults=FAULTS,
     ),
     call=ClassCall(clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_use),
     contract=Contract(

@@ -141,7 +141,7 @@ def input_of(case: Case, pattern: int, device: str) -> tuple[InputBuilder, list[
 
 
 def _other_ids(blocks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return other ids; 0 stays 0, because both patterns fill tables with 0."""
+    """Return other ids for blocks above 1: both patterns fill tables with 0."""
     return tuple(block ^ 1 if block > 1 else block for block in blocks)
 
 
@@ -168,7 +168,7 @@ def _use(offered: Any, call: Call) -> Any:
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
-    """Return an engine step of a builder that the engine keeps."""
+    """Return an engine step of a long-lived builder: `prepare`, then `build`."""
     input_builder, *arguments = call.args.values()
     builder = builder_class(offered)(input_builder)
 

@@ -42,8 +42,8 @@ from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, 
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation, in_child
 from attnproof.harness.operations.shared.metadata import batch_of
-from attnproof.harness.operations.xformers.builder import PACKAGE
-from attnproof.harness.operations.xformers.impl import layers
+from attnproof.harness.operations.xformers.decode_mask import PACKAGE
+from attnproof.harness.operations.xformers.impl_cases import layers
 from attnproof.harness.operations.xformers.impl_invariants import (
     range_violations,
     written_violations,
@@ -76,7 +76,7 @@ class _BackendFacts(Facts):
 def _case(batch: Batch, **params: Any) -> Case:
     """Return a case; `page` indexes the page sizes.
 
-    `more` has, for each later engine step, the queries of its requests with even rows.
+    `more` has an entry for each later engine step: queries of each request in an even row.
     """
     return Case(NAME, batch, _PLAIN | params)
 
@@ -128,7 +128,7 @@ def _steps(batch: Batch) -> Iterator[Case]:
 def steps_of(batch: Batch, params: dict[str, Any]) -> list[Batch]:
     """Return the batch of each engine step: queries of one step are computed in the next.
 
-    Every step has the blocks that the last one needs, as if the engine planned ahead.
+    Every step has the blocks of the last step, so that block tables stay the same.
     """
     size = _PAGES[params["page"] % len(_PAGES)]
     queries, computed = [list(batch.query_lens)], [list(batch.computed_lens)]
@@ -254,7 +254,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Check attention of each engine step, and read all new keys back in the end."""
+    """Check attention of each engine step, and read its new keys back from the final cache."""
     params, constants = call.facts.params, call["constants"]
     for number, step in enumerate(call.facts.steps, 1):
         found = attention_violations(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -28,24 +27,18 @@ from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.batch.batch_split import Engine
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, metadata_faults
-from attnproof.harness.operations.xformers.metadata import COUNTS, TENSORS, split_of
+from attnproof.harness.operations.xformers.decode_mask import (
+    MASK_LENGTHS,
+    PACKAGE,
+    mask_outputs,
+    mask_violations,
+)
+from attnproof.harness.operations.xformers.metadata_views import COUNTS, TENSORS, split_of
 from attnproof.reference.interface import MetadataError
-from attnproof.reference.xformers_backend import DecodeMask
 
 NAME = "XFormersAttentionMetadataBuilder"
-PACKAGE = "xformers"
-MASK = "PagedBlockDiagonalCausalWithOffsetPaddedKeysMask"
-"""Class of the reference's mask, which needs no xformers."""
 _VIA = ("build", "build_for_cudagraph_capture", "build_for_drafting")
 _INT32_MAX = 2**31 - 1
-_QUERIES = ("seqstart", "seqstart_py", "max_seqlen", "min_seqlen")
-_KEYS = (*_QUERIES, "seqlen", "seqlen_py", "padding")
-_LENGTHS = {
-    f"attn_bias.{part}.{name}": (part, name)
-    for part, names in (("q_seqinfo", _QUERIES), ("k_seqinfo", _KEYS))
-    for name in names
-}
-"""Part of the mask and its attribute, by output field."""
 _NO_CASCADE = (64, [1, 1], 32, 8, False, False, False, 132)
 
 
@@ -54,30 +47,6 @@ class _BuilderFacts(BatchFacts):
     device: torch.device
     engine: Engine
     pattern: int
-
-
-def mask_outputs(mask: Any) -> Outputs:
-    """Return the attributes of a candidate's mask; nothing without xformers."""
-    if find_spec(PACKAGE) is None:
-        return {}
-    if mask is None:
-        return {"attn_bias": None}
-    outputs: Outputs = {"attn_bias": mask_name(mask)}
-    for field, (part, name) in _LENGTHS.items():
-        outputs[field] = getattr(getattr(mask, part, None), name, MISSING)
-    for name in ("block_tables", "page_size"):
-        outputs[f"attn_bias.{name}"] = getattr(mask, name, MISSING)
-    return outputs
-
-
-def mask_name(mask: Any) -> str:
-    """Return the name of the mask's class; the reference's stand-in has that of xformers."""
-    theirs = (kind.__name__ == MASK for kind in type(mask).__mro__ if _of_xformers(kind))
-    return MASK if type(mask) is DecodeMask or any(theirs) else type(mask).__name__
-
-
-def _of_xformers(kind: type) -> bool:
-    return kind.__module__.split(".")[0] == PACKAGE
 
 
 def _case(batch: Batch, via: int = 0, prefix: int = 0, fast: bool = False) -> Case:
@@ -170,7 +139,7 @@ def _run(offered: Any, call: Call) -> Outputs:
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
-    """Return `build` of a builder that exists as long as the engine."""
+    """Return `build` of a long-lived builder."""
     spec, metadata, _, prefix, fast = call.args.values()
     config = SimpleNamespace(speculative_config=None)
     builder = offered(spec, ["layer.0"], config, call.facts.device)
@@ -182,7 +151,7 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Compare the split and the lengths in the mask with the batch's batch_arrays."""
+    """Compare the split and the lengths in the mask with the batch."""
     batch, made = call.facts.batch, batch_arrays(call.facts.batch, call.facts.pattern)
     split = split_of(batch)
     behind = made.num_actual_tokens - split.tokens if made.num_reqs else 0
@@ -202,7 +171,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     if (outputs["attn_bias"] is not None) != masked:
         yield Violation("attn_bias", "is missing" if masked else "masks rows that are not decodes")
     elif masked:
-        yield from _mask_violations(made, split.rows, room, outputs)
+        yield from mask_violations(made, split.rows, room, outputs)
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -226,34 +195,13 @@ _CUT = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens"
 _CONSUMED = {"query_start_loc": "q_seqinfo.seqstart", "seq_lens": "k_seqinfo.seqlen"}
 
 
-def _mask_violations(made: Any, rows: int, room: int, outputs: Outputs) -> Iterator[Violation]:
-    """Check that the mask's tensors and lists agree with the batch."""
-    live = ~made.stale_blocks[:rows]
-    expected = {
-        "q_seqinfo.seqstart": made.query_start_loc[: rows + 1].tolist(),
-        "k_seqinfo.seqstart": [row * room for row in range(rows + 1)],
-        "k_seqinfo.seqlen": made.seq_lens[:rows].tolist(),
-    }
-    for name, values in expected.items():
-        tensor, listed = outputs[f"attn_bias.{name}"], outputs[f"attn_bias.{name}_py"]
-        if tensor.tolist() != values:
-            yield Violation(f"attn_bias.{name}", "does not agree with the batch")
-        if list(listed) != values:
-            yield Violation(f"attn_bias.{name}_py", "does not agree with the batch")
-        if tensor.dtype != torch.int32 or not tensor.is_contiguous():
-            yield Violation(f"attn_bias.{name}", "is not dense int32, as the kernel reads it")
-    table = outputs["attn_bias.block_tables"].cpu().numpy()
-    if table.shape != live.shape or (table[live] != made.block_table[:rows][live]).any():
-        yield Violation("attn_bias.block_tables", "has not the blocks of its rows")
-
-
 def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
     field = place.field
     if field == "attn_bias":
         if got is None:
             return "no mask for the decodes"
         return "a mask where none can be" if expected is None else f"a mask that is {got}"
-    if field not in _LENGTHS or got is MISSING:
+    if field not in MASK_LENGTHS or got is MISSING:
         return ""
     if isinstance(got, torch.Tensor) and got.dtype != expected.dtype:
         return ""

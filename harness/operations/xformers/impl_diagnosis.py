@@ -1,4 +1,4 @@
-"""Diagnosis of an engine step through the XFormers backend, in words of the domain."""
+"""Diagnosis of an engine step through the XFormers backend."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WINDOW, _SOFT_CAP, _SCALES = "sliding window", "soft cap", "scales of the fp8 c
 
 
 def diagnose_step(call: Call, place: Place, expected: Any, got: Any) -> str:
-    """Return the argument without which the reference gives the candidate's result, and where."""
+    """Return the likely mistake: an ignored argument with the part of the batch, or wrong slots."""
     field = place.field
     if field == "kv_cache":
         return _cache_words(call, expected, got)
@@ -92,7 +92,7 @@ def _attended(call: Call, changes: dict[str, Any]) -> torch.Tensor:
 
 
 def _cache_words(call: Call, expected: Any, got: Any) -> str:
-    """Return which slots were written wrongly: those of new tokens or others."""
+    """Name the slots that are wrong: those of new tokens or others."""
     if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
         return ""
     attention = call.facts.attention

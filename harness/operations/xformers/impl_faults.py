@@ -31,7 +31,7 @@ def _given(
     error: type[Exception] = MetadataError,
     applies: Callable[[Case], bool] = lambda _: True,
 ) -> Fault:
-    """Return a fault of an argument of `forward`, given all of its arguments."""
+    """Return a fault of an argument of `forward`; `change` gets all arguments."""
     any_run = field in _OUTPUTS
 
     def possible(case: Case) -> bool:

@@ -19,7 +19,7 @@ from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.attention.contract import is_rounded
 
 _MOST_TOKENS = 40
-"""Number of a batch's query tokens that are checked one by one."""
+"""Largest number of a batch's query tokens that are checked one by one."""
 
 
 def step_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:

@@ -9,8 +9,8 @@ from attnproof import reference
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.layers.cache_write import CacheWrite
 from attnproof.harness.cases.memory.far_memory import FAR_ELEMENTS
-from attnproof.harness.operations.attention.cache_write import _PLAIN as PLAIN
-from attnproof.harness.operations.attention.cache_write import _case, reshape_and_cache_flash
+from attnproof.harness.operations.attention.cache_write import reshape_and_cache_flash
+from attnproof.harness.operations.attention.cache_write_cases import PLAIN, case_of
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 
@@ -21,7 +21,7 @@ right = reference.reshape_and_cache_flash
 
 def diagnoses(wrong, **params):
     """Return the diagnosis of equality for each half of the cache."""
-    case = _case(BATCH, num_kv_heads=2, **params)
+    case = case_of(BATCH, num_kv_heads=2, **params)
     failures = judge(Trial(reshape_and_cache_flash, case, wrong, right, "cpu")).failures
     return {f.field: f.diagnosis for f in failures if f.oracle == "equality"}
 
@@ -103,7 +103,7 @@ def test_codes_that_are_not_the_nearest_are_diagnosed():
 
 def test_invariants_detect_wrong_codes_that_the_reference_shares():
     """The invariants read the cache back; equality compares two sides with the same mistake."""
-    case = _case(BATCH, cache="fp8", content=2)
+    case = case_of(BATCH, cache="fp8", content=2)
     trial = Trial(reshape_and_cache_flash, case, towards_zero, towards_zero, "cpu")
     named = {(failure.oracle, failure.field) for failure in judge(trial).failures}
     assert named >= {("invariants", "key_cache"), ("invariants", "value_cache")}

@@ -16,8 +16,8 @@ from attnproof.harness.cases.layers.xformers_step import (
 )
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.xformers.backend import steps_of
-from attnproof.harness.operations.xformers.builder import MASK, mask_name
-from attnproof.harness.operations.xformers.metadata import Bounds, split_of
+from attnproof.harness.operations.xformers.decode_mask import MASK, mask_name
+from attnproof.harness.operations.xformers.metadata_views import Bounds, split_of
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 

@@ -1,4 +1,4 @@
-"""Operations of SPEC.md section 6 that make classes, which are used as an engine uses them."""
+"""Operation of SPEC.md section 6: a metadata class with fields added to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.engines import backend as engine
 from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
-from attnproof.harness.model.call_kinds import ClassCall, FunctionCall
+from attnproof.harness.model.call_kinds import ClassCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
@@ -19,18 +19,17 @@ from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import wrong_type
 from attnproof.reference.interface import MetadataError
 
-METADATA, BACKEND = "subclass_attention_metadata", "subclass_attention_backend"
+NAME = "subclass_attention_metadata"
 SHARED = "classes are made once and compute nothing: there is nothing to make faster"
-_PREFIXES = st.sampled_from(("Sliced", "FastPrefill_", ""))
+PREFIXES = st.sampled_from(("Sliced", "FastPrefill_", ""))
 _DATACLASSES = st.sampled_from((engine.DATACLASS, engine.FROZEN, engine.SLOTS))
-_FORMS = st.integers(engine.DATACLASS, engine.PLAIN_SLOTS)
-_KINDS = st.lists(st.integers(engine.REQUIRED, engine.ATTACHED), max_size=5)
+KINDS = st.lists(st.integers(engine.REQUIRED, engine.ATTACHED), max_size=5)
 _KEPT = ("frozen", "eq", "order", "unsafe_hash", "repr")
 """Options of a dataclass that its extension keeps."""
 _INT, _LIST, _TENSOR = range(3)
-"""Kinds of added fields: an int, a list that each instance has for itself, an optional tensor."""
+"""Kinds of added fields: an int, a list of each instance's own, an optional tensor."""
 _ADDED = st.lists(st.integers(_INT, _TENSOR), max_size=4)
-_NOT_A_STRING = Fault("name_prefix", lambda _: 7, error=TypeError)
+NOT_A_STRING = Fault("name_prefix", lambda _: 7, error=TypeError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,19 +37,9 @@ class _MetadataFacts(Facts):
     cls: type[Any]
     """The class that is extended."""
     kinds: list[int]
-    """Kinds of its fields."""
+    """Kinds of the class's fields."""
     added: list[str]
     """Names of the added fields."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _BackendFacts(Facts):
-    backend: type[Any]
-    """The underlying backend."""
-    builder: type[Any]
-    """The builder that the new backend gets."""
-    before: type[Any]
-    """The underlying backend's own builder."""
 
 
 def _declared(case: Case) -> list[int]:
@@ -66,22 +55,22 @@ def _added_fields(added: list[int]) -> list[tuple[str, Any, Any]]:
     return declared
 
 
-def _metadata_case(prefix: str, form: int, kinds: list[int], added: list[int]) -> Case:
+def _case(prefix: str, form: int, kinds: list[int], added: list[int]) -> Case:
     params = {"prefix": prefix, "form": form, "kinds": kinds, "added": added}
-    return Case(METADATA, None, params)
+    return Case(NAME, None, params)
 
 
-def _metadata_boundaries() -> Iterator[tuple[str, Case]]:
+def _boundaries() -> Iterator[tuple[str, Case]]:
     every = list(range(engine.ATTACHED))
-    yield "two fields", _metadata_case("Sliced", 0, [], [_TENSOR, _INT])
-    yield "nothing added", _metadata_case("Sliced", 0, [engine.REQUIRED], [])
-    yield "every kind of field", _metadata_case("Sliced", 0, every, [_INT, _LIST, _TENSOR])
-    yield "empty prefix", _metadata_case("", 0, every, [_INT])
-    yield "frozen", _metadata_case("Sliced", engine.FROZEN, every, [_INT, _LIST])
-    yield "slots", _metadata_case("Sliced", engine.SLOTS, every, [_INT, _TENSOR])
+    yield "two fields", _case("Sliced", 0, [], [_TENSOR, _INT])
+    yield "nothing added", _case("Sliced", 0, [engine.REQUIRED], [])
+    yield "every kind of field", _case("Sliced", 0, every, [_INT, _LIST, _TENSOR])
+    yield "empty prefix", _case("", 0, every, [_INT])
+    yield "frozen", _case("Sliced", engine.FROZEN, every, [_INT, _LIST])
+    yield "slots", _case("Sliced", engine.SLOTS, every, [_INT, _TENSOR])
 
 
-def _prepare_metadata(case: Case, _pattern: int, _device: str) -> Call:
+def _prepare(case: Case, _pattern: int, _device: str) -> Call:
     params, kinds = case.params, _declared(case)
     cls = engine.metadata_class(params["form"] % (engine.SLOTS + 1), kinds)
     added = _added_fields(params["added"])
@@ -90,8 +79,8 @@ def _prepare_metadata(case: Case, _pattern: int, _device: str) -> Call:
     return Call(args, facts=facts)
 
 
-def _use_metadata(offered: Any, call: Call) -> Any:
-    """Return the class, an instance with defaults, one with given values, one with defaults."""
+def _use(offered: Any, call: Call) -> Any:
+    """Return the class, an instance with defaults, one with given values, another with defaults."""
     made = offered(*call.args.values())
     kinds = call.facts.kinds
     details = engine.expected_values(kinds)
@@ -105,7 +94,7 @@ def _use_metadata(offered: Any, call: Call) -> Any:
     return made, made(**values), made(**values, **own), made(**values)
 
 
-def _metadata_outputs(call: Call, result: Any) -> Outputs:
+def _outputs(call: Call, result: Any) -> Outputs:
     made, plain, filled, second = result
     details, added = engine.field_names(call.facts.kinds), call.facts.added
     outputs: Outputs = {
@@ -129,7 +118,7 @@ def _metadata_outputs(call: Call, result: Any) -> Outputs:
     return outputs
 
 
-def _metadata_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     prefix, cls, added = call.args.values()
     if outputs["name"] != prefix + "EngineMetadata" or not outputs["is a subclass"]:
         yield Violation("name", "is not the prefix and the name of the class that is extended")
@@ -158,7 +147,7 @@ def _metadata_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("lists are shared", "between instances")
 
 
-def _diagnose_metadata(_call: Call, place: Place, _expected: Any, got: Any) -> str:
+def _diagnose(_call: Call, place: Place, _expected: Any, got: Any) -> str:
     if got is MISSING and place.child is not None:
         return "field of the metadata class lost"
     return {
@@ -172,9 +161,9 @@ def _diagnose_metadata(_call: Call, place: Place, _expected: Any, got: Any) -> s
     }.get(place.field, "")
 
 
-def _metadata_steps(batch: Batch) -> Iterator[Case]:
+def _steps(batch: Batch) -> Iterator[Case]:
     added = [query_len % 3 for query_len in batch.query_lens[:3]]
-    yield _metadata_case("Sliced", batch.num_requests % 3, [batch.num_tokens % 5], added)
+    yield _case("Sliced", batch.num_requests % 3, [batch.num_tokens % 5], added)
 
 
 def _added_fault(*more: tuple[Any, ...], error: type[Exception] = MetadataError) -> Fault:
@@ -182,15 +171,15 @@ def _added_fault(*more: tuple[Any, ...], error: type[Exception] = MetadataError)
 
 
 subclass_attention_metadata = Operation(
-    name=METADATA,
+    name=NAME,
     section="6",
     summary="a metadata class with fields added to it",
     inputs=Inputs(
-        cases=lambda: st.builds(_metadata_case, _PREFIXES, _DATACLASSES, _KINDS, _ADDED),
-        boundaries=_metadata_boundaries,
-        from_batch=_metadata_steps,
+        cases=lambda: st.builds(_case, PREFIXES, _DATACLASSES, KINDS, _ADDED),
+        boundaries=_boundaries,
+        from_batch=_steps,
         faults={
-            "prefix of another type": _NOT_A_STRING,
+            "prefix of another type": NOT_A_STRING,
             "class of another type": wrong_type("metadata_cls"),
             "class that is no dataclass": Fault(
                 "metadata_cls", lambda _: engine.metadata_class(engine.PLAIN, []), error=TypeError
@@ -205,99 +194,10 @@ subclass_attention_metadata = Operation(
             "one list for all instances": _added_fault(("more", list, [])),
         },
     ),
-    call=ClassCall(prepare=_prepare_metadata, use=_use_metadata, outputs=_metadata_outputs),
-    contract=Contract(invariants=_metadata_invariants, diagnose=_diagnose_metadata),
+    call=ClassCall(prepare=_prepare, use=_use, outputs=_outputs),
+    contract=Contract(invariants=_invariants, diagnose=_diagnose),
     bench=Bench(never=SHARED),
     built_in=BuiltIn(shared=SHARED),
 )
 
-
-def _backend_case(prefix: str, form: int, kinds: list[int]) -> Case:
-    return Case(BACKEND, None, {"prefix": prefix, "form": form, "kinds": kinds})
-
-
-def _backend_boundaries() -> Iterator[tuple[str, Case]]:
-    yield "a builder of its own", _backend_case("Local_4_16_", 0, [])
-    yield "empty prefix", _backend_case("", 0, [engine.REQUIRED])
-
-
-def _prepare_backend(case: Case, _pattern: int, _device: str) -> Call:
-    params = case.params
-    backend = engine.make_backend(params["form"], params["kinds"])
-    other = engine.make_backend(engine.DATACLASS, [engine.COMPUTED]).get_builder_cls()
-    facts = _BackendFacts(backend=backend, builder=other, before=backend.get_builder_cls())
-    args = {
-        "name_prefix": params["prefix"],
-        "attention_backend_cls": backend,
-        "builder_cls": other,
-    }
-    return Call(args, facts=facts)
-
-
-def _builder_of(backend: Any) -> Any:
-    try:
-        return backend.get_builder_cls()
-    except TypeError:  # the method cannot be called on an instance
-        return None
-
-
-def _backend_outputs(call: Call, result: Any) -> Outputs:
-    backend = call.facts.backend
-    return {
-        "name": result.__name__,
-        "is a subclass": issubclass(result, backend) and result is not backend,
-        "builder": result.get_builder_cls() is call.facts.builder,
-        "builder of an instance": _builder_of(result()) is call.facts.builder,
-        "registered name": result.get_name(),
-        "metadata class": result.get_metadata_cls() is backend.get_metadata_cls(),
-        "accept_output_buffer": result.accept_output_buffer,
-        "cache shape": list(result.get_kv_cache_shape(3, 16, 2, 8)),
-        "class name": result.full_cls_name()[1],
-        "module": result.__module__ == backend.__module__,
-        "underlying builder": backend.get_builder_cls() is call.facts.before,
-    }
-
-
-def _backend_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    name = call["name_prefix"] + "EngineBackend"
-    wanted = {
-        "name": name,
-        "class name": name,
-        "registered name": "ENGINE",
-        "cache shape": [2, 3, 16, 2, 8],
-    }
-    for field_name, value in outputs.items():
-        if value != wanted.get(field_name, True):
-            yield Violation(field_name, "does not agree with the given backend and builder")
-
-
-def _diagnose_backend(_call: Call, place: Place, _expected: Any, _got: Any) -> str:
-    return {
-        "builder": "another builder than the given one",
-        "builder of an instance": "get_builder_cls cannot be called on an instance",
-        "underlying builder": "the underlying backend was changed",
-    }.get(place.field, "")
-
-
-subclass_attention_backend = Operation(
-    name=BACKEND,
-    section="6",
-    summary="a backend with another builder",
-    inputs=Inputs(
-        cases=lambda: st.builds(_backend_case, _PREFIXES, _FORMS, _KINDS),
-        boundaries=_backend_boundaries,
-        from_batch=lambda batch: [_backend_case("Sliced", batch.num_requests % 5, [])],
-        faults={
-            "prefix of another type": _NOT_A_STRING,
-            "backend of another type": wrong_type("attention_backend_cls"),
-            "builder of another type": wrong_type("builder_cls"),
-        },
-    ),
-    call=FunctionCall(prepare=_prepare_backend, outputs=_backend_outputs),
-    contract=Contract(invariants=_backend_invariants, diagnose=_diagnose_backend),
-    bench=Bench(never=SHARED),
-    built_in=BuiltIn(shared=SHARED),
-)
-
-
-OPERATIONS = (subclass_attention_metadata, subclass_attention_backend)
+OPERATIONS = (subclass_attention_metadata,)

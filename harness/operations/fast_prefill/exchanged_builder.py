@@ -1,0 +1,127 @@
+"""Operation of SPEC.md section 6: a backend class with another builder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.engines import backend as engine
+from attnproof.harness.model.call import Call, Facts, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.place import Place
+from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.fast_prefill.dataclass_fields import (
+    KINDS,
+    NOT_A_STRING,
+    PREFIXES,
+    SHARED,
+)
+from attnproof.harness.operations.shared.metadata import wrong_type
+
+NAME = "subclass_attention_backend"
+_FORMS = st.integers(engine.DATACLASS, engine.PLAIN_SLOTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BackendFacts(Facts):
+    backend: type[Any]
+    """The underlying backend."""
+    builder: type[Any]
+    """The builder that the new backend gets."""
+    before: type[Any]
+    """The underlying backend's own builder."""
+
+
+def _case(prefix: str, form: int, kinds: list[int]) -> Case:
+    return Case(NAME, None, {"prefix": prefix, "form": form, "kinds": kinds})
+
+
+def _boundaries() -> Iterator[tuple[str, Case]]:
+    yield "a builder of its own", _case("Local_4_16_", 0, [])
+    yield "empty prefix", _case("", 0, [engine.REQUIRED])
+
+
+def _prepare(case: Case, _pattern: int, _device: str) -> Call:
+    params = case.params
+    backend = engine.make_backend(params["form"], params["kinds"])
+    other = engine.make_backend(engine.DATACLASS, [engine.COMPUTED]).get_builder_cls()
+    facts = _BackendFacts(backend=backend, builder=other, before=backend.get_builder_cls())
+    args = {
+        "name_prefix": params["prefix"],
+        "attention_backend_cls": backend,
+        "builder_cls": other,
+    }
+    return Call(args, facts=facts)
+
+
+def _builder_of(backend: Any) -> Any:
+    try:
+        return backend.get_builder_cls()
+    except TypeError:  # the method cannot be called on an instance
+        return None
+
+
+def _outputs(call: Call, result: Any) -> Outputs:
+    backend = call.facts.backend
+    return {
+        "name": result.__name__,
+        "is a subclass": issubclass(result, backend) and result is not backend,
+        "builder": result.get_builder_cls() is call.facts.builder,
+        "builder of an instance": _builder_of(result()) is call.facts.builder,
+        "registered name": result.get_name(),
+        "metadata class": result.get_metadata_cls() is backend.get_metadata_cls(),
+        "accept_output_buffer": result.accept_output_buffer,
+        "cache shape": list(result.get_kv_cache_shape(3, 16, 2, 8)),
+        "class name": result.full_cls_name()[1],
+        "module": result.__module__ == backend.__module__,
+        "underlying builder": backend.get_builder_cls() is call.facts.before,
+    }
+
+
+def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
+    name = call["name_prefix"] + "EngineBackend"
+    wanted = {
+        "name": name,
+        "class name": name,
+        "registered name": "ENGINE",
+        "cache shape": [2, 3, 16, 2, 8],
+    }
+    for field_name, value in outputs.items():
+        if value != wanted.get(field_name, True):
+            yield Violation(field_name, "does not agree with the given backend and builder")
+
+
+def _diagnose(_call: Call, place: Place, _expected: Any, _got: Any) -> str:
+    return {
+        "builder": "another builder than the given one",
+        "builder of an instance": "get_builder_cls cannot be called on an instance",
+        "underlying builder": "the underlying backend was changed",
+    }.get(place.field, "")
+
+
+subclass_attention_backend = Operation(
+    name=NAME,
+    section="6",
+    summary="a backend with another builder",
+    inputs=Inputs(
+        cases=lambda: st.builds(_case, PREFIXES, _FORMS, KINDS),
+        boundaries=_boundaries,
+        from_batch=lambda batch: [_case("Sliced", batch.num_requests % 5, [])],
+        faults={
+            "prefix of another type": NOT_A_STRING,
+            "backend of another type": wrong_type("attention_backend_cls"),
+            "builder of another type": wrong_type("builder_cls"),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare, outputs=_outputs),
+    contract=Contract(invariants=_invariants, diagnose=_diagnose),
+    bench=Bench(never=SHARED),
+    built_in=BuiltIn(shared=SHARED),
+)
+
+OPERATIONS = (subclass_attention_backend,)

@@ -1,0 +1,108 @@
+"""Operations of SPEC.md section 5: the two loops over positions in `compute_slot_mapping`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK
+from attnproof.harness.model.call import Call, Facts
+from attnproof.harness.model.call_kinds import FunctionCall
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
+from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.slots.sequence_slots import (
+    BLOCK_SIZES,
+    live_blocks,
+    slot_invariants,
+    slot_outputs,
+    written_violations,
+)
+from attnproof.reference.interface import MetadataError
+
+NAMES = ("_compute_slot_mapping_python", "_compute_slot_mapping_numpy")
+_ARGS = ("blocks", "range_start", "range_end", "block_size")
+
+
+def _case(name: str, *values: Any) -> Case:
+    return Case(name, None, dict(zip(_ARGS, values, strict=True)))
+
+
+def _operation(name: str) -> Operation:
+    @st.composite
+    def cases(draw: st.DrawFn) -> Case:
+        block_size = draw(st.sampled_from(BLOCK_SIZES))
+        start = draw(st.integers(0, 40))
+        stop = start + draw(st.integers(0, 40))
+        first = draw(st.sampled_from((0, 3, HIGHEST_BLOCK - 80)))
+        return _case(name, live_blocks(block_size, stop, first), start, stop, block_size)
+
+    def boundaries() -> Iterator[tuple[str, Case]]:
+        yield "empty range", _case(name, [5], 2, 2, 4)
+        yield "one token", _case(name, [5], 2, 3, 4)
+        yield "across blocks", _case(name, [5, 2, 9], 3, 10, 4)
+        yield "highest block id", _case(name, [HIGHEST_BLOCK], 0, 256, 256)
+        yield "long range", _case(name, live_blocks(16, 5000), 7, 5000, 16)
+
+    def steps(batch: Batch) -> Iterator[Case]:
+        for row in range(min(1, batch.num_requests)):
+            start = batch.computed_lens[row]
+            stop = start + batch.query_lens[row]
+            yield _case(name, list(batch.blocks[row]), start, stop, batch.block_size)
+
+    def prepare(case: Case, _pattern: int, _device: str) -> Call:
+        slots, blocks = [11, -1], list(case.params["blocks"])
+        others = {key: case.params[key] for key in _ARGS[1:]}
+        return Call(
+            {"slot_mapping": slots, "block_table": blocks, **others},
+            plain={"block_table": blocks},
+            plain_written={"slot_mapping": slots},
+            facts=Facts(block_size=case.params["block_size"]),
+        )
+
+    def last_block(block: Any, error: type[Exception]) -> Fault:
+        return Fault(
+            "block_table", lambda ids: [*ids[:-1], block], error=error, applies=has_positions
+        )
+
+    def has_positions(case: Case) -> bool:
+        return bool(case.params["range_start"] < case.params["range_end"])
+
+    return Operation(
+        name=name,
+        section="5",
+        summary="appends the slots of a range of positions to a list",
+        inputs=Inputs(
+            cases=cases,
+            boundaries=boundaries,
+            from_batch=steps,
+            faults={
+                "position beyond the block table": Fault(
+                    "block_table", lambda ids: ids[:-1], applies=has_positions
+                ),
+                "negative block id": last_block(-1, MetadataError),
+                "float block id": last_block(3.0, TypeError),
+                "block size of 0": wrong_value("block_size", 0),
+                "negative start": wrong_value("range_start", -1),
+                "end of another type": wrong_type("range_end"),
+                "slots of another type": wrong_type("slot_mapping"),
+            },
+        ),
+        call=FunctionCall(prepare=prepare, outputs=slot_outputs),
+        contract=Contract(
+            invariants=slot_invariants,
+            consume=lambda call, outputs: written_violations(
+                call["block_table"],
+                (call["range_start"], call["range_end"]),
+                call["block_size"],
+                outputs,
+            ),
+        ),
+        bench=Bench(cases=lambda batch: steps(batch) if batch.num_requests == 1 else ()),
+    )
+
+
+OPERATIONS = tuple(_operation(name) for name in NAMES)
