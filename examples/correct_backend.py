@@ -97,7 +97,7 @@ def _make_metadata_with_slice(
     ends_on_device = md.query_start_loc[offsets][1:]
     in_earlier_slices = (starts[1:].clamp(max=t0) - starts[:-1]).clamp(min=0)
     own_starts = starts.clamp(t0, t1) - t0
-    # Fields declare their alignment, also those that a subclass or a later version adds.
+    # Fields that a subclass or a later version adds declare their alignment too.
     cuts = {"request": rows, "token": slice(t0, t1)}
     moved = {
         field: getattr(md, field)[cuts[alignment]]

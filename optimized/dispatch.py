@@ -48,7 +48,7 @@ def download(tensor: torch.Tensor) -> torch.Tensor:
 
 def launching_on(device: torch.device) -> AbstractContextManager[None]:
     """Return a context in which Triton launches on `device`."""
-    # Triton launches on the current device, whatever the device of the tensors.
+    # Triton launches on the current device, not on that of the tensors.
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return nullcontext()
     return torch.cuda.device(device)

@@ -46,7 +46,7 @@ def make_kv_sharing_fast_prefill_common_attn_metadata(
         starts, mirror, longest, total = _on_device(md, indices[: md.num_logits_indices])
     else:
         starts, mirror, longest, total = _on_host(md, offsets, indices)
-    if offsets.dtype is torch.int64:  # at least one tensor of the batch is, not always all
+    if offsets.dtype is torch.int64:  # if any tensor is int64; others may be int32
         starts = as_dtype(starts, md.query_start_loc.dtype)
         mirror = as_dtype(mirror, md.query_start_loc_cpu.dtype)
     reduced = CommonAttentionMetadata(  # by position: 0.5 us faster than by keyword

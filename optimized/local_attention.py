@@ -62,7 +62,7 @@ def make_local_attention_virtual_batches(
         md.num_logits_indices,
         None if encoder is None else encoder[_requests(plan).numpy()],
     )
-    if plan.wide:  # at least one tensor of the batch is int64, not always all
+    if plan.wide:  # any tensor of the batch is int64; others may be int32
         take_dtypes(made, md)
     if type(md) is CommonAttentionMetadata:
         return made

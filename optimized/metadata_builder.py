@@ -282,7 +282,7 @@ def _block_tables(group: InterData) -> list[Sequence[int]]:
     tables: Any = group.block_tables
     if group.prefix_cache_hit or not any(group.curr_sliding_window_blocks):
         return [list(tables[seq_id]) for seq_id in group.seq_ids]
-    # A window of 0 blocks means all of them, and blocks[-0:] is all of them.
+    # 0 stands for all blocks, and blocks[-0:] is the whole list.
     lasts = zip(group.seq_ids, group.curr_sliding_window_blocks, strict=True)
     return [list(tables[seq_id][-last:]) for seq_id, last in lasts]
 

@@ -73,8 +73,8 @@ def _by_loops(
     out: torch.Tensor | None,
 ) -> torch.Tensor | None:
     """Return the slots of a batch of dense CPU tensors; None if an argument may be malformed."""
-    # Reading attributes of tensors is most of the time of a few decodes: each is read once,
-    # and the loops take addresses.
+    # Reading attributes of tensors takes most of the time for a few decodes. Therefore each
+    # is read once, and the loops take addresses.
     if not type(starts) is type(table) is _TENSOR or table.ndim != 2 or not table.is_cpu:
         return None
     rows, width = table.shape

@@ -1,4 +1,4 @@
-"""Buffers of the batches of a `PersistentBatch`, which are views of them.
+"""Buffers of a `PersistentBatch`; the tensors of its batches are views of the buffers.
 
 One packed buffer holds offsets, sequence lengths, computed tokens and block table, so that
 one copy uploads all of them. Another one, on the CPU, holds the mirrors.
@@ -31,7 +31,7 @@ class Rows(NamedTuple):
 
 
 class Views(NamedTuple):
-    """Views of a number of rows: of the mirrors, of the tensors, and of both as arrays."""
+    """Views of the first rows of the mirrors and of the tensors, both also as arrays."""
 
     mirrors: Rows
     tensors: Rows

@@ -187,7 +187,7 @@ def _child(
         None if encoder is None else encoder[r0:r1],
         None if dcp is None else dcp[r0:r1],
     )
-    if rows.wide:  # at least one tensor of the batch is int64, not always all
+    if rows.wide:  # any tensor of the batch is int64; others may be int32
         take_dtypes(child, md)
     return child if type(md) is CommonAttentionMetadata else _in_class_of(md, child, bounds)
 

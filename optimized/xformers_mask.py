@@ -67,8 +67,8 @@ def installed() -> bool:
 @lru_cache(maxsize=1)
 def _classes() -> tuple[Any, Any, Any]:
     """Return the classes of the mask, of its query lengths and of its key lengths."""
-    # The mask's `from_seqlens` is not used: it copies lists to the device. Imported here, as
-    # that takes more than a second.
+    # The mask's `from_seqlens` is not used: it copies lists to the device. The import is here
+    # because it takes more than a second.
     from xformers.ops.fmha import attn_bias
 
     return (

@@ -16,7 +16,7 @@ __all__ = [
 _BLOCK_M: Final = 8
 """Tokens per program of the convolution."""
 _MIN_PROGRAMS: Final = 1024
-"""Number of programs that the pointers have room for at least; they are twice as long."""
+"""Minimum number of programs that a pointer has room for; its length is twice that number."""
 
 
 def compute_causal_conv1d_metadata(

@@ -83,7 +83,7 @@ def decode_attention(
     scale: float,
     *,
     max_seq_len: int,
-    attn_bias: object = None,  # noqa: ARG001  # see below
+    attn_bias: object = None,  # noqa: ARG001  # repeats the others
     sliding_window: int | None = None,
     logits_soft_cap: float | None = None,
     k_scale: torch.Tensor | None = None,

@@ -181,7 +181,7 @@ def get_dcp_local_seq_lens(
     for length in seq_lens.tolist():
         turns, rest = divmod(length, dcp_size * interleave)
         for rank in ranks:
-            # The last turn ends after `rest` positions: before, within or after this rank's.
+            # The last turn has only `rest` positions, which go to the ranks in order.
             in_last_turn = min(max(rest - rank * interleave, 0), interleave)
             owned.append(turns * interleave + in_last_turn)
     shape = (len(seq_lens), dcp_size) if dcp_rank is None else (len(seq_lens),)

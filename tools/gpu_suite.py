@@ -104,7 +104,7 @@ def tests(_: argparse.Namespace, seconds: float, folder: Path) -> Part:
 
 
 def none_is_skipped(made: Part) -> Part:
-    """Set the result to "skipped" if all tests were skipped, which pytest exits with 0 for."""
+    """Set the result to "skipped" if all tests were skipped, although pytest exited with 0."""
     summary = made["last_lines"][-1] if made["last_lines"] else ""
     if made["result"] == "passed" and " passed" not in summary:
         made["result"] = "skipped"

@@ -1,7 +1,7 @@
-"""Slot mapping by the block table of vLLM's V1 engine, the faster of the two in 0.10.
+"""Slot mapping by the block table of vLLM's V1 engine, faster than the list form of V0.
 
-`attnproof bench --ops build_slot_mapping --candidate attnproof.harness.adapters.vllm_block_table`.
-In 0.11 the adapter `vllm` offers it too.
+`attnproof bench --ops build_slot_mapping --candidate attnproof.harness.adapters.vllm_block_table`
+times it. In 0.10 the adapter `vllm` offers the list form, in 0.11 this one.
 """
 
 from __future__ import annotations

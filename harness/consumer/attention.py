@@ -129,7 +129,7 @@ def read_back(expected: ExpectedTokens, words: torch.Tensor, tokens: np.ndarray)
 def read_back_violations(
     expected: ExpectedTokens, same: np.ndarray, tokens: np.ndarray, field: str
 ) -> Iterator[Violation]:
-    """Yield the first of `tokens` whose stored words differ, if any.
+    """Yield a violation for the first of `tokens` whose stored words differ, if any.
 
     `same` (n, Hkv, D) is True where the stored word equals the written one.
     """

@@ -188,7 +188,7 @@ def visible_key_violations(
     tokens: np.ndarray,
     mask: Mask = CAUSAL,
 ) -> Iterator[Violation]:
-    """Yield the first of `tokens` that does not see the required keys, if any.
+    """Yield a violation for the first of `tokens` that does not see the required keys, if any.
 
     Keys are compared by slot, then by the attention over them.
     """
@@ -226,7 +226,7 @@ def position_violations(
     chunk: int = 0,
     prefix: str = "",
 ) -> Iterator[Violation]:
-    """Yield the first token that the numbers of computed tokens place wrongly, if any."""
+    """Yield a violation for the first token with a wrong position by `computed`, if any."""
     lens = np.diff(starts)
     shift = np.repeat(computed - starts[:-1], lens)
     given = np.arange(len(shift)) + shift
@@ -248,7 +248,7 @@ def slot_violations(
     tokens: np.ndarray | None = None,
     unwritten: np.ndarray | None = None,
 ) -> Iterator[Violation]:
-    """Yield the first token that is not written to the slot where it is read, if any.
+    """Yield a violation for the first token that is not written to the slot it is read from.
 
     `slots` has one entry for each of `tokens` (default: all of the batch), then entries of
     padding, which must be -1. Tokens marked in `unwritten`, bool, must have no slot (-1).

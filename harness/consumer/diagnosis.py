@@ -14,7 +14,7 @@ class Mistake(NamedTuple):
     """Description of the keys that a token sees wrongly."""
 
     about: str
-    """Field at fault: "lengths" or "blocks"."""
+    """Part of the metadata at fault: "lengths" or "blocks"."""
     kind: str
     """Short text without indices, such as "sees a key twice"."""
     detail: str

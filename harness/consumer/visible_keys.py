@@ -25,7 +25,7 @@ class Mask(NamedTuple):
     window: int = 0
     """Number of keys, the token's own included; 0 for no window."""
     chunk: int = 0
-    """Positions per chunk, keys of other chunks being hidden; 0 for no chunks."""
+    """Positions per chunk, 0 for no chunks; keys of other chunks are hidden."""
 
     def first(self, positions: np.ndarray) -> np.ndarray:
         """Return the first position visible from each of `positions`."""

@@ -97,7 +97,7 @@ class CallKind(Protocol):
 
 
 def bound(offered: Any, *args: Any, **kwargs: Any) -> Thunk:
-    """Return the call, ready to run; an adapter converts its arguments here, untimed.
+    """Return the call as a thunk; an adapter converts its arguments here, untimed.
 
     A function of an adapter may have a method `bind(*args, **kwargs)`, which returns the
     engine's own function with the arguments in the engine's form.
@@ -114,9 +114,9 @@ class FunctionCall:
     """A function that is called once."""
 
     prepare: Callable[[Case, int, str], Call]
-    """Case, poison pattern (0 or 1) and device to a fresh call."""
+    """Function from case, poison pattern (0 or 1) and device to a fresh call."""
     outputs: Callable[[Call, Any], Outputs]
-    """Call and result to output fields."""
+    """Function from call and result to output fields."""
 
     compared_by: ClassVar[str] = "equality"
     takes_arguments: ClassVar[bool] = True
@@ -124,7 +124,7 @@ class FunctionCall:
 
     @property
     def repeatable(self) -> bool:
-        """False."""
+        """Always False."""
         return False  # the function may read memory that it writes
 
     def names(self, operation: str) -> tuple[str, ...]:
@@ -152,11 +152,11 @@ class ClassCall(FunctionCall):
     """A class, or a function that returns one: it is instantiated and then used."""
 
     use: Callable[[Any, Call], Any]
-    """Instantiates the class with the call's arguments, uses it and returns a result."""
+    """Function that instantiates the class with the call's arguments and returns a result."""
     methods: tuple[str, ...] = ()
     """Methods without which a class does not offer the operation."""
     clocked: Callable[[Any, Call], Callable[[], Any]] | None = None
-    """Instantiates the class untimed and returns the call to time; by default `use` is timed."""
+    """Function that instantiates the class and returns the call to time; `use` is timed if None."""
 
     @property
     def repeatable(self) -> bool:

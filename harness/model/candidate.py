@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 Lane = Literal["cpu", "interpreter", "cuda"]
-"""Device of its tensors: CPU, CPU with Triton's interpreter switched on, or a GPU."""
+"""Device of a candidate's tensors: CPU, CPU with Triton's interpreter, or a GPU."""
 
 
 REFERENCE = "attnproof.reference"

@@ -13,14 +13,14 @@ from attnproof.reference.interface import MetadataError
 
 @dataclass(frozen=True)
 class Fault:
-    """A way to malform good input, and the error it must raise (SPEC.md rule 0.6)."""
+    """A way to malform good input, and the error that this must raise (SPEC.md rule 0.6)."""
 
     parameter: str | tuple[str, ...]
     """Parameter that gets another value, or several that change together."""
     change: Callable[..., Any]
-    """Old value, then the values of the parameters in `given`, to the malformed value.
+    """Function from the old value and the values of `given` to the malformed value.
 
-    For several parameters: all old values to a tuple of new ones.
+    With several parameters it takes all their old values and returns a tuple of new ones.
     """
     field: str = ""
     """Field that the error must name; the parameter if empty."""
@@ -30,7 +30,7 @@ class Fault:
     cpu_only: bool = False
     """True if the check needs tensors on the CPU: on a device it would synchronise."""
     given: tuple[str, ...] = ()
-    """Parameters whose values the change needs, too."""
+    """Further parameters, whose values `change` takes."""
 
     @property
     def named(self) -> str:

@@ -52,19 +52,19 @@ class Contract:
     """Requirements on the outputs of an operation."""
 
     invariants: Callable[[Call, Outputs], Iterable[Violation]] | None = None
-    """Call and outputs to violations of conditions that need no reference."""
+    """Function from call and outputs to violations of conditions that need no reference."""
     consume: Callable[[Call, Outputs], Iterable[Violation]] | None = None
-    """Call and outputs to wrong reads and writes of a kernel that uses the outputs."""
+    """Function from call and outputs to wrong reads and writes of a kernel that uses them."""
     tolerant: frozenset[str] = frozenset()
     """Roots of float outputs that are compared with float64 by SPEC.md section 8."""
     for_reference: Callable[[Call], None] | None = None
-    """Changes the reference's call in place, so that it writes tolerant fields in float64."""
+    """Function that changes the reference's call in place to write tolerant fields in float64."""
     may_alias: frozenset[str] = frozenset()
     """Roots of outputs that may be views of an input."""
     may_sync: Callable[[Case], bool] = lambda _: False
     """True if SPEC.md allows the call to wait for the device (oracle 10)."""
     diagnose: Callable[[Call, Place, Any, Any], str] = _no_diagnosis
-    """Call, wrong place, expected and actual value to a diagnosis, "" without one."""
+    """Function from call, wrong place, expected and actual value to a diagnosis or ""."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ class BuiltIn:
     package: str = ""
     """Package that the implementation imports; without it the verdict is UNVERIFIED."""
     load: Callable[[], None] = lambda: None
-    """Slow imports, called once in a process before its first timed case."""
+    """Function that makes slow imports, called before a process runs or times its first case."""
     shared: str = ""
     """Reason why both packages have one implementation, "" if each has its own."""
 

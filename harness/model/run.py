@@ -14,7 +14,7 @@ from attnproof.harness.model.timing import Bench
 Verdict = Literal["PASS", "FAIL", "DEVIATES", "UNVERIFIED", "NOT OFFERED"]
 """DEVIATES: every failure is a known deviation."""
 RunVerdict = Literal["PASS", "FAIL", "INCOMPLETE", "SLOWER"]
-"""SLOWER: right, and slower than the baseline allows."""
+"""SLOWER: all results are right, and a timing is slower than the baseline allows."""
 
 
 class Cause(StrEnum):
@@ -22,7 +22,7 @@ class Cause(StrEnum):
 
     NO_GPU = auto()
     HOST_ONLY = auto()
-    """A candidate of kernels, and an operation that has none."""
+    """The candidate has only kernels, and the operation has none."""
     PACKAGE_ABSENT = auto()
     NO_FUNCTION = auto()
     WITHHELD = auto()
@@ -42,7 +42,7 @@ class Reason(msgspec.Struct, frozen=True):
 
     cause: Cause
     text: str
-    """In words, for the report."""
+    """The reason in words, for the report."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ class OracleCount(msgspec.Struct, frozen=True):
 
 
 class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one operation of one candidate."""
+    """The verdict on one operation of one candidate, with its counts."""
 
     name: str
     section: str
@@ -209,7 +209,7 @@ class DeviationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over the run."""
+    """Sums over a run."""
 
     cases: int
     checks: int

@@ -152,7 +152,7 @@ class StepComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Regression(msgspec.Struct, frozen=True, kw_only=True):
-    """One timing beside the baseline's."""
+    """Comparison of one timing with the baseline's."""
 
     operation: str
     workload: str
@@ -174,7 +174,7 @@ class BaselineResult(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     state: BaselineState = "not asked for"
     reason: str = ""
-    """Reason for comparing no time, in words."""
+    """Reason why no times were compared, in words."""
     created: str = ""
     regressions: list[Regression] = []
     """Timings that both have; with a baseline of another machine only those with grown counts."""
@@ -183,7 +183,7 @@ class BaselineResult(msgspec.Struct, frozen=True, kw_only=True):
     control: float = 1.0
     """Time of the control divided by its time in the baseline, 1 if no time was compared."""
     not_confirmed: int = 0
-    """Timings that looked slower, and did not when they were timed again."""
+    """Number of timings that looked slower first, but not when they were timed again."""
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,5 +211,5 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     history: list[Past] = []
     """Baselines of this machine in the folder of baselines, the oldest first."""
     control_ns: list[float] = []
-    """Times of a fixed piece of work, sampled all through the run: the load of the machine."""
+    """Times of the control, sampled after each measurement: they show the machine's load."""
     seconds: float = 0.0

@@ -81,7 +81,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def group(self) -> str:
-        """The field, or the name of its group of fields that follow from each other."""
+        """The field, or the name of its group of fields that depend on each other."""
         if self.oracle == CONSUMER:
             return CONSUMER
         name = self.field.rsplit(".", 1)[-1]
@@ -89,7 +89,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Failures (none: the case passed), checks per oracle in the order of ORACLES, and a digest."""
+    """Failures (none if the case passed), checks per oracle in the order of ORACLES, a digest."""
 
     failures: tuple[Failure, ...]
     checks: tuple[int, ...]

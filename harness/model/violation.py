@@ -20,8 +20,3 @@ class Violation(NamedTuple):
 def in_child(violations: Iterable[Violation], child: int) -> Iterator[Violation]:
     """Yield the violations with their fields in one child."""
     return (v._replace(field=Place(str(v.field), child=child)) for v in violations)
-
-
-def in_step(violations: Iterable[Violation], step: int) -> Iterator[Violation]:
-    """Yield the violations with their fields in one step of a sequence."""
-    return (v._replace(field=Place(str(v.field), step=step)) for v in violations)

@@ -40,9 +40,10 @@ CONTRACTS = {"process": "no crash, no hang, no runaway memory, no output to stdo
 
 
 def judge(trial: Trial, *, digested: bool = False, repeated: bool = True) -> Verdict:
-    """Return the verdict of the oracles on one case, if `digested` with a hash of the outputs.
+    """Return the verdict of the oracles on one case.
 
-    Unless `repeated`, the oracle determinism is left out, which repeats the call.
+    `digested` adds a hash of the outputs. Without `repeated` the oracle determinism, which
+    repeats the call, is left out.
     """
     counts = dict.fromkeys(ORACLES, 0)
     counts[errors.NAME] = errors.checks(trial)
@@ -59,7 +60,7 @@ def judge(trial: Trial, *, digested: bool = False, repeated: bool = True) -> Ver
 
 
 def call_once(trial: Trial) -> Verdict:
-    """Return the digest of one call's outputs, or the failure that left none."""
+    """Return the digest of one call's outputs, or its failure if there are no outputs."""
     failures = _failures_without_result(trial)
     hashed = "" if trial.case.fault or failures else digest(trial.first.outputs)
     return Verdict(tuple(failures), (0,) * len(ORACLES), hashed)

@@ -17,7 +17,7 @@ CONTRACT = "on a GPU the host waits for the device only where SPEC.md allows it 
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """Yield a failure if a call fails in which PyTorch raises at every wait."""
+    """Yield a failure if the call fails while PyTorch raises an error at each wait."""
     if not checks(trial):
         return
     made = trial.unwaited

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.equality import differences
 from attnproof.harness.oracles.late_copies import LateCall
@@ -37,16 +39,8 @@ def judge(trial: Trial) -> Iterator[Failure]:
         )
         return
     for failure in differences(trial, trial.first.outputs, again.outputs, NAME):
-        yield Failure(
-            oracle=NAME,
-            field=failure.field,
-            diagnosis="not deterministic",
-            message=f"second call: {failure.message}",
-            expected=failure.expected,
-            got=failure.got,
-            place=failure.place,
-            index=failure.index,
-        )
+        message = f"second call: {failure.message}"
+        yield msgspec.structs.replace(failure, diagnosis="not deterministic", message=message)
     yield from _read_early(trial)
 
 

@@ -34,7 +34,7 @@ class Context:
         return self.facts.block_size
 
     def holds(self, field: str, quantity: Quantity) -> bool:
-        """True if the operation's result has this field and is of this quantity."""
+        """True if the field is the operation's result and its integers are this quantity."""
         return field in _RESULTS and self.facts.result is quantity
 
 
@@ -172,7 +172,7 @@ def _zero_length(context: Context, field: str, right: np.ndarray, wrong: np.ndar
 
 
 def _repeated_tile(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
-    """Return a diagnosis if the first wrong values repeat those of 2**k elements before."""
+    """Return a diagnosis if the first wrong values repeat those 2**k elements earlier."""
     if right.ndim != 1:
         return ""
     places = np.flatnonzero(right != wrong)

@@ -26,7 +26,7 @@ from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.oracles.device import DeviceLostError, is_lost
 
 _BUSY_CYCLES = 40_000_000
-"""Clock cycles for which a GPU is kept busy, some 20 ms: longer than until an early read."""
+"""Clock cycles that keep a GPU busy for about 20 ms: an early read falls into that time."""
 _WAITS = {
     torch.Tensor.item,
     torch.Tensor.tolist,
@@ -202,7 +202,7 @@ def _patched_waits(mode: _LateCopies) -> Iterator[None]:
 
 
 def _is_host(device: Any) -> bool:
-    """True if the device is the CPU by name; a device object is the device of the call."""
+    """True if the device is the string "cpu"; a device object stands for the simulated GPU."""
     return isinstance(device, str) and device.startswith("cpu")
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.equality import differences
 from attnproof.harness.oracles.trial import Trial
@@ -39,16 +41,8 @@ def judge(trial: Trial) -> Iterator[Failure]:
     for failure in failures:
         if failure.field in always_wrong:
             continue
-        yield Failure(
-            oracle=NAME,
-            field=failure.field,
-            diagnosis=f"depends on stale entries ({failure.diagnosis})",
-            message=failure.message,
-            expected=failure.expected,
-            got=failure.got,
-            place=failure.place,
-            index=failure.index,
-        )
+        diagnosis = f"depends on stale entries ({failure.diagnosis})"
+        yield msgspec.structs.replace(failure, diagnosis=diagnosis)
 
 
 def checks(trial: Trial) -> int:

@@ -21,7 +21,7 @@ CONTRACT = "no input is modified, and outputs share memory only where allowed (r
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
-    """Yield a failure for each modified input and each output that may not share its memory."""
+    """Yield a failure for each modified input and each output that must not share its memory."""
     yield from modified_inputs(trial.first, NAME)
     arena, outputs = trial.first.call.arena, trial.first.outputs
     if arena is None:
@@ -36,7 +36,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 
 def checks(trial: Trial) -> int:
-    """Return one check for the inputs and one for each output; a sequence has no arguments."""
+    """Return the number of checks: one for the inputs, one per output; 0 for a sequence."""
     return 1 + len(trial.first.outputs) if trial.operation.call.takes_arguments else 0
 
 

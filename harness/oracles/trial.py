@@ -52,7 +52,7 @@ class Attempt:
 
     @cached_property
     def log(self) -> str:
-        """Return the traceback of the exception, "" without one."""
+        """Traceback of the exception, or of the last step of a sequence; "" without one."""
         # Formatting parses source lines: it takes longer than most calls with malformed input.
         if self.error is None:
             return self.transcript_log
@@ -100,7 +100,7 @@ def attempt(
 
 def _copied(value: Any) -> Any:
     """Return a deep copy of Python objects."""
-    # `deepcopy` takes a call for each number of a list: half the time of a builder's case.
+    # `deepcopy` makes a call for each number of a list: half the time of a builder's case.
     if type(value) in _ATOMS:
         return value
     if type(value) is list:
@@ -143,39 +143,39 @@ class Trial:
 
     @cached_property
     def first(self) -> Attempt:
-        """Return the candidate's first call."""
+        """The candidate's first call."""
         return self._attempt(0)
 
     @cached_property
     def expected(self) -> dict[Place, Any]:
-        """Return the reference's outputs for the same input."""
+        """The reference's outputs for the same input."""
         return self._expect(0)
 
     @cached_property
     def again(self) -> Attempt:
-        """Return the candidate's second call, on equal input."""
+        """The candidate's second call, on equal input."""
         return self._attempt(0)
 
     @cached_property
     def unwaited(self) -> Attempt:
-        """Return the candidate's call in which a wait for the device is an error."""
+        """The candidate's call in which a wait for the device is an error."""
         return self._attempt(0, waiting=False)
 
     @cached_property
     def late(self) -> LateCall | None:
-        """Return the candidate's call with late copies to the host, None if it makes no copies."""
+        """The candidate's call with late copies to the host, None if it makes no copies."""
         if not self.first.unwaited_copies or not self.operation.call.takes_arguments:
             return None
         return call_with_late_copies(self.operation, self.function, self.prepare(0), self.device)
 
     @cached_property
     def poisoned(self) -> Attempt:
-        """Return the candidate's call with the other poison pattern."""
+        """The candidate's call with the other poison pattern."""
         return self._attempt(1)
 
     @cached_property
     def expected_poisoned(self) -> dict[Place, Any]:
-        """Return the reference's outputs for the other poison pattern."""
+        """The reference's outputs for the other poison pattern."""
         return self._expect(1)
 
     def _attempt(self, pattern: int, *, waiting: bool = True) -> Attempt:

@@ -22,7 +22,7 @@ class Member(NamedTuple):
     """A function, or a method of a class."""
 
     signature: str
-    """Such as `build_slot_mapping(query_start_loc, ...) -> Tensor`."""
+    """Signature such as `build_slot_mapping(query_start_loc, ...) -> Tensor`."""
     text: str
     """Docstring of the function or method."""
 

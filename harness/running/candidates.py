@@ -29,7 +29,7 @@ BUILT_IN = (
 )
 _REFERENCE = Candidate("reference", REFERENCE)
 _ADAPTERS, _ADAPTED = "attnproof.harness.adapters.", "vllm"
-"""Prefix of the targets of adapters, and the package that all of them adapt."""
+"""Prefix of the adapters' targets, and the package that they adapt."""
 _DEVIATIONS = "adapters/{}_deviations.toml"
 """File of an adapter's known deviations, in the folder of the harness."""
 
@@ -44,10 +44,10 @@ _NAMED = (*BUILT_IN, _REFERENCE, _VLLM)
 
 
 def resolve(names: list[str], device: str) -> list[Candidate]:
-    """Return the candidates that the user names; without names the built-in ones (UsageError).
+    """Return the candidates with these names; without names the built-in ones (UsageError).
 
-    `device` is "auto", "cpu", "interpreter" or "cuda". With "auto" a built-in candidate has
-    a lane of its own, and any other one runs on the CPU.
+    `device` is "auto", "cpu", "interpreter" or "cuda". With "auto" a built-in candidate keeps
+    its own lane, and any other candidate runs on the CPU.
     """
     if not names:
         if device == "cuda":
@@ -58,7 +58,7 @@ def resolve(names: list[str], device: str) -> list[Candidate]:
 
 
 def _distinct(given: dict[str, Candidate]) -> list[Candidate]:
-    """Return the candidates; those that share a name get what the user typed as theirs."""
+    """Return the candidates; rename those with the same name to the text that the user typed."""
     counts = Counter(candidate.name for candidate in given.values())
     return [
         candidate if counts[candidate.name] == 1 else msgspec.structs.replace(candidate, name=typed)
@@ -109,7 +109,7 @@ def name_of(candidate: Candidate) -> str:
     path = Path(candidate.target)
     if path.is_absolute():
         return os.path.relpath(path)
-    # An object in a module has no name but that of its entry point.
+    # `resolve` finds an object in a module only by the name of its entry point.
     return candidate.name if ":" in candidate.target else candidate.target
 
 
@@ -196,9 +196,8 @@ def load(candidate: Candidate) -> Any:
 
 def imports_once(candidate: Candidate) -> bool:
     """True if a task imports the candidate once, before it forks its workers."""
-    # An engine's import takes seconds, Triton's a fifth of one. Other candidates are imported by
-    # each worker: threads and a CUDA context that an unknown import may start do not survive a
-    # fork.
+    # An engine's import takes seconds, Triton's 0.2 s. Each worker imports other candidates
+    # itself: an unknown import may start threads or a CUDA context, which do not survive a fork.
     ours = candidate.target.startswith(_ADAPTERS) or candidate.target == OPTIMIZED
     return ours and candidate.lane != "cuda"
 
@@ -206,24 +205,23 @@ def imports_once(candidate: Candidate) -> bool:
 def preload(candidate: Candidate) -> None:
     """Import an engine or `optimized` in this process, for all workers that it forks.
 
-    Ignores errors, which the worker's own import repeats and reports.
+    Ignores errors.
     """
     if not imports_once(candidate):
         return
     enter_lane(candidate)
+    # The worker imports the candidate again, and reports the errors of that import.
     with _silenced(), suppress(BaseException):
         load(candidate)
         if candidate.lane == "interpreter":
-            # The first launch of a kernel imports the second one.
+            # Otherwise each worker imports the second module at its first launch of a kernel.
             for name in ("triton.runtime.interpreter", "triton.experimental.gluon"):
                 importlib.import_module(name)
 
 
 def preload_package(candidate: Candidate, operation: Operation) -> None:
-    """Import in this process the package that `optimized` needs, before workers are forked.
-
-    xformers takes a second or two.
-    """
+    """Import the package that `optimized` needs for the operation, before workers are forked."""
+    # xformers takes one to two seconds, which each worker would spend otherwise.
     if candidate.target == OPTIMIZED and imports_once(candidate):
         with suppress(ImportError):
             operation.built_in.load()
@@ -253,7 +251,7 @@ def _is_here(name: str, path: Path) -> bool:
 
 
 def offered_by(module: Any, operation: Operation) -> Any:
-    """Return the candidate's part in the operation's call, None if it does not offer it."""
+    """Return the candidate's function, class or parts; None if the operation is not offered."""
     if withheld(module, operation.name):
         return None
     names = operation.call.names(operation.name)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from attnproof.harness.running import interrupt
 
 _POLL_S = 0.1
-"""Seconds between two looks at a request to stop, while a reply is awaited."""
+"""Seconds between two checks for a request to stop, while waiting for a reply."""
 _REAP_POLL_S = 0.01
 _CLOSING_S = 5.0
 """Seconds that a process may take to end once it has closed its end of the pipe."""
@@ -29,13 +29,13 @@ class EndKind(Enum):
     CRASHED = auto()
     EXITED = auto()
     CLOSED_PIPE = auto()
-    """It has closed the pipe, and the process goes on."""
+    """The child closed the pipe and kept running."""
     LATE = auto()
-    """It runs, and no reply came in time."""
+    """The child is running, but did not reply in time."""
 
 
 class End(NamedTuple):
-    """The end of a child that did not reply."""
+    """Reason why a child did not reply."""
 
     kind: EndKind
     detail: str = ""
@@ -43,13 +43,13 @@ class End(NamedTuple):
 
 
 class Child:
-    """A forked process that replies to messages; `kill` must end it."""
+    """A forked process that replies to messages; the caller must end it by `kill`."""
 
     def __init__(self, serve: Callable[[Connection], None], *, stdout: int, stderr: int) -> None:
-        """Fork; the child runs `serve` on its end of the pipe and exits when that returns.
+        """Fork; the child runs `serve` on its end of the pipe, then exits.
 
-        `stdout` and `stderr` are descriptors that the child's standard streams become; the
-        caller closes its own copies.
+        `stdout` and `stderr` are file descriptors for the child's standard streams; the caller
+        closes its own copies.
         """
         ours, theirs = Pipe()
         pid = os.fork()
@@ -70,7 +70,7 @@ class Child:
         self._connection = ours
 
     def ask(self, message: bytes, timeout_s: float) -> bytes | None:
-        """Send a message and return the reply, None as `receive`."""
+        """Send a message and return the reply; None if it is late or the pipe is closed."""
         try:
             self._connection.send_bytes(message)
         except OSError:  # the child has closed its end
@@ -86,14 +86,14 @@ class Child:
                 if time.monotonic() >= deadline:
                     return None
             return self._connection.recv_bytes()
-        except (EOFError, OSError):  # closed, in the middle of a reply too
+        except (EOFError, OSError):  # closed, perhaps in the middle of a reply
             return None
 
     def end(self) -> End:
-        """End a child that did not reply, and return how it ended."""
+        """Kill a child that did not reply, and return the reason why it did not."""
         status = self._reaped(0)
         closed = status is None and self._has_closed_pipe()
-        if closed:  # mostly because it is dying
+        if closed:  # usually because the process is ending
             status = self._reaped(_CLOSING_S)
         self.kill()
         if status is None:
@@ -103,7 +103,7 @@ class Child:
         return End(EndKind.EXITED, f"status {os.WEXITSTATUS(status)}")
 
     def kill(self) -> None:
-        """End the process, whatever it is doing, and close the pipe; may be called again."""
+        """Kill the process and close the pipe; a second call does nothing."""
         if self._pid:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
@@ -111,7 +111,7 @@ class Child:
         self._connection.close()
 
     def _reaped(self, within_s: float) -> int | None:
-        """Wait for the process to end by itself; return its wait status, None if it goes on."""
+        """Wait for the process to end by itself; return its wait status, None if it is running."""
         deadline = time.monotonic() + within_s
         while True:
             found, status = os.waitpid(self._pid, os.WNOHANG)

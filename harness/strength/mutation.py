@@ -14,14 +14,14 @@ Side = Literal["one", "both"]
 """Planted in the candidate alone, or in the candidate and the reference alike."""
 SIDES: tuple[Side, ...] = ("one", "both")
 Planter = Callable[..., Any]
-"""For a function: the wrong one, which takes the right one before its own arguments.
+"""For a function: a wrong function, which takes the right one before its own arguments.
 
 For a class: a function that takes the right class and returns a wrong subclass.
 """
 
 
 class Mutation(NamedTuple):
-    """One mistake, where it is planted and what the harness must report about it.
+    """One mistake, the place to plant it, and the expected findings.
 
     A mutation is examined on one side: cases are drawn, and those that fail are shrunk. On
     the other side the shrunk cases and the boundary are judged.
@@ -35,7 +35,7 @@ class Mutation(NamedTuple):
     """Name of the function or class that is changed."""
     plant: Planter
     diagnoses: tuple[str, ...]
-    """Beginnings of right diagnoses: that of each finding starts with one of them."""
+    """Prefixes of right diagnoses: the diagnosis of each finding starts with one of them."""
     source: str = ""
     """Public thread (repository#number) or erratum, "" for a mistake that has not shipped."""
     one: tuple[str, ...] = ("equality",)
@@ -43,9 +43,9 @@ class Mutation(NamedTuple):
     both: tuple[str, ...] | None = None
     """All oracles that object if both sides have it; None if the reference fails with it."""
     examined: Side | None = "one"
-    """Side of the examination; None where it would cost too much: the boundary is judged."""
+    """Side of the examination; None if it takes too long: then only the boundary is judged."""
     boundary: str = ""
-    """Name of a case to judge too, on every side without an examination."""
+    """Name of a boundary case, judged on every side without an examination; "" for none."""
     requests: int = 3
     """Most requests of a shrunk case."""
     tokens: int = 16
@@ -79,7 +79,7 @@ class Mutation(NamedTuple):
 
 
 def mutation(operation: str, id: str = "", **fields: Any) -> Callable[[Planter], Mutation]:  # noqa: A002
-    """Make a planter a mutation of the catalogue; `fields` are the others of `Mutation`."""
+    """Decorate a planter as a mutation of the catalogue; `fields` are fields of `Mutation`."""
 
     def make(plant: Planter) -> Mutation:
         made = Mutation(id, plant=plant, operation=operation, **{"part": operation} | fields)

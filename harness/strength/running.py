@@ -22,7 +22,7 @@ _PLANTED = {"one": "planted in the candidate", "both": "planted on both sides"}
 
 
 class Found(NamedTuple):
-    """Diagnosis and size of a finding, which the catalogue states."""
+    """Diagnosis and size of a finding, to compare with the catalogue."""
 
     diagnosis: str
     message: str

@@ -57,7 +57,7 @@ class TimingPlan:
     def only(self, wanted: set[tuple[str, str]]) -> TimingPlan:
         """Return the part with these pairs of operation and workload, or `STEP` and trace.
 
-        Each entry gets twice the time that it has in the whole, as far as `seconds` goes.
+        Each entry gets twice its time in the whole plan; together at most `seconds`.
         """
         cases = [c for c in self.cases if (c.operation.name, c.workload.name) in wanted]
         steps = [step for step in self.steps if (STEP, step.trace) in wanted]
@@ -99,7 +99,7 @@ def time_all(
 ) -> Outcome:
     """Time everything that is verified (InfrastructureError).
 
-    An interrupt ends it early; the outcome then holds what was timed so far.
+    An interrupt ends the timing early; the outcome then holds the results so far.
     """
     started = time.monotonic()
     resolution_ns = host_clock().resolution_ns
@@ -129,7 +129,7 @@ def time_all(
 
 
 def _turns(entries: int) -> int:
-    """Return the number of measurements: each entry, and some against themselves too."""
+    """Return the number of measurements: one per entry, and a second one for some entries."""
     return entries + min(_MOST_NOISE, entries)
 
 
@@ -177,7 +177,7 @@ def _measured(work: _Work, kind: type[_Kind]) -> Iterator[tuple[_Kind, Measured]
 def _entries(
     plan: TimingPlan, verdicts: dict[str, CandidateVerdicts]
 ) -> tuple[list[Untimed], list[Entry]]:
-    """Return what may not be timed, with reasons, and the entries to time.
+    """Return the untimed operations with reasons, and the entries to time.
 
     A reason that holds for all workloads of an operation and candidate is given once.
     """

@@ -1,7 +1,7 @@
-"""The process that times: one forked process with all candidates of a lane, one group at a time.
+"""The timing process: one forked process with all candidates of a lane, one group at a time.
 
-If a candidate kills that process or hangs, a fresh one goes on, and the candidates of the
-group are timed one by one: only the one that fails has no time.
+If a candidate kills that process or hangs, a fresh process replaces it. The candidates of the
+group are then timed one by one, and only the candidate that fails has no time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _decoder = msgspec.msgpack.Decoder(Reply)
 
 @dataclass
 class TimingProcess:
-    """The parent's side: sends entries to the process that times, replaces it when it dies."""
+    """The parent's side: sends entries to the timing process, replaces it if it dies."""
 
     candidates: Sequence[Candidate]
     entries: Sequence[Entry | StepEntry]
@@ -88,14 +88,15 @@ class TimingProcess:
         )
 
     def _ask(self, request: Request) -> Measured | TimingFailure:
-        """Return the answer, or how the process ended before it gave one."""
+        """Return the answer, or the failure of a process that ended without one."""
         assert self._child is not None
         message = msgspec.msgpack.encode(request)
-        data = self._child.ask(message, _GRACE_S + 10 * request.budget[0])
+        seconds = _GRACE_S + 10 * request.budget[0]
+        data = self._child.ask(message, seconds)
         if data is None:
             end = self._child.end()
             self._start()
-            return TimingFailure(FailureKind.DIED, f"{_end_text(end)} while it was timed")
+            return TimingFailure(FailureKind.DIED, f"{_end_text(end, seconds)} while it was timed")
         reply: Reply = _decoder.decode(data)
         if isinstance(reply, Broken):
             raise InfrastructureError(reply.reason)
@@ -119,7 +120,7 @@ class TimingProcess:
             connection.send_bytes(msgspec.msgpack.encode(reply))
 
 
-def _end_text(end: End) -> str:
+def _end_text(end: End, seconds: float) -> str:
     match end.kind:
         case EndKind.CRASHED:
             return f"crashed with {end.detail}"
@@ -128,4 +129,4 @@ def _end_text(end: End) -> str:
         case EndKind.CLOSED_PIPE:
             return "closed its pipe and went on"
         case EndKind.LATE:
-            return f"did not end within {_GRACE_S:g} s"
+            return f"did not end within {seconds:g} s"

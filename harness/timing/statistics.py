@@ -97,7 +97,7 @@ def mann_whitney(a: Sequence[float], b: Sequence[float]) -> float:
     """Return the two-sided p-value of the Mann-Whitney test that one side tends to be larger.
 
     Exact for few samples without ties; else by the normal distribution, corrected for
-    ties and for continuity. The values of scipy.stats.mannwhitneyu.
+    ties and for continuity. Equals the p-value of scipy.stats.mannwhitneyu.
     """
     values = np.concatenate([np.asarray(a, np.float64), np.asarray(b, np.float64)])
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)

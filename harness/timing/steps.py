@@ -15,7 +15,7 @@ from attnproof.harness.timing.plan.verdicts import CandidateVerdicts
 from attnproof.harness.timing.statistics import mean_ratio
 
 _FEWEST = 2
-"""Least operations of an engine step: a single one is in the other tables."""
+"""Least operations of an engine step: one operation alone is in the other tables."""
 
 
 def entries(

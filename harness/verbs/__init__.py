@@ -1,1 +1,1 @@
-"""The verbs of the command line, one file per verb; `options` declares what they take."""
+"""The verbs of the command line, one file per verb; `options` declares their options."""

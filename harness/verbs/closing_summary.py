@@ -46,7 +46,7 @@ def _known_counts(deviations: list[DeviationResult]) -> str:
 
 
 def _not_offered(results: list[OperationResult]) -> Iterator[str]:
-    """Return one line per candidate that does not offer all operations."""
+    """Yield one line per candidate that does not offer all operations."""
     missing = Counter(
         result.candidate
         for result in results

@@ -26,7 +26,7 @@ def examine_machine() -> int:
 
 
 def _checks() -> Iterator[tuple[str, str]]:
-    """Return the state ("ok", "note" or "bad") and the line of each check."""
+    """Yield the state ("ok", "note" or "bad") and the line of each check."""
     environment = describe()
     version = sys.version_info[:2]
     yield (
@@ -51,7 +51,7 @@ def _checks() -> Iterator[tuple[str, str]]:
 
 
 def _optional_packages() -> Iterator[tuple[str, str]]:
-    """Return a line for each package that only some operations of `optimized` need."""
+    """Yield state and line of each package that only some operations of `optimized` need."""
     from attnproof.harness.operations import ALL
 
     for name in sorted({operation.built_in.package for operation in ALL.values()} - {""}):

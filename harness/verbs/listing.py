@@ -63,7 +63,7 @@ class _Offer(NamedTuple):
 
 
 def _offers(candidate: Candidate) -> dict[str, _Offer]:
-    """Return for each operation how the candidate offers it, such as "kernels"."""
+    """Return the candidate's offer of each operation, such as "kernels", by name."""
     warm_up()
     worker = Worker(candidate, ALL, timeout_s=CallOptions.timeout_s, memory_bytes=MEMORY_BYTES)
     worker.stop()

@@ -28,13 +28,13 @@ def run_progress(expected_cases: int) -> Iterator[ProgressCallbacks]:
 
 
 def _print_result(result: OperationResult) -> None:
-    """Print one line, but none for "not offered": the closing summary counts those."""
+    """Print one line, except for NOT OFFERED: the closing summary counts those results."""
     if result.verdict != "NOT OFFERED":
         say(line(result))
 
 
 def say(text: str) -> None:
-    """Print and flush; a closed pipe is no error, as it must not change the verdict."""
+    """Print and flush; ignore a closed pipe, which must not change the verdict."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -98,7 +98,7 @@ def timing_progress() -> Iterator[Callable[[str, int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("timing {task.description}"), BarColumn(), MofNCompleteColumn())
-    # No refresh thread, as above: a process that times is forked again if it dies.
+    # No refresh thread, as above: the timing process is forked again if it dies.
     with Progress(
         *columns, console=Console(stderr=True), auto_refresh=False, transient=True
     ) as progress:

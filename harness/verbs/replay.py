@@ -1,4 +1,4 @@
-"""`attnproof replay`: run a saved case again and print it, expected values beside got."""
+"""`attnproof replay`: run a saved case again and print it with expected and actual values."""
 
 from __future__ import annotations
 
@@ -114,8 +114,9 @@ def _replay_on(candidate: Candidate, case: Case, console: Console, timeout_s: fl
     except CandidateUnloadableError as error:
         raise UsageError(str(error)) from None
     try:
-        if operation.name not in worker.offers:
-            console.print(f"UNVERIFIED {label} not offered: no such function", markup=False)
+        lacking = worker.why_not_offered(operation.name)
+        if lacking is not None:
+            console.print(f"UNVERIFIED {label} not offered: {lacking.text}", markup=False)
             return INCOMPLETE
         return _judge(worker, case, console, label)
     except InvalidCaseError as error:

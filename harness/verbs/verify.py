@@ -204,7 +204,7 @@ def _verdict(results: list[OperationResult], interrupted: bool) -> tuple[RunVerd
 
 
 def _coverage_notes(plan: Plan) -> list[str]:
-    """Return what the run leaves out, one note each."""
+    """Return a note on each part that the run leaves out."""
     steps, share, notes = len(plan.steps), plan.settings.costly_share, []
     run = min(len(steps_on(candidate, plan.steps, share)) for candidate in plan.candidates)
     if run < steps:

@@ -1,7 +1,7 @@
 """Convert CPU tensors to the few kinds of numpy array that the loops are compiled for.
 
 Offsets and lengths become contiguous arrays of one dtype, int32 or int64, and a table
-becomes a flat array with strides: mixed dtypes and strided inputs need no new version.
+becomes a flat array with strides: mixed dtypes and strided inputs need no further compilation.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ def lengths_dtype(md: CommonAttentionMetadata) -> torch.dtype | None:
 
     Return None if `check_common_metadata` may fail and must be called. No value is read.
     """
-    # About forty attributes are most of the time of a small batch: each is read once, and
-    # nothing goes through PyTorch's dispatcher.
+    # Reading about forty attributes takes most of the time of a small batch. Therefore each
+    # is read once, and nothing goes through PyTorch's dispatcher.
     if not isinstance(md, CommonAttentionMetadata):
         return None
     rows, tokens = md.num_reqs, md.num_actual_tokens

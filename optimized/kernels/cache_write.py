@@ -20,7 +20,7 @@ _SHORTEST = 16
 @triton.jit
 def _widened(x):
     """Convert float16 or bfloat16 to float32."""
-    # By bits: the conversion in Triton's interpreter loses subnormal bfloat16.
+    # Shifts the bits: the conversion in Triton's interpreter loses subnormal bfloat16.
     if x.dtype == tl.bfloat16:
         return (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
     else:  # noqa: RET505 - the compiler wants both

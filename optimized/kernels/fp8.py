@@ -26,15 +26,15 @@ def to_fp8(x):
     NaN stays NaN with its sign, without its payload.
     """
     magnitude = tl.abs(x)
-    # NaN becomes 448 too, whose code is 0x7E; the last bit is set below.
+    # NaN becomes 448 too, whose code is 0x7E; the return statement sets its last bit.
     magnitude = tl.where(magnitude < _MAX, magnitude, _MAX)
     exponent = tl.maximum(magnitude.to(tl.int32, bitcast=True) & _EXPONENT, _LEAST_NORMAL)
-    # 2**20 times that power of two: float32 represents a sum with it to three bits of
-    # fraction after the leading one, so the addition rounds to the nearest code.
+    # 2**20 times the power of two in `exponent`. A float32 of that size has a resolution of
+    # 1/8 of the power, as the code has, so the addition rounds to the nearest code.
     rounder = exponent + (20 << 23)
     total = (magnitude + rounder.to(tl.float32, bitcast=True)).to(tl.int32, bitcast=True)
-    # The last bits of the sum are a multiple of the code's unit: 8 to 16 units above the
-    # smallest normal number, 0 to 8 below it. 121 is the exponent of that number, 127 - 6.
+    # `total - rounder` is the magnitude in eighths of the power: 8 to 16 for a normal number,
+    # 0 to 8 for a subnormal one. 121 is the smallest normal exponent, 127 - 6.
     code = (total - rounder) + ((exponent >> 20) - (121 << 3))
     sign = (x.to(tl.int32, bitcast=True) >> 24) & 0x80
     return (code | (x != x).to(tl.int32) | sign).to(tl.uint8)
@@ -47,7 +47,7 @@ def from_fp8(bits):
     float32 and bfloat16 do so too: the caller converts the result to its own dtype.
     """
     wide = bits.to(tl.uint16)
-    # Moved to a float16's bits they are 2**-8 of their value, subnormal codes included.
+    # As a float16 the moved bits are 2**-8 of the value: its exponent bias is 15, not 7.
     moved = ((wide & 0x80) << 8) | ((wide & 0x7F) << 7)
     value = moved.to(tl.float16, bitcast=True) * 256.0
     return tl.where((wide & 0x7F) == _NAN, float("nan"), value)

@@ -174,7 +174,7 @@ def _cache_write() -> dict[str, Launch]:
 
 
 def _attention() -> dict[str, Launch]:
-    """Return the launches of attention, of decodes also with their keys divided into parts."""
+    """Return the launches of attention; decodes also with their keys divided into parts."""
     made = {
         "prefill of float16": _attend(2048, dtype=torch.float16),
         "prefill with a soft cap": _attend(2048, soft_cap=30.0),

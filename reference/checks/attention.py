@@ -66,7 +66,7 @@ def check_attention(
     v_scale: torch.Tensor | None,
     out: torch.Tensor,
 ) -> None:
-    """Require what `paged_attention` and `decode_attention` have in common."""
+    """Require valid values of the arguments that both attention functions take."""
     check_floats(operation, "query", query, 3)
     _check_caches_of_queries(operation, query, key_cache, value_cache, k_scale, v_scale)
     rows = check_tensor(operation, "seq_lens", seq_lens, 1).shape[0]
@@ -110,7 +110,7 @@ def check_query_rows(
 
 
 def check_one_query_each(query: torch.Tensor, rows: int) -> None:
-    """Require as many queries as `decode_attention` has requests."""
+    """Require one query for each of the `rows` requests of `decode_attention`."""
     if query.shape[0] != rows:
         expected = f"length {rows}, one query for each request"
         raise MetadataError("decode_attention", "query", f"of length {query.shape[0]}", expected)
@@ -187,7 +187,7 @@ def check_number(operation: str, field: str, value: object) -> None:
     """Require a finite Python number (TypeError, MetadataError)."""
     if type(value) not in (int, float):
         raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected float")
-    if not math.isfinite(value):  # type: ignore[arg-type]  # one of the two
+    if not math.isfinite(value):  # type: ignore[arg-type]  # int or float by now
         raise MetadataError(operation, field, value, "a finite number")
 
 

@@ -12,7 +12,7 @@ FAST_PREFILL = "make_kv_sharing_fast_prefill_common_attn_metadata"
 
 
 def check_fast_prefill(metadata: BatchFields) -> None:
-    """Require a valid batch as far as no device tensor has to be read."""
+    """Require a valid batch; device tensors are not read."""
     check_common_metadata(FAST_PREFILL, metadata)
     check_queries(FAST_PREFILL, metadata)
     check_fast_prefill_logits(metadata)

@@ -16,7 +16,7 @@ _MAX_ELEMENT_BYTES = 8
 
 
 def check_swap_blocks(src: torch.Tensor, dst: torch.Tensor, src_to_dst: torch.Tensor) -> None:
-    """Require valid arguments of `swap_blocks` as far as no device tensor has to be read."""
+    """Require valid arguments of `swap_blocks`; device tensors are not read."""
     _check_cache(SWAP, "src_kv_cache", src)
     _check_cache(SWAP, "dst_kv_cache", dst)
     _check_writable(SWAP, "dst_kv_cache", dst)
@@ -35,7 +35,7 @@ def check_swap_blocks(src: torch.Tensor, dst: torch.Tensor, src_to_dst: torch.Te
 
 
 def check_copy_blocks(kv_caches: list[torch.Tensor], src_to_dists: torch.Tensor) -> None:
-    """Require valid arguments of `copy_blocks` as far as no device tensor has to be read."""
+    """Require valid arguments of `copy_blocks`; device tensors are not read."""
     if not isinstance(kv_caches, (list, tuple)):
         given = type(kv_caches).__name__
         raise TypeError(f"{COPY}: kv_caches is {given}, expected a list of torch.Tensor")
@@ -96,7 +96,7 @@ def _check_ids(
     """Require ids within their caches, and a result independent of the order of the copies."""
     ids = pairs.tolist()
     sources, targets = {source for source, _ in ids}, {target for _, target in ids}
-    # Sets first: ids are almost always valid, and the loop below costs more than the copy.
+    # Sets detect invalid ids fast; the loop below names the first one but is slower than the copy.
     if (
         min(sources | targets, default=0) >= 0
         and max(sources, default=-1) < num_sources

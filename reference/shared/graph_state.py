@@ -27,7 +27,7 @@ _PADDING: Final = {
     "cross_slot_mapping": PAD_SLOT_ID,
     "cross_block_tables": 1,
 }
-"""Value of each buffer in rows without a request: no token is written, one token is read."""
+"""Value of each buffer in rows without a request: such a row writes no token and reads one."""
 _DECODER: Final = ("seq_lens_tensor", "block_tables")
 _ENCODER: Final = ("encoder_seq_lens_tensor", "cross_slot_mapping", "cross_block_tables")
 
@@ -62,7 +62,7 @@ class CommonAttentionState(AttentionState):
         tables = torch.from_numpy(self.runner.graph_block_tables[:max_batch_size].copy())
         slots = self._full((max_batch_size,), PAD_SLOT_ID, torch.int64)
         seq_lens = self._full((max_batch_size,), 1)
-        # Set after all are made: an allocation may fail.
+        # Assigned after all allocations, so that a failed one leaves the state unchanged.
         self._graph_block_tables = tables.to(self.runner.device)
         self._graph_slot_mapping, self._graph_seq_lens = slots, seq_lens
         self._is_graph_capturing = True
@@ -158,7 +158,7 @@ class CommonAttentionState(AttentionState):
             _fill(input_buffers[name], source, _PADDING[name])
 
     def begin_forward(self, model_input: Any) -> None:
-        """Do nothing: every graph reads its buffers."""
+        """Do nothing: `prepare_graph_input_buffers` has written the input of the graphs."""
 
     def _decode_tensors(
         self, operation: str, metadata: Any, is_encoder_decoder: bool

@@ -2,7 +2,7 @@
 
 The module has an operation's name if this version of vLLM has the operation and it runs
 on a CPU; NOT_OFFERED gives a reason for every other one. Importing the module raises
-ImportError with one line if vLLM is missing or its version was never tried.
+ImportError with one line if vLLM is missing or its version is not supported.
 """
 
 from __future__ import annotations

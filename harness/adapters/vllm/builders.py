@@ -25,7 +25,7 @@ def v1_builder(cls: type[Any]) -> type[Any]:
             super().__init__(kv_cache_spec, layer_names, _complete(config), device)
 
         def use_cascade_attention(self, *args: Any, **kwargs: Any) -> bool:
-            """Return the answer of vLLM's class."""
+            """Return the result of vLLM's class."""
             return _use_cascade(super().use_cascade_attention, args, kwargs)
 
     return AttentionMetadataBuilder
@@ -36,7 +36,7 @@ def _support(cls: type[Any]) -> Any:
 
 
 def _complete(config: Any) -> Any:
-    """Add to the stand-in of a config what later versions read; return it."""
+    """Add the fields that later versions read to the stand-in of a config; return it."""
     if not hasattr(config, "parallel_config"):
         config.parallel_config = SimpleNamespace(decode_context_parallel_size=1)
     if config.speculative_config is not None:
@@ -63,7 +63,7 @@ def xformers_builder(cls: type[Any], reorder_function: Callable[..., Any]) -> ty
             return super().build(common_prefix_len, metadata, *args, **kwargs)
 
         def use_cascade_attention(self, *args: Any, **kwargs: Any) -> bool:
-            """Return the answer of vLLM's class."""
+            """Return the result of vLLM's class."""
             return _use_cascade(super().use_cascade_attention, args, kwargs)
 
         if not hasattr(cls, "reorder_batch"):
@@ -100,7 +100,7 @@ def fast_prefill_backend(function: Callable[..., Any]) -> Callable[..., Any]:
 def _with_our_batches(backend: Any, given: list[Any]) -> Any:
     """Return the backend with a builder that converts vLLM's batch back to ours.
 
-    `given` holds our batch that vLLM's builder got last.
+    `given` holds the latest of our batches that vLLM's builder received.
     """
     underlying = backend.get_builder_cls()
 
@@ -117,7 +117,7 @@ def _with_our_batches(backend: Any, given: list[Any]) -> Any:
 def _use_cascade(
     use_cascade_attention: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
-    """Call the function; parameters that only later versions have, counts of ranks, get 1."""
+    """Call the function with 1 for the numbers of ranks that only later versions take."""
     signature = inspect.signature(use_cascade_attention)
     given = signature.bind_partial(*args, **kwargs).arguments
     lacking = {name: 1 for name in signature.parameters if name not in given}

@@ -26,9 +26,9 @@ class Entry(NamedTuple):
     places: tuple[str, ...]
     """Modules below `vllm` that may have it, by version."""
     adapt: Callable[[Any], Any] | None = None
-    """Returns it in a form that takes our arguments; None to offer it unchanged."""
+    """Function that makes the operation take our arguments; None to offer it unchanged."""
     name: str = ""
-    """vLLM's name, "" if it is ours."""
+    """Name in vLLM, "" if it equals ours."""
 
 
 def _xformers_builder(cls: type[Any]) -> type[Any]:
@@ -96,7 +96,7 @@ def _withheld(version: str) -> dict[str, str]:
 
 
 def offered(version: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what this vLLM offers by our names, and a reason for every other operation."""
+    """Return the operations of this vLLM by our names, and a reason for every other one."""
     found: dict[str, Any] = {}
     lacking = dict(_REASONS)
     withheld = _withheld(version)

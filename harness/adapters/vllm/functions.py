@@ -44,9 +44,9 @@ class Adapted:
 class InputBatch:
     """An engine's rows for versions that also read the progress of each request.
 
-    Those order decodes, then extensions, then prompts. SPEC.md section 2 has decodes and
-    prefills only, so every request here has some context and no prompt left: each request
-    that is no decode is an extension.
+    Such versions order decodes, then extensions, then prompts. SPEC.md section 2 has decodes
+    and prefills only. Here every request has some context and no prompt left, so that each
+    request that is not a decode is an extension.
     """
 
     def __init__(self, rows: Any, num_reqs: int) -> None:

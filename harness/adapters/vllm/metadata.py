@@ -35,7 +35,7 @@ def metadata_class() -> Any:
 
 @cache
 def slice_class() -> Any:
-    """Return vLLM's class of a micro-batch, which has two names."""
+    """Return vLLM's class of a micro-batch, whose name depends on the version."""
     found = (find([place], name) for place, name in _SLICE_PLACES)
     return next((cls for cls in found if cls is not None), None)
 
@@ -117,8 +117,8 @@ def _their_metadata(metadata: CommonAttentionMetadata) -> Any:
 def ours(value: Any, given: Any = None) -> Any:
     """Convert a result of vLLM: batches, lists of them, and tuples that begin with one.
 
-    An object that `theirs` made becomes the object of ours that it was made of. `given` is
-    our batch that the result was computed from.
+    Metadata that `theirs` converted becomes our original object again. `given` is the batch
+    of ours from which the result was computed.
     """
     if isinstance(value, metadata_class()):
         return _our_metadata(value, given)
@@ -146,7 +146,7 @@ def _later_fields(metadata: Any, given: Any) -> dict[str, Any]:
     Derived computed tokens get the dtype of the given batch.
     """
     computed = metadata.compute_num_computed_tokens()
-    if computed.device.type != "cpu":  # a copy of a CPU tensor would be needless
+    if computed.device.type != "cpu":  # a CPU tensor is used as it is
         computed = computed.cpu()
     if given is not None:
         computed = computed.to(given.num_computed_tokens_cpu.dtype)

@@ -104,7 +104,7 @@ def _block_table(batch: Batch, num_reqs: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _slots(made: BatchArrays) -> np.ndarray:
-    """Return the slot of each token, -1 for padding tokens; IndexError without a block for one."""
+    """Return the slot of each token, -1 for padding; raise IndexError for one without a block."""
     batch, slots = made.batch, np.full(made.num_actual_tokens, -1, dtype=np.int64)
     rows = np.repeat(np.arange(made.num_reqs), np.diff(made.query_start_loc))
     firsts = made.num_computed_tokens - made.query_start_loc[:-1]
@@ -123,7 +123,7 @@ _latest: dict[int, tuple[Batch, BatchArrays]] = {}
 def batch_arrays(batch: Batch, pattern: int = 0) -> BatchArrays:
     """Return the arrays of `batch`; with pattern 1 its live blocks have other ids."""
     # Each case is laid out several times, hence the cache of the latest batch. Other block
-    # ids make the result wrong that a candidate kept for a batch of the same shape.
+    # ids expose a candidate that returns an earlier result for a batch of the same shape.
     latest = _latest.get(pattern)
     if latest is None or latest[0] is not batch:
         latest = _latest[pattern] = (batch, BatchArrays(batch, other_ids=bool(pattern)))

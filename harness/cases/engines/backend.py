@@ -67,7 +67,7 @@ def metadata_class(form: int, kinds: Sequence[int]) -> type[Any]:
         elif kind == COMPUTED:
             specified.append((name, int, field(init=False)))
             computed[name] = 200 + number
-        elif kind == DEFAULT or form == SLOTS:  # a slot must be declared
+        elif kind == DEFAULT or form == SLOTS:  # slots need a declared field
             specified.append((name, int, 10 + number))
 
     def post_init(self: Any) -> None:
@@ -84,7 +84,7 @@ def metadata_class(form: int, kinds: Sequence[int]) -> type[Any]:
         },
         frozen=form == FROZEN,
         slots=form == SLOTS,
-        # One form has comparisons. No test calls them, as comparing tensor fields raises.
+        # One form has comparisons. They are never called: comparing tensor fields raises.
         eq=form == FROZEN,
         order=form == FROZEN,
         unsafe_hash=form == SLOTS,

@@ -1,6 +1,6 @@
 """Stand-ins for an engine's configs, layers and V0 metadata.
 
-Implementations keep the sliding window in the forms that real ones use. Some layers are
+Implementations keep the sliding window in the forms that real ones use. Some layers have
 no attention, and a model config has only the fields of its model.
 """
 

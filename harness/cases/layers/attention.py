@@ -264,7 +264,7 @@ def _queries(batch: Batch, shape: Shape) -> np.ndarray:
     size = (batch.num_tokens, shape.num_heads, shape.head_size)
     numbers = random.standard_normal(size, np.float32)
     if shape.magnitude == "denormal":
-        numbers *= 4096  # keys below float16's least normal number must still count
+        numbers *= 4096  # so that subnormal keys still affect the scores
     elif shape.magnitude == "ties":
         numbers = np.where(np.arange(shape.head_size) < 2, np.sign(numbers), 0).astype(np.float32)
     return _rounded(numbers, shape.dtype)

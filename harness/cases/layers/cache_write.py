@@ -125,7 +125,7 @@ class CacheWrite:
             middle = (_CODES[place] + _CODES[place + 1]) / 2
             values = (middle * self.scales[half] * np.sign(values)).astype(np.float32)
         words = attention.as_words(values, self.dtype)
-        if CONTENTS[content] == "ties":  # some of them one step off
+        if CONTENTS[content] == "ties":  # some become a neighbouring number
             words = words + random.integers(-1, 2, size).astype(np.int16) * (words & 0x7FFF != 0)
         return np.reshape(words, shape)
 
@@ -134,7 +134,7 @@ class CacheWrite:
         caches = (self._cache, self._other)
         words = np.stack([cache.values(pattern)[half] for half, cache in enumerate(caches)])
         if self.quantised:
-            # Without NaN here, each NaN of the result is a token's.
+            # No NaN before the call, so that each NaN of the result was written by it.
             words -= (words & 0x7F) == 0x7F
         return words
 
@@ -144,7 +144,7 @@ class CacheWrite:
             size = self._cache.block_size
             upper = slots // size >= self._cache.num_blocks // 2
             slots = slots + upper * (far_memory.far_shift(self._cache) * size)
-        # NaN shows a read of the scales, which "auto" must not do.
+        # NaN exposes a read of the scales, which "auto" forbids.
         scales = self.scales if self.quantised else (np.nan, np.nan)
         shift = params["shift"]  # in elements, to misalign the tensors for wide loads
         words = (np.int16, np.uint8)[: 1 + self.quantised] if shift else ()
@@ -169,7 +169,7 @@ def _slots(batch: Batch, pattern: int, unwritten: list[int]) -> np.ndarray:
     _, first = np.unique(slots, return_index=True)
     again = np.ones(len(slots), np.bool_)
     again[first] = False
-    slots[again] = -1  # a shrunk batch may hold a slot twice
+    slots[again] = -1  # shrinking may give two tokens one slot
     return slots
 
 

@@ -24,7 +24,7 @@ class Piece(NamedTuple):
     name: str
     values: np.ndarray
     on_cpu: bool
-    """True if the tensor stays on the CPU whatever the device of the call."""
+    """True if the tensor stays on the CPU for any device of the call."""
     strides: tuple[int, ...]
     """Strides in elements; strides above those of a dense tensor leave poison between."""
 

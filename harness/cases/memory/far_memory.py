@@ -1,7 +1,7 @@
 """Caches with offsets above 2**31 elements, of which only a few pages are ever touched.
 
-They serve to find products of block ids, block sizes and strides that overflow 32 bits
-(K15). Every large GPU has caches of that size; here reserved address space stands in.
+They expose products of block ids, block sizes and strides that overflow 32 bits (K15).
+Real caches of that size are on large GPUs; here reserved address space replaces them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from attnproof.harness.cases.memory.paged_cache import PagedCache
 
 FAR_ELEMENTS: Final = 2**31
-"""Least number of elements between the lower and the upper blocks of a far cache."""
+"""Minimum number of elements between the lower and the upper blocks of a far cache."""
 _SPARE_BYTES: Final = 1 << 26
 _MAP_NORESERVE: Final = 0x4000
 """Flag of Linux, missing from the mmap module of older Python versions."""

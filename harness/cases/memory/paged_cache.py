@@ -36,7 +36,7 @@ class PagedCache(NamedTuple):
     gap: int = 0
     """Elements after each run of the innermost dimension that belong to no cache."""
     on_cpu: bool = False
-    """True if the cache stays on the CPU whatever the device of the call."""
+    """True if the cache stays on the CPU for any device of the call."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ class PagedCache(NamedTuple):
         words = _WORDS[getattr(torch, self.dtype).itemsize]
         flat = np.arange(np.prod(self.shape), dtype=np.uint64).reshape(self.shape)
         seed = sum(map(ord, self.name)) * 7919 + 104729 * pattern
-        # An odd factor permutes the residues; the second term sets blocks of 256 apart.
+        # An odd factor permutes the residues; the second term makes blocks of 256 differ.
         mixed = flat * np.uint64(40503) + (flat >> np.uint64(8)) * np.uint64(89) + np.uint64(seed)
         values: np.ndarray = mixed.astype(words)
         return values

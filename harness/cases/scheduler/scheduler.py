@@ -122,7 +122,7 @@ class Scheduler:
     def _grow(self, query: Ints) -> None:
         """Allocate the blocks that the running requests need, preempting the youngest if needed.
 
-        Only younger requests are preempted for a request, so one that has its blocks keeps them.
+        A request preempts younger requests only, so a request that has its blocks keeps them.
         """
         state = self._state[:, : len(query)]
         needed = -(-(state[COMPUTED] + query) // self.config.block_size)

@@ -77,7 +77,7 @@ def batches_from_trace(
     seed: int = 0,
     config: SchedulerConfig | None = None,
     *,
-    format: TraceFormat | None = None,  # noqa: A002  (the name users know)
+    format: TraceFormat | None = None,  # noqa: A002  (the documented name)
     rate: float = DEFAULT_RATE,
     max_requests: int = MAX_REQUESTS,
     max_steps: int = MAX_STEPS,

@@ -21,9 +21,9 @@ from attnproof.harness.cases.traces.formats import TraceRequest
 LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 """Probabilities of the quantiles in the tables below."""
 _PARENTS = 8
-"""Earlier prompts that are tried for a shared prefix."""
+"""Number of earlier prompts that are tried for a shared prefix."""
 _RECENT = 1000
-"""Prompts that these are drawn from, the most recent ones."""
+"""Number of most recent prompts from which those prompts are drawn."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ def _prefixes(
         total = -(-length // profile.tokens_per_hash)
         wanted = int(share * total)
         parents = random.integers(max(0, place - _RECENT), place, _PARENTS) if place else ()
-        # The closest length is taken: the longest prompt would else give every long prefix.
+        # The closest length is taken: otherwise the longest prompt would give every long prefix.
         parent = min((made[i] for i in parents), key=lambda p: abs(len(p) - wanted), default=())
         shared = parent[:wanted]
         own = total - len(shared)

@@ -27,7 +27,7 @@ _READERS: dict[TraceFormat, Reader] = {**csv_formats.READERS, **json_formats.REA
 def read_trace(
     path: str | Path,
     *,
-    format: TraceFormat | None = None,  # noqa: A002  (the name users know)
+    format: TraceFormat | None = None,  # noqa: A002  (the documented name)
     rate: float = DEFAULT_RATE,
     seed: int = 0,
 ) -> list[TraceRequest]:
@@ -66,7 +66,7 @@ def spread_ticks(arrivals: np.ndarray) -> np.ndarray:
 
     A tick lasts until the next timestamp, at most the median distance of timestamps.
     """
-    # Quantised arrivals would else be replayed as bursts that never happened.
+    # Otherwise quantised arrivals would be replayed as bursts that never happened.
     stamps, first, counts = np.unique(arrivals, return_index=True, return_counts=True)
     if len(stamps) < 2:
         return arrivals

@@ -14,7 +14,7 @@ Point = tuple[float, float]
 SERIES = 4
 """Number of line styles; further candidates reuse them."""
 _ACROSS, _UPWARD = 56, 26
-"""Least pixels between two labels, side by side and one above the other."""
+"""Minimum pixels between two labels, side by side and one above the other."""
 _STEPS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
 """Labels in a decade of a logarithmic axis, the finest choice first."""
 

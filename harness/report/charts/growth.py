@@ -34,7 +34,7 @@ _PANELS = (
 _JOINED = ("decode", "mixed", "prefill")
 """Panels whose marks are joined by a line."""
 _SHORT = 8
-"""Pixels of an interval that its mark hides."""
+"""Height in pixels up to which an interval is hidden by its mark and not drawn."""
 READING = (
     "Both axes are logarithmic: a level line means that the time does not depend on the number of "
     "requests; a line as steep as the grid's diagonal takes twice as long for twice as many. "

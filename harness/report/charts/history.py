@@ -27,7 +27,7 @@ from attnproof.harness.report.shared.wording import many
 
 _LEFT, _TOP, _BOTTOM, _STEP = 70.0, 36.0, 190.0, 110.0
 _MOST = 12
-"""Baselines drawn, the latest ones."""
+"""Maximum number of baselines drawn, the latest ones."""
 _READING = (
     "Each column is a saved baseline, the oldest on the left, this run on the right. A line is a "
     "candidate: the geometric mean of its times, in units of the control, divided by this run's "

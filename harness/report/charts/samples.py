@@ -31,9 +31,9 @@ from attnproof.harness.report.shared.ratios import Drift
 from attnproof.harness.report.shared.wording import many
 
 _REGRESSIONS, _WIDEST = 4, 2
-"""Strips drawn of worse timings, and of comparisons with the widest intervals."""
+"""Maximum numbers of strips: of worse timings, of comparisons with the widest intervals."""
 _MOST = 400
-"""Samples drawn of a strip; more samples are thinned evenly."""
+"""Maximum number of samples drawn of a strip; more samples are thinned evenly."""
 _APART = 5
 """Ratio of the slowest sample to the fastest above which the axis is logarithmic."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76.0, 550.0, 30.0, 190.0

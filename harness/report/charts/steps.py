@@ -32,9 +32,9 @@ from attnproof.harness.report.shared.wording import listed, many
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 550.0, 30.0, 230.0
 _SHARES = (0.1, 0.5, 0.9, 0.99)
 _BEYOND = 5
-"""Least number of steps beyond a quantile that is shown."""
+"""Minimum number of steps beyond a quantile that is shown."""
 _MOST = 400
-"""Steps drawn of a trace and candidate; a longer trace is thinned evenly."""
+"""Maximum number of steps drawn of a trace and candidate; a longer trace is thinned evenly."""
 _BINS = (0, 1, 8, 64, 256, 1024, 1 << 62)
 """Bounds of the groups of steps by requests; the last has no upper bound."""
 _SPREAD_READING = (

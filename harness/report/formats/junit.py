@@ -23,7 +23,7 @@ from attnproof.harness.report.shared.wording import (
 _MESSAGE = 1_000
 _LOG = 4_000
 _REGRESSIONS = 20
-"""Most failures of one test case; index.html has the rest."""
+"""Maximum number of failures of one test case; index.html has the rest."""
 
 
 def junit_bytes(run: Run) -> bytes:
@@ -53,7 +53,7 @@ def junit_bytes(run: Run) -> bytes:
     if run.bench and run.bench.baseline.state != "not asked for":
         document.add_testsuite(_performance(run, run.bench.baseline))
     document.update_statistics()
-    # One element per line is readable in a diff, and the same to a parser.
+    # One element per line makes a diff readable.
     text: bytes = document.tostring()
     return text.replace(b"><", b">\n<") + b"\n"
 

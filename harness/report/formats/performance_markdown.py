@@ -13,7 +13,7 @@ from attnproof.harness.report.shared.timings import step_comparison_text
 from attnproof.harness.report.shared.wording import many
 
 _REGRESSIONS = 10
-"""Worse timings named; the rest is counted."""
+"""Maximum number of worse timings named; the rest is counted."""
 
 
 def performance_parts(bench: Bench, escape: Callable[[str], str]) -> list[str]:

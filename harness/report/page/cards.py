@@ -17,9 +17,9 @@ from attnproof.harness.report.shared.wording import many, middle_out, shared_mis
 BUDGET = 3_000_000
 """Bytes of all pictures, literals and logs: the page stays under 5 MB."""
 KNOWN_BUDGET = 1_000_000
-"""The same for known deviations, apart from the budget of the findings."""
+"""Bytes for the cards of known deviations, separate from the budget of the findings."""
 _FIELDS = 4
-"""Most wrong fields drawn on a card."""
+"""Maximum number of wrong fields drawn on a card."""
 _LITERAL = 20_000
 _LOG = 8_000
 _SENTENCE = 1_200
@@ -31,7 +31,7 @@ class Card(NamedTuple):
     """One finding on the page; empty strings and tuples are left out."""
 
     label: str
-    """Such as "F1"; in lower case the prefix of the card's ids."""
+    """Label such as "F1"; its lower case is the prefix of the card's ids."""
     finding: Finding
     message: str
     expected: str
@@ -47,7 +47,7 @@ class Card(NamedTuple):
     sequence: SequenceCard | None
     """The steps with their wrong fields; None for a single call."""
     after: str
-    """Such as "after step 3", "" for a single call."""
+    """Place in a sequence, such as "after step 3"; "" for a single call."""
     batch: str
     facts: str
     params: tuple[tuple[str, str], ...]

@@ -14,11 +14,11 @@ class DeviationCard(NamedTuple):
     """One known deviation as the page shows it."""
 
     label: str
-    """Such as "K1"."""
+    """Label such as "K1"."""
     anchor: str
     deviation: DeviationResult
     age: str
-    """Such as "known since 2025-10-01, 93 days", "" without a date."""
+    """Age such as "known since 2025-10-01, 93 days"; "" without a date."""
     card: Card | None
     """The smallest case, drawn like a failure; None for a stale deviation."""
 

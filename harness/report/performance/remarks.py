@@ -17,7 +17,7 @@ from attnproof.harness.report.shared.quantities import percent
 from attnproof.harness.report.shared.timings import left_out_of_steps
 
 _NAMED = 3
-"""Operations named in one remark; further ones are counted."""
+"""Maximum number of operations named in one remark; further ones are counted."""
 
 
 def remarks(bench: Bench) -> Iterator[str]:

@@ -31,7 +31,7 @@ from attnproof.harness.report.shared.wording import GLYPHS, NO_REASON, listed, m
 _ROOM = 285_000
 """Bytes of the page for all operations, half of them if the run has findings."""
 _LISTED = 60
-"""Rows shown of a long list; the rest is counted."""
+"""Maximum number of rows shown of a list; the rest is counted."""
 
 
 class Headline(NamedTuple):
@@ -115,7 +115,7 @@ def build_performance(run: Run) -> Performance | None:
 
 
 def build_baseline(bench: Bench) -> Baseline:
-    """Return the comparison with the baseline in words; without one it is never a pass."""
+    """Return the comparison with the baseline in words; a missing baseline is never a pass."""
     result = bench.baseline
     found = worse(bench)
     faster = [r for r in result.regressions if r.verdict == "faster" and not is_worse(r)]

@@ -172,7 +172,7 @@ def _rows(
             cells += _verdict(own.compared if own else None)
         if varied:
             counts = sorted({row.timing.host.samples for row in mine.values()})
-            # The least and the most, or the only count.
+            # The smallest and the largest count, or the only one.
             ends = counts[:: len(counts) - 1 or 1]
             cells.append(Cell(" to ".join(f"{count:,}" for count in ends)))
         rows.append(Row(workload, tuple(cells)))
@@ -209,7 +209,7 @@ _COSTS: tuple[tuple[str, Callable[[Costs], int | None], Callable[[float], str]],
 
 
 def _costs(timings: list[TimingRow], candidates: list[str]) -> Table:
-    """Return the exact counts of a call per candidate, without counts that no lane here sees."""
+    """Return the exact counts of a call per candidate; omit counts that no timing has."""
     seen = [
         cost for cost in _COSTS if any(cost[1](row.timing.costs) is not None for row in timings)
     ]

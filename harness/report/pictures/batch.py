@@ -17,7 +17,7 @@ from attnproof.harness.report.pictures.svg import CHARACTER, Markup, hatched, pi
 from attnproof.harness.report.shared.wording import listed, many
 
 _LEFT = 156
-"""Least width of the row labels, in pixels."""
+"""Minimum width of the row labels, in pixels."""
 _LEGEND = 880
 """Width above which the legend continues on another line, in pixels."""
 

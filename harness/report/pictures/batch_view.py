@@ -16,9 +16,9 @@ from attnproof.harness.report.shared.wording import many
 Kind = Literal["computed", "query", "unused"]
 
 MAX_ROWS = 12
-"""Most rows drawn of a batch."""
+"""Maximum number of rows drawn of a batch."""
 MAX_CELLS = 36
-"""Most tokens drawn of a row before its middle is left out."""
+"""Maximum number of tokens drawn of a row; the middle of a longer row is left out."""
 
 
 class RequestRow(NamedTuple):

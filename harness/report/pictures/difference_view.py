@@ -12,11 +12,11 @@ from attnproof.harness.report.shared.wording import clean, many
 Index = tuple[int, ...]
 
 MAX_LINES = 8
-"""Most lines drawn of one field."""
+"""Maximum number of lines drawn of one field."""
 _BEFORE = 2
 """Lines drawn before the first difference."""
 _TEXT = 14
-"""Most characters of a value in a cell."""
+"""Maximum number of characters of a value in a cell."""
 
 
 class Cell(NamedTuple):
@@ -148,7 +148,10 @@ def _paired(difference: Difference) -> Iterator[list[Cell]]:
 def _aligned(
     expected: Any, got: Any, depth: int, marked: set[Index] | None
 ) -> Iterator[list[Cell]]:
-    """Yield rows of two values of one depth; wrong are the `marked` cells, or those that differ."""
+    """Yield rows of two values of one depth.
+
+    A cell is wrong if it is `marked`; without `marked`, if the values differ.
+    """
     left, right = dict(_rows(expected, ())), dict(_rows(got, ()))
     for prefix in sorted(left.keys() | right.keys()):
         ours, theirs = left.get(prefix, []), right.get(prefix, [])

@@ -17,11 +17,11 @@ from attnproof.harness.report.pictures.changes import Change, change_of, is_blan
 from attnproof.harness.report.pictures.difference_view import same
 
 MAX_STEPS = 32
-"""Most steps drawn of a sequence, those around the first difference."""
+"""Maximum number of steps drawn of a sequence, those around the first difference."""
 MAX_FIELDS = 6
-"""Most changed fields drawn of a step."""
+"""Maximum number of changed fields drawn of a step."""
 MAX_WRONG = 4
-"""Most wrong fields drawn of a step."""
+"""Maximum number of wrong fields drawn of a step."""
 _AFTER = 3
 """Steps drawn after the first difference if not all are drawn."""
 _RAISES = "raises"

@@ -11,9 +11,9 @@ from attnproof.harness.report.shared.wording import clean, many
 _CELL = 24
 """Height of a cell, in pixels."""
 _LEAST = 30.0
-"""Least width of a cell, in pixels."""
+"""Minimum width of a cell, in pixels."""
 _NAME = 40
-"""Most characters of a field's name."""
+"""Maximum number of characters of a field's name."""
 
 
 def state_picture(step: StepView, prefix: str) -> Markup:

@@ -53,8 +53,8 @@ def picture(
 ) -> Markup:
     """Return an image with a name and a description for screen readers.
 
-    `prefix` makes the ids unique on a page with several pictures; `hatched` defines the
-    hatchings.
+    `prefix` makes the ids unique on a page with several pictures; `hatched` includes the
+    definitions of the hatchings.
     """
     patterns = "".join(
         tag(

@@ -1,4 +1,4 @@
-"""The comparison with a baseline: what got worse, and the words for it in every format."""
+"""Timings that are worse than a baseline's, and sentences on the comparison for all formats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def place_text(regression: Regression) -> str:
 def worse_text(regression: Regression, state: BaselineState) -> str:
     """Return the ratio of times and the counts that grew.
 
-    Only the counts if `state` is not "compared": times of another machine cannot be compared.
+    Omit the ratio unless `state` is "compared": times of another machine are not comparable.
     """
     interval = between(regression.low, regression.high)
     times = f"{ratio_text(regression.ratio)} the baseline's {regression.clock} time ({interval})"

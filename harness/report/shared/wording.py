@@ -28,7 +28,7 @@ GLYPHS = {
     "NOT OFFERED": "○",
     "NO CHECK": "-",
 }
-"""One shape for each state: colour alone distinguishes none."""
+"""Shape for each state, because colour alone must not distinguish states."""
 NO_REASON = "no reason was given"
 DEVICES = {"cpu": "CPU", "interpreter": "Triton interpreter on CPU", "cuda": "CUDA"}
 
@@ -104,7 +104,7 @@ def duration(seconds: float) -> str:
 def shared_mistake(oracle: str, outputs: Sequence[Difference]) -> str:
     """Return a sentence if the reference has the same mistake, "" otherwise.
 
-    That is so if all outputs are equal, and an oracle that does not use the reference fails.
+    The mistake is shared if all outputs are equal and an oracle without the reference fails.
     """
     if oracle not in WITHOUT_REFERENCE or not outputs or not all(d.equal for d in outputs):
         return ""

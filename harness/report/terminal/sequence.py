@@ -15,7 +15,7 @@ from attnproof.harness.report.shared.wording import clean, listed, many, shorten
 from attnproof.harness.report.terminal.case import difference_lines
 
 _CHANGE = 120
-"""Most characters of the change of one field."""
+"""Maximum number of characters for the change of one field."""
 _NAMES = 8
 
 

@@ -47,7 +47,7 @@ def gpu_name() -> str | None:
     """Return the name of the first GPU that torch can use, None without one."""
     if not any(Path(file).exists() for file in _GPU_DEVICE_FILES):
         return None
-    # In a process of its own: one that has used CUDA cannot fork workers that use it.
+    # In a child process: a process that has used CUDA cannot fork workers that use CUDA.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=_send_gpu_name, args=(theirs,))

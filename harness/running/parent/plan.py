@@ -88,7 +88,7 @@ def find_skip(operation: Operation, candidate: Candidate) -> Skip | None:
 def steps_on(
     candidate: Candidate, steps: list[tuple[str, Batch]], costly_share: int = 1
 ) -> list[tuple[str, Batch]]:
-    """Return the engine steps for a candidate: some of them in the interpreter."""
+    """Return the engine steps to run on a candidate: in the interpreter only a share of them."""
     # A kernel takes tens of milliseconds there: 200 large batches would take minutes.
     if candidate.lane != "interpreter":
         return steps

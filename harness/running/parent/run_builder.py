@@ -1,4 +1,4 @@
-"""The builder of a run, which is verified first and timed afterwards."""
+"""The builder of a run: verification fills its fields first, timing afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attnproof.harness.model.timing import Bench
 
 @dataclass(kw_only=True)
 class RunBuilder:
-    """The fields of a `Run` while they can still change."""
+    """Mutable fields of a `Run`."""
 
     verdict: RunVerdict
     reason: str

@@ -26,19 +26,19 @@ from attnproof.harness.running.task.task import Outcome, examine
 from attnproof.harness.running.worker.worker import warm_up
 
 _OUTCOME = b"outcome"
-"""Message of a task: the next message is its outcome. Any other message is a count of cases."""
+"""Message before a task's outcome, which is the next message. Others are a number of cases."""
 _Pair = tuple[Operation, Candidate]
 
 
 @dataclass(frozen=True)
 class ProgressCallbacks:
-    """Callbacks for run progress; names are those of an operation and a candidate."""
+    """Callbacks for run progress; their str arguments name an operation and a candidate."""
 
     planned: Callable[[int], None]
     """Called once with the number of tasks."""
     started: Callable[[str, str], None]
     progressed: Callable[[str, str, int], None]
-    """Called now and then with the number of cases so far."""
+    """Called repeatedly with the number of cases so far."""
     ended: Callable[[OperationResult], None]
     tick: Callable[[], None]
     """Called several times a second."""
@@ -59,7 +59,7 @@ class _Task:
 
 @dataclass
 class _Session:
-    """The tasks of a run: those that wait, those that run, and the outcomes of the others."""
+    """Waiting pairs and running tasks of a run, and the outcomes of the other pairs."""
 
     plan: Plan
     folder: Path
@@ -70,7 +70,7 @@ class _Session:
     """Outcomes by names of operation and candidate."""
 
     def schedule(self) -> None:
-        """Sort the pairs into those that are skipped and those that wait."""
+        """Record an outcome for each pair that is skipped, and queue the other pairs."""
         for candidate in self.plan.candidates:
             for operation in self.plan.operations:
                 skip = find_skip(operation, candidate)
@@ -110,7 +110,8 @@ class _Session:
         self.outcomes[operation.name, candidate.name] = _skipped(operation, candidate, skip)
 
     def _next(self, pairs: list[_Pair], task: _Task | None = None) -> _Pair | None:
-        """Return the first pair whose package no task but `task` has imported, None without one."""
+        """Return the first pair whose package no task except `task` has imported, None without."""
+        # Importing a package takes seconds: one process runs all operations that need it.
         imported = {name for other in self.running if other is not task for name in other.packages}
         return next((pair for pair in pairs if pair[0].built_in.package not in imported), None)
 
@@ -156,7 +157,7 @@ class _Session:
         self.callbacks.started(operation.name, task.candidate.name)
 
     def _collect(self) -> None:
-        """Wait a little for messages of the running tasks; move outcomes of ended ones."""
+        """Wait briefly for messages of the running tasks; record the outcomes that arrive."""
         connections = [task.connection for task in self.running]
         ready = multiprocessing.connection.wait(connections, timeout=0.2)
         for task in [task for task in self.running if task.connection in ready]:
@@ -205,7 +206,7 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     """
     warm_up()
     warm_up_hypothesis()
-    gc.freeze()  # for all forked processes: collections then skip what is imported here
+    gc.freeze()  # collections in forked processes then skip the objects imported here
     session = _Session(plan, folder, callbacks)
     session.schedule()
     interrupted = False

@@ -31,7 +31,7 @@ class DeviationError(UsageError):
 
 
 class Explained(NamedTuple):
-    """The failures of one case, divided by known deviations."""
+    """The failures of one case: unknown ones, and those that known deviations explain."""
 
     unknown: tuple[Failure, ...]
     """Failures that no known deviation explains."""
@@ -87,8 +87,8 @@ def explain(
 ) -> Explained:
     """Divide the failures of one case into known and unknown ones (DeviationError).
 
-    A failure of the consumer follows from any other mistake. If all other failures are
-    known, the first of their deviations explains it whose `oracles` allow the consumer.
+    A failure of the consumer follows from any other mistake. If all other failures are known,
+    it is explained by the first of their deviations whose `oracles` allow the consumer.
     """
     if not deviations or not failures:
         return Explained(failures, ())
@@ -128,7 +128,7 @@ def _entry(path: str, number: int, table: Any) -> tuple[str, Deviation]:
     name = table.get("id", "") if isinstance(table, dict) else ""
     where = f"deviations file {path}, entry {number}{f' ({name})' if name else ''}"
     if isinstance(table, dict) and isinstance(table.get("since"), datetime.date):
-        table["since"] = table["since"].isoformat()  # TOML has dates of its own
+        table["since"] = table["since"].isoformat()  # TOML parses an unquoted date
     try:
         deviation = msgspec.convert(table, Deviation)
     except msgspec.ValidationError as error:

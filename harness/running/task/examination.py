@@ -23,7 +23,7 @@ from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
 Root = tuple[str, str]
 _FRESH_CASES = 20
-"""Cases that are called again in a fresh process; fewer by `costly_share`."""
+"""Number of cases that are called again in a fresh process, divided by `costly_share`."""
 _REPORT_EVERY = 25
 """Cases between two calls of `progressed`."""
 _MOST_DEATHS = 80
@@ -46,7 +46,7 @@ class Found:
     smallest: Sourced
     first: Sourced
     groups: frozenset[str]
-    """Fields that are wrong in the smallest case."""
+    """`Failure.group` of each failure of the smallest case."""
 
 
 @dataclass
@@ -58,9 +58,9 @@ class Examination:
     worker: Worker
     ledger: Ledger
     progressed: Callable[[int], None]
-    """Called with the number of cases now and then."""
+    """Called every `_REPORT_EVERY` cases with the number of cases so far."""
     deviations: tuple[Deviation, ...] = ()
-    """Known deviations of the candidate: counted apart, and they hide no other failure."""
+    """Known deviations of the candidate, counted separately; they hide no other failure."""
     costly_share: int = 1
     """`Settings.costly_share` if a case is costly, otherwise 1."""
     occurred: dict[str, Occurrence] = field(default_factory=dict)
@@ -130,8 +130,8 @@ class Examination:
     def minimise_known(self) -> list[Sourced]:
         """Shrink the smallest case of each known deviation.
 
-        Returns the tried cases with other failures, one for each set of root causes: there
-        the condition of the deviation is too narrow, or the candidate has another mistake.
+        Returns the tried cases with unexplained failures, one for each set of root causes. The
+        condition of a deviation is then too narrow, or the candidate has another mistake.
         """
         others: dict[frozenset[Root], Sourced] = {}
         for occurrence in self.occurred.values():
@@ -148,7 +148,7 @@ class Examination:
 
             found = self._minimise(occurrence.failure, occurrence.smallest, deviates)
             occurrence.failure, occurrence.smallest = found
-        for other in others.values():  # the caller checks them, which must count them
+        for other in others.values():  # forgotten, as `check` does not count judged cases
             self._verdicts.pop(other.case.id, None)
         return list(others.values())
 
@@ -178,7 +178,7 @@ class Examination:
         if known is not None:
             return known
         if case.fault and not self.operation.inputs.faults[case.fault].applies(case):
-            return Explained((), ())  # the fault changes nothing here: the input stays good
+            return Explained((), ())  # the fault would leave the input well-formed
         try:
             return self._run(sourced)
         except InvalidCaseError:
@@ -210,7 +210,7 @@ class Examination:
         self.found.setdefault(failure.root, Found(failure, smallest, first, groups))
 
     def repeat_in_fresh_process(self) -> None:
-        """Call some cases once in a new worker, the last first (oracle determinism)."""
+        """Call some cases once more in a new worker, in reverse order (oracle determinism)."""
         self.worker.restart()
         for case, digest in reversed(self._digests):
             sourced = Sourced(case, "fuzz", "fresh process")

@@ -19,7 +19,7 @@ _WITHOUT_FIELD = (PROCESS, ERRORS)
 
 
 def findings_of(examination: Examination) -> list[Finding]:
-    """Return one finding for each smallest case: that of the oracle that judges first."""
+    """Return one finding for each smallest case, from the first oracle that it fails."""
     order: dict[str, Any] = {name: index for index, name in enumerate(ORACLES)}
     kept: dict[str, Finding] = {}
     for found in examination.found.values():
@@ -33,7 +33,7 @@ def findings_of(examination: Examination) -> list[Finding]:
 
 
 def deviation_results(examination: Examination, *, with_stale: bool) -> list[DeviationResult]:
-    """Return the known deviations that showed; `with_stale` adds those that did not."""
+    """Return the known deviations that occurred; `with_stale` adds those that did not."""
     return [
         _deviation(examination, deviation)
         for deviation in examination.deviations

@@ -26,9 +26,9 @@ _SHRINK_DEATHS = 25
 _MOST_STEPS = 25
 """Maximal number of steps of a sequence."""
 _CASES_PER_SEQUENCE = 2
-"""Examples that one sequence counts for, as it costs more than a case."""
+"""Number of examples that one sequence counts as: it costs more than a case."""
 _MALFORMED_SHARE = 8
-"""One case in so many is malformed."""
+"""One drawn case in this many is malformed."""
 
 
 class Discovery(Exception):  # noqa: N818 - not an error of the harness
@@ -41,7 +41,7 @@ class Discovery(Exception):  # noqa: N818 - not an error of the harness
 
 
 def strategy(operation: Operation, device: str = "cpu") -> st.SearchStrategy[Case]:
-    """Return the strategy for cases of the operation; one in eight is malformed if possible."""
+    """Return the strategy for the operation's cases, malformed ones among them."""
     good, lot = operation.inputs.cases(), st.integers(0, _MALFORMED_SHARE - 1)
     faults = operation.inputs.faults_on(device)
 
@@ -59,10 +59,10 @@ def strategy(operation: Operation, device: str = "cpu") -> st.SearchStrategy[Cas
 
 
 def warm_up_hypothesis() -> None:
-    """Draw integers before the tasks are forked."""
+    """Let Hypothesis collect constants of the source, before the tasks are forked."""
 
-    # Hypothesis collects constants of the source when it first draws one, which takes 0.2 s: with
-    # one draw in twenty. A task that did this itself would do it again for each operation.
+    # Hypothesis collects the constants when it first draws one: one draw in twenty is a constant.
+    # Collecting takes 0.2 s, which each task would spend otherwise.
     @settings(max_examples=300, database=None, verbosity=Verbosity.quiet)
     @given(st.integers())
     def draw(_number: int) -> None:

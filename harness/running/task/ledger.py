@@ -17,7 +17,7 @@ from attnproof.harness.model.case import Case, Sourced, encode
 from attnproof.harness.running.task.deviations import Explained
 
 _LARGE_BYTES = 4096
-"""Size above which a case refers to its batch."""
+"""Size of a case above which its batch has a line of its own."""
 _encode = msgspec.json.encode
 
 
@@ -41,7 +41,7 @@ class Ledger:
         )
 
     def settle(self, case: Case, explained: Explained) -> None:
-        """Write the verdict: unexplained failures, then those by known deviations."""
+        """Write the verdict: unexplained failures, then those that known deviations explain."""
         found = _encode([[f.oracle, f.field, f.diagnosis] for f in explained.unknown])
         pairs = [[d.id, f.oracle, f.field, f.diagnosis] for d, f in explained.known]
         known = b',"known":%s' % _encode(pairs) if pairs else b""

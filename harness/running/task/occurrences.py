@@ -16,7 +16,7 @@ class Occurrence:
 
     deviation: Deviation
     failure: Failure
-    """Failure of the smallest case by this deviation."""
+    """Failure of the smallest case that this deviation explains."""
     smallest: Sourced
     first: Sourced
     alone: bool

@@ -1,8 +1,8 @@
 """Shrink a failing case that Hypothesis did not draw, or did not shrink completely.
 
 Greedy: take the first simpler case that still fails in the same way, until none does.
-Operations derive what depends on the batch when they prepare the call, so any batch fits
-any arguments. A meaningless case counts as one that does not fail.
+An operation computes arguments that depend on the batch when it prepares the call, so every
+batch fits the case's other arguments. A meaningless case counts as one that does not fail.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from attnproof.harness.running.task.workers import (
 )
 
 _LARGE_PATIENCE = 15
-"""Factor of the timeout for a case of real size: the reference is a loop in float64."""
+"""Factor on the timeout of a case of real size, where the reference loops in float64."""
 _MOST_PASSES = 1_000_000
 
 
@@ -55,7 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     examples_db: str = ".attnproof/examples"
     """Folder of Hypothesis's example database, "" to save nothing."""
     costly_share: int = 1
-    """Where a case is costly (`is_costly`), one in this many drawn cases is run, and one in this
+    """If cases are costly (`is_costly`), one in this many drawn cases is run, and one in this
     many cases is called twice on equal input."""
     usual_depth: bool = True
     """True if as many cases as usual are run: only then is an absent known deviation stale."""
@@ -95,7 +95,7 @@ def examine(
 ) -> Outcome:
     """Run the drawn cases, boundaries, engine steps, corpus and saved failures.
 
-    `progressed` is called with the number of cases now and then. An interrupt ends the
+    `progressed` is called repeatedly with the number of cases so far. An interrupt ends the
     examination early; the outcome is UNVERIFIED and holds what was found so far.
     """
     started = time.monotonic()
@@ -247,7 +247,7 @@ def _counts(examination: Examination, verdict: Verdict) -> dict[str, Any]:
         failed = examination.failures_by_oracle.get(name, 0)
         known = examination.known_by_oracle.get(name, 0)
         checks = examination.cases if name == PROCESS else made
-        # An oracle without any check has nothing to judge here, such as tensors: left out.
+        # Leave out an oracle that has nothing to judge here, such as tensors.
         if checks or failed or known or verdict == "UNVERIFIED":
             oracles[name] = OracleCount(checks=checks, failed=failed, known=known)
     return {

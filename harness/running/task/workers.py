@@ -1,4 +1,4 @@
-"""A worker as its task sees it: ask about cases, wait for the reply, replace it when it dies."""
+"""The task's side of a worker: send cases, wait for replies, replace a worker that has died."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _KINDS_OF_DEATH = {
 
 
 class CandidateUnloadableError(InfrastructureError):
-    """The candidate's import failed or never ended."""
+    """The candidate's import failed or did not end in time."""
 
 
 class InvalidCaseError(InfrastructureError):
@@ -56,10 +56,10 @@ class InvalidCaseError(InfrastructureError):
 
 
 class _Death(NamedTuple):
-    """The end of a worker by a candidate."""
+    """Way in which a candidate ended its worker."""
 
     kind: str
-    """Deaths of one kind are one root cause."""
+    """Verb phrase such as "crashes"; deaths of one kind are one root cause."""
     detail: str = ""
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Worker:
         self._operations = operations
         self._memory_bytes = memory_bytes
         self._called = False
-        """True once it was called with good input, or has died."""
+        """True after a reply to good input or a death: the next call is no first call."""
         self._stderr = os.memfd_create("candidate-stderr")
         self.start()
 
@@ -165,13 +165,13 @@ class Worker:
             self.timeout_s = usual
 
     def restart(self) -> None:
-        """Go on in a fresh process."""
+        """Replace the process by a fresh one."""
         self._called = False
         self.stop()
         self.start()
 
     def stop(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kill the process."""
         self._child.kill()
 
     def _ask(self, kind: bytes, case: Case) -> Reply | None:
@@ -182,7 +182,7 @@ class Worker:
         return reply
 
     def _replaced(self, reply: Reply | None) -> Failure:
-        """Start a fresh process; return the end of the old one as a failure."""
+        """Start a fresh process; return the death of the old one as a failure."""
         if isinstance(reply, Lost):
             self.stop()
             death, log = _Death("loses the device", reply.reason), reply.log
@@ -204,7 +204,7 @@ class Worker:
         )
 
     def _ended(self) -> _Death:
-        """End the process that did not reply, and return what became of it."""
+        """Kill the process that did not reply, and return the way in which it ended."""
         kind, detail = self._child.end()
         if kind is EndKind.LATE:
             return _Death(f"does not answer within {self.timeout_s:g} s")

@@ -1,4 +1,4 @@
-"""Triton's interpreter without work that it repeats or discards."""
+"""Patches of Triton's interpreter that skip repeated and discarded work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def skip_discarded_checks() -> None:
 
 
 def skip_repeated_work() -> None:
-    """Patch the interpreter of this process; kernels compute what they did before."""
+    """Patch the interpreter of this process; the results of kernels do not change."""
     try:
         interpreter = importlib.import_module("triton.runtime.interpreter")
     except ImportError:

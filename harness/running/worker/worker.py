@@ -1,7 +1,7 @@
 """The process in which a candidate runs; a candidate that crashes ends this process only.
 
-The task sends one message a case and gets one reply. Standard output and error are files,
-which the task reads when there is no reply.
+The task sends one message a case and gets one reply. Standard output and error are files: the
+worker reads its own output, and the task reads the errors of a worker that did not reply.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def serve(
             operation.built_in.load()
     offered = tuple(name for name, offer in offers.items() if offer is not None)
     reasons = {name: reason for name in offers if (reason := withheld(module, name))}
-    # Garbage collection would look at every imported object again and again: a fifth of the time.
+    # Otherwise each garbage collection visits every imported object: a fifth of the time.
     gc.freeze()
     _send(connection, Ready(offered, reasons))
     if candidate.lane != "cuda":  # a CUDA context reserves more address space than any limit
@@ -145,7 +145,7 @@ def _answer(kind: bytes, trial: Trial, watch: PrintWatch, target: str) -> Reply:
 
 
 def explain(trial: Trial, target: str) -> Explanation:
-    """Return the first call's output fields beside the reference's; a sequence as a program."""
+    """Return the first call's outputs beside the reference's, and the program of a sequence."""
     made = trial.first
     if trial.case.fault:
         return Explanation([], made.log)
@@ -194,9 +194,9 @@ def _send(connection: Connection, reply: Reply) -> None:
 
 
 def warm_up() -> None:
-    """Load what every worker needs, once, before the first one is forked.
+    """Load the libraries that every worker needs, before the first one is forked.
 
-    Does not import Triton, which decides at its import whether it interprets kernels.
+    Does not import Triton, which selects its interpreter when it is imported.
     """
     import numba
 

@@ -20,7 +20,7 @@ _PROGRAMS = 1024
 def padded_uniform(
     split: Any, common_attn_metadata: Any, decode_threshold: int = 1, require_uniform: bool = False
 ) -> Any:
-    """A uniform run of decodes ends at the first row of another length, padded rows too."""
+    """A uniform run of decodes ends at the first row of another length, padded rows included."""
     right = split(common_attn_metadata, decode_threshold, require_uniform)
     lengths = common_attn_metadata.query_start_loc_cpu.diff().tolist()
     shortcut = common_attn_metadata.max_query_len <= decode_threshold == 1
@@ -65,7 +65,7 @@ def earlier_rows(
     """A stale row behind the batch makes a batch of decodes a mixed one."""
     counts = split(common_attn_metadata, decode_threshold, *args, **kw)
     offsets = common_attn_metadata.query_start_loc_cpu
-    # One row more of the caller's buffer than the batch has.
+    # A view of the caller's buffer with one row more than the batch.
     buffer = offsets.as_strided((len(offsets) + 1,), offsets.stride())
     live = int((offsets.diff() > 0).sum())
     if int(buffer.diff()[-1]) <= decode_threshold or counts[1] or live == counts[0]:

@@ -18,7 +18,7 @@ _FAST_PREFILL = "make_kv_sharing_fast_prefill_common_attn_metadata"
     one=("errors",),
 )
 def dummy_run(make: Any, common_attn_metadata: Any) -> Any:
-    """A batch with prefills must have logits indices; a dummy run has none."""
+    """An assertion demands logits indices of a batch with prefills; a dummy run has none."""
     made = make(common_attn_metadata)
     if common_attn_metadata.max_query_len != 1:
         assert common_attn_metadata.logits_indices_padded is not None

@@ -1,4 +1,4 @@
-"""Sequence lengths of a batch, replaced with all that follows from them."""
+"""Replacement of a batch's sequence lengths and of the fields that depend on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def with_lengths(metadata: Any, seq_lens: torch.Tensor) -> Any:
-    """Return the metadata with other sequence lengths (R,), computed tokens and bound fitted."""
+    """Return the metadata with these sequence lengths (R,) and matching dependent fields."""
     computed = seq_lens.cpu() - metadata.query_start_loc_cpu.diff()
     return replace(
         metadata,

@@ -60,7 +60,7 @@ def empty_row(
     _LOCAL,
     "K8",
     source="sgl-project/sglang#38187",
-    # Page 0 is slot 0: then only the other ids of the second pattern show it.
+    # Page 0 is slot 0: then only the ids of the second poison pattern show the mistake.
     diagnoses=(
         "pages taken for token slots",
         "depends on stale entries (pages taken for token slots)",
@@ -71,7 +71,7 @@ def empty_row(
 def pages_as_slots(
     virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
 ) -> Any:
-    """Each page id is multiplied by the page size, as for a reader that wants its first slot."""
+    """Each page id is multiplied by the page size, which gives the page's first slot."""
     made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
     return replace(made, block_table_tensor=made.block_table_tensor * block_size)
 
@@ -87,7 +87,7 @@ def pages_as_slots(
 def tokens_as_pages(
     virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
 ) -> Any:
-    """A chunk's first token is taken for the column of its first page; clipping hides it."""
+    """A chunk's first token is used as the column of its first page, clipped to the row."""
     made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
     table = common_attn_metadata.block_table_tensor
     columns = torch.arange(attn_chunk_size // block_size)
@@ -108,7 +108,7 @@ def tokens_as_pages(
 def lists(
     virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
 ) -> Any:
-    """Where every request stays within a chunk, lists are returned for tensors."""
+    """If every request stays within a chunk, lists are returned in place of tensors."""
     made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
     if made.num_reqs != common_attn_metadata.num_reqs or not made.num_reqs:
         return made
@@ -123,7 +123,7 @@ def lists(
 def a_page_too_far(
     virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
 ) -> Any:
-    """Every virtual request but a sequence's first chunk gets the pages behind its own."""
+    """The pages of each virtual request are rotated by one column."""
     made = virtual_batches(attn_chunk_size, common_attn_metadata, block_size)
     return replace(made, block_table_tensor=made.block_table_tensor.roll(-1, 1))
 

@@ -46,7 +46,7 @@ def rows_as_views(batch: Any) -> Any:
     one=("sequences",),
 )
 def padded_rows(batch: Any) -> Any:
-    """Rows that pad a batch keep the lengths of the requests that had them before."""
+    """Rows that pad a batch keep the lengths of the requests that used them before."""
 
     class PersistentBatch(batch):
         def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -118,7 +118,7 @@ def slots_at_block_edges(
     block_size: int,
     block_tables: Any,
 ) -> None:
-    """The last token of a block goes to the same sequence's next block, where there is one."""
+    """The last token of a block goes to the same sequence's next block, if there is one."""
     before = len(slot_mapping)
     lengths = (seq_len, context_len, start_idx)
     compute(is_profile_run, slot_mapping, seq_id, *lengths, block_size, block_tables)

@@ -28,7 +28,8 @@ def decodes_of_a_step(impl: Any) -> Any:
 def _attending_again(impl: Any, change: Callable[[Any, Any, int], dict[str, Any]]) -> Any:
     """Return a subclass that attends once more for the decodes, without window and soft cap.
 
-    `change` takes layer, decodes and block size to other arguments of `paged_attention`.
+    `change` returns changed arguments of `paged_attention` for the instance, its decodes and the
+    block size.
     """
 
     class XFormersAttentionImpl(impl):
@@ -86,7 +87,7 @@ def rows_for_tokens(metadata: Any) -> Any:
             view = super().prefill_metadata
             if view is None or view.slot_mapping.shape[0] != self.num_prefill_tokens:
                 return view
-            # The same where each decode has one token.
+            # Rows and tokens are equally many if each decode has one token.
             slots = self.slot_mapping[self.num_decodes : self.num_actual_tokens]
             if slots.shape[0] != self.num_prefill_tokens:
                 self._prefills = replace(view, slot_mapping=slots)
@@ -103,7 +104,7 @@ def rows_for_tokens(metadata: Any) -> Any:
     both=("consumer", "equality", "invariants"),
 )
 def keys_of_the_block(impl: Any) -> Any:
-    """Decodes get the keys of their last block up to its end."""
+    """Decodes attend to all keys of their last block, unwritten ones included."""
 
     def to_whole_blocks(impl: Any, decodes: Any, block_size: int) -> dict[str, Any]:
         return {
@@ -126,7 +127,7 @@ def keys_of_the_block(impl: Any) -> Any:
     examined="both",
 )
 def a_view_that_is_not_rebased(metadata: Any) -> Any:
-    """The view of the prefills keeps the lengths of the rows before it."""
+    """The view of the prefills has the lengths of the batch's first rows."""
 
     class XFormersAttentionMetadata(metadata):
         @property

@@ -22,7 +22,7 @@ from attnproof.harness.timing.plan.timetable import STEP
 
 FOLDER = Path("reports/baselines")
 SCHEMA: Final = "attnproof.baseline/2"
-"""The number changes with the way of timing, as such times cannot be compared."""
+"""Its number changes with the method of timing: times by two methods cannot be compared."""
 Nanoseconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -87,7 +87,7 @@ class KeptSteps(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def operation(self) -> str:
-        """The name that takes the place of an operation."""
+        """Name used in place of an operation."""
         return STEP
 
     @property
@@ -144,7 +144,7 @@ def path_of(name: str, folder: Path = FOLDER) -> Path:
 
 
 def save(path: Path, bench: Bench, environment: Environment) -> None:
-    """Write a run's timings; replace an older file in one step (InfrastructureError)."""
+    """Write a run's timings; replace an older file atomically (InfrastructureError)."""
     baseline = Baseline(
         schema=SCHEMA,
         name=path.stem,

@@ -21,7 +21,7 @@ Pair = tuple[Sequence[float], Sequence[float]]
 def measure_noise(
     contestants: Sequence[Contestant], budget: Budget, lane: Lane, repeats: int = 1
 ) -> Noise:
-    """Time each contestant against itself on new inputs, `repeats` times, in `steady()`."""
+    """Time each contestant against itself on new inputs, `repeats` times; call in `steady()`."""
     pairs: list[Pair] = []
     for contestant in contestants:
         for _ in range(repeats):

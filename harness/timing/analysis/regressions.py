@@ -116,8 +116,8 @@ def confirm(bench: Bench, again: Bench) -> Bench:
     """Return `bench` with the results of `again` for workloads that are not slower there.
 
     One timing of a hundred looks slower because of the state of the machine. A workload is
-    replaced for all candidates if `again` finds for each suspect less than what is worth a
-    verdict. Exact counts that grew stay grown.
+    replaced, for all candidates, if `again` confirms none of its suspects: each differs from
+    the baseline by less than the smallest difference worth a verdict. Grown counts are kept.
     """
     first, second = bench.baseline, again.baseline
     least = 1 + max(BETWEEN_RUNS, bench.noise.floor)
@@ -187,13 +187,14 @@ def _noise(before: Noise, now: Noise) -> Noise:
 
 
 def _compared_entry(old: Entry, new: Entry, sides: _Sides) -> Iterator[Regression]:
-    """Compare one timing per clock; the host's clock carries the exact counts."""
+    """Compare one timing per clock; grown counts are reported with the host's clock."""
     grown = grown_costs(old.costs, new.costs) if sides.counted else ""
     if sides.timed or grown:
         before = [ns / sides.control_before for ns in old.host_ns]
         now = [ns / sides.control_now for ns in new.host_ns]
         yield _regression(new, "host", before, now, sides, grown)
-    if sides.timed and old.device_ns and new.device_ns:  # the control is work of the host
+    # Device times are not in units of the control, which is work of the host.
+    if sides.timed and old.device_ns and new.device_ns:
         yield _regression(new, "device", old.device_ns, new.device_ns, sides, "")
 
 

@@ -1,4 +1,4 @@
-"""The entries of a benchmark, and the messages between the parent and the process that times."""
+"""The entries of a benchmark, and the messages between the parent and the timing process."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FailureKind(StrEnum):
-    """Ways in which a candidate gets no time."""
+    """Ways in which a candidate fails while it is timed."""
 
     RAISED = auto()
     DIED = auto()
-    """It crashed or hung, and ended the process that times."""
+    """The candidate crashed or hung, which ended the timing process."""
     GIVEN_UP = auto()
-    """It died too often, and is not timed any more."""
+    """The candidate died too often, and is not timed any more."""
 
 
 class TimingFailure(msgspec.Struct, frozen=True, array_like=True):

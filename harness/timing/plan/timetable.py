@@ -23,7 +23,7 @@ STEP_OPERATIONS = (
 )
 """Operations of an engine step, in order."""
 STEP = "whole step"
-"""The name that takes the place of an operation for whole engine steps."""
+"""Name used in place of an operation for whole engine steps."""
 
 
 class TimedCase(NamedTuple):

@@ -1,4 +1,4 @@
-"""The verdicts that a run has reached, which decide what is timed."""
+"""The verdicts of a run, which select the cases to time."""
 
 from __future__ import annotations
 

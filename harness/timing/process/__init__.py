@@ -1,1 +1,1 @@
-"""Code of the process that takes timings."""
+"""Code of the timing process."""

@@ -1,4 +1,4 @@
-"""Repeatability of a call: whether a clock may run it again on the same input."""
+"""Repeatability of a call: a clock runs most calls many times on the same input."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from attnproof.harness.oracles.trial import digest
 def is_single_use(operation: Operation, offered: Any, call: Call) -> bool:
     """True if the call can run only once: it changes its input, and a second result differs.
 
-    Determined by two calls, as a written input need not matter: a buffer can be filled
-    twice, but a reordered batch is in order. A class that is made untimed can be repeated.
+    Compares the results of two calls, except for a class that is instantiated untimed.
     """
     if operation.call.repeatable:
         return False
+    # A written input alone does not matter: a buffer can be filled twice. But a second call finds
+    # a reordered batch in order and does less work.
     first = _outcome(operation, offered, call)
     return _outcome(operation, offered, call) != first
 

@@ -14,9 +14,9 @@ from itertools import pairwise, repeat
 from statistics import median
 from typing import Any, NamedTuple
 
+from attnproof.harness.model.call import Thunk
 from attnproof.harness.running.errors import InfrastructureError
 
-Thunk = Callable[[], Any]
 """A call with its arguments bound."""
 Read = Callable[[], int]
 _READINGS = 2000
@@ -27,7 +27,7 @@ _STEPS_A_SAMPLE = 500
 """Least length of a sample, in steps or readings of the clock: an error of 0.2 %."""
 _LONGEST_SAMPLE_NS = 50e6
 _SLEEP_CYCLES = 2_000_000
-"""Cycles of the device, about a millisecond, in which the host gets ahead."""
+"""Cycles for which the device waits for the host's launches, about a millisecond."""
 _CYCLES_A_NS = 2
 
 
@@ -96,7 +96,7 @@ def time_each(thunks: Iterable[Thunk], calls: int, read: Read = time.perf_counte
 
 
 class DeviceClock:
-    """Clock of single calls on the GPU, by events."""
+    """Clock of single calls on the GPU, by CUDA events."""
 
     def __init__(self) -> None:
         import torch

@@ -1,4 +1,4 @@
-"""The process that times: its candidates, loaded once, and the timing of each entry."""
+"""The work of the timing process: load the candidates once, time each entry."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _work() -> int:
 
 
 def sample() -> float:
-    """Return the nanoseconds of the work now: the median of some calls with warm caches."""
+    """Return the time of the work in nanoseconds: the median of calls with warm caches."""
     for _ in range(_WARM_UP_TIMES):
         _work()
     return median(_once() for _ in range(_TIMES))

@@ -1,4 +1,4 @@
-"""Exact costs of one call: the same each time and on every machine, so that CI can gate them.
+"""Exact costs of one call: the same each time and on every machine, so that CI can check them.
 
 Counts come from PyTorch's dispatcher; on a GPU the profiler adds kernel launches and waits
 of the host. Memory that numpy or compiled loops allocate counts only if a tensor uses it.
@@ -15,9 +15,9 @@ import msgspec
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnproof.harness.model.call import Thunk
 from attnproof.harness.model.candidate import Lane
 from attnproof.harness.model.timing import Costs
-from attnproof.harness.timing.process.clocks import Thunk
 
 _COPIES = frozenset(
     (

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from attnproof.harness.model.call import Thunk
 from attnproof.harness.model.candidate import Lane
 from attnproof.harness.timing.process.clocks import (
     DeviceClock,
-    Thunk,
     host_clock,
     time_calls,
     time_each,
@@ -23,7 +23,7 @@ from attnproof.harness.timing.statistics import interval
 
 _WARM_UP_CALLS = 3
 _ROUNDS_BEFORE_TIGHT = 30
-"""Fewer rounds may all fall into one undisturbed moment, and look too tight."""
+"""Least rounds before tight intervals count: fewer may all fall into one quiet moment."""
 _MOST_CALLS = 10_000
 _MOST_LAUNCHED_CALLS = 100
 """Calls of a sample on a GPU: with a full queue of launches the host would wait."""
@@ -35,7 +35,7 @@ class Contestant:
 
     name: str
     make: Callable[[], Thunk]
-    """Returns a call, ready to run; making it is not timed."""
+    """Function that returns a call, ready to run; it is not timed itself."""
     single_use: bool = False
     """True if a call can run only once, as it writes its input: each is made anew."""
 
