@@ -14,6 +14,11 @@ def test_worked_example(package):
     assert shares.dtype == torch.int32
 
 
+@pytest.mark.spec("E56: 0.11 drops the axis of ranks where there is one rank")
+def test_one_rank_keeps_its_axis(package):
+    assert package.get_dcp_local_seq_lens(torch.tensor([10, 3])).tolist() == [[10], [3]]
+
+
 @pytest.mark.parametrize("rank", [1, torch.tensor([1], dtype=torch.int32)])
 def test_one_rank_has_the_shape_of_the_lengths(package, rank):
     lengths = torch.tensor([10, 3, 0])

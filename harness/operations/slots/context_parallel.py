@@ -79,7 +79,8 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Count the positions of each rank one by one, and compare all ranks' sum."""
-    lengths, size, rank, interleave = call.args.values()
+    lengths, size, rank = call["seq_lens"], call["dcp_size"], call["dcp_rank"]
+    interleave = call["cp_kv_cache_interleave_size"]
     ranks = range(size) if rank is None else [int(rank)]
     shares = outputs["result"].cpu().reshape(len(lengths), len(ranks)).tolist()
     for length, row in zip(lengths.tolist(), shares, strict=True):
