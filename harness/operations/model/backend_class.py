@@ -41,7 +41,7 @@ def _case(first: int, second: int | None) -> Case:
 
 def _use(offered: Any, call: Call) -> Outputs:
     """Return the outputs of a backend that defines only its metadata class."""
-    first, second = call.args.values()
+    first, second = call["first"], call["second"]
     methods: dict[str, Any] = {name: staticmethod(lambda *_: None) for name in _METHODS}
     methods["get_metadata_cls"] = staticmethod(lambda *_: _Made)
     names = {"__module__": "some.module", "__qualname__": "Outer.Backend"}
@@ -62,7 +62,7 @@ def _use(offered: Any, call: Call) -> Outputs:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    first, second = call.args.values()
+    first, second = call["first"], call["second"]
     expected = {
         "made": [True, first, 7 if second is None else second],
         "full_cls_name": ("some.module", "Outer.Backend"),

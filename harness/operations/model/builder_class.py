@@ -85,7 +85,8 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 def _use(offered: Any, call: Call) -> Outputs:
     """Return the outputs of a subclass whose `build` returns its arguments."""
-    vllm_config, device, threshold, as_decode, metadata, draft_index = call.args.values()
+    threshold, as_decode, metadata = call["threshold"], call["as_decode"], call["metadata"]
+    vllm_config, device = call["vllm_config"], call["device"]
 
     class Builder(offered):  # type: ignore[misc]
         def __init__(self, *args: Any) -> None:
@@ -110,7 +111,7 @@ def _use(offered: Any, call: Call) -> Outputs:
         "layer_names": list(made.layer_names),
         "device": str(made.device),
         "build_for_cudagraph_capture": made.build_for_cudagraph_capture(metadata),
-        "build_for_drafting": made.build_for_drafting(metadata, draft_index),
+        "build_for_drafting": made.build_for_drafting(metadata, call["draft_index"]),
         "use_cascade_attention": made.use_cascade_attention(*_NO_CASCADE),
         "abstract": sorted(offered.__abstractmethods__),
     }

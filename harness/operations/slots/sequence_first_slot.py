@@ -45,7 +45,7 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    is_prompt, query_len, _, window = call.args.values()
+    is_prompt, query_len, window = call["is_prompt"], call["query_len"], call["sliding_window"]
     kept = query_len - outputs["result"]
     if kept != (min(query_len, window) if is_prompt and window else query_len):
         yield Violation("result", "keeps another number of tokens than the window has")

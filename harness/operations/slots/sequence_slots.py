@@ -101,13 +101,12 @@ def slot_invariants(_call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Check that each new token is written to the slot that its sequence's blocks give it."""
-    profile, _, seq_id, seq_len, context_len, start_idx, block_size, tables = call.args.values()
-    if profile:
+    if call["is_profile_run"]:
         if any(slot != -1 for slot in outputs["slot_mapping"][2:]):
             yield Violation("slot_mapping", "writes tokens of a profile run")
         return
-    positions = (context_len, seq_len)
-    yield from written_violations(tables[seq_id], positions, block_size, outputs, start_idx)
+    table, positions = call["block_tables"][call["seq_id"]], (call["context_len"], call["seq_len"])
+    yield from written_violations(table, positions, call["block_size"], outputs, call["start_idx"])
 
 
 def written_violations(

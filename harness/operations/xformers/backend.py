@@ -183,14 +183,14 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 def _run(offered: Any, call: Call) -> Outputs:
     """Get the backend's classes and run the engine steps with them."""
-    asked, constants, layer, cache, outs = call.args.values()
+    asked, layer, cache, outs = call["asked"], call["layer"], call["kv_cache"], call["outs"]
     offered.validate_head_size(asked["head_size"])
     outputs = _constants(offered)
     outputs["kv_cache_shape"] = offered.get_kv_cache_shape(*asked["shape"])
     spec = SimpleNamespace(block_size=cache.shape[2])
     config = SimpleNamespace(speculative_config=None)
     builder = offered.get_builder_cls()(spec, ["layer.0"], config, call.facts.device)
-    impl = offered.get_impl_cls()(**constants)
+    impl = offered.get_impl_cls()(**call["constants"])
     for number, (step, out) in enumerate(zip(call.facts.steps, outs, strict=True), 1):
         metadata = builder.build(0, step.metadata)
         outputs[Place("metadata", child=number)] = type(metadata) is offered.get_metadata_cls()

@@ -102,7 +102,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 def _run(offered: Any, call: Call) -> Outputs:
     """Make the layer's implementation and run the step."""
-    constants, step = call.args.values()
+    constants, step = call["constants"], call["step"]
     impl = offered(**constants)
     outputs: Outputs = {name: getattr(impl, name, MISSING) for name in _ATTRIBUTES}
     outputs |= {name: float(getattr(impl, name)) for name in ("scale", "logits_soft_cap")}
@@ -113,7 +113,7 @@ def _run(offered: Any, call: Call) -> Outputs:
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
     """Return `forward` of a layer's long-lived implementation."""
-    constants, step = call.args.values()
+    constants, step = call["constants"], call["step"]
     return bound(offered(**constants).forward, **step)
 
 
@@ -152,7 +152,7 @@ def _outputs(call: Call, result: Outputs) -> Outputs:
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Compare attention with the batch's numbers, and read new keys back through its table."""
-    constants, step = call.args.values()
+    constants, step = call["constants"], call["step"]
     if step["attn_metadata"] is None:
         return
     params, attention = call.facts.params, call.facts.attention

@@ -66,7 +66,7 @@ def _alternatives(call: Call) -> list[tuple[str, dict[str, Any]]]:
 
 def _attended(call: Call, changes: dict[str, Any]) -> torch.Tensor:
     """Return the reference's attention over the present cache, with changed arguments."""
-    constants, step = call.args.values()
+    constants, step = call["constants"], call["step"]
     md, layer = step["attn_metadata"], step["layer"]
     out = torch.zeros(step["query"].shape, dtype=torch.float64, device=step["query"].device)
     arguments = {
