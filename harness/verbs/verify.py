@@ -36,8 +36,6 @@ _EXIT_CODES: dict[RunVerdict, int] = {
 }
 _DEFAULT_JOBS = 8
 """Most operations verified at a time unless `--jobs` says otherwise."""
-_COSTLY_SHARE = 8
-"""`Settings.costly_share`, unless the run is thorough."""
 _THOROUGH_STEPS = 200
 """Engine steps of a thorough run."""
 
@@ -74,10 +72,11 @@ def verify(
         memory_bytes=int(options.memory_gib * 2**30),
         examples_db=".attnproof/examples" if options.remember else "",
         minimise_known=minimise_known,
-        costly_share=1 if options.thorough else _COSTLY_SHARE,
         usual_depth=options.examples >= VerifyOptions.examples
         and options.steps >= VerifyOptions.steps,
     )
+    if options.thorough:
+        settings = msgspec.structs.replace(settings, costly_share=1)
     corpus = pick_corpus(options.corpus)
     benchmark = prepare(timing, operations, candidates) if timing else None
     if benchmark is not None:

@@ -54,7 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that a candidate may allocate beyond those of its process before the first call."""
     examples_db: str = ".attnproof/examples"
     """Folder of Hypothesis's example database, "" to save nothing."""
-    costly_share: int = 1
+    costly_share: int = 8
     """If cases are costly (`is_costly`), one in this many drawn cases is run, and one in this
     many cases is called twice on equal input."""
     usual_depth: bool = True
