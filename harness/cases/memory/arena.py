@@ -74,7 +74,10 @@ class Arena:
             offset += extent + GUARD_WORDS
         dtype = pieces[0].values.dtype
         # A dtype too narrow for the pattern gets its largest word, which is a NaN as a float.
-        buffer = np.full(offset, min(stale, np.iinfo(dtype).max), dtype=dtype)
+        # With the second pattern the memory starts one word behind a multiple of 8 bytes: code
+        # that copies wider words must look at the address, not at the storage offset alone.
+        start = int(stale == STALE_PATTERNS[1])
+        buffer = np.full(start + offset, min(stale, np.iinfo(dtype).max), dtype=dtype)[start:]
         word = buffer.itemsize
         for piece, segment in zip(pieces, segments, strict=True):
             view = np.ndarray(

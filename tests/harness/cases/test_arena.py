@@ -72,3 +72,11 @@ def test_an_empty_piece_takes_no_memory():
     arena = Arena([Piece("none", np.zeros(0, dtype=np.int32), False, (1,)), PLAIN], 0)
     assert arena.tensors["none"].numel() == 0
     assert arena.tensors["lengths"].storage_offset() == 2 * GUARD_WORDS
+
+
+@pytest.mark.parametrize(("pattern", "beyond"), [(0, 0), (1, 4)])
+def test_one_pattern_has_an_address_that_the_storage_offset_does_not_show(pattern, beyond):
+    piece = Piece("rows", np.arange(4, dtype=np.int32), on_cpu=False, strides=(1,))
+    rows = Arena([piece], STALE_PATTERNS[pattern]).tensors["rows"]
+    assert rows.storage_offset() * rows.element_size() % 8 == 0
+    assert rows.data_ptr() % 8 == beyond
