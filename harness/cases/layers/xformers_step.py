@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,9 @@ from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.layers.attention import Shape
 from attnproof.harness.model.case import Batch
 from attnproof.reference.shared import CommonAttentionMetadata
+
+# At each import xformers warns that its CUDA extensions are absent; its CPU code needs none.
+logging.getLogger("xformers").setLevel(logging.ERROR)
 
 HEAD_SIZES = tuple(range(32, 257, 8))
 _MOST_QUERIES, _MOST_KEYS = 4, 35
