@@ -21,7 +21,7 @@ pytestmark = pytest.mark.lanes
 
 ROOT = Path(__file__).parents[1]
 NO_GPU_HERE = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-ABSENT = ("jinja2", "junitparser", "scipy", "jsonschema")
+ABSENT = ("jinja2", "junitparser", "scipy", "jsonschema", "simpleeval")
 """Packages that a GPU machine without a package index may lack."""
 WITHOUT_ABSENT = f"""
 import sys

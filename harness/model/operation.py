@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import CallKind
 from attnproof.harness.model.case import Batch, Case
@@ -37,6 +39,8 @@ class Inputs:
     from_batch: Callable[[Batch], Iterable[Case]]
     """Cases of a batch that an engine ran."""
     faults: Mapping[str, Fault] = field(default_factory=dict)
+    params: type[msgspec.Struct] | None = None
+    """Type of `Case.params`, which a case from outside must have; None without a check."""
 
     def faults_on(self, device: str) -> dict[str, Fault]:
         """Return the faults that a check can detect on tensors of `device`."""

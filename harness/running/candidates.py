@@ -72,8 +72,8 @@ def _resolve(name: str, device: str) -> Candidate:
         if candidate.name == name:
             _require_adapted(candidate)
             return candidate if device == "auto" else _in_lane(candidate, lane)
-    installed = {entry.name: entry.value for entry in entry_points(group=GROUP)}
-    if name in installed:  # the value of an entry point: `module` or `module:object`
+    installed = _entry_points()
+    if name in installed:
         return Candidate(name, installed[name], lane)
     path = Path(name)
     if path.suffix == ".py" or path.is_dir() or os.sep in name:
@@ -91,6 +91,16 @@ def _resolve(name: str, device: str) -> Candidate:
     candidate = _adapter(name, name, lane)
     _require_adapted(candidate)
     return candidate
+
+
+def installed_target(name: str) -> str | None:
+    """Return the target of a built-in candidate or an installed entry point, None without one."""
+    return ({known.name: known.target for known in _NAMED} | _entry_points()).get(name)
+
+
+def _entry_points() -> dict[str, str]:
+    """Return the values of the entry points by name: `module` or `module:object`."""
+    return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 
 def _require_adapted(candidate: Candidate) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,6 +23,8 @@ _OURS = (
     *("results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "bench.json"),
     "cases",
 )
+_CASE = re.compile(r"[0-9a-f]{12}\.json")
+"""Names of the files in `cases`."""
 _SCRATCH = ".running-"
 
 
@@ -29,6 +33,12 @@ class Output:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        foreign = [str(path) for path in _foreign_files(folder)]
+        if foreign:
+            raise UsageError(
+                f"--out {folder} has files that the report would replace and attnproof did not "
+                f"write, such as {foreign[0]}; name another folder"
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _remove_leftovers(folder)
@@ -90,6 +100,26 @@ class Output:
             (self.scratch / "bench.json").write_bytes(samples)
         for reason in write_report(run, self.scratch, oracles=CONTRACTS):
             print(f"attnproof: {reason}", file=sys.stderr)
+
+
+def _foreign_files(folder: Path) -> Iterator[Path]:
+    """Yield files with names of a report's that are not part of an earlier report."""
+    for place in (folder, folder / "incomplete"):
+        written = _is_report(place / "summary.json")
+        for name in _OURS:
+            path = place / name
+            if path.is_dir() and not path.is_symlink():
+                yield from (file for file in path.iterdir() if not _CASE.fullmatch(file.name))
+            elif path.exists() and not written:
+                yield path
+
+
+def _is_report(summary: Path) -> bool:
+    """True if the file is the summary of a run."""
+    try:
+        return b'"attnproof.' in summary.read_bytes()[:1000]
+    except OSError:
+        return False
 
 
 def _remove_leftovers(folder: Path) -> None:

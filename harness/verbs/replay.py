@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from attnproof.harness.report.shared.literal import case_literal
 from attnproof.harness.report.shared.wording import shared_mistake
 from attnproof.harness.report.terminal.case import draw_case, draw_difference
 from attnproof.harness.report.terminal.sequence import draw_steps
-from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.candidates import installed_target, resolve
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.running.task.deviations import (
@@ -44,7 +45,7 @@ def replay(options: ReplayOptions) -> int:
     """
     saved = _find_case(options.case, options.out)
     check_case(saved.case, f"case {options.case}")
-    names = options.candidates or _saved_candidate(saved)
+    names = options.candidates or _saved_candidate(saved, options.case)
     candidates = with_deviations(resolve(names, options.device), options.deviations)
     warm_up()
     console = Console(highlight=False, soft_wrap=True)
@@ -92,12 +93,22 @@ def _in_ledger(case_id: str, ledger: Path) -> Case | None:
     return None
 
 
-def _saved_candidate(saved: CaseFile) -> list[str]:
-    """Return the name of the candidate that failed on the case; none if its file is gone."""
-    target = Path(saved.target)
-    if target.is_absolute():
-        return [str(target)] if target.exists() else []
-    return [saved.candidate] if saved.candidate else []
+def _saved_candidate(saved: CaseFile, typed: str) -> list[str]:
+    """Return the name of the candidate that failed on the case, none without one.
+
+    A case is data, perhaps from a stranger. It selects installed candidates only (UsageError).
+    """
+    name, target = saved.candidate, saved.target
+    if not name and not target:
+        return []
+    installed = installed_target(name)
+    if installed is not None and target in ("", installed):
+        return [name]
+    words = shlex.join(["attnproof", "replay", typed, "--candidate", target or name])
+    raise UsageError(
+        f"the case names the code of candidate {name!r}, which a case file cannot select; "
+        f"to run that code: {words}"
+    )
 
 
 def _replay_on(candidate: Candidate, case: Case, console: Console, timeout_s: float) -> int:

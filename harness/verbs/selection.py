@@ -12,6 +12,7 @@ from attnproof.harness.cases.traces.formats import TraceError
 from attnproof.harness.model.case import Batch, Case, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.operations import ALL
+from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.errors import UsageError
 
 
@@ -67,11 +68,10 @@ def pick_corpus(folder: Path | None) -> list[Sourced]:
 
 
 def check_case(case: Case, where: str) -> None:
-    """Raise UsageError if the operation or the fault of the case does not exist.
+    """Raise UsageError for a name or a parameter that the operation does not have.
 
     `where` names the case in the message.
     """
-    if case.operation not in ALL:
-        raise UsageError(f"{where}: no operation {case.operation!r}")
-    if case.fault and case.fault not in ALL[case.operation].inputs.faults:
-        raise UsageError(f"{where}: {case.operation} has no fault {case.fault!r}")
+    problem = problem_of(case)
+    if problem:
+        raise UsageError(f"{where}: {problem}")

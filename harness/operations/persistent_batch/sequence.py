@@ -20,6 +20,7 @@ from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operatio
 from attnproof.harness.operations.persistent_batch.consumer import steps_consumed
 from attnproof.harness.operations.persistent_batch.diagnosis import diagnose_batch
 from attnproof.harness.operations.persistent_batch.persistent_batch import live_blocks
+from attnproof.harness.operations.persistent_batch.step_types import BatchParams
 from attnproof.harness.operations.persistent_batch.steps import Step, script
 from attnproof.harness.operations.shared.metadata import metadata_outputs
 from attnproof.harness.operations.shared.sequence import (
@@ -300,7 +301,9 @@ batch_sequence = Operation(
     name=NAME,
     section="7",
     summary="a persistent batch through the steps of an engine",
-    inputs=sequence_inputs(machine=_Machine, boundaries=_boundaries, from_batch=_from_batch),
+    inputs=sequence_inputs(
+        params=BatchParams, machine=_Machine, boundaries=_boundaries, from_batch=_from_batch
+    ),
     call=SequenceCall(
         parts=(
             "PersistentBatch",

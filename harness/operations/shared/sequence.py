@@ -16,6 +16,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 from hypothesis import strategies as st
@@ -149,12 +150,19 @@ def _run_lines(sequence: SequenceCall, script: Script, names: dict[str, Any]) ->
 
 def sequence_inputs(
     *,
+    params: type[msgspec.Struct],
     machine: type[RuleBasedStateMachine],
     boundaries: Callable[[], Iterable[tuple[str, Case]]],
     from_batch: Callable[[Batch], Iterable[Case]],
 ) -> Inputs:
     """Return the inputs of a sequence, whose cases a state machine draws."""
-    return Inputs(cases=st.nothing, machine=machine, boundaries=boundaries, from_batch=from_batch)
+    return Inputs(
+        cases=st.nothing,
+        params=params,
+        machine=machine,
+        boundaries=boundaries,
+        from_batch=from_batch,
+    )
 
 
 def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> str:

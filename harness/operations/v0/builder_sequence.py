@@ -7,8 +7,9 @@ batch reuses its buffer, a builder that an error leaves half filled.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -20,6 +21,7 @@ from attnproof.harness.model.call_kinds import Line, Script
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, Contract, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.operations.shared.params import MOST_STEPS, Count, Step
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
@@ -44,6 +46,32 @@ _OBSERVED = 3
 _Row = tuple[int, int]
 """Query and context tokens of a sequence."""
 _ROW = st.tuples(st.sampled_from((1, 1, 1, 2, 5)), st.sampled_from((0, 1, 3, 6))).map(list)
+
+
+class _Prepare(Step, tag="prepare"):
+    pass
+
+
+class _AddNonsense(Step, tag="add nonsense"):
+    pass
+
+
+class _Add(Step, tag="add"):
+    rows: Annotated[list[tuple[Count, Count]], msgspec.Meta(max_length=MOST_STEPS)]
+    image: bool = False
+
+
+class _Build(Step, tag="build"):
+    rows: Annotated[list[tuple[Count, Count]], msgspec.Meta(max_length=MOST_STEPS)]
+    pad: Annotated[int, msgspec.Meta(ge=-1, le=MOST_STEPS)] = -1
+    image: bool = False
+    wrong: bool = False
+
+
+class _Params(msgspec.Struct, forbid_unknown_fields=True):
+    steps: Annotated[
+        list[_Prepare | _AddNonsense | _Add | _Build], msgspec.Meta(max_length=MOST_STEPS)
+    ]
 
 
 class _Machine(Machine):
@@ -243,7 +271,9 @@ builder_sequence = Operation(
     name=NAME,
     section="7",
     summary="one V0 builder for many batches, with graphs and without",
-    inputs=sequence_inputs(machine=_Machine, boundaries=_boundaries, from_batch=_from_batch),
+    inputs=sequence_inputs(
+        params=_Params, machine=_Machine, boundaries=_boundaries, from_batch=_from_batch
+    ),
     call=SequenceCall(parts=("CommonMetadataBuilder",), write=_script, observe=_observe),
     contract=Contract(diagnose=_diagnose),
     bench=Bench(never=SEQUENCE_NOT_TIMED),

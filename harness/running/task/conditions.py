@@ -1,6 +1,7 @@
-"""Conditions of known deviations: Python expressions, their names, their value on a case.
+"""Conditions of known deviations: expressions, their names, their value on a case.
 
-An expression is evaluated without a sandbox: its author is trusted like the candidate's.
+simpleeval evaluates an expression, without Python's `eval`: it reads the numbers of the case,
+and cannot import, write or call anything but the functions below.
 """
 
 from __future__ import annotations
@@ -9,36 +10,68 @@ import ast
 import builtins
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from types import CodeType
 from typing import Any
 
-from attnproof.harness.model.case import Case
+from attnproof.harness.model.case import Batch, Case
+
+_LONGEST = 1_000_000
+"""Maximum number of values that an expression visits."""
+
+
+def _range(*bounds: int) -> range:
+    """Return the range; ValueError if it is too long for an expression."""
+    made = range(*bounds)
+    if len(made) > _LONGEST:
+        raise ValueError(f"a range of {len(made)} values, more than {_LONGEST}")
+    return made
+
 
 _FUNCTIONS = {
     name: getattr(builtins, name)
     for name in (
-        *("abs", "all", "any", "bool", "dict", "enumerate", "int", "isinstance", "len", "list"),
-        *("max", "min", "range", "reversed", "set", "sorted", "str", "sum", "tuple", "zip"),
+        *("abs", "all", "any", "bool", "dict", "enumerate", "int", "len", "list"),
+        *("max", "min", "reversed", "set", "sorted", "str", "sum", "tuple", "zip"),
     )
-} | {"accumulate": accumulate, "pairwise": pairwise}
+} | {"accumulate": lambda *of: list(accumulate(*of)), "pairwise": pairwise, "range": _range}
+_ATTRIBUTES: dict[type | None, set[str]] = {
+    Batch: set(Batch.__struct_fields__),
+    dict: {"get", "items", "keys", "values"},
+    list: {"count", "index"},
+    tuple: {"count", "index"},
+    str: {"endswith", "startswith"},
+}
+"""Attributes that an expression may read, by type."""
+
+
+@lru_cache(maxsize=1)
+def _evaluator() -> Any:
+    """Return the evaluator of expressions; its names are those of the case at hand."""
+    import simpleeval  # a GPU machine without a package index may lack it
+
+    simpleeval.MAX_COMPREHENSION_LENGTH = _LONGEST
+    return simpleeval.EvalWithCompoundTypes(functions=_FUNCTIONS, allowed_attrs=_ATTRIBUTES)
 
 
 def holds(when: str, case: Case) -> bool:
     """True if the expression is true of the case; raises what the expression raises."""
-    return bool(eval(compiled(when), _values(case)))
+    evaluator, tree = _evaluator(), compiled(when)
+    evaluator.names = _values(case)
+    return bool(evaluator.eval(when, previously_parsed=tree))
 
 
 @lru_cache(maxsize=1000)
-def compiled(when: str) -> CodeType:
-    """Return the compiled expression (SyntaxError; NameError for an unknown name)."""
-    tree = ast.parse(when.strip(), mode="eval")
+def compiled(when: str) -> ast.AST:
+    """Return the parsed expression (SyntaxError; NameError for an unknown name)."""
+    tree = ast.parse(when.strip(), mode="eval").body
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr) and type(node) not in _evaluator().nodes:
+            raise SyntaxError(f"{type(node).__name__} is not supported")
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    arguments = [node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)]
-    bound = {node.id for node in names if isinstance(node.ctx, ast.Store)} | set(arguments)
+    bound = {node.id for node in names if isinstance(node.ctx, ast.Store)}
     for node in names:
         if node.id not in bound and node.id not in NAMES and node.id not in _FUNCTIONS:
             raise NameError(node.id, name=node.id)
-    return compile(tree, "when", "eval")
+    return tree
 
 
 def _values(case: Case) -> dict[str, Any]:
@@ -49,7 +82,7 @@ def _values(case: Case) -> dict[str, Any]:
     c = [*(batch.computed_lens if batch else ()), *padding]
     blocks = [list(row) for row in batch.blocks] if batch else []
     width = max(map(len, blocks), default=0) + (batch.spare_columns if batch else 0)
-    values = {
+    return {
         "q": q,
         "c": c,
         "s": [computed + query for computed, query in zip(c, q, strict=True)],
@@ -66,8 +99,7 @@ def _values(case: Case) -> dict[str, Any]:
         "batch": batch,
         "operation": case.operation,
     }
-    return values | _FUNCTIONS | {"__builtins__": {}}
 
 
-NAMES = [name for name in _values(Case("")) if name not in (*_FUNCTIONS, "__builtins__")]
+NAMES = list(_values(Case("")))
 """Names of a case that an expression may use."""

@@ -156,6 +156,8 @@ def _problems(deviation: Deviation) -> Iterator[str]:
         compiled(deviation.when)
     except SyntaxError as error:
         yield f"when is no expression: {error.msg}"
+    except ModuleNotFoundError as error:
+        yield f"when needs the package {error.name}: install it"
     except NameError as error:
         yield f"when uses {error.name!r}, which is not one of {', '.join(NAMES)} or a function"
 

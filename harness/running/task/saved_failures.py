@@ -8,6 +8,7 @@ import msgspec
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from attnproof.harness.model.case import Sourced, decode, encode
+from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.task.examination import Examination
 
 
@@ -22,19 +23,25 @@ class SavedFailures:
         self._key = f"attnproof/{pair}/{examination.candidate.lane}".encode()
 
     def cases(self) -> Iterator[Sourced]:
-        """Yield the saved cases, smallest first; delete those that pass or cannot be read."""
+        """Yield the saved cases, smallest first; delete those that pass or are not valid now."""
         if self._database is None:
             return
         for data in sorted(self._database.fetch(self._key), key=lambda data: (len(data), data)):
-            try:
-                case = decode(data)
-            except msgspec.MsgspecError:
+            sourced = self._valid(data)
+            if sourced is None or not self._examination.check(sourced):
                 self._database.delete(self._key, data)
-                continue
-            sourced = Sourced(case, "corpus", "failed in an earlier run")
-            if not self._examination.check(sourced):
-                self._database.delete(self._key, data)
-            yield sourced
+            if sourced is not None:
+                yield sourced
+
+    def _valid(self, data: bytes) -> Sourced | None:
+        """Return the case, None if another version of the operation saved it."""
+        try:
+            case = decode(data)
+        except msgspec.MsgspecError:
+            return None
+        if problem_of(case):
+            return None
+        return Sourced(case, "corpus", "failed in an earlier run")
 
     def save(self) -> None:
         """Save the smallest case of every root cause."""

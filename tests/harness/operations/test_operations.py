@@ -16,6 +16,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.running.case_check import problem_of
 from attnproof.reference.interface import MetadataError
 
 BOUNDARIES = [
@@ -78,6 +79,7 @@ def test_drawn_cases_are_valid_and_unchanged_by_saving(operation, data):
     case = data.draw(operation.inputs.cases())
     assert decode(encode(case)) == case
     assert decode(encode(case)).id == case.id
+    assert problem_of(decode(encode(case))) == ""
     assert judge(trial(operation, case)).failures == ()
 
 
@@ -88,6 +90,7 @@ def test_drawn_sequences_are_unchanged_by_saving_and_valid_without_some_steps(op
     def judge_some(case):
         drawn.append(case)
         assert decode(encode(case)) == case
+        assert problem_of(decode(encode(case))) == ""
         assert judge(trial(operation, case)).failures == ()
         steps = case.params["steps"]
         for part in (steps[::2], steps[1::2], steps[len(steps) // 2 :]):
@@ -110,6 +113,7 @@ def test_drawn_sequences_are_unchanged_by_saving_and_valid_without_some_steps(op
 def test_steps_of_an_engine_become_cases(operation, sampled_batches):
     cases = [case for batch in sampled_batches for case in operation.inputs.from_batch(batch)]
     assert cases
+    assert {problem_of(decode(encode(case))) for case in cases} == {""}
     for case in cases:
         assert judge(trial(operation, case)).failures == ()
 

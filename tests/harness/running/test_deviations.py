@@ -79,6 +79,7 @@ def test_only_entries_of_the_version_are_loaded(written):
         ({"when": "q ="}, "when is no expression"),
         ({"when": "rows > 1"}, "when uses 'rows', which is not one of q, c, s, R"),
         ({"when": "open('x')"}, "when uses 'open'"),
+        ({"when": "(lambda: q)()"}, "when is no expression: Lambda is not supported"),
         ({"reference": ""}, "reference is empty"),
         ({"title": 3}, r"Expected `str`, got `int` - at `\$.title`"),
         ({"version": "*"}, "unknown field `version`"),
@@ -117,6 +118,26 @@ def test_without_a_version_entries_must_hold_for_any(written, version):
 
 
 @pytest.mark.parametrize(
+    "when",
+    [
+        "q.__class__.__mro__",
+        "batch.__struct_fields__",
+        "params.pop('decode_threshold')",
+        "q.append(1)",
+        "'{0.__class__}'.format(q)",
+        "sum(range(10 ** 9))",
+        "len([0] * 10 ** 9)",
+        "10 ** 10 ** 10",
+        "[x for a in range(2000) for x in range(2000)]",
+    ],
+)
+def test_a_condition_reads_numbers_only(written, when):
+    entry = load(written(ENTRY | {"when": when}), "0.11.2")
+    with pytest.raises(DeviationError, match="when raises"):
+        known(entry, PADDED, failure())
+
+
+@pytest.mark.parametrize(
     ("when", "holds"),
     [
         ("padded_requests == 1 and R == 3 and T == 4", True),
@@ -125,7 +146,8 @@ def test_without_a_version_entries_must_hold_for_any(written, version):
         ("params['decode_threshold'] > 2", False),
         ("any(x == 0 for x in q) and not fault", True),
         ("batch.strided or batch.dtype == 'int64'", False),
-        ("sorted(q, key=lambda n: -n)[-1] == 0 and sum(b - a for a, b in pairwise(q)) == -2", True),
+        ("sorted(q)[0] == 0 and sum(b - a for a, b in pairwise(q)) == -2", True),
+        ("q.count(2) == 2 and [x for x in range(3)] == list(range(3))", True),
     ],
 )
 def test_names_of_a_condition(written, when, holds):

@@ -58,7 +58,8 @@ def test_known_deviations_pass_and_are_printed_and_replayed(verified, tmp_path, 
     assert "STALE" not in said, "fewer examples than usual make nothing stale"
     case = command.split()[2]
     known = tmp_path / "known.toml"
-    saved = ReplayOptions(case=case, out=tmp_path / "out")
+    by = [str(CANDIDATES / "two_bugs.py")]
+    saved = ReplayOptions(case=case, candidates=by, out=tmp_path / "out")
     assert replay(replace(saved, deviations=known)) == 0
     assert f"KNOWN {SPLIT} [two_bugs] D2: one token too many" in capfd.readouterr().out
     assert replay(saved) == 1

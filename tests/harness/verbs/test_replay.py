@@ -9,7 +9,7 @@ import pytest
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.corpus import CaseFile, write_case
 from attnproof.harness.model.case import Case
-from attnproof.harness.running.errors import MISMATCH, VERIFIED
+from attnproof.harness.running.errors import MISMATCH, VERIFIED, UsageError
 from attnproof.harness.strength.catalogue import find
 from attnproof.harness.strength.running import planted
 from attnproof.harness.verbs.options import ReplayOptions
@@ -101,3 +101,45 @@ def test_program_of_a_failing_sequence_runs(saved, candidate, tmp_path, capfd, f
     program = re.search(r"\n\n(import sys\n.*?\nprint\(seen\))\n\n", text, re.DOTALL)[1]
     ran = forked(lambda: exec(program, {"__name__": "__main__"}))
     assert (ran.returncode, ran.stdout) == (0, "{'layout': 'NHD'}\n"), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "words"),
+    [
+        ("vllm", "/tmp/it is mine.py", "replay '{}' --candidate '/tmp/it is mine.py'"),
+        ("mine.py", "", "replay '{}' --candidate mine.py"),
+        ("mine", "my_plugin.metadata", "replay '{}' --candidate my_plugin.metadata"),
+    ],
+)
+def test_a_case_cannot_select_code(tmp_path, name, target, words):
+    path = tmp_path / "a case.json"
+    case = Case("layout_sequence", None, {"steps": STEPS})
+    write_case(path, CaseFile(case=case, candidate=name, target=target))
+    with pytest.raises(UsageError, match="cannot select") as refused:
+        replay(ReplayOptions(case=str(path), out=tmp_path))
+    assert str(refused.value).endswith(words.format(path))
+
+
+def test_a_case_selects_an_installed_candidate(saved, tmp_path, capfd):
+    case = Case("layout_sequence", None, {"steps": STEPS})
+    write_case(saved, CaseFile(case=case, candidate="optimized", target="attnproof.optimized"))
+    assert replay(ReplayOptions(case=str(saved), out=tmp_path)) == VERIFIED
+    assert "PASS layout_sequence [optimized]" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("params", "place"),
+    [
+        ({"steps": [{"do": "set", "layout": "__import__('os')"}]}, "`$.steps[0].layout`"),
+        ({"steps": [{"do": "run"}]}, "Invalid value 'run'"),
+        ({"steps": [{"do": "get", "twice": 1}]}, "unknown field `twice`"),
+        ({"steps": [{"do": "get"}] * 1001}, "length <= 1000"),
+        ({}, "missing required field `steps`"),
+    ],
+)
+def test_a_case_is_data_of_the_declared_types(tmp_path, params, place):
+    path = tmp_path / "case.json"
+    write_case(path, CaseFile(case=Case("layout_sequence", None, params)))
+    with pytest.raises(UsageError, match="params of layout_sequence") as refused:
+        replay(ReplayOptions(case=str(path), out=tmp_path))
+    assert place in str(refused.value)

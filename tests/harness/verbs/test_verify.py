@@ -76,7 +76,8 @@ def test_failing_run_saves_its_cases_and_prints_replay_commands(options, capfd):
         case_path = out / finding["case_path"]
         assert case_path.exists()
         assert str(case_path) in finding["command"]
-        assert replay(ReplayOptions(case=str(case_path), out=out)) == MISMATCH
+        by = ReplayOptions(case=str(case_path), candidates=[candidate], out=out)
+        assert replay(by) == MISMATCH
         shown = capfd.readouterr().out
         assert "expected" in shown
         assert finding["diagnosis"] in shown
