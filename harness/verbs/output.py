@@ -33,11 +33,11 @@ class Output:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        foreign = [str(path) for path in _foreign_files(folder)]
-        if foreign:
+        foreign = next(_foreign_files(folder), None)
+        if foreign is not None:
             raise UsageError(
                 f"--out {folder} has files that the report would replace and attnproof did not "
-                f"write, such as {foreign[0]}; name another folder"
+                f"write, such as {foreign}; name another folder"
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def _foreign_files(folder: Path) -> Iterator[Path]:
 def _is_report(summary: Path) -> bool:
     """True if the file is the summary of a run."""
     try:
-        return b'"attnproof.' in summary.read_bytes()[:1000]
+        return b'"attnproof.summary/' in summary.read_bytes()[:1000]
     except OSError:
         return False
 

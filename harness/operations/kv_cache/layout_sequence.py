@@ -6,9 +6,8 @@ Bug class: the first layout that was read is kept, so that a later set is ignore
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
@@ -18,7 +17,7 @@ from attnproof.harness.model.call_kinds import Line, Script
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.operations.shared.params import MOST_STEPS, Step
+from attnproof.harness.operations.shared.params import sequence_params
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
@@ -30,35 +29,14 @@ _VARIABLE = "VLLM_KV_CACHE_LAYOUT"
 _LAYOUT = st.sampled_from(("NHD", "HND"))
 
 
-class _Set(Step, tag="set"):
-    layout: Literal["NHD", "HND"]
-
-
-class _SetInvalid(Step, tag="set invalid"):
-    layout: Literal["NCHW", "nhd", ""]
-
-
-class _Export(Step, tag="export"):
-    layout: Literal["NHD", "HND", "NCHW", "nhd", ""]
-
-
-class _Unset(Step, tag="unset"):
-    pass
-
-
-class _Unexport(Step, tag="unexport"):
-    pass
-
-
-class _Get(Step, tag="get"):
-    pass
-
-
-class _Params(msgspec.Struct, forbid_unknown_fields=True):
-    steps: Annotated[
-        list[_Set | _SetInvalid | _Export | _Unset | _Unexport | _Get],
-        msgspec.Meta(max_length=MOST_STEPS),
-    ]
+_PARAMS = sequence_params(
+    {
+        "set": [("layout", Literal["NHD", "HND"])],
+        "set invalid": [("layout", Literal["NCHW", "nhd", ""])],
+        "export": [("layout", Literal["NHD", "HND", "NCHW", "nhd", ""])],
+        **{do: [] for do in ("unset", "unexport", "get")},
+    }
+)
 
 
 class _Machine(Machine):
@@ -180,7 +158,7 @@ layout_sequence = Operation(
     section="7",
     summary="the cache layout set, exported and read in any order",
     inputs=sequence_inputs(
-        params=_Params, machine=_Machine, boundaries=_boundaries, from_batch=_from_batch
+        params=_PARAMS, machine=_Machine, boundaries=_boundaries, from_batch=_from_batch
     ),
     call=SequenceCall(
         parts=("get_kv_cache_layout", "set_kv_cache_layout"),

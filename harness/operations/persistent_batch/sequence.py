@@ -20,7 +20,7 @@ from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operatio
 from attnproof.harness.operations.persistent_batch.consumer import steps_consumed
 from attnproof.harness.operations.persistent_batch.diagnosis import diagnose_batch
 from attnproof.harness.operations.persistent_batch.persistent_batch import live_blocks
-from attnproof.harness.operations.persistent_batch.step_types import BatchParams
+from attnproof.harness.operations.persistent_batch.step_types import BATCH_PARAMS
 from attnproof.harness.operations.persistent_batch.steps import Step, script
 from attnproof.harness.operations.shared.metadata import metadata_outputs
 from attnproof.harness.operations.shared.sequence import (
@@ -302,7 +302,7 @@ batch_sequence = Operation(
     section="7",
     summary="a persistent batch through the steps of an engine",
     inputs=sequence_inputs(
-        params=BatchParams, machine=_Machine, boundaries=_boundaries, from_batch=_from_batch
+        params=BATCH_PARAMS, machine=_Machine, boundaries=_boundaries, from_batch=_from_batch
     ),
     call=SequenceCall(
         parts=(

@@ -21,7 +21,7 @@ from attnproof.harness.model.call_kinds import Line, Script
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, Contract, Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.operations.shared.params import MOST_STEPS, Count, Step
+from attnproof.harness.operations.shared.params import MOST_STEPS, Count, sequence_params
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
@@ -48,30 +48,17 @@ _Row = tuple[int, int]
 _ROW = st.tuples(st.sampled_from((1, 1, 1, 2, 5)), st.sampled_from((0, 1, 3, 6))).map(list)
 
 
-class _Prepare(Step, tag="prepare"):
-    pass
-
-
-class _AddNonsense(Step, tag="add nonsense"):
-    pass
-
-
-class _Add(Step, tag="add"):
-    rows: Annotated[list[tuple[Count, Count]], msgspec.Meta(max_length=MOST_STEPS)]
-    image: bool = False
-
-
-class _Build(Step, tag="build"):
-    rows: Annotated[list[tuple[Count, Count]], msgspec.Meta(max_length=MOST_STEPS)]
-    pad: Annotated[int, msgspec.Meta(ge=-1, le=MOST_STEPS)] = -1
-    image: bool = False
-    wrong: bool = False
-
-
-class _Params(msgspec.Struct, forbid_unknown_fields=True):
-    steps: Annotated[
-        list[_Prepare | _AddNonsense | _Add | _Build], msgspec.Meta(max_length=MOST_STEPS)
-    ]
+_ROWS = Annotated[list[tuple[Count, Count]], msgspec.Meta(max_length=MOST_STEPS)]
+_IMAGE = ("image", bool, False)
+_PAD = Annotated[int, msgspec.Meta(ge=-1, le=MOST_STEPS)]
+_PARAMS = sequence_params(
+    {
+        "prepare": [],
+        "add nonsense": [],
+        "add": [("rows", _ROWS), _IMAGE],
+        "build": [("rows", _ROWS), ("pad", _PAD, -1), _IMAGE, ("wrong", bool, False)],
+    }
+)
 
 
 class _Machine(Machine):
@@ -272,7 +259,7 @@ builder_sequence = Operation(
     section="7",
     summary="one V0 builder for many batches, with graphs and without",
     inputs=sequence_inputs(
-        params=_Params, machine=_Machine, boundaries=_boundaries, from_batch=_from_batch
+        params=_PARAMS, machine=_Machine, boundaries=_boundaries, from_batch=_from_batch
     ),
     call=SequenceCall(parts=("CommonMetadataBuilder",), write=_script, observe=_observe),
     contract=Contract(diagnose=_diagnose),

@@ -7,9 +7,8 @@ engine step in a graph's buffers (K13).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -21,7 +20,7 @@ from attnproof.harness.model.call_kinds import Line, Script
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.operations.shared.params import MOST_STEPS, Count, Step
+from attnproof.harness.operations.shared.params import Count, sequence_params
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
@@ -41,34 +40,16 @@ _SIZE = st.integers(1, ROWS)
 _VALUE = st.integers(2, 9).map(lambda tens: 10 * tens)
 
 
-class _Begin(Step, tag="begin"):
-    rows: Count
-
-
-class _End(Step, tag="end"):
-    pass
-
-
-class _Fail(Step, tag="fail"):
-    pass
-
-
-class _Graph(Step, tag="graph"):
-    rows: Count
-
-
-class _Prepare(Step, tag="prepare"):
-    graph: Count
-    rows: Count
-    width: Count
-    value: Count
-
-
-class _Params(msgspec.Struct, forbid_unknown_fields=True):
-    steps: Annotated[
-        list[_Begin | _End | _Fail | _Graph | _Prepare], msgspec.Meta(max_length=MOST_STEPS)
-    ]
-    encoder_decoder: bool = False
+_PARAMS = sequence_params(
+    {
+        "begin": [("rows", Count)],
+        "end": [],
+        "fail": [],
+        "graph": [("rows", Count)],
+        "prepare": [(name, Count) for name in ("graph", "rows", "width", "value")],
+    },
+    [("encoder_decoder", bool, False)],
+)
 
 
 class _Machine(Machine):
@@ -267,7 +248,7 @@ graph_sequence = Operation(
     section="7",
     summary="V0 graphs captured, prepared and replayed in any order",
     inputs=sequence_inputs(
-        params=_Params, machine=_Machine, boundaries=_boundaries, from_batch=_from_batch
+        params=_PARAMS, machine=_Machine, boundaries=_boundaries, from_batch=_from_batch
     ),
     call=SequenceCall(parts=("CommonAttentionState",), write=_script, observe=_observe),
     contract=Contract(diagnose=_diagnose),

@@ -208,7 +208,7 @@ def captures(state: Any) -> bool:
     """True if the state is in a capture: then it can be cloned."""
     try:
         state.graph_clone(1)
-    except Exception:  # faults check the class of the error
+    except Exception:  # the fault of this call checks the class of the error
         return False
     return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.running.candidates import version_of
+from attnproof.harness.running.task import conditions
 from attnproof.harness.running.task.conditions import NAMES
 from attnproof.harness.running.task.deviations import DeviationError, explain, known, load
 
@@ -216,3 +218,11 @@ def test_version_of_a_candidate_is_its_packages():
     assert version_of(Candidate("a", "numpy:ndarray"))
     assert version_of(Candidate("a", "/some/where/backend.py")) == ""
     assert version_of(Candidate("a", "no_such_module")) == ""
+
+
+def test_a_condition_without_its_package_is_one_line(written, monkeypatch):
+    monkeypatch.setitem(sys.modules, "simpleeval", None)
+    conditions._evaluator.cache_clear()
+    conditions.compiled.cache_clear()
+    with pytest.raises(DeviationError, match="when needs the package simpleeval: install it"):
+        load(written(ENTRY), "0.11.2")
