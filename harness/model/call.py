@@ -16,6 +16,22 @@ A value is a tensor, an array, a list, a scalar, None or MISSING.
 """
 
 
+class Bounds:
+    """Bounds of a view, all equal: bounds need not be tight, so only invariants judge them."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bounds)
+
+    def __hash__(self) -> int:
+        return hash(Bounds)
+
+    def __repr__(self) -> str:
+        return f"Bounds({self.values})"
+
+
 Thunk = Callable[[], Any]
 """Call without arguments, ready to be timed."""
 
@@ -75,6 +91,8 @@ class Call:
     """Places of the arena's tensors that belong to a child."""
     facts: Any = None
     """`Facts` of the input, of the type that the operation's family defines."""
+    observed: dict[str, Any] = field(default_factory=dict)
+    """Lists, tuples, strings and numbers that the run of the call notes for the contract."""
 
     def replace(self, parameter: str, value: Any) -> None:
         """Set the parameter to another value, also in `plain`."""

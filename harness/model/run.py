@@ -33,8 +33,12 @@ class Cause(StrEnum):
     DEVIATIONS_FILE = auto()
     INTERRUPTED = auto()
     TOO_MANY_DEATHS = auto()
+    NOT_REPEATED = auto()
+    """A crash or a hang that a fresh process did not show again."""
     INVALID_CASE = auto()
+    """The harness failed on a case."""
     TASK_DIED = auto()
+    """A process of the harness ended."""
 
 
 class Reason(msgspec.Struct, frozen=True):

@@ -50,12 +50,18 @@ def judge(trial: Trial, *, digested: bool = False, repeated: bool = True) -> Ver
     failures = _failures_without_result(trial)
     if trial.case.fault or failures:
         return Verdict(tuple(failures), tuple(counts.values()))
+    broken: list[Exception] = []
     for oracle in _FOR_RESULTS:
         if oracle is determinism and not repeated:
             continue
-        failures.extend(oracle.judge(trial))
+        try:
+            failures.extend(oracle.judge(trial))
+        except Exception as error:  # outputs of another kind than the oracle reads
+            broken.append(error)
         counts[oracle.NAME] = oracle.checks(trial)
-    hashed = digest(trial.first.outputs) if digested else ""
+    if broken and not failures:
+        raise broken[0]
+    hashed = digest(trial.first.outputs) if digested and not failures else ""
     return Verdict(tuple(failures), tuple(counts.values()), hashed)
 
 
@@ -70,6 +76,7 @@ def _failures_without_result(trial: Trial) -> list[Failure]:
     """Return the failures after which there are no outputs to judge."""
     failures = list(errors.judge(trial))
     if not failures and not trial.case.fault and trial.first.malformed:
+        _ = trial.expected  # raises too if the harness cannot read the reference's result
         failures = [_malformed(trial)]
     return failures
 

@@ -49,7 +49,7 @@ def checks(trial: Trial) -> int:
     """Return 1 if the call may not wait: on a GPU, and not allowed to wait by SPEC.md."""
     operation = trial.operation
     # The reference may wait: it is written for clarity, not for speed.
-    slow = trial.function is trial.reference and not operation.built_in.shared
+    slow = trial.of_reference and not operation.built_in.shared
     # Between the steps of a sequence the harness itself reads device tensors.
     observed = not operation.call.takes_arguments
     allowed = trial.device != "cuda" or slow or observed or operation.contract.may_sync(trial.case)

@@ -57,8 +57,7 @@ def differences(
         yield Failure(
             oracle=oracle,
             field=place.root,
-            diagnosis=trial.operation.contract.diagnose(trial.first.call, place, right, value)
-            or diagnose(context, place.field, right, value),
+            diagnosis=_diagnosis(trial, context, place, right, value),
             message=f"{place}{_bracket(index)} is {element(value, index)}, "
             f"expected {element(right, index)}",
             expected=brief(right),
@@ -66,6 +65,15 @@ def differences(
             place=place,
             index=index,
         )
+
+
+def _diagnosis(trial: Trial, context: Context, place: Place, right: Any, value: Any) -> str:
+    """Return the operation's own diagnosis, or the general one."""
+    try:
+        own = trial.operation.contract.diagnose(trial.first.call, place, right, value)
+        return own or diagnose(context, place.field, right, value)
+    except Exception:  # a value that no diagnosis was written for is wrong nevertheless
+        return f"{place.field} is wrong"
 
 
 def agrees(operation: Operation, place: Place, expected: Any, got: Any) -> bool:
@@ -129,7 +137,8 @@ def as_array(value: Any) -> np.ndarray | None:
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, list) and all(isinstance(item, int) for item in value):
-        return np.array(value, dtype=np.int64)
+        wide = any(not -(2**63) <= item < 2**63 for item in value)
+        return np.array(value, dtype=object if wide else np.int64)
     return None
 
 

@@ -52,18 +52,9 @@ def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) ->
             place = call.places.get(intrusion.name, Place(intrusion.name))
             where = f"{intrusion.name} (word {intrusion.word})"
             yield _failure(place, "input modified", f"was modified at {where}", oracle)
-    for argument, before in made.attributes_before:
-        for name, value in vars(argument).items():
-            old = before.get(name)
-            if value is not old and not (isinstance(old, int | slice) and value == old):
-                text = f"of the argument was {old!r} and is now {value!r}"
-                yield _failure(name, "input modified", text[:300], oracle)
-    objects = call.plain | call.plain_written if after_error else call.plain
-    for name, now in objects.items():
-        before = made.plain_before[name]
-        if now != before:
-            text = f"was {before!r} and is now {now!r}"
-            yield _failure(name, "input modified", text[:300], oracle)
+    for change in made.changes:
+        if after_error or not change.allowed:
+            yield _failure(change.name, "input modified", change.text, oracle)
 
 
 def _shared_between_children(

@@ -6,11 +6,12 @@ import hashlib
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import nullcontext
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
+from attnproof.harness.model.text import text_of
 from attnproof.harness.operations.shared.sequence import Transcript
 from attnproof.harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
 from attnproof.harness.oracles.guards import FILLS, GuardedAllocations
@@ -27,15 +29,23 @@ from attnproof.harness.oracles.late_copies import LateCall, call_with_late_copie
 _ATOMS = frozenset((int, float, bool, str, type(None)))
 
 
+class Change(NamedTuple):
+    """A change of a Python object among the arguments."""
+
+    name: str
+    text: str
+    """Verb phrase: what it was and what it is now."""
+    allowed: bool
+    """True if the operation must write the object, unless it raises."""
+
+
 @dataclass
 class Attempt:
     """One call of a function and everything that is observed of it."""
 
     call: Call
-    plain_before: dict[str, Any]
-    """Copies of the Python objects among the arguments, made before the call."""
-    attributes_before: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
-    """Dataclasses among the arguments, with their fields before the call."""
+    before: Before | None = None
+    """State of the Python objects among the arguments before the call."""
     returned: Outputs = field(default_factory=dict)
     """Outputs with the operation's own keys, which its contract reads."""
     outputs: dict[Place, Any] = field(default_factory=dict)
@@ -49,6 +59,11 @@ class Attempt:
     """Number of the function's allocations with changed guard words."""
     unwaited_copies: bool = False
     """True if the function made a non-blocking copy, perhaps to the host."""
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        """Changes of the Python objects among the arguments, up to now."""
+        return () if self.before is None else tuple(self.before.changes(self.call))
 
     @cached_property
     def log(self) -> str:
@@ -73,7 +88,7 @@ def attempt(
     The function's allocations have guard words around them, and its uninitialised memory holds
     the byte `fill`. Without `waiting`, a wait for the device is an error.
     """
-    made = Attempt(call, _copied(call.plain | call.plain_written), _attributes(call))
+    made = Attempt(call, Before(call))
     guards = GuardedAllocations(fill)
     try:
         with guards, nullcontext() if waiting else no_waiting():
@@ -85,7 +100,7 @@ def attempt(
         raise
     except BaseException as error:  # a candidate may raise anything, SystemExit too
         if is_lost(error):
-            raise DeviceLostError(str(error)) from error
+            raise DeviceLostError(text_of(error, str)) from error
         made.error = error
         return made
     if isinstance(result, Transcript):
@@ -93,9 +108,32 @@ def attempt(
     try:
         made.returned = operation.call.outputs(call, result)
         made.outputs = by_place(made.returned)
-    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
-        made.malformed = f"{type(result).__name__} ({error})"
+    except Exception as error:  # the result may be anything
+        made.malformed = f"{type(result).__name__} ({text_of(error, str)})"
     return made
+
+
+class Before:
+    """State of the Python objects among the arguments before a call."""
+
+    def __init__(self, call: Call) -> None:
+        self._plain = _copied(call.plain | call.plain_written)
+        self._attributes = _attributes(call)
+
+    def changes(self, call: Call) -> Iterator[Change]:
+        """Yield the changes that the call has made."""
+        for argument, before in self._attributes:
+            for name, value in vars(argument).items():
+                old = before.get(name)
+                if value is not old and not (isinstance(old, int | slice) and value == old):
+                    text = f"of the argument was {text_of(old)} and is now {text_of(value)}"
+                    yield Change(name, text[:300], allowed=False)
+        for objects, allowed in ((call.plain, False), (call.plain_written, True)):
+            for name, now in objects.items():
+                old = self._plain[name]
+                if now != old:
+                    text = f"was {text_of(old)} and is now {text_of(now)}"
+                    yield Change(name, text[:300], allowed)
 
 
 def _copied(value: Any) -> Any:
@@ -133,6 +171,8 @@ class Trial:
     """The candidate's function, class, or parts of a sequence."""
     reference: Any
     device: str
+    of_reference: bool = False
+    """True if the candidate is the reference itself."""
 
     def prepare(self, pattern: int) -> Call:
         """Return a new call with poison pattern `pattern` (0 or 1) in its stale entries."""
@@ -182,8 +222,12 @@ class Trial:
         call, fill = self.prepare(pattern), FILLS[pattern]
         return attempt(self.operation, self.function, call, fill, self.device, waiting=waiting)
 
+    def _prepared(self, pattern: int) -> Call:
+        """Return a new call for the reference."""
+        return self.prepare(pattern)
+
     def _expect(self, pattern: int) -> dict[Place, Any]:
-        call = self.prepare(pattern)
+        call = self._prepared(pattern)
         if self.operation.contract.for_reference is not None:
             self.operation.contract.for_reference(call)
         result = self.operation.call.run(self.reference, call)

@@ -6,15 +6,25 @@ callback of the garbage collector.
 
 from __future__ import annotations
 
+import os
 import signal
 
 _requested = False
 
 
-def listen() -> None:
-    """Let SIGTERM request this process to stop, and ignore Ctrl-C, which its parent handles."""
+def listen(parent: int) -> None:
+    """Let SIGTERM request this process to stop, and ignore Ctrl-C, which its parent handles.
+
+    The process ends at once if its parent has ended.
+    """
+
+    def request(number: int, frame: object) -> None:
+        if os.getppid() != parent:
+            os._exit(1)
+        _request(number, frame)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _request)
+    signal.signal(signal.SIGTERM, request)
 
 
 def watch() -> None:
@@ -26,6 +36,12 @@ def watch() -> None:
 def _request(_signal: int, _frame: object) -> None:
     global _requested  # noqa: PLW0603 - a signal handler has no other place
     _requested = True
+
+
+def acknowledge() -> None:
+    """Forget the request: what follows takes a limited time."""
+    global _requested  # noqa: PLW0603
+    _requested = False
 
 
 def check() -> None:

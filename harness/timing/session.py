@@ -11,13 +11,14 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 
 import msgspec
 
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.running.child import Child, End, EndKind, messages
 from attnproof.harness.running.errors import InfrastructureError
+from attnproof.harness.running.processes.channel import Channel, messages
+from attnproof.harness.running.processes.child import Child, End, EndKind
+from attnproof.harness.running.processes.launcher import Launcher
 from attnproof.harness.timing.plan.entries import (
     Broken,
     Entry,
@@ -49,15 +50,19 @@ class TimingProcess:
     candidates: Sequence[Candidate]
     entries: Sequence[Entry | StepEntry]
     _child: Child | None = field(default=None, repr=False)
+    _launcher: Launcher | None = field(default=None, repr=False)
     _deaths: Counter[str] = field(default_factory=Counter)
 
     def __enter__(self) -> TimingProcess:
+        self._launcher = Launcher(self._serve)
         self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._child is not None:
             self._child.kill()
+        if self._launcher is not None:
+            self._launcher.stop()
 
     def measure(
         self, index: int, budget: Budget, names: Sequence[str] = (), *, itself: bool = False
@@ -104,20 +109,23 @@ class TimingProcess:
 
     def _start(self) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)  # output of a candidate is not a result
-        self._child = Child(self._serve, stdout=nowhere, stderr=nowhere)
-        os.close(nowhere)
+        assert self._launcher is not None
+        try:
+            self._child = self._launcher.start(b"", nowhere, nowhere)
+        finally:
+            os.close(nowhere)
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, _order: bytes, channel: Channel) -> None:
         """Answer in the child until the parent closes the pipe."""
         faulthandler.disable()
         contest = Contest(self.candidates, self.entries)
-        for message in messages(connection):
+        for message in messages(channel):
             reply: Reply
             try:
                 reply = contest.answer(msgspec.msgpack.decode(message, type=Request))
             except InfrastructureError as error:
                 reply = Broken(str(error))
-            connection.send_bytes(msgspec.msgpack.encode(reply))
+            channel.send(msgspec.msgpack.encode(reply))
 
 
 def _end_text(end: End, seconds: float) -> str:
@@ -127,6 +135,10 @@ def _end_text(end: End, seconds: float) -> str:
         case EndKind.EXITED:
             return f"ended the process with {end.detail}"
         case EndKind.CLOSED_PIPE:
-            return "closed its pipe and went on"
+            return "closed the channel to the harness and went on"
         case EndKind.LATE:
             return f"did not end within {seconds:g} s"
+        case EndKind.FORGED:
+            return "wrote to the channel of the harness"
+        case EndKind.MEMORY | EndKind.OUTPUT:
+            return "exceeded a limit"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -41,9 +42,11 @@ class Output:
             )
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _remove_leftovers(folder)
-            prefix = f"{_SCRATCH}{os.getpid()}-"
-            self.scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+            self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            _lock(self._lock, folder)
+            for leftover in folder.glob(f"{_SCRATCH}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            self.scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=folder))
         except OSError as error:
             raise UsageError(
                 f"--out {folder} cannot be written: {error.strerror}; name another folder"
@@ -73,8 +76,9 @@ class Output:
         return place
 
     def discard(self) -> None:
-        """Remove the scratch folder."""
+        """Remove the scratch folder, and let other runs use the output folder."""
         shutil.rmtree(self.scratch, ignore_errors=True)
+        os.close(self._lock)
 
     def _write(self, run: Run, candidates: list[Candidate]) -> None:
         targets = {candidate.name: candidate.target for candidate in candidates}
@@ -102,6 +106,18 @@ class Output:
             print(f"attnproof: {reason}", file=sys.stderr)
 
 
+def _lock(descriptor: int, folder: Path) -> None:
+    """Keep other runs out of the folder as long as the descriptor is open (UsageError)."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(
+            f"--out {folder} is in use by another run; wait for it, or name another folder"
+        ) from None
+    except OSError:  # a file system without locks
+        return
+
+
 def _foreign_files(folder: Path) -> Iterator[Path]:
     """Yield files with names of a report's that are not part of an earlier report."""
     for place in (folder, folder / "incomplete"):
@@ -120,14 +136,6 @@ def _is_report(summary: Path) -> bool:
         return b'"attnproof.summary/' in summary.read_bytes()[:1000]
     except OSError:
         return False
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Remove the scratch folders of runs whose process is gone."""
-    for scratch in folder.glob(f"{_SCRATCH}*"):
-        pid = scratch.name.removeprefix(_SCRATCH).split("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _replace(new: Path, old: Path) -> None:

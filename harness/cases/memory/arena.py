@@ -98,6 +98,16 @@ class Arena:
         self._snapshots.append(memory.clone())
         self._segments.append(segments)
 
+    @property
+    def buffers(self) -> list[torch.Tensor]:
+        """The memory, one tensor for each dtype and device."""
+        return self._buffers
+
+    def load(self, buffers: list[torch.Tensor]) -> None:
+        """Copy the memory of an equal arena, in which a call was made."""
+        for buffer, other in zip(self._buffers, buffers, strict=True):
+            buffer.copy_(other)
+
     def unexpected_writes(self, written: frozenset[str] = frozenset()) -> list[UnexpectedWrite]:
         """Return the first change in each buffer; elements of inputs in `written` may change."""
         found = []

@@ -9,12 +9,11 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
 
-from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
+from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import ClassCall, FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
@@ -28,12 +27,6 @@ _VARIABLE = "VLLM_KV_CACHE_LAYOUT"
 _LAYOUTS = ("NHD", "HND")
 _NOT_LAYOUTS = ("nhd", "NHD ", "HN", "NHDN", "DHN", "", "None")
 _WHY_SHARED = "one value for the whole process: nothing to make faster, and two would disagree"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _LayoutFacts(Facts):
-    read: Any = MISSING
-    """Layout that the candidate's own reader returned after the set, MISSING without one."""
 
 
 @contextmanager
@@ -107,7 +100,7 @@ def _set_and_read(offered: Any, call: Call) -> Any:
         try:
             result = offered(call["cache_layout"])
             if reader is not None:
-                call.facts = replace(call.facts, read=reader())
+                call.observed["read"] = reader()
             return result
         finally:
             offered(None)
@@ -132,7 +125,7 @@ def _set_boundaries() -> Iterator[tuple[str, Case]]:
 
 def _set_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     layout = call["cache_layout"] or call["environment"] or "NHD"
-    if call.facts.read is not MISSING and call.facts.read != layout:
+    if call.observed.get("read", layout) != layout:
         yield Violation("result", "what was set is not what is read")
     if outputs["result"] is not None:
         yield Violation("result", "returns something")
@@ -143,7 +136,7 @@ def _prepare_set(case: Case, _pattern: int, _device: str) -> Call:
     layout, environment = case.params["cache_layout"], case.params["environment"]
     if layout is None and environment not in _LAYOUTS:
         environment = None
-    return Call({"cache_layout": layout, "environment": environment}, facts=_LayoutFacts())
+    return Call({"cache_layout": layout, "environment": environment})
 
 
 set_kv_cache_layout = Operation(

@@ -7,7 +7,7 @@ batch's requests are added and one step is built. `batch_sequence` runs many ste
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -70,8 +70,6 @@ class _StepFacts(BatchFacts):
     """Requests of the dummy batch, 0 for none."""
     look: bool
     """True if every array with one entry a row is checked."""
-    left_behind: list[tuple[str, str]] = field(default_factory=list)
-    """Arrays that a method does not move with their rows, found by `use`."""
 
 
 def _case(batch: Batch, *, spare_rows: int = 0, dummy: int = 0, look: bool = False) -> Case:
@@ -166,7 +164,7 @@ def _use(offered: Any, call: Call) -> Outputs:
         outputs[f"{_DUMMY}slot_buffer"] = batch.slot_mapping.clone()
     outputs |= _rows_of(batch)
     if facts.look:
-        facts.left_behind[:] = left_behind(offered)
+        call.observed["left behind"] = left_behind(offered)
     return outputs
 
 
@@ -250,7 +248,7 @@ def _rows_of(batch: Any) -> Outputs:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    for name, method in call.facts.left_behind:
+    for name, method in call.observed.get("left behind", ()):
         yield Violation(name, f"does not move with its row ({method})")
     yield from mirror_violations(outputs)
     made: BatchArrays = call.facts.made

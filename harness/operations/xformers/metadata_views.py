@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.consumer.batch import expected_tokens
 from attnproof.harness.consumer.parts import view_violations as part_violations
-from attnproof.harness.model.call import MISSING, Outputs
+from attnproof.harness.model.call import MISSING, Bounds, Outputs
 from attnproof.harness.model.case import Batch
 from attnproof.harness.model.violation import Violation
 
@@ -23,22 +23,6 @@ COUNTS = (
 )
 BOUNDS = ("max_query_len", "max_seq_len")
 PREFILLS, DECODES = "prefill_metadata", "decode_metadata"
-
-
-class Bounds:
-    """Bounds of a view, all equal: bounds need not be tight, so only invariants judge them."""
-
-    def __init__(self, **values: Any) -> None:
-        self.values = values
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Bounds)
-
-    def __hash__(self) -> int:
-        return hash(Bounds)
-
-    def __repr__(self) -> str:
-        return f"Bounds({self.values})"
 
 
 class Split(NamedTuple):

@@ -7,6 +7,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,12 +20,17 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, OperationResult, Reason
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.candidates import imports_once, preload, preload_package
+from attnproof.harness.running.candidates import imports_once
 from attnproof.harness.running.parent.plan import Plan, Skip, find_skip, steps_on
+from attnproof.harness.running.processes.linux import adopt_orphans, die_with_parent
+from attnproof.harness.running.processes.tree import children_of, end_children
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.task.task import Outcome, examine
+from attnproof.harness.running.task.workers import launching
 from attnproof.harness.running.worker.worker import warm_up
 
+_STOPPING_S = 4.0
+"""Seconds that running tasks may take to end after an interrupt."""
 _OUTCOME = b"outcome"
 """Message before a task's outcome, which is the next message. Others are a number of cases."""
 _Pair = tuple[Operation, Candidate]
@@ -94,14 +100,21 @@ class _Session:
             self._collect()
 
     def interrupt(self) -> None:
-        """Stop the running tasks and collect their outcomes; waiting pairs are UNVERIFIED."""
+        """Stop the running tasks and collect their outcomes; waiting pairs are UNVERIFIED.
+
+        A task that has not ended after some seconds is killed.
+        """
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         begun_never, self.waiting = self.waiting, []
         for task in self.running:
             task.process.terminate()
+        deadline = time.monotonic() + _STOPPING_S
         while self.running:
             self._collect()
+            if time.monotonic() > deadline:
+                for task in self.running:
+                    task.process.kill()
         reason = Reason(Cause.INTERRUPTED, "interrupted before it began")
         for operation, candidate in begun_never:
             self._skip(operation, candidate, Skip("UNVERIFIED", reason))
@@ -121,26 +134,34 @@ class _Session:
         ours, theirs = multiprocessing.Pipe()
         number = plan.candidates.index(candidate)
 
+        parent = os.getpid()
+
         def drive() -> None:
-            interrupt.listen()
+            interrupt.listen(parent)
+            die_with_parent(parent, signal.SIGTERM)
+            adopt_orphans()
             ours.close()
-            preload(candidate)
+            by = launching(candidate, {each.name: each for each in plan.operations})
             index = b"%d" % plan.operations.index(operation)
             while index:
-                preload_package(candidate, plan.operations[int(index)])
+                examined = plan.operations[int(index)]
+                by.launcher.prepare(examined.name.encode())
                 outcome = examine(
-                    plan.operations[int(index)],
+                    examined,
                     candidate,
                     plan.settings,
                     steps_on(candidate, plan.steps, plan.settings.costly_share),
                     plan.corpus,
                     folder / f"ledger-{number:03}-{int(index):03}.jsonl",
                     lambda cases: theirs.send_bytes(b"%d" % cases),
+                    by,
                 )
                 theirs.send_bytes(_OUTCOME)
                 theirs.send_bytes(msgspec.msgpack.encode(outcome))
                 index = theirs.recv_bytes()
-            os._exit(0)  # a normal exit would wait for threads that an engine has started
+            by.launcher.stop()
+            end_children(0.0)
+            os._exit(0)
 
         process = multiprocessing.get_context("fork").Process(target=drive)
         process.start()
@@ -159,8 +180,13 @@ class _Session:
     def _collect(self) -> None:
         """Wait briefly for messages of the running tasks; record the outcomes that arrive."""
         connections = [task.connection for task in self.running]
-        ready = multiprocessing.connection.wait(connections, timeout=0.2)
-        for task in [task for task in self.running if task.connection in ready]:
+        ended = [task.process.sentinel for task in self.running]
+        ready = multiprocessing.connection.wait([*connections, *ended], timeout=0.2)
+        for task in [
+            task
+            for task in self.running
+            if task.connection in ready or task.process.sentinel in ready
+        ]:
             outcome = self._receive(task)
             if outcome is not None:
                 self.outcomes[task.operation.name, task.candidate.name] = outcome
@@ -171,11 +197,14 @@ class _Session:
     def _receive(self, task: _Task) -> Outcome | None:
         """Read one message of a task; return its outcome, None for a message of progress."""
         try:
+            if not task.connection.poll():  # it was killed, and others hold its pipe
+                raise EOFError
             data = task.connection.recv_bytes()
             if data == _OUTCOME:
                 return msgspec.msgpack.decode(task.connection.recv_bytes(), type=Outcome)
-        except EOFError:
+        except (EOFError, OSError):
             task.died = True
+            task.process.kill()
             task.process.join()
             text = f"its process ended with status {task.process.exitcode}"
             skip = Skip("UNVERIFIED", Reason(Cause.TASK_DIED, text))
@@ -211,6 +240,8 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     session.schedule()
     interrupted = False
     interrupt.watch()
+    ours = children_of(os.getpid())
+    adopt_orphans()
     try:
         session.work()
     except KeyboardInterrupt:
@@ -219,6 +250,8 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     else:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    adopt_orphans(adopt=False)
+    end_children(0.0, spared=ours)  # orphans of a task that was killed
     gc.unfreeze()
     order = [(o.name, c.name) for c in plan.candidates for o in plan.operations]
     return [session.outcomes[pair] for pair in order], interrupted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,14 +13,21 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Origin, Sourced
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.verdict import CONSUMER, ORACLES, PROCESS, Failure
+from attnproof.harness.model.verdict import (
+    CONSUMER,
+    ERRORS,
+    ORACLES,
+    PROCESS,
+    Failure,
+    Verdict,
+)
 from attnproof.harness.oracles.determinism import FRESH_PROCESS
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.task.deviations import Explained, explain
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.occurrences import Occurrence, count_occurrences
-from attnproof.harness.running.task.shrink import shrink
-from attnproof.harness.running.task.workers import InvalidCaseError, Worker
+from attnproof.harness.running.task.shrink import SHRINK_SECONDS, shrink
+from attnproof.harness.running.task.workers import LATE, InvalidCaseError, Worker
 
 Root = tuple[str, str]
 _FRESH_CASES = 20
@@ -30,6 +38,13 @@ _MOST_DEATHS = 80
 """Worker deaths after which an operation is not examined further."""
 _TRIES, _DEADLY_TRIES = 1500, 30
 """Cases that shrinking may try; fewer if each try kills a worker."""
+_MOST_HISTORY_S = 20.0
+"""Seconds that may be spent on the earlier cases of a process to see a failure again."""
+_TIMES_FIRST_CALL = 2
+"""Factor on the timeout of a first call that was late."""
+_TIMES_SLOWEST, _SHORTEST_S = 20, 1.0
+"""Limit on a call of a candidate that hangs: a factor on its slowest call, and the least limit."""
+LEFT_BEHIND = "leaves processes behind"
 _MOST_VERDICTS = 20_000
 """Verdicts kept in memory, so that shrinking judges no case twice."""
 
@@ -63,6 +78,8 @@ class Examination:
     """Known deviations of the candidate, counted separately; they hide no other failure."""
     costly_share: int = 1
     """`Settings.costly_share` if a case is costly, otherwise 1."""
+    _timeout_s: float = field(init=False)
+    """Timeout of a case, in seconds."""
     occurred: dict[str, Occurrence] = field(default_factory=dict)
     """Occurrences of known deviations, by id of the deviation."""
     found: dict[Root, Found] = field(default_factory=dict)
@@ -75,8 +92,18 @@ class Examination:
     checks: list[int] = field(default_factory=lambda: [0] * len(ORACLES))
     failures_by_oracle: dict[str, int] = field(default_factory=dict)
     known_by_oracle: dict[str, int] = field(default_factory=dict)
+    unrepeated: list[str] = field(default_factory=list)
+    """Crashes, hangs and failed allocations that did not happen again, in words."""
+    _confirmed: set[Root] = field(default_factory=set)
+    """Root causes that are deaths and happened again in a fresh process."""
+    _parent: Sourced | None = None
+    """First case after which the candidate's process had children."""
+    _last: Sourced | None = None
     _verdicts: dict[str, Explained] = field(default_factory=dict)
     _digests: list[tuple[Case, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._timeout_s = self.worker.timeout_s
 
     @property
     def cases(self) -> int:
@@ -168,8 +195,35 @@ class Examination:
             return found is not None
 
         tries = _DEADLY_TRIES if failure.oracle == PROCESS else _TRIES
-        smallest = shrink(sourced.case, fails, tries)
+        smallest = shrink(sourced.case, fails, tries, self.shrink_seconds(failure))
+        if smallest is not sourced.case and _is_death(failure):
+            repeated = self._repeated(failure, smallest)
+            if repeated is None:  # only once: the first case is known to show it again
+                return failure, sourced
+            best[smallest.id] = repeated
         return best[smallest.id], Sourced(smallest, sourced.origin, sourced.source)
+
+    def shrink_seconds(self, failure: Failure) -> float:
+        """Return the time limit of shrinking; a hang is complete within three timeouts."""
+        return min(SHRINK_SECONDS, self._timeout_s / 2) if failure.field == LATE else SHRINK_SECONDS
+
+    def end_process(self) -> None:
+        """End the candidate's process; record processes that it leaves behind."""
+        self.worker.end_process()
+        sourced = self._parent or self._last
+        if self.worker.survivors and sourced is not None:
+            names = ", ".join(dict.fromkeys(self.worker.survivors))[:300]
+            failure = Failure(
+                oracle=PROCESS,
+                field=LEFT_BEHIND,
+                diagnosis=LEFT_BEHIND,
+                message=f"the candidate {LEFT_BEHIND}, which the harness ended: {names}",
+                expected="no process of the candidate runs when its own process has ended",
+                got=names,
+            )
+            if failure.root not in self.found:
+                self._count(explain(self.deviations, sourced.case, (failure,)), sourced)
+                self.record(failure, sourced, sourced)
 
     def _try(self, sourced: Sourced) -> Explained:
         """Return the verdict on a case without counting it; no failures if it is meaningless."""
@@ -230,12 +284,13 @@ class Examination:
     def _run(self, sourced: Sourced, *, repeated: bool = True) -> Explained:
         case = sourced.case
         self.ledger.announce(sourced)
-        if not repeated:
-            verdict = self.worker.judge_unrepeated(case)
-        elif len(self._digests) * self.costly_share < _FRESH_CASES:
-            verdict = self.worker.judge_and_digest(case)
-        else:
-            verdict = self.worker.judge(case)
+        digested = repeated and len(self._digests) * self.costly_share < _FRESH_CASES
+        history = list(self.worker.cases)
+        verdict = self.worker.judge(case, digested=digested, repeated=repeated)
+        verdict = self._certain(verdict, case, history)
+        self._last = sourced
+        if self.worker.has_children and self._parent is None:
+            self._parent = sourced
         explained = explain(self.deviations, case, verdict.failures)
         self.ledger.settle(case, explained)
         self.checks = [a + b for a, b in zip(self.checks, verdict.checks, strict=True)]
@@ -244,6 +299,67 @@ class Examination:
         if verdict.digest and not explained.unknown:
             self._digests.append((case, verdict.digest))
         return explained
+
+    def _certain(self, verdict: Verdict, case: Case, history: list[Case]) -> Verdict:
+        """Return the verdict; without a death that does not happen again in a fresh process."""
+        death = next((f for f in verdict.failures if _is_death(f)), None)
+        if death is None or death.root in self._confirmed:
+            return verdict
+        first = all(earlier.fault for earlier in history)
+        if death.field == LATE and first:  # it may have compiled something
+            self.worker.restart(_TIMES_FIRST_CALL * self._timeout_s)
+        elif death.field == LATE:
+            learnt = max(_SHORTEST_S, _TIMES_SLOWEST * self.worker.slowest_s)
+            self.worker.timeout_s = min(self._timeout_s, learnt)
+        if death.oracle == ERRORS:  # the process lives
+            self.worker.restart_warm()
+        fresh = self.worker.judge(case)
+        if any(failure.root == death.root for failure in fresh.failures):
+            self._confirmed.add(death.root)
+            return verdict
+        if death.field == LATE and first:
+            return fresh
+        if self._repeats_after(history, case, death):
+            self._confirmed.add(death.root)
+            number = len(history)
+            message = f"{death.message}, after {number} other calls in the same process"
+            again = msgspec.structs.replace(death, message=message)
+            return msgspec.structs.replace(verdict, failures=(again,))
+        self.worker.timeout_s = self._timeout_s
+        self.unrepeated.append(f"{death.message} in case {case.id}")
+        return fresh
+
+    def _repeated(self, death: Failure, case: Case) -> Failure | None:
+        """Return the death of a fresh process in the case, None if there is none."""
+        limit, self.worker.timeout_s = self.worker.timeout_s, self._timeout_s
+        self.worker.restart_warm()
+        try:
+            failures = self.worker.judge(case).failures
+        finally:
+            self.worker.timeout_s = limit
+        return next((failure for failure in failures if failure.root == death.root), None)
+
+    def _repeats_after(self, history: list[Case], case: Case, death: Failure) -> bool:
+        """True if a fresh process dies in the case after the same calls as before."""
+        self.worker.restart_warm()
+        end = time.monotonic() + _MOST_HISTORY_S
+        for earlier in history:
+            interrupt.check()
+            deaths = self.worker.deaths
+            self.worker.judge(earlier)
+            if self.worker.deaths > deaths or time.monotonic() > end:
+                return False
+        return any(failure.root == death.root for failure in self.worker.judge(case).failures)
+
+
+def _is_death(failure: Failure) -> bool:
+    """True if the failure may be the machine's: a death, or memory that was not there."""
+    if failure.oracle == PROCESS:
+        return failure.field not in ("", LEFT_BEHIND)
+    return failure.oracle == ERRORS and (
+        failure.field in ("raises MemoryError", "raises OutOfMemoryError")
+        or "allocate memory" in failure.message
+    )
 
 
 def _add_one(counts: dict[Any, int], keys: Iterable[Any]) -> None:

@@ -16,7 +16,6 @@ from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.running.task.examination import Examination, Root
-from attnproof.harness.running.task.shrink import SHRINK_SECONDS
 
 _ROUNDS = 6
 """Passes over the strategy: a pass ignores the root causes that earlier passes found."""
@@ -106,7 +105,7 @@ def _one_pass(
             return
         root = failure.root
         if not firsts:
-            budget["end"] = time.monotonic() + SHRINK_SECONDS
+            budget["end"] = time.monotonic() + examination.shrink_seconds(failure)
         firsts.setdefault(root, sourced)
         kind = kinds.setdefault(root, type("Discovery", (Discovery,), {}))
         raise kind(failure, sourced)

@@ -22,9 +22,11 @@ _WORK = 2_000_000
 """Limit on the requests and tokens of all tries together: large cases get fewer tries."""
 
 
-def shrink(case: Case, fails: Callable[[Case], bool], tries: int) -> Case:
+def shrink(
+    case: Case, fails: Callable[[Case], bool], tries: int, seconds: float = SHRINK_SECONDS
+) -> Case:
     """Return the smallest case found for which `fails` holds, after at most `tries` calls."""
-    end = time.monotonic() + SHRINK_SECONDS
+    end = time.monotonic() + seconds
     seen, work = {case.id}, _WORK
     progress = True
     while progress:

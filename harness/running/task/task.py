@@ -23,6 +23,7 @@ from attnproof.harness.model.run import (
     Verdict,
 )
 from attnproof.harness.model.verdict import ORACLES, PROCESS
+from attnproof.harness.running import interrupt
 from attnproof.harness.running.task.deviations import DeviationError, deviations_of
 from attnproof.harness.running.task.examination import Examination, TooManyDeaths
 from attnproof.harness.running.task.findings import deviation_results, findings_of
@@ -32,12 +33,15 @@ from attnproof.harness.running.task.saved_failures import SavedFailures
 from attnproof.harness.running.task.workers import (
     CandidateUnloadableError,
     InvalidCaseError,
+    Launching,
     Worker,
 )
 
 _LARGE_PATIENCE = 15
 """Factor on the timeout of a case of real size, where the reference loops in float64."""
 _MOST_PASSES = 1_000_000
+_HURRY_S = 2.0
+"""Seconds for all explanations of findings after an interrupt."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +96,7 @@ def examine(
     corpus: list[Sourced],
     ledger_path: Path,
     progressed: Callable[[int], None] = lambda _cases: None,
+    by: Launching | None = None,
 ) -> Outcome:
     """Run the drawn cases, boundaries, engine steps, corpus and saved failures.
 
@@ -112,6 +117,7 @@ def examine(
             {operation.name: operation},
             timeout_s=settings.timeout_s,
             memory_bytes=settings.memory_bytes,
+            by=by,
         )
         lacking = worker.why_not_offered(operation.name)
         if lacking is not None:
@@ -122,6 +128,7 @@ def examine(
                 operation, candidate, worker, ledger, progressed, known, costly_share=share
             )
             conclusion = _concluded(examination, settings, steps, corpus)
+            conclusion = _ended(examination, conclusion)
             counts = _counts(examination, conclusion.verdict)
             findings = findings_of(examination)
             with_stale = conclusion.reason is None and settings.usual_depth and share == 1
@@ -163,6 +170,9 @@ def _concluded(
     except KeyboardInterrupt:
         text = f"interrupted after {examination.cases} cases"
         return _Conclusion("UNVERIFIED", Reason(Cause.INTERRUPTED, text))
+    except CandidateUnloadableError as error:
+        reason = Reason(Cause.UNLOADABLE, f"stopped: {error}")
+        return _Conclusion("FAIL" if examination.failed else "UNVERIFIED", reason)
     except TooManyDeaths:
         text = f"stopped: the candidate died {examination.worker.deaths} times"
         reason = Reason(Cause.TOO_MANY_DEATHS, text)
@@ -175,6 +185,31 @@ def _concluded(
     if examination.failed:
         return _Conclusion("FAIL")
     return _Conclusion("DEVIATES" if examination.occurred else "PASS")
+
+
+def _ended(examination: Examination, conclusion: _Conclusion) -> _Conclusion:
+    """End the candidate's process; return the verdict with what is only known then.
+
+    If something is to be explained, a fresh process replaces the ended one.
+    """
+    interrupted = conclusion.reason is not None and conclusion.reason.cause is Cause.INTERRUPTED
+    if interrupted:
+        interrupt.acknowledge()
+        examination.worker.hurry(_HURRY_S)
+    examination.end_process()
+    if examination.found or examination.occurred:
+        try:
+            examination.worker.start()
+        except (CandidateUnloadableError, KeyboardInterrupt) as error:
+            text = str(error) or "interrupted"
+            conclusion = conclusion._replace(
+                reason=conclusion.reason or Reason(Cause.UNLOADABLE, text)
+            )
+    if examination.unrepeated and conclusion.verdict != "FAIL" and conclusion.reason is None:
+        more = len(examination.unrepeated) - 1
+        text = f"once, not again: {examination.unrepeated[0]}" + (f", and {more} more" * bool(more))
+        return _Conclusion("UNVERIFIED", Reason(Cause.NOT_REPEATED, text))
+    return conclusion
 
 
 def _run_cases(

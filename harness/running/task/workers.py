@@ -1,32 +1,46 @@
-"""The task's side of a worker: send cases, wait for replies, replace a worker that has died."""
+"""The judging side of a worker: send cases, judge the reports, replace a worker that has died.
+
+The reference and the oracles run in this process, which never imports the candidate.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
+from attnproof import reference
+from attnproof.harness.model.call_kinds import Parts
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, Reason
 from attnproof.harness.model.verdict import ORACLES, PROCESS, Explanation, Failure, Verdict
-from attnproof.harness.running.child import Child, EndKind
+from attnproof.harness.oracles import call_once, judge
+from attnproof.harness.running.candidates import offered_by, preload, preload_package
 from attnproof.harness.running.errors import InfrastructureError
+from attnproof.harness.running.exchange.memory import SharedMemory
+from attnproof.harness.running.exchange.observed import (
+    ForgedReportError,
+    Observed,
+    ObservedTrial,
+)
+from attnproof.harness.running.processes.child import Child, EndKind, Limits
+from attnproof.harness.running.processes.launcher import Launcher
+from attnproof.harness.running.task.explanation import explain
 from attnproof.harness.running.worker.worker import (
     CALL_ONCE,
-    EXPLAIN,
+    IMPORT,
     JUDGE,
-    JUDGE_AND_DIGEST,
     JUDGE_UNREPEATED,
-    Explained,
     Invalid,
-    Judged,
     Lost,
+    Order,
     Ready,
     Reply,
     Unloadable,
@@ -35,16 +49,30 @@ from attnproof.harness.running.worker.worker import (
 
 _IMPORT_S = 120.0
 _FIRST_CALL_S = 90.0
-"""Timeout of a first call, which may compile, in seconds."""
+"""Timeout of a first call that may compile, in seconds."""
 _LOG_BYTES = 4000
 """Bytes of standard error that a failure shows."""
+_MOST_OUTPUT = 64 << 20
+"""Bytes that one case may write to the standard streams."""
+LATE = "does not answer"
+"""Kind of death of a hang."""
 _decoder = msgspec.msgpack.Decoder(Reply)
 _NO_CHECKS = tuple(int(name == PROCESS) for name in ORACLES)
 _KINDS_OF_DEATH = {
     EndKind.CRASHED: "crashes",
     EndKind.EXITED: "ends the process",
-    EndKind.CLOSED_PIPE: "closes the pipe to the harness and goes on",
+    EndKind.CLOSED_PIPE: "closes the channel to the harness and goes on",
+    EndKind.LATE: LATE,
+    EndKind.FORGED: "writes to the channel of the harness",
+    EndKind.MEMORY: "uses more memory than --memory allows",
+    EndKind.OUTPUT: "floods its standard streams",
 }
+PRINTS = Failure(
+    oracle=PROCESS,
+    field="",
+    diagnosis="writes to standard output",
+    message="the candidate wrote to standard output",
+)
 
 
 class CandidateUnloadableError(InfrastructureError):
@@ -63,7 +91,33 @@ class _Death(NamedTuple):
     detail: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} with {self.detail}" if self.detail else self.kind
+        within = "within" if self.kind == LATE else "with"
+        return f"{self.kind} {within} {self.detail}" if self.detail else self.kind
+
+
+class Launching(NamedTuple):
+    """The process that forks workers of one candidate, and the memory shared with them."""
+
+    launcher: Launcher
+    memory: SharedMemory
+
+
+def launching(candidate: Candidate, operations: dict[str, Operation]) -> Launching:
+    """Return a launcher of workers for these operations; the caller must stop it.
+
+    Call it before the process imports anything of the candidate.
+    """
+    try:
+        memory = SharedMemory()
+    except MemoryError as error:
+        raise InfrastructureError(f"{error}: a limit such as `ulimit -v` is too low") from None
+
+    def prepare(name: bytes) -> None:
+        preload(candidate)
+        if name:
+            preload_package(candidate, operations[name.decode()])
+
+    return Launching(Launcher(partial(serve, candidate, operations, memory), prepare), memory)
 
 
 class Worker:
@@ -76,36 +130,68 @@ class Worker:
         *,
         timeout_s: float,
         memory_bytes: int,
+        by: Launching | None = None,
     ) -> None:
+        """Start the process, by a launcher of its own if there is none."""
         self.candidate = candidate
         self.timeout_s = timeout_s
         self.deaths = 0
-        self.offers: tuple[str, ...] = ()
+        self.offers: dict[str, tuple[str, ...]] = {}
         self.withheld: dict[str, str] = {}
+        self.cases: list[Case] = []
+        """Cases that the process has been sent, in order."""
+        self.survivors: list[str] = []
+        """Command lines of processes that were left behind by the processes so far."""
+        self.has_children = False
+        """True if the process had children after the last case."""
+        self.slowest_s = 0.0
+        """Longest time of a reply so far, first calls apart."""
         self._operations = operations
+        self._order = msgspec.msgpack.encode(Order(list(operations), memory_bytes))
         self._memory_bytes = memory_bytes
         self._called = False
         """True after a reply to good input or a death: the next call is no first call."""
-        self._stderr = os.memfd_create("candidate-stderr")
-        self.start()
+        self._waited_s = timeout_s
+        """Timeout of the last case."""
+        self._deadline: float | None = None
+        """Time at which no more case is explained."""
+        self._first_call_s = timeout_s
+        """Timeout of a first call, in seconds."""
+        self._owned = None if by else launching(candidate, operations)
+        self._launcher, self._memory = by or self._owned  # type: ignore[misc]
+        self._child: Child | None = None
+        self._streams = (os.memfd_create("candidate-stdout"), os.memfd_create("candidate-stderr"))
+        try:
+            if self._owned:
+                self._launcher.prepare(b"")
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
 
     def start(self) -> None:
         """Fork a fresh process and wait until it has imported the candidate."""
-        stdout = os.memfd_create("candidate-stdout")
-        os.ftruncate(self._stderr, 0)
-        os.lseek(self._stderr, 0, os.SEEK_SET)
-        self._child = Child(
-            partial(serve, self.candidate, self._operations, self._memory_bytes),
-            stdout=stdout,
-            stderr=self._stderr,
-        )
-        os.close(stdout)
-        reply = _decoded(self._child.receive(_IMPORT_S))
+        self.cases.clear()
+        for stream in self._streams:
+            os.ftruncate(stream, 0)
+            os.lseek(stream, 0, os.SEEK_SET)
+        try:
+            self._child = self._launcher.start(self._order, *self._streams)
+        except OSError as error:
+            raise InfrastructureError(f"a process cannot be started: {error.strerror}") from None
+        self._child.limits = Limits(2 * self._memory_bytes + self._child.memory(), _MOST_OUTPUT)
+        import_s = _IMPORT_S
+        if self._deadline is not None:
+            import_s = max(0.0, self._deadline - time.monotonic())
+        reply = self._asked(IMPORT, import_s)
         if isinstance(reply, Ready):
             self.offers, self.withheld = reply.offers, reply.withheld
+            if reply.compiles:
+                self._first_call_s = max(self._first_call_s, _FIRST_CALL_S)
+            self._child.limits = Limits(self._memory_bytes + self._child.memory(), _MOST_OUTPUT)
             return
-        reason = reply.reason if isinstance(reply, Unloadable) else self._ended()
-        self.stop()
+        reason = reply.reason if isinstance(reply, Unloadable) else str(self._ended(import_s))
+        self.end_process()
         name = self.candidate.name
         raise CandidateUnloadableError(f"candidate {name} cannot be imported: {reason}")
 
@@ -117,46 +203,46 @@ class Worker:
             return Reason(Cause.WITHHELD, self.withheld[operation])
         return Reason(Cause.NO_FUNCTION, "the candidate has no such function")
 
-    def judge(self, case: Case) -> Verdict:
-        """Return the verdict on a case; a crash or a hang is a verdict too (InvalidCaseError)."""
-        return self._verdict(JUDGE, case)
+    def judge(self, case: Case, *, digested: bool = False, repeated: bool = True) -> Verdict:
+        """Return the verdict on a case; a crash or a hang is a verdict too (InvalidCaseError).
 
-    def judge_and_digest(self, case: Case) -> Verdict:
-        """Return the verdict with a hash of the outputs (InvalidCaseError)."""
-        return self._verdict(JUDGE_AND_DIGEST, case)
-
-    def judge_unrepeated(self, case: Case) -> Verdict:
-        """Return the verdict without that of the oracle determinism (InvalidCaseError)."""
-        return self._verdict(JUDGE_UNREPEATED, case)
+        `digested` adds a hash of the outputs. Without `repeated` the oracle determinism is left
+        out.
+        """
+        return self._verdict(
+            JUDGE if repeated else JUDGE_UNREPEATED,
+            case,
+            lambda trial: judge(trial, digested=digested, repeated=repeated),
+        )
 
     def call_once(self, case: Case) -> Verdict:
         """Return the digest of one call's outputs, or the failure that it ended with.
 
         Raises InvalidCaseError.
         """
-        return self._verdict(CALL_ONCE, case)
-
-    def _verdict(self, kind: bytes, case: Case) -> Verdict:
-        reply = self._ask(kind, case)
-        if isinstance(reply, Judged):
-            return reply.verdict
-        if isinstance(reply, Invalid):
-            raise InvalidCaseError(f"case {case.id} of {case.operation}: {reply.reason}")
-        return Verdict((self._replaced(reply),), _NO_CHECKS)
+        return self._verdict(CALL_ONCE, case, call_once)
 
     def explain(self, case: Case) -> Explanation:
         """Return all outputs of the case, none if the candidate dies."""
-        reply = self._ask(EXPLAIN, case)
-        if isinstance(reply, Explained):
-            return reply.explanation
-        died = reply is None or isinstance(reply, Lost)
-        log = self._replaced(reply).log if died else ""
         script = self._operations[case.operation].call.script(case)
-        lines = script.lines if script else ()
-        return Explanation([], log, [(line.label, line.code) for line in lines])
+        steps = [(line.label, line.code) for line in script.lines] if script else []
+        if self._child is None or (self._deadline and time.monotonic() > self._deadline):
+            return Explanation([], "", steps)
+        trial, log = self._trial(case), ""
+        reply = self._asked_about(CALL_ONCE, case)
+        if isinstance(reply, Observed):
+            try:
+                trial.add(reply, self._memory)
+                own = self.offers[case.operation]
+                return explain(trial, Parts({}, own), self.candidate.target)
+            except Exception as error:  # the verdict stands without its explanation
+                log = f"the outputs cannot be shown: {type(error).__name__}: {error}"
+        elif not isinstance(reply, Invalid):
+            log = self._replaced(reply).log
+        return Explanation([], log, steps)
 
     @contextmanager
-    def patient(self, times: int) -> Iterator[None]:
+    def patient(self, times: float) -> Iterator[None]:
         """Multiply the timeout of each reply inside the block."""
         usual, self.timeout_s = self.timeout_s, self.timeout_s * times
         try:
@@ -164,34 +250,113 @@ class Worker:
         finally:
             self.timeout_s = usual
 
-    def restart(self) -> None:
-        """Replace the process by a fresh one."""
+    def restart(self, first_call_s: float = 0.0) -> None:
+        """Replace the process by a fresh one, whose first call may take at least that long."""
+        self._first_call_s = max(self._first_call_s, first_call_s)
         self._called = False
-        self.stop()
+        self.restart_warm()
+
+    def restart_warm(self) -> None:
+        """Replace the process by a fresh one, whose first call gets no longer timeout."""
+        self.end_process()
         self.start()
 
-    def stop(self) -> None:
-        """Kill the process."""
-        self._child.kill()
+    def hurry(self, seconds: float) -> None:
+        """Let all explanations together take at most this long, and start no other process."""
+        self._deadline = time.monotonic() + seconds
 
-    def _ask(self, kind: bytes, case: Case) -> Reply | None:
-        # A first call gets longer, unless a call has killed a worker before.
-        timeout_s = self.timeout_s if self._called else max(self.timeout_s, _FIRST_CALL_S)
-        reply = _decoded(self._child.ask(kind + encode(case), timeout_s))
-        self._called |= reply is not None and not case.fault
+    def end_process(self) -> None:
+        """Kill the process and those that it started."""
+        if self._child is not None:
+            self._child.kill()
+            self.survivors += self._child.survivors
+            self._child = None
+
+    def stop(self) -> None:
+        """Kill the process; close everything that the worker has opened."""
+        self.end_process()
+        for stream in self._streams:
+            os.close(stream)
+        if self._owned:
+            self._launcher.stop()
+
+    def _verdict(
+        self, kind: bytes, case: Case, judged: Callable[[ObservedTrial], Verdict]
+    ) -> Verdict:
+        trial = self._trial(case)
+        reply = self._asked_about(kind, case)
+        if isinstance(reply, Invalid):
+            raise InvalidCaseError(f"case {case.id} of {case.operation}: {reply.reason}")
+        if not isinstance(reply, Observed):
+            return Verdict((self._replaced(reply),), _NO_CHECKS)
+        try:
+            trial.add(reply, self._memory)
+            verdict = judged(trial)
+        except ForgedReportError:
+            assert self._child is not None
+            self._child.forged()
+            return Verdict((self._replaced(None),), _NO_CHECKS)
+        except Exception as error:  # an error of the harness
+            text = f"{type(error).__name__}: {error}"
+            raise InvalidCaseError(f"case {case.id} of {case.operation}: {text}") from error
+        if reply.printed:
+            failure = msgspec.structs.replace(PRINTS, got=reply.printed[:200], log=reply.printed)
+            verdict = msgspec.structs.replace(verdict, failures=(*verdict.failures, failure))
+        return verdict
+
+    def _trial(self, case: Case) -> ObservedTrial:
+        operation = self._operations[case.operation]
+        return ObservedTrial(
+            operation,
+            case,
+            offered_by(reference, operation),
+            self.candidate.device,
+            of_reference=self.candidate.target == reference.__name__,
+        )
+
+    def _asked_about(self, kind: bytes, case: Case) -> Reply | None:
+        timeout_s = self.timeout_s
+        if not self._called:
+            timeout_s = max(timeout_s, self._first_call_s)
+        if self._deadline is not None:
+            timeout_s = min(timeout_s, max(0.0, self._deadline - time.monotonic()))
+        self.cases.append(case)
+        begun = time.monotonic()
+        self._waited_s = timeout_s
+        reply = self._asked(kind + encode(case), timeout_s)
+        if isinstance(reply, Observed):
+            if self._called:
+                self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
+            self._called |= not case.fault
+            self.has_children = reply.has_children
+        return reply
+
+    def _asked(self, message: bytes, timeout_s: float) -> Reply | None:
+        """Return the reply; None if the process did not send one (KeyboardInterrupt)."""
+        assert self._child is not None
+        data = self._child.ask(message, timeout_s)
+        if data is None:
+            return None
+        try:
+            reply: Reply = _decoder.decode(data)
+        except msgspec.MsgspecError:
+            self._child.forged()
+            return None
         return reply
 
     def _replaced(self, reply: Reply | None) -> Failure:
         """Start a fresh process; return the death of the old one as a failure."""
         if isinstance(reply, Lost):
-            self.stop()
+            self.end_process()
             death, log = _Death("loses the device", reply.reason), reply.log
         else:
-            death = self._ended()
-            log = os.pread(self._stderr, _LOG_BYTES, 0).decode(errors="replace")
+            death = self._ended(self._waited_s)
+            log = os.pread(self._streams[1], _LOG_BYTES, 0).decode(errors="replace")
         self.deaths += 1
         self._called = True
-        self.start()
+        self.end_process()
+        if self._deadline is None:
+            self.start()
         diagnosis = str(death)
         return Failure(
             oracle=PROCESS,
@@ -203,13 +368,10 @@ class Worker:
             log=log,
         )
 
-    def _ended(self) -> _Death:
+    def _ended(self, waited_s: float) -> _Death:
         """Kill the process that did not reply, and return the way in which it ended."""
+        assert self._child is not None
         kind, detail = self._child.end()
         if kind is EndKind.LATE:
-            return _Death(f"does not answer within {self.timeout_s:g} s")
+            detail = f"{waited_s:g} s"
         return _Death(_KINDS_OF_DEATH[kind], detail)
-
-
-def _decoded(data: bytes | None) -> Reply | None:
-    return None if data is None else _decoder.decode(data)

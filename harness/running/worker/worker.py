@@ -1,16 +1,19 @@
 """The process in which a candidate runs; a candidate that crashes ends this process only.
 
-The task sends one message a case and gets one reply. Standard output and error are files: the
-worker reads its own output, and the task reads the errors of a worker that did not reply.
+The task sends one message a case and gets one reply: the raw outputs of the calls and what
+was observed of them. Standard output and error are files: the worker reads its own output, and
+the task reads the errors of a worker that did not reply.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import gc
+import os
 import resource
+import sys
 import traceback
-from multiprocessing.connection import Connection
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -18,47 +21,53 @@ import torch
 
 from attnproof import reference
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.model.case import Case, decode
+from attnproof.harness.model.case import decode
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.verdict import Explanation, Failure, Verdict
-from attnproof.harness.operations.shared.sequence import snippet
-from attnproof.harness.oracles import call_once, judge
+from attnproof.harness.model.text import text_of, utf8
 from attnproof.harness.oracles.device import DeviceLostError
-from attnproof.harness.oracles.equality import agrees, as_array, type_name
-from attnproof.harness.oracles.trial import PrintWatch, Trial
-from attnproof.harness.running.candidates import enter_lane, load, offered_by, withheld
-from attnproof.harness.running.child import messages
+from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.running.candidates import (
+    enter_lane,
+    imports_once,
+    load,
+    offered_by,
+    withheld,
+)
+from attnproof.harness.running.exchange.memory import SharedMemory
+from attnproof.harness.running.exchange.observed import Observed, Observer
+from attnproof.harness.running.processes.channel import Channel, messages
 from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work
 
-JUDGE, JUDGE_AND_DIGEST, JUDGE_UNREPEATED = b"J", b"D", b"U"
-CALL_ONCE, EXPLAIN = b"C", b"E"
+IMPORT = b"import"
+JUDGE, JUDGE_UNREPEATED, CALL_ONCE = b"J", b"U", b"C"
+_MOST_OUTPUT = 1 << 20
+"""Bytes of standard error that are kept for the next case."""
+_MOST_PRINTED = 2000
+
+
+class Order(msgspec.Struct, frozen=True):
+    """Options of a worker."""
+
+    operations: list[str]
+    """Names of the operations to look for."""
+    memory_bytes: int
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """The candidate is imported."""
 
-    offers: tuple[str, ...]
-    """Names of the operations that it has functions or classes for."""
-    withheld: dict[str, str] = {}
+    offers: dict[str, tuple[str, ...]]
+    """Operations that it has functions or classes for; of a sequence, the names it has."""
+    withheld: dict[str, str]
     """Reasons that the candidate gives for operations it does not offer, by name."""
+    compiles: bool
+    """True if a first call may compile a kernel."""
 
 
 class Unloadable(msgspec.Struct, frozen=True, tag=True):
     """The candidate's import failed."""
 
     reason: str
-
-
-class Judged(msgspec.Struct, frozen=True, tag=True):
-    """The verdict on one case."""
-
-    verdict: Verdict
-
-
-class Explained(msgspec.Struct, frozen=True, tag=True):
-    """Both sides' outputs for one case."""
-
-    explanation: Explanation
 
 
 class Lost(msgspec.Struct, frozen=True, tag=True):
@@ -74,123 +83,151 @@ class Invalid(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-Reply = Ready | Unloadable | Judged | Explained | Lost | Invalid
-PRINTS = Failure(
-    oracle="process",
-    field="",
-    diagnosis="writes to standard output",
-    message="the candidate wrote to standard output",
-)
+Reply = Ready | Unloadable | Observed | Lost | Invalid
 
 
 def serve(
     candidate: Candidate,
     operations: dict[str, Operation],
-    memory_bytes: int,
-    connection: Connection,
+    memory: SharedMemory,
+    order: bytes,
+    channel: Channel,
 ) -> None:
-    """Reply to messages until the task closes the pipe."""
+    """Reply to messages until the task closes the channel."""
+    wanted = msgspec.msgpack.decode(order, type=Order)
     faulthandler.enable(file=2, all_threads=False)
     enter_lane(candidate)
     if candidate.lane == "interpreter":
         skip_discarded_checks()
         skip_repeated_work()
-    try:
-        module = load(candidate)
-    except BaseException as error:  # an import may raise anything
-        _send(connection, Unloadable(f"{type(error).__name__}: {error}"[:500]))
-        return
-    offers = {name: offered_by(module, op) for name, op in operations.items()}
-    for name, operation in operations.items():
-        if offers[name] is not None:
-            operation.built_in.load()
-    offered = tuple(name for name, offer in offers.items() if offer is not None)
-    reasons = {name: reason for name in offers if (reason := withheld(module, name))}
-    # Otherwise each garbage collection visits every imported object: a fifth of the time.
-    gc.freeze()
-    _send(connection, Ready(offered, reasons))
-    if candidate.lane != "cuda":  # a CUDA context reserves more address space than any limit
-        _limit_memory(memory_bytes)
-    watch = PrintWatch()
-    watch.take()
-    for message in messages(connection):
-        case = decode(message[1:])
-        trial = _trial(operations[case.operation], case, offers[case.operation], candidate)
-        _send(connection, _answer(message[:1], trial, watch, candidate.target))
+    _Worker(candidate, operations, wanted, memory, channel).serve()
 
 
-def _trial(operation: Operation, case: Case, offer: Any, candidate: Candidate) -> Trial:
-    return Trial(operation, case, offer, offered_by(reference, operation), candidate.device)
+class _Worker:
+    def __init__(
+        self,
+        candidate: Candidate,
+        operations: dict[str, Operation],
+        order: Order,
+        memory: SharedMemory,
+        channel: Channel,
+    ) -> None:
+        self._candidate = candidate
+        self._operations = {name: operations[name] for name in order.operations}
+        self._limit = None if candidate.lane == "cuda" else order.memory_bytes
+        self._memory = memory
+        self._channel = channel
+        self._offers: dict[str, Any] = {}
 
+    def serve(self) -> None:
+        """Import the candidate at the first message, call it at the others."""
+        for message in messages(self._channel):
+            reply = self._imported() if message == IMPORT else self._called(message)
+            self._channel.send(msgspec.msgpack.encode(reply))
+            if isinstance(reply, Unloadable | Lost):
+                return
 
-def _answer(kind: bytes, trial: Trial, watch: PrintWatch, target: str) -> Reply:
-    try:
-        if kind == EXPLAIN:
-            return Explained(explain(trial, target))
-        if kind == CALL_ONCE:
-            verdict = call_once(trial)
-        else:
-            digested, repeated = kind == JUDGE_AND_DIGEST, kind != JUDGE_UNREPEATED
-            verdict = judge(trial, digested=digested, repeated=repeated)
-    except DeviceLostError as error:
-        log = "".join(traceback.format_exception(error.__cause__)[-12:])
-        return Lost(str(error).splitlines()[0][:200], log)
-    except Exception as error:  # an error of the harness: the task reports it
-        return Invalid(f"{type(error).__name__}: {error}")
-    printed = watch.take()
-    if printed:
-        failure = msgspec.structs.replace(PRINTS, got=printed[:200], log=printed)
-        verdict = msgspec.structs.replace(verdict, failures=(*verdict.failures, failure))
-    return Judged(verdict)
-
-
-def explain(trial: Trial, target: str) -> Explanation:
-    """Return the first call's outputs beside the reference's, and the program of a sequence."""
-    made = trial.first
-    if trial.case.fault:
-        return Explanation([], made.log)
-    outputs = []
-    for place, right in trial.expected.items():
-        got = made.outputs.get(place)
-        outputs.append(
+    def _imported(self) -> Reply:
+        """Import the candidate and limit the memory that it may allocate from now on."""
+        known = set(sys.modules)
+        # A CUDA context reserves more address space than any limit.
+        _limit_memory(self._limit)
+        try:
+            module = load(self._candidate)
+        except BaseException as error:  # an import may raise anything
+            return Unloadable(f"{type(error).__name__}: {text_of(error, str)}"[:500])
+        self._offers = {name: offered_by(module, op) for name, op in self._operations.items()}
+        reasons = {name: utf8(withheld(module, name)) for name in self._offers}
+        _limit_memory(None)
+        for name, operation in self._operations.items():
+            if self._offers[name] is not None:
+                operation.built_in.load()
+        # Otherwise each garbage collection visits every imported object: a fifth of the time.
+        gc.freeze()
+        _limit_memory(self._limit)
+        _printed()
+        return Ready(
             {
-                "field": str(place) if place.step is None else place.field,
-                "step": place.step,
-                "expected": _plain(right),
-                "got": _plain(got),
-                "expected_type": type_name(right),
-                "got_type": type_name(got),
-                "equal": agrees(trial.operation, place, right, got),
-            }
+                name: tuple(getattr(offer, "own", ()))
+                for name, offer in self._offers.items()
+                if offer is not None
+            },
+            {name: reason for name, reason in reasons.items() if reason},
+            imports_once(self._candidate) or _may_compile(module, set(sys.modules) - known),
         )
-    script = trial.operation.call.script(trial.case)
-    if script is None:
-        return Explanation(outputs, made.log)
-    return Explanation(
-        outputs,
-        made.log,
-        [(line.label, line.code) for line in script.lines],
-        snippet(trial.operation, script, trial.function, target),
+
+    def _called(self, message: bytes) -> Reply:
+        """Call the candidate on the case of a message."""
+        kind, case = message[:1], decode(message[1:])
+        operation = self._operations[case.operation]
+        trial = Trial(
+            operation,
+            case,
+            self._offers[operation.name],
+            offered_by(reference, operation),
+            self._candidate.device,
+            of_reference=self._candidate.target == reference.__name__,
+        )
+        try:
+            observer = Observer(trial, self._memory)
+            report = observer.observe(once=kind == CALL_ONCE, repeated=kind != JUDGE_UNREPEATED)
+        except DeviceLostError as error:
+            log = "".join(traceback.format_exception(error.__cause__)[-12:])
+            return Lost(utf8(str(error)).splitlines()[0][:200], utf8(log))
+        except Exception as error:  # an error of the harness: the task reports it
+            return Invalid(f"{type(error).__name__}: {text_of(error, str)}")
+        return Observed(**report, printed=_printed(), has_children=_has_children())
+
+
+def _may_compile(module: Any, imported: set[str]) -> bool:
+    """True if the candidate, or a module that it has imported, has compiled functions."""
+    modules = [module, *(sys.modules.get(name) for name in imported)]
+    return any(
+        type(value).__module__.startswith(("numba.", "triton."))
+        for each in modules
+        for value in list(getattr(each, "__dict__", {}).values())
     )
 
 
-def _plain(value: Any) -> Any:
-    array = as_array(value)
-    if array is not None:
-        return array.tolist()
-    return value if isinstance(value, bool | int | str | list | None) else repr(value)
+def _printed() -> str:
+    """Return what was written to standard output since the last call; keep both files small."""
+    with suppress(Exception):  # the candidate may have replaced or closed it
+        sys.stdout.flush()
+    try:
+        size = os.fstat(1).st_size
+        if os.fstat(2).st_size > _MOST_OUTPUT:
+            _empty(2)
+        if not size:
+            return ""
+        text = os.pread(1, min(size, _MOST_PRINTED), 0)
+        _empty(1)
+    except OSError as error:
+        return f"(standard output cannot be read: {error.strerror})"
+    return text.decode(errors="replace")
 
 
-def _limit_memory(extra_bytes: int) -> None:
-    """Let the process grow by at most `extra_bytes` of address space."""
-    with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123
-        used = int(statm.read().split()[0]) * resource.getpagesize()
+def _empty(stream: int) -> None:
+    os.ftruncate(stream, 0)
+    os.lseek(stream, 0, os.SEEK_SET)
+
+
+def _has_children() -> bool:
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
+
+
+def _limit_memory(extra_bytes: int | None) -> None:
+    """Let the process grow by at most `extra_bytes` of address space, without limit for None."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (used + extra_bytes, hard))
-
-
-def _send(connection: Connection, reply: Reply) -> None:
-    connection.send_bytes(msgspec.msgpack.encode(reply))
+    limit = hard
+    if extra_bytes is not None:
+        with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123
+            used = int(statm.read().split()[0]) * resource.getpagesize()
+        wanted = used + extra_bytes
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
 def warm_up() -> None:

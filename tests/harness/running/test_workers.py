@@ -37,7 +37,7 @@ def {SPLIT}(*args, **kwargs):
 
 @pytest.fixture
 def impatient(tmp_path):
-    """A worker with timeout 0 for all calls but the first, and a candidate that replies later."""
+    """A worker with timeout 0, and a candidate that replies later."""
     path = tmp_path / "slow.py"
     path.write_text(SLOW, encoding="utf-8")
     worker = Worker(
@@ -50,7 +50,7 @@ def impatient(tmp_path):
 
 
 def test_process_that_closes_the_pipe_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("attnproof.harness.running.child._CLOSING_S", 0.1)
+    monkeypatch.setattr("attnproof.harness.running.processes.child._CLOSING_S", 0.1)
     path = tmp_path / "closing.py"
     path.write_text(CLOSING, encoding="utf-8")
     operations = {SPLIT: ALL[SPLIT]}
@@ -59,11 +59,10 @@ def test_process_that_closes_the_pipe_is_ended(tmp_path, monkeypatch):
         [failure] = worker.judge(CASE).failures
     finally:
         worker.stop()
-    assert failure.diagnosis == "closes the pipe to the harness and goes on"
+    assert failure.diagnosis == "closes the channel to the harness and goes on"
 
 
 def test_late_reply_is_a_hang(impatient):
-    assert impatient.judge(CASE).failures == ()
     for deaths in (1, 2):
         [failure] = impatient.judge(CASE).failures
         assert failure.diagnosis == "does not answer within 0 s"

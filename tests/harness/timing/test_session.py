@@ -130,10 +130,10 @@ def test_candidates_are_timed_alone_if_one_raises_in_a_later_call(candidates):
 
 
 def test_process_that_closes_the_pipe_is_ended(candidates, monkeypatch):
-    monkeypatch.setattr("attnproof.harness.running.child._CLOSING_S", 0.1)
+    monkeypatch.setattr("attnproof.harness.running.processes.child._CLOSING_S", 0.1)
     (found,) = measured(candidates(closing=CLOSES, sound=SOUND), entry(["closing", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
-    assert failures_of(found) == {"closing": "closed its pipe and went on while it was timed"}
+    assert failures_of(found) == {"closing": "closed the channel to the harness and went on while it was timed"}
 
 
 def test_candidate_that_raises_has_no_time_and_the_reason_names_the_error(candidates):

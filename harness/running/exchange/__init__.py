@@ -1,0 +1,1 @@
+"""What a candidate's process tells the judging process: raw outputs and observations."""

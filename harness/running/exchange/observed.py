@@ -1,0 +1,309 @@
+"""Calls of a candidate on one case, as its process reports them."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import torch
+
+from attnproof.harness.model.call import Call
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.place import by_place
+from attnproof.harness.model.text import text_of, utf8
+from attnproof.harness.oracles import cost
+from attnproof.harness.oracles.late_copies import LateCall
+from attnproof.harness.oracles.trial import Attempt, Change, Trial
+from attnproof.harness.running.exchange.memory import SharedMemory
+from attnproof.harness.running.exchange.values import Block, Plain, Reader, TensorData, Writer
+from attnproof.reference.interface import MetadataError
+
+_MOST_LOG = 20_000
+"""Most characters of a traceback."""
+_MOST_CAUSES = 5
+
+
+class ErrorData(msgspec.Struct, frozen=True, array_like=True):
+    """An exception that a candidate raised."""
+
+    classes: list[str]
+    """Its class and the classes above, as "module.name"."""
+    text: str
+    shown: str
+    """Its text with its class."""
+    field: str | None
+    """Field that a MetadataError names."""
+    cause: ErrorData | None
+
+
+class AttemptData(msgspec.Struct, frozen=True, array_like=True):
+    """One call of a candidate."""
+
+    arena: int
+    """Number of blocks that are the arena's buffers; they come first."""
+    blocks: list[Block]
+    tensors: list[TensorData]
+    returned: list[tuple[Plain, Plain]]
+    """Keys and values of the outputs."""
+    error: ErrorData | None
+    malformed: str
+    log: str
+    stray_writes: int
+    unwaited_copies: bool
+    changes: list[tuple[str, str, bool]]
+    observed: Plain
+
+
+class LateData(msgspec.Struct, frozen=True, array_like=True):
+    """A call with late copies to the host."""
+
+    copies: int
+    may_wait: bool
+    attempt: AttemptData
+
+
+class Observed(msgspec.Struct, frozen=True, tag=True):
+    """All calls on one case."""
+
+    case_id: str
+    used: int
+    """Bytes of the shared memory that hold data."""
+    first: AttemptData
+    again: AttemptData | None
+    poisoned: AttemptData | None
+    unwaited: AttemptData | None
+    late: LateData | None
+    printed: str
+    """Text that the calls wrote to standard output."""
+    has_children: bool
+    """True if the process has children after the calls."""
+
+
+class ForgedReportError(Exception):
+    """A report that no `Observer` made."""
+
+
+class Observer:
+    """Maker of the report on one case, in the candidate's process."""
+
+    def __init__(self, trial: Trial, memory: SharedMemory) -> None:
+        self._trial = trial
+        self._memory = memory
+
+    def observe(self, *, once: bool, repeated: bool) -> dict[str, Any]:
+        """Make the calls that the oracles judge; return the fields of the report.
+
+        With `once` only the first call is made, without `repeated` not the second one.
+        """
+        trial, found = self._trial, dict.fromkeys(("again", "poisoned", "unwaited", "late"))
+        self._memory.clear()
+        ended = trial.first.error is not None or trial.first.malformed
+        judged = not (once or trial.case.fault or ended)
+        again = trial.again if judged and repeated else None
+        late = trial.late if judged and again and not (again.error or again.malformed) else None
+        # Now, as the calls below may change memory that the results share.
+        # To format a traceback takes longer than a call with malformed input.
+        logged = once or not trial.case.fault
+        report: dict[str, Any] = found | {"first": self._attempt(trial.first, logged=logged)}
+        if again is not None:
+            report["again"] = self._attempt(again, judged_inputs=False)
+        if late is not None:
+            made = Attempt(Call({}), outputs=late.outputs, error=late.error)
+            report["late"] = LateData(late.copies, late.may_wait, self._attempt(made))
+        if judged or (trial.case.fault and not once):
+            report["poisoned"] = self._attempt(trial.poisoned, logged=logged)
+        if judged and cost.checks(trial):
+            report["unwaited"] = self._attempt(trial.unwaited)
+        return report | {"case_id": trial.case.id, "used": self._memory.used}
+
+    def _attempt(
+        self, made: Attempt, *, logged: bool = True, judged_inputs: bool = True
+    ) -> AttemptData:
+        arena = made.call.arena.buffers if made.call.arena and judged_inputs else []
+        writer = Writer(arena)
+        malformed, before = made.malformed, self._memory.used
+        outputs = made.returned or made.outputs
+        returned = [(writer.write(key), writer.write(value)) for key, value in outputs.items()]
+        observed = writer.write(made.call.observed)
+        try:
+            blocks, tensors = writer.blocks(self._memory)
+        except MemoryError:
+            self._memory.clear(before)
+            malformed, returned = "more bytes than can be judged", []
+            blocks, tensors = Writer(arena).blocks(self._memory)
+        return AttemptData(
+            len(arena),
+            blocks,
+            tensors,
+            returned,
+            None if made.error is None else _error_data(made.error),
+            utf8(malformed),
+            utf8(made.log)[-_MOST_LOG:] if logged else "",
+            made.stray_writes,
+            made.unwaited_copies,
+            [(change.name, change.text, change.allowed) for change in made.changes],
+            observed,
+        )
+
+
+class ObservedTrial(Trial):
+    """A trial whose calls were made in another process."""
+
+    def __init__(
+        self,
+        operation: Operation,
+        case: Case,
+        reference: Any,
+        device: str,
+        *,
+        of_reference: bool,
+    ) -> None:
+        super().__init__(operation, case, None, reference, device, of_reference=of_reference)
+        self._observed: Observed | None = None
+        self._calls: dict[int, Call] = {}
+        """Calls of the reference by pattern."""
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def add(self, observed: Observed, memory: SharedMemory) -> None:
+        """Take the report on the calls (ForgedReportError)."""
+        if observed.case_id != self.case.id:
+            raise ForgedReportError("a report on another case")
+        self._observed, self._bytes = observed, memory.copy(observed.used)
+
+    @cached_property
+    def first(self) -> Attempt:
+        """The candidate's first call."""
+        return self._with_call(self._report.first, 0)
+
+    @cached_property
+    def again(self) -> Attempt:
+        """The candidate's second call, on equal input."""
+        return self._made(self._report.again)
+
+    @cached_property
+    def poisoned(self) -> Attempt:
+        """The candidate's call with the other poison pattern."""
+        data = self._report.poisoned
+        return self._made(None) if data is None else self._with_call(data, 1)
+
+    @cached_property
+    def unwaited(self) -> Attempt:
+        """The candidate's call in which a wait for the device is an error."""
+        return self._made(self._report.unwaited)
+
+    @cached_property
+    def late(self) -> LateCall | None:
+        """The candidate's call with late copies to the host, None if it makes no copies."""
+        data = self._report.late
+        if data is None:
+            return None
+        made = self._made(data.attempt)
+        return LateCall(data.copies, data.may_wait, made.outputs, made.error)
+
+    @property
+    def _report(self) -> Observed:
+        assert self._observed is not None
+        return self._observed
+
+    def _prepared(self, pattern: int) -> Call:
+        """Return the reference's call, which shows the judge what the candidate's call showed."""
+        self._calls[pattern] = super()._prepared(pattern)
+        return self._calls[pattern]
+
+    def _with_call(self, data: AttemptData, pattern: int) -> Attempt:
+        """Return the attempt on this process's arguments, with the memory that the call left."""
+        arena = self._blocks(data)[: data.arena]
+        call = self._reusable(pattern, arena)
+        if call is None:
+            call = self.prepare(pattern)
+            if call.arena is not None:
+                call.arena.load(_typed(arena, call))
+        return self._read(data, call.arena.buffers if call.arena is not None else [], call)
+
+    def _reusable(self, pattern: int, arena: list[torch.Tensor]) -> Call | None:
+        """Return the reference's call if it left the same memory: to prepare another is slow."""
+        if self.case.fault or self.operation.contract.for_reference is not None:
+            return None
+        _ = self.expected_poisoned if pattern else self.expected
+        call = self._calls[pattern]
+        if call.arena is None:
+            return call
+        same = map(torch.equal, call.arena.buffers, _typed(arena, call))
+        return call if all(same) else None
+
+    def _made(self, data: AttemptData | None) -> Attempt:
+        if data is None:
+            raise ForgedReportError("a report without a call that was asked for")
+        return self._read(data, [])
+
+    def _blocks(self, data: AttemptData) -> list[torch.Tensor]:
+        return [self._bytes[block.offset :][: block.size] for block in data.blocks]
+
+    def _read(
+        self, data: AttemptData, buffers: Sequence[torch.Tensor], call: Call | None = None
+    ) -> Attempt:
+        """Return the attempt; tensors in the arena are views of `buffers` if there are any."""
+        call = call or Call({})
+        made = Attempt(call)
+        try:
+            reader = Reader([*buffers, *self._blocks(data)[len(buffers) :]], data.tensors)
+            call.observed = reader.read(data.observed)
+            made.returned = {reader.read(key): reader.read(value) for key, value in data.returned}
+            made.outputs = by_place(made.returned)
+            made.error = None if data.error is None else _error(data.error)
+        except (ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
+            raise ForgedReportError(str(error)) from error
+        made.malformed, made.log = data.malformed, data.log
+        made.stray_writes, made.unwaited_copies = data.stray_writes, data.unwaited_copies
+        made.changes = tuple(Change(*change) for change in data.changes)
+        return made
+
+
+def _typed(arena: list[torch.Tensor], call: Call) -> list[torch.Tensor]:
+    """Return the bytes of each buffer of the call's arena as elements of its dtype."""
+    try:
+        pairs = zip(arena, call.arena.buffers, strict=True)
+        found = [data.view(buffer.dtype) for data, buffer in pairs]
+        if any(one.shape != b.shape for one, b in zip(found, call.arena.buffers, strict=True)):
+            raise ValueError("an arena of another size")
+    except (ValueError, RuntimeError) as error:
+        raise ForgedReportError(str(error)) from error
+    return found
+
+
+def _error_data(error: BaseException, depth: int = 0) -> ErrorData:
+    kind = type(error)
+    cause = error.__cause__ or error.__context__
+    return ErrorData(
+        [f"{each.__module__}.{each.__name__}" for each in kind.__mro__],
+        text_of(error, str),
+        text_of(error),
+        text_of(error.field, str) if isinstance(error, MetadataError) else None,
+        _error_data(cause, depth + 1) if cause is not None and depth < _MOST_CAUSES else None,
+    )
+
+
+def _error(data: ErrorData) -> BaseException:
+    """Return an exception that looks like the candidate's, of the nearest class known here."""
+    base = next(filter(None, map(_known_class, data.classes)))
+    members = {"__str__": lambda _: data.text, "__repr__": lambda _: data.shown}
+    kind: type[BaseException] = type(data.classes[0].rpartition(".")[2], (base,), members)
+    error = kind.__new__(kind)
+    if isinstance(error, MetadataError):
+        error.field = data.field or ""
+    error.__cause__ = None if data.cause is None else _error(data.cause)
+    return error
+
+
+def _known_class(name: str) -> type[BaseException] | None:
+    if name == f"{MetadataError.__module__}.{MetadataError.__name__}":
+        return MetadataError
+    found = getattr(builtins, name.removeprefix("builtins."), None)
+    if isinstance(found, type) and issubclass(found, BaseException):
+        # A group cannot be made without its parts.
+        return None if issubclass(found, BaseExceptionGroup) else found
+    return None

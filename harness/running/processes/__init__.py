@@ -1,0 +1,1 @@
+"""Processes that run a candidate's code, and everything that they start."""

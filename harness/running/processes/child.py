@@ -1,0 +1,161 @@
+"""A process that runs a candidate's code, seen from the process that judges it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple
+
+from attnproof.harness.running import interrupt
+from attnproof.harness.running.processes.channel import Exchange, ForgedError, is_silent
+from attnproof.harness.running.processes.tree import memory_of
+
+_POLL_S = 0.1
+"""Seconds between two looks at a child that has not replied."""
+_CLOSING_S = 5.0
+"""Seconds that a process may take to end once it has closed its end of the channel."""
+
+
+class EndKind(Enum):
+    """Ways in which a child fails to reply."""
+
+    CRASHED = auto()
+    EXITED = auto()
+    CLOSED_PIPE = auto()
+    """The child closed the channel and kept running."""
+    LATE = auto()
+    """The child is running, but did not reply in time."""
+    FORGED = auto()
+    """Something else than a reply was written to the channel."""
+    MEMORY = auto()
+    """The child and its descendants held too much memory."""
+    OUTPUT = auto()
+    """The child wrote too much to its standard streams."""
+
+
+class End(NamedTuple):
+    """Reason why a child did not reply."""
+
+    kind: EndKind
+    detail: str = ""
+    """Name of the signal of a crash, "status N" of an exit, memory held in GiB."""
+
+
+class Limits(NamedTuple):
+    """Limits on a child and its descendants."""
+
+    memory_bytes: int
+    output_bytes: int
+
+
+class Child:
+    """A process that replies to messages; the caller must end it by `end` or `kill`."""
+
+    def __init__(
+        self,
+        pid: int,
+        connection: socket.socket,
+        streams: tuple[int, ...],
+        collect: Callable[[int, float], tuple[int | None, list[str]]],
+    ) -> None:
+        """`collect` ends the process after some seconds; it returns status and survivors."""
+        self.pid = pid
+        self.limits: Limits | None = None
+        self.survivors: list[str] = []
+        """Command lines of processes that the child left behind."""
+        self._connection = connection
+        self._streams = streams
+        self._collect = collect
+        self._ended = False
+        self._seen: End | None = None
+        """Reason for the last missing reply, as far as it is known before the process ends."""
+
+    def ask(self, message: bytes, timeout_s: float) -> bytes | None:
+        """Send a message and return the reply; None without one (KeyboardInterrupt).
+
+        The time of a pause of this process, such as a suspended machine, does not count.
+        """
+        if not is_silent(self._connection):
+            self._seen = End(EndKind.FORGED)
+            return None
+        exchange = Exchange(self._connection, message)
+        poller = select.poll()
+        waited, before = 0.0, time.monotonic()
+        try:
+            while True:
+                exchange.send()
+                reply = exchange.receive()
+                if reply is not None:
+                    return reply
+                interrupt.check()
+                poller.register(
+                    self._connection, select.POLLIN | (0 if exchange.sent else select.POLLOUT)
+                )
+                poller.poll(1000 * min(_POLL_S, timeout_s))
+                now = time.monotonic()
+                waited, before = waited + min(now - before, 2 * _POLL_S), now
+                self._seen = self._over_limits() if waited >= _POLL_S else None
+                if self._seen is None and waited >= timeout_s:
+                    self._seen = End(EndKind.LATE)
+                if self._seen is not None:
+                    return None
+        except ForgedError:
+            self._seen = End(EndKind.FORGED)
+        except (EOFError, OSError):  # closed, perhaps in the middle of a reply
+            self._seen = End(EndKind.CLOSED_PIPE)
+        return None
+
+    def end(self) -> End:
+        """Kill a child that did not reply, and return the reason why it did not."""
+        seen = self._seen or End(EndKind.LATE)
+        status = self._finish(_CLOSING_S if seen.kind is EndKind.CLOSED_PIPE else 0.0)
+        if status is None or seen.kind in (EndKind.FORGED, EndKind.MEMORY, EndKind.OUTPUT):
+            return seen
+        if os.WIFSIGNALED(status):
+            return End(EndKind.CRASHED, _signal_name(os.WTERMSIG(status)))
+        return End(EndKind.EXITED, f"status {os.WEXITSTATUS(status)}")
+
+    def forged(self) -> None:
+        """Note that the last reply was not a reply; the caller must call `end`."""
+        self._seen = End(EndKind.FORGED)
+
+    def kill(self) -> None:
+        """Kill the process and what it left behind; a second call does nothing."""
+        self._finish(0.0)
+
+    def memory(self) -> int:
+        """Return the bytes that the child holds now."""
+        return memory_of(self.pid, 1 << 62)[0]
+
+    def _finish(self, grace_s: float) -> int | None:
+        """End the process and return its wait status, None if it had to be killed."""
+        if self._ended:
+            return None
+        self._ended = True
+        status, self.survivors = self._collect(self.pid, grace_s)
+        self._connection.close()
+        return status
+
+    def _over_limits(self) -> End | None:
+        if self.limits is None:
+            return None
+        most = self.limits.memory_bytes
+        held, processes = memory_of(self.pid, most)
+        if held > most:
+            among = f" in {processes} processes" if processes > 1 else ""
+            return End(EndKind.MEMORY, f"{held / 2**30:.1f} GiB{among}")
+        if any(os.fstat(stream).st_size > self.limits.output_bytes for stream in self._streams):
+            return End(EndKind.OUTPUT)
+        return None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

@@ -1,0 +1,246 @@
+"""The process that forks the processes of a candidate and ends everything that they start.
+
+It is forked before the candidate is imported, so that the judging process never imports it.
+It adopts the orphans among its descendants, and ends all of them when they are not needed or
+when the process that judges has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from attnproof.harness.running import interrupt
+from attnproof.harness.running.errors import InfrastructureError
+from attnproof.harness.running.processes.channel import Channel
+from attnproof.harness.running.processes.child import Child
+from attnproof.harness.running.processes.linux import (
+    adopt_orphans,
+    close_descriptors,
+    die_with_parent,
+)
+from attnproof.harness.running.processes.tree import end_children
+
+_ORDER_BYTES = 1 << 16
+_REPLY_S = 60.0
+"""Seconds that the launcher may take to import packages, or to end processes."""
+_STOP_S = 3.0
+"""Seconds after which a launcher is killed; its children die with it."""
+_POLL_S = 0.1
+_SURVIVOR_S = 1.0
+"""Seconds that a process which a candidate started may live after the candidate's process."""
+_REAP_POLL_S = 0.002
+_ERROR_STATUS = 70
+"""Exit status of a child whose `serve` raised (EX_SOFTWARE)."""
+
+
+class _Start(msgspec.Struct, frozen=True, tag=True):
+    order: bytes
+
+
+class _Collect(msgspec.Struct, frozen=True, tag=True):
+    pid: int
+    grace_s: float
+
+
+class _Prepare(msgspec.Struct, frozen=True, tag=True):
+    order: bytes
+
+
+class _Collected(msgspec.Struct, frozen=True, tag=True):
+    status: int | None
+    survivors: list[str]
+
+
+_Order = _Start | _Collect | _Prepare
+_orders = msgspec.msgpack.Decoder(_Order)
+_collected = msgspec.msgpack.Decoder(_Collected)
+
+
+class Launcher:
+    """The launcher, seen from the process that judges; forked anew if it was killed."""
+
+    def __init__(
+        self,
+        serve: Callable[[bytes, Channel], None],
+        prepare: Callable[[bytes], None] = lambda _: None,
+    ) -> None:
+        """Fork the launcher.
+
+        `serve` runs in each child, with the order of `start`. `prepare` runs in the launcher,
+        with the order of `prepare`; children inherit what it imports.
+        """
+        self._serve = serve
+        self._prepare = prepare
+        self._control: socket.socket | None = None
+        self._pid = 0
+
+    def start(self, order: bytes, stdout: int, stderr: int) -> Child:
+        """Fork a child that runs `serve`, with these descriptors as its standard streams."""
+        ours, theirs = socket.socketpair()
+        descriptors = [theirs.fileno(), stdout, stderr]
+        try:
+            pid = int(self._ask(_Start(order), descriptors))
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return Child(pid, ours, (stdout, stderr), self._collect)
+
+    def prepare(self, order: bytes) -> None:
+        """Run `prepare` in the launcher."""
+        self._ask(_Prepare(order), [])
+
+    def stop(self) -> None:
+        """End the launcher and its descendants; a later `start` forks another one."""
+        if self._control is None:
+            return
+        self._control.close()
+        self._control = None
+        deadline = time.monotonic() + _STOP_S
+        while not os.waitpid(self._pid, os.WNOHANG)[0]:
+            if time.monotonic() > deadline:
+                os.kill(self._pid, signal.SIGKILL)
+                os.waitpid(self._pid, 0)
+                break
+            time.sleep(_REAP_POLL_S)
+
+    def _collect(self, pid: int, grace_s: float) -> tuple[int | None, list[str]]:
+        try:
+            found = _collected.decode(self._ask(_Collect(pid, grace_s), [], again=False))
+        except InfrastructureError:  # the launcher was killed: its children died with it
+            return None, []
+        return found.status, found.survivors
+
+    def _ask(self, order: _Order, descriptors: list[int], *, again: bool = True) -> bytes:
+        """Return the reply to an order; with `again` a launcher that was killed is replaced."""
+        if self._control is None:
+            self._fork()
+        assert self._control is not None
+        try:
+            socket.send_fds(self._control, [msgspec.msgpack.encode(order)], descriptors)
+            reply = _reply(self._control, interruptible=again)
+        except OSError:
+            reply = b""
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        if reply:
+            return reply
+        self.stop()
+        if not again:
+            raise InfrastructureError("the process that starts a candidate's processes was killed")
+        return self._ask(order, descriptors, again=False)
+
+    def _fork(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent = os.getpid()
+        self._pid = os.fork()
+        if not self._pid:
+            try:
+                _launch(theirs, parent, self._serve, self._prepare)
+            finally:
+                os._exit(_ERROR_STATUS)
+        theirs.close()
+        self._control = ours
+
+
+def _reply(control: socket.socket, *, interruptible: bool) -> bytes:
+    """Return the launcher's reply, empty bytes if it ended or is late (KeyboardInterrupt)."""
+    deadline = time.monotonic() + _REPLY_S
+    poller = select.poll()
+    poller.register(control, select.POLLIN)
+    while not poller.poll(1000 * _POLL_S):
+        if interruptible:
+            interrupt.check()
+        if time.monotonic() > deadline:
+            return b""
+    return control.recv(_ORDER_BYTES)
+
+
+def _launch(
+    control: socket.socket,
+    parent: int,
+    serve: Callable[[bytes, Channel], None],
+    prepare: Callable[[bytes], None],
+) -> None:
+    """Carry out orders until the parent ends or closes the socket; then end all descendants."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    close_descriptors(control.fileno())
+    adopt_orphans()
+    with suppress(OSError):
+        while os.getppid() == parent:
+            data, descriptors, _, _ = socket.recv_fds(control, _ORDER_BYTES, 3)
+            if not data:
+                break
+            control.send(_carried_out(_orders.decode(data), descriptors, serve, prepare))
+    end_children(0.0)
+    os._exit(0)
+
+
+def _carried_out(
+    order: Any,
+    descriptors: list[int],
+    serve: Callable[[bytes, Channel], None],
+    prepare: Callable[[bytes], None],
+) -> bytes:
+    if isinstance(order, _Collect):
+        status = _reaped(order.pid, order.grace_s)
+        return msgspec.msgpack.encode(_Collected(status, end_children(_SURVIVOR_S)))
+    if isinstance(order, _Prepare):
+        prepare(order.order)
+        return b"prepared"
+    launcher = os.getpid()
+    pid = os.fork()
+    if not pid:
+        try:
+            channel = _enter(descriptors, launcher)
+            serve(order.order, channel)
+            os._exit(0)
+        finally:
+            os._exit(_ERROR_STATUS)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return b"%d" % pid
+
+
+def _enter(descriptors: list[int], launcher: int) -> Channel:
+    """Make this process a session of its own, with its streams and one other descriptor."""
+    die_with_parent(launcher, signal.SIGKILL)
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    for stream, descriptor in enumerate((nowhere, *descriptors[1:])):
+        os.dup2(descriptor, stream)
+    close_descriptors(descriptors[0])
+    return Channel(socket.socket(fileno=descriptors[0]))
+
+
+def _reaped(pid: int, grace_s: float) -> int | None:
+    """End the process; return its wait status, None if it was running after `grace_s` seconds."""
+    deadline = time.monotonic() + grace_s
+    while True:
+        try:
+            found, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if found:
+            return status
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_REAP_POLL_S)
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None

@@ -1,0 +1,130 @@
+"""Processes below another one: find them, measure their memory, end them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_PROC = Path("/proc")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_POLL_S = 0.01
+_MOST_S = 10.0
+"""Seconds after which processes that cannot be killed are left alone."""
+_NAME_LENGTH = 80
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the process ids of the children, none where /proc shows other processes."""
+    # In a container with the host's /proc the numbers there belong to other processes.
+    if not _shows_us():
+        return []
+    return [child for child, parent in _parents() if parent == pid]
+
+
+def memory_of(pid: int, most: int) -> tuple[int, int]:
+    """Return the bytes that a process and its descendants hold, and the number of processes.
+
+    Shared pages are counted in full, or in proportion if the sum would exceed `most`.
+    """
+    if not _shows_us():
+        return 0, 1
+    tree = [pid, *_descendants(pid)]
+    held = sum(map(_resident, tree))
+    if held > most:
+        held = sum(map(_proportional, tree))
+    return held, len(tree)
+
+
+def end_children(grace_s: float, spared: Collection[int] = ()) -> list[str]:
+    """End every child of this process except `spared`; return the names of those killed.
+
+    Each has `grace_s` seconds to end by itself. Descendants of an ended child become children
+    of this process if it adopts orphans.
+    """
+    killed: dict[int, str] = {}
+    begun = time.monotonic()
+    while _reap(spared):
+        waited = time.monotonic() - begun
+        if waited > grace_s + _MOST_S:
+            break
+        if waited >= grace_s:
+            for child in children_of(os.getpid()):
+                if child not in spared:
+                    killed.setdefault(child, _name(child))
+                    with suppress(ProcessLookupError):
+                        os.kill(child, signal.SIGKILL)
+        time.sleep(_POLL_S)
+    return list(killed.values())
+
+
+def _reap(spared: Collection[int]) -> bool:
+    """Collect children that have ended; return True if others are running."""
+    if spared:  # their exit status belongs to somebody else
+        running = False
+        for child in children_of(os.getpid()):
+            if child not in spared:
+                with suppress(ChildProcessError):
+                    running |= not os.waitpid(child, os.WNOHANG)[0]
+        return running
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _shows_us() -> bool:
+    try:
+        return (_PROC / "self").readlink().name == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Yield the ids of each process and of its parent."""
+    for entry in _PROC.iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                stat = (entry / "stat").read_bytes()
+                # The name, in parentheses, may hold anything.
+                yield int(entry.name), int(stat[stat.rindex(b")") + 2 :].split()[1])
+
+
+def _descendants(pid: int) -> list[int]:
+    parents = list(_parents())
+    found, last = [], {pid}
+    while last:
+        last = {child for child, parent in parents if parent in last}
+        found += sorted(last)
+    return found
+
+
+def _resident(pid: int) -> int:
+    with suppress(OSError):
+        return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * _PAGE
+    return 0
+
+
+def _proportional(pid: int) -> int:
+    with suppress(OSError):
+        found = re.search(rb"^Pss:\s+(\d+)", _rollup(pid), re.MULTILINE)
+        return int(found[1]) * 1024 if found else 0
+    return 0
+
+
+def _rollup(pid: int) -> bytes:
+    return (_PROC / str(pid) / "smaps_rollup").read_bytes()
+
+
+def _name(pid: int) -> str:
+    """Return the command line of a process, in short."""
+    with suppress(OSError):
+        words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+        return b" ".join(words).decode(errors="replace").strip()[:_NAME_LENGTH]
+    return ""

@@ -1,0 +1,57 @@
+"""The outputs of one case beside the reference's, for the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attnproof.harness.model.call_kinds import Parts
+from attnproof.harness.model.text import text_of
+from attnproof.harness.model.verdict import Explanation
+from attnproof.harness.operations.shared.sequence import snippet
+from attnproof.harness.oracles.equality import agrees, as_array, type_name
+from attnproof.harness.oracles.trial import Trial
+
+_MOST_ELEMENTS = 1 << 20
+"""Most elements of an output that the report gets."""
+
+
+def explain(trial: Trial, parts: Parts, target: str) -> Explanation:
+    """Return the first call's outputs beside the reference's, and the program of a sequence.
+
+    `parts` are those of the sequence, `target` is the candidate's module or file.
+    """
+    made = trial.first
+    if trial.case.fault:
+        return Explanation([], made.log)
+    outputs = []
+    for place, right in trial.expected.items():
+        got = made.outputs.get(place)
+        outputs.append(
+            {
+                "field": str(place) if place.step is None else place.field,
+                "step": place.step,
+                "expected": _plain(right),
+                "got": _plain(got),
+                "expected_type": type_name(right),
+                "got_type": type_name(got),
+                "equal": agrees(trial.operation, place, right, got),
+            }
+        )
+    script = trial.operation.call.script(trial.case)
+    if script is None:
+        return Explanation(outputs, made.log)
+    return Explanation(
+        outputs,
+        made.log,
+        [(line.label, line.code) for line in script.lines],
+        snippet(trial.operation, script, parts, target),
+    )
+
+
+def _plain(value: Any) -> Any:
+    array = as_array(value)
+    if array is not None and array.size <= _MOST_ELEMENTS and array.dtype != np.object_:
+        return array.tolist()
+    return value if isinstance(value, bool | int | str | list | None) else text_of(value)
