@@ -1,0 +1,64 @@
+"""The standard streams of the command line: open, and never the reason of an exit code."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+_NAMES = {"stdin": 0, "stdout": 1, "stderr": 2}
+
+
+def prepare_streams() -> None:
+    """Open closed streams on /dev/null; let no character and no closed pipe raise an error.
+
+    Call it before anything opens a file: the first file would get a closed stream's descriptor,
+    and what is printed would go into that file.
+    """
+    for descriptor in _NAMES.values():
+        if not _is_open(descriptor):
+            # The lowest free descriptor is this one, because all below it are open.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        # Another object is a replacement, such as that of pytest or of a notebook.
+        if stream is None or stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, _writer(_NAMES[name], stream))
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+class _Output(io.FileIO):
+    """A descriptor that discards its output once the reader has gone (`attnproof list | head`)."""
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        """Write the bytes, and return their number."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return len(data)
+
+
+def _writer(descriptor: int, old: io.TextIOWrapper | None) -> io.TextIOWrapper:
+    """Return a stream like `old` that shows what its encoding lacks as escapes."""
+    if old is not None:
+        old.flush()
+    raw = _Output(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=old.encoding if old is not None else "utf-8",
+        errors="backslashreplace",
+        line_buffering=old.line_buffering if old is not None else True,
+        write_through=old.write_through if old is not None else False,
+    )
