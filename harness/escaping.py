@@ -16,7 +16,11 @@ from typing import Any
 # GitHub obeys a line whose first word starts with "::"; GitHub, Azure and TeamCity obey "##[",
 # "##vso[" and "##teamcity[" anywhere in a line. So an indentation alone protects nothing.
 _CI_COMMAND = re.compile(r"(?<!\S):(?=:[A-Za-z])|(?<=#)#(?=\w*\[)")
-_MARKDOWN = re.compile(r"[\\`*{}\[\]<>#|~!&$]|(?<![^\W_])_|_(?![^\W_])|^(?:[-+=]|\d+(?=[.)]))")
+_MARKDOWN = re.compile(
+    r"[\\`*{}\[\]<>#|~!&$]"
+    r"|(?<![^\W_])_|_(?![^\W_])"  # not inside of a word, such as slot_mapping
+    r"|^(?:[-+=]|\d+(?=[.)]))(?=\S?(?:\s|$))"  # what would begin a list or underline a heading
+)
 # GitHub makes links of these after Markdown's escapes are gone; an empty comment separates them.
 _REFERENCE = re.compile(r"@|#(?=\d)|GH(?=-\d)|:(?=//)|www(?=\.)", re.IGNORECASE)
 

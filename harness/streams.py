@@ -36,14 +36,25 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
+def output_problem() -> str:
+    """Flush standard output; return why a part of it could not be written, "" if none."""
+    sys.stdout.flush()
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return raw.problem if isinstance(raw, _Output) else ""
+
+
 class _Output(io.FileIO):
-    """A descriptor that discards its output once the reader has gone (`attnproof list | head`)."""
+    """A descriptor that discards all further output after an error, so that the run goes on."""
+
+    problem = ""
+    """The error, "" if there was none or the reader has gone (`attnproof list | head`)."""
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
         """Write the bytes, and return their number."""
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as error:
+            self.problem = "" if isinstance(error, BrokenPipeError) else error.strerror or "failed"
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from attnproof.harness.model.run import Run
-from attnproof.harness.report.formats.markdown import markdown_text
+from attnproof.harness.report.formats.markdown import run_markdown
 from attnproof.harness.report.formats.summary import write_summary
 from attnproof.harness.report.shared.files import replace_file
 
@@ -33,7 +33,7 @@ def write_report(run: Run, out_dir: Path, *, oracles: Mapping[str, str] | None =
         return render_html(run, oracles or {}).encode("utf-8")
 
     write_summary(run, out_dir / "summary.json")
-    replace_file(out_dir / "summary.md", markdown_text(run).encode("utf-8"))
+    replace_file(out_dir / "summary.md", run_markdown(run).encode("utf-8"))
     missing = [_write(out_dir / "junit.xml", junit), _write(out_dir / "index.html", html)]
     return [reason for reason in missing if reason]
 

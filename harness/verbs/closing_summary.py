@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.run import Cause, DeviationResult, Finding, OperationResult, Run
 from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.wording import many
@@ -17,7 +18,7 @@ def closing_summary(record: Run, place: Path) -> str:
     `place` is the folder of the report.
     """
     counts = record.counts
-    lines = [_finding(finding) for finding in record.findings]
+    lines = [line for finding in record.findings for line in _finding(finding)]
     lines += [deviation_line(deviation) for deviation in record.deviations]
     lines += _not_offered(record.operations)
     why = f" ({record.reason})" if record.reason else ""
@@ -27,14 +28,12 @@ def closing_summary(record: Run, place: Path) -> str:
         f"unverified, seed {record.seed}, {record.seconds:.0f} s"
     )
     lines.append(f"report: {place / 'index.html'}")
-    return "\n".join(lines)
+    return "\n".join(map(escape_line, lines))
 
 
-def _finding(finding: Finding) -> str:
-    return (
-        f"{finding.operation} [{finding.candidate}]: {finding.diagnosis}\n"
-        f"    {finding.message}\n    {finding.command}"
-    )
+def _finding(finding: Finding) -> list[str]:
+    head = f"{finding.operation} [{finding.candidate}]: {finding.diagnosis}"
+    return [head, f"    {finding.message}", f"    {finding.command}"]
 
 
 def _known_counts(deviations: list[DeviationResult]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from attnproof.harness.model.run import Run
 from attnproof.harness.oracles import CONTRACTS
 from attnproof.harness.report import write_report
 from attnproof.harness.running.errors import InfrastructureError, UsageError
+from attnproof.harness.verbs.messages import complain
 
 _OURS = (
     *("results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "bench.json"),
@@ -99,7 +99,7 @@ class Output:
             samples = msgspec.json.format(msgspec.json.encode(run.bench), indent=0)
             (self.scratch / "bench.json").write_bytes(samples)
         for reason in write_report(run, self.scratch, oracles=CONTRACTS):
-            print(f"attnproof: {reason}", file=sys.stderr)
+            complain(reason)
 
 
 def _foreign_files(folder: Path) -> Iterator[Path]:

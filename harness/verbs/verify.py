@@ -9,6 +9,7 @@ import time
 
 import msgspec
 
+from attnproof.harness.escaping import shell_command, shell_path
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.run import Cause, Finding, OperationResult, RunVerdict
 from attnproof.harness.report.terminal.bench import bench_text
@@ -23,9 +24,10 @@ from attnproof.harness.running.task.task import Outcome, Settings, is_costly
 from attnproof.harness.verbs.benchmark import prepare
 from attnproof.harness.verbs.checks import check_run, check_timing
 from attnproof.harness.verbs.closing_summary import closing_summary
+from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
 from attnproof.harness.verbs.output import Output
-from attnproof.harness.verbs.progress import run_progress, say
+from attnproof.harness.verbs.progress import run_progress
 from attnproof.harness.verbs.selection import pick_corpus, pick_operations, pick_steps
 
 _EXIT_CODES: dict[RunVerdict, int] = {
@@ -169,12 +171,12 @@ def _with_command(finding: Finding, candidates: list[Candidate], options: Verify
     """Return the finding with the command that replays it."""
     candidate = next(c for c in candidates if c.name == finding.candidate)
     plain = candidate.lane == "cpu" or candidate in BUILT_IN
-    device = "" if plain else f" --device {candidate.lane}"
     given = options.deviations is not None and candidate.deviations == str(options.deviations)
-    known = f" --deviations {options.deviations}" if given else ""
-    path = options.out / finding.case_path
-    command = f"attnproof replay {path} --candidate {name_of(candidate)}{device}{known}"
-    return msgspec.structs.replace(finding, command=command)
+    words = ["attnproof", "replay", shell_path(options.out / finding.case_path)]
+    words += ["--candidate", shell_path(name_of(candidate))]
+    words += [] if plain else ["--device", candidate.lane]
+    words += ["--deviations", shell_path(options.deviations)] if given else []
+    return msgspec.structs.replace(finding, command=shell_command(words))
 
 
 def _stale_notes(plan: Plan) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from attnproof.harness.escaping import escape_tree
 from attnproof.harness.model.run import (
     Counts,
     DeviationResult,
@@ -23,7 +24,6 @@ from attnproof.harness.report.formats.performance_summary import (
 )
 from attnproof.harness.report.pictures.sequence_input import step_count
 from attnproof.harness.report.shared.files import replace_file
-from attnproof.harness.report.shared.wording import clean_tree
 
 
 class SummaryOperation(msgspec.Struct, kw_only=True):
@@ -132,7 +132,7 @@ def summarize(run: Run) -> Summary:
 
 def summary_bytes(run: Run) -> bytes:
     """Return summary.json, indented, ending in a line feed."""
-    tree = clean_tree(msgspec.to_builtins(summarize(run), enc_hook=str))
+    tree = escape_tree(msgspec.to_builtins(summarize(run), enc_hook=str))
     return msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from attnproof.harness.escaping import escape_lines
 from attnproof.harness.model.run import Run
 from attnproof.harness.report.charts.growth import READING as GROWTH_READING
 from attnproof.harness.report.page.appendix import GLOSSARY, environment_rows, settings_rows
@@ -23,7 +24,6 @@ from attnproof.harness.report.shared.literal import IMPORTS
 from attnproof.harness.report.shared.wording import (
     STATE_WORDS,
     capital,
-    clean,
     counts_sentence,
     device_words,
     many,
@@ -86,8 +86,9 @@ def _environment() -> jinja2.Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Remove terminal colours and control codes, which strings of candidates may hold."""
-    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Escape hidden characters; jinja2 then escapes the markup."""
+    is_text = isinstance(value, str) and not isinstance(value, Markup)
+    return escape_lines(value) if is_text else value
 
 
 def _joined(names: tuple[str, ...]) -> str:

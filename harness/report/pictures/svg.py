@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from attnproof.harness.report.shared.wording import clean
+from attnproof.harness.escaping import escape_line
 
 Markup = str
 """SVG source whose text is already escaped."""
@@ -18,7 +18,7 @@ CHARACTER = 7.3
 def tag(name: str, content: Markup = "", **attributes: object) -> Markup:
     """Return an element; `class_` becomes class, any other underscore a hyphen."""
     pairs = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(clean(_number(value)))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(escape_line(_number(value)))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -27,7 +27,7 @@ def tag(name: str, content: Markup = "", **attributes: object) -> Markup:
 
 def text(x: float, y: float, content: str, class_: str = "t") -> Markup:
     """Return a line of text with its baseline at y."""
-    return tag("text", escape(clean(content)), x=x, y=y, class_=class_)
+    return tag("text", escape(escape_line(content)), x=x, y=y, class_=class_)
 
 
 def rect(x: float, y: float, width: float, height: float, class_: str) -> Markup:
@@ -69,8 +69,8 @@ def picture(
         for kind, size, angle, line in _HATCHES
         if hatched
     )
-    names = tag("title", escape(clean(title)), id=f"{prefix}-title")
-    names += tag("desc", escape(clean(description)), id=f"{prefix}-desc")
+    names = tag("title", escape(escape_line(title)), id=f"{prefix}-title")
+    names += tag("desc", escape(escape_line(description)), id=f"{prefix}-desc")
     return tag(
         "svg",
         names + (tag("defs", patterns) if patterns else "") + body,
