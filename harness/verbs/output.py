@@ -87,7 +87,8 @@ class Output:
                 origin=finding.origin,
                 source=finding.source,
                 candidate=finding.candidate,
-                target=targets[finding.candidate],
+                # JSON holds any text but bytes of a path that are not UTF-8.
+                target=targets[finding.candidate].encode("utf-8", "backslashreplace").decode(),
                 diagnosis=finding.diagnosis,
             )
             write_case(cases / f"{finding.case_id}.json", saved)

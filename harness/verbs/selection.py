@@ -5,10 +5,13 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
+from msgspec import structs
+
 from attnproof.harness.cases.corpus import CorpusError, read_corpus
 from attnproof.harness.cases.steps.from_trace import batches_from_trace
 from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.cases.traces.formats import TraceError
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.case import Batch, Case, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.operations import ALL
@@ -64,7 +67,7 @@ def pick_corpus(folder: Path | None) -> list[Sourced]:
         raise UsageError(str(error)) from None
     for sourced in cases:
         check_case(sourced.case, f"case file {folder / sourced.source}")
-    return cases
+    return [structs.replace(one, source=escape_line(one.source)) for one in cases]
 
 
 def check_case(case: Case, where: str) -> None:

@@ -17,6 +17,7 @@ import msgspec
 import torch
 
 from attnproof import reference
+from attnproof.harness.escaping import escape_tree
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, decode
 from attnproof.harness.model.operation import Operation
@@ -190,7 +191,12 @@ def _limit_memory(extra_bytes: int) -> None:
 
 
 def _send(connection: Connection, reply: Reply) -> None:
-    connection.send_bytes(msgspec.msgpack.encode(reply))
+    try:
+        encoded = msgspec.msgpack.encode(reply)
+    except UnicodeEncodeError:  # a text of the candidate has a lone surrogate
+        plain = escape_tree(msgspec.to_builtins(reply, builtin_types=(bytes,)))
+        encoded = msgspec.msgpack.encode(plain)
+    connection.send_bytes(encoded)
 
 
 def warm_up() -> None:
