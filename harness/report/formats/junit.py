@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import junitparser
 
 from attnproof.harness.escaping import escape_line, escape_lines
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import DeviationResult, Finding, OperationResult, Run
 from attnproof.harness.model.timing import BaselineResult, BaselineState, Regression
 from attnproof.harness.report.pictures.sequence_input import input_size
@@ -45,13 +47,16 @@ def junit_bytes(run: Run) -> bytes:
         suite = suites.get(where) or suites.setdefault(where, _suite(run, *where))
         case = _testcase(result, findings.get((*where, result.name), []))
         if known := deviations.get((result.candidate, result.name)):
-            case.system_out = escape_lines("\n".join(map(deviation_line, known)))
+            case.system_out = attempt("the known deviations", partial(_known, known), escape_line)
         suite.add_testcase(case)
     document = junitparser.JUnitXml("attnproof")
     for suite in suites.values():
         document.add_testsuite(suite)
     if run.bench and run.bench.baseline.state != "not asked for":
-        document.add_testsuite(_performance(run, run.bench.baseline))
+        make = partial(_performance, run, run.bench.baseline)
+        document.add_testsuite(
+            attempt("the performance", make, lambda fault: _incomparable(run, fault))
+        )
     document.update_statistics()
     # One element per line makes a diff readable.
     text: bytes = document.tostring()
@@ -65,6 +70,16 @@ def _suite(run: Run, candidate: str, device: str) -> Any:
     suite.add_property("seed", str(run.seed))
     if run.reason:
         suite.add_property("reason", escape_line(run.reason))
+    return suite
+
+
+def _incomparable(run: Run, fault: str) -> Any:
+    """Return the suite of the comparison if it could not be made: a failure if it is slower."""
+    suite = junitparser.TestSuite("performance")
+    case = junitparser.TestCase("comparison", classname="performance")
+    kind = junitparser.Failure if run.verdict == "SLOWER" else junitparser.Skipped
+    case.result = [kind(escape_line(fault))]
+    suite.add_testcase(case)
     return suite
 
 
@@ -107,9 +122,10 @@ def _testcase(result: OperationResult, findings: list[Finding]) -> Any:
         escape_line(result.name), classname=where, time=round(result.seconds, 3)
     )
     if result.verdict == "FAIL":
-        case.result = [_failure(finding) for finding in findings] or [
-            junitparser.Failure(f"{many(result.failed, 'case')} failed", "FAIL")
-        ]
+        case.result = [
+            attempt(f"the text of finding {one.id}", partial(_failure, one), partial(_bare, one))
+            for one in findings
+        ] or [junitparser.Failure(f"{many(result.failed, 'case')} failed", "FAIL")]
     elif result.verdict == "DEVIATES":
         words = f"DEVIATES: {many(result.known, 'case')} fail by known deviations only"
         case.result = [junitparser.Skipped(words)]
@@ -117,6 +133,15 @@ def _testcase(result: OperationResult, findings: list[Finding]) -> Any:
         reason = result.reason or NO_REASON
         case.result = [junitparser.Skipped(escape_line(f"{result.verdict}: {reason}"))]
     return case
+
+
+def _known(deviations: list[DeviationResult]) -> str:
+    return escape_lines("\n".join(map(deviation_line, deviations)))
+
+
+def _bare(finding: Finding, fault: str) -> Any:
+    """Return the failure of a finding whose text could not be made."""
+    return junitparser.Failure(escape_line(fault), escape_line(finding.oracle))
 
 
 def _failure(finding: Finding) -> Any:

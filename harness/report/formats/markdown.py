@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 from attnproof.harness.escaping import markdown_block, markdown_code, markdown_text
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import DeviationResult, Finding, Run, Verdict
 from attnproof.harness.report.formats.performance_markdown import performance_parts
 from attnproof.harness.report.pictures.sequence_input import input_size
@@ -29,30 +31,38 @@ def run_markdown(run: Run) -> str:
     """Return verdict, counts, a table of candidates, and findings with their replay commands."""
     parts = [
         f"## {GLYPHS[run.verdict]} attnproof: {run.verdict}",
-        markdown_text(counts_sentence(run)),
+        attempt("the counts", lambda: markdown_text(counts_sentence(run)), markdown_text),
     ]
     if run.reason:
         label = "Slower" if run.verdict == "SLOWER" else "Incomplete"
         parts.append(f"**{label}:** {markdown_text(run.reason)}")
     if run.operations:
-        parts.append(_candidates(run))
-    parts += [_finding(n, finding) for n, finding in enumerate(run.findings[:_FINDINGS], 1)]
+        parts.append(attempt("the table of candidates", lambda: _candidates(run), markdown_text))
+    for number, finding in enumerate(run.findings[:_FINDINGS], 1):
+        make = partial(_finding, number, finding)
+        parts.append(attempt(f"the text of finding F{number}", make, markdown_text))
     if len(run.findings) > _FINDINGS:
         parts.append(f"{many(len(run.findings) - _FINDINGS, 'more finding')}: see index.html.")
     if run.bench:
-        parts += performance_parts(run.bench, markdown_text)
+        make_parts = partial(performance_parts, run.bench, markdown_text)
+        parts += attempt("the performance", make_parts, lambda fault: [markdown_text(fault)])
     if run.deviations:
-        parts.append(_deviations(run.deviations))
-    if skips := _skips(run):
+        make = partial(_deviations, run.deviations)
+        parts.append(attempt("the known deviations", make, markdown_text))
+    if skips := attempt("the reasons of missing verdicts", lambda: _skips(run), markdown_text):
         parts.append(skips)
+    parts.append(attempt("the last line", lambda: _machine(run), markdown_text))
+    return "\n\n".join(parts) + "\n"
+
+
+def _machine(run: Run) -> str:
     environment = run.environment
-    parts.append(
+    return (
         f"Commit {markdown_code(environment.commit or 'unknown')}, "
         f"seed {markdown_code(run.seed)}, "
         f"{markdown_text(device_words(run))}, Python {markdown_text(environment.python)}, "
         f"torch {markdown_text(environment.torch)}. Details: index.html."
     )
-    return "\n\n".join(parts) + "\n"
 
 
 def _candidates(run: Run) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from attnproof.harness.escaping import escape_tree
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import (
     Counts,
     DeviationResult,
@@ -126,7 +127,9 @@ def summarize(run: Run) -> Summary:
         findings=[_finding(finding) for finding in run.findings],
         deviations=[_deviation(deviation) for deviation in run.deviations],
         notes=run.notes,
-        performance=summarize_performance(run.bench),
+        performance=attempt(
+            "the performance", lambda: summarize_performance(run.bench), lambda _fault: None
+        ),
     )
 
 
@@ -156,4 +159,7 @@ def _deviation(deviation: DeviationResult) -> SummaryDeviation:
 def _finding(finding: Finding) -> SummaryFinding:
     names = SummaryFinding.__struct_fields__
     fields = {name: getattr(finding, name) for name in names if name != "steps"}
-    return SummaryFinding(**fields, steps=step_count(finding))
+    return SummaryFinding(
+        **fields,
+        steps=attempt("the number of steps", lambda: step_count(finding), lambda _fault: 0),
+    )
