@@ -36,10 +36,16 @@ def attempt(what: str, make: Callable[[], Part], otherwise: Callable[[str], Part
 
 @contextmanager
 def collected_faults() -> Iterator[list[str]]:
-    """Yield the list of the sentences of all attempts inside the block that failed."""
+    """Yield the list of the sentences of all attempts inside the block that failed.
+
+    A block around this one gets them too.
+    """
     faults: list[str] = []
+    outer = _FAULTS.get()
     token = _FAULTS.set(faults)
     try:
         yield faults
     finally:
         _FAULTS.reset(token)
+        if outer is not None:
+            outer += [fault for fault in faults if fault not in outer]

@@ -159,7 +159,5 @@ def _deviation(deviation: DeviationResult) -> SummaryDeviation:
 def _finding(finding: Finding) -> SummaryFinding:
     names = SummaryFinding.__struct_fields__
     fields = {name: getattr(finding, name) for name in names if name != "steps"}
-    return SummaryFinding(
-        **fields,
-        steps=attempt("the number of steps", lambda: step_count(finding), lambda _fault: 0),
-    )
+    steps = attempt("the number of steps", lambda: step_count(finding), lambda _fault: 0)
+    return SummaryFinding(**fields, steps=steps)

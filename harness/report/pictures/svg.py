@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 
 from attnproof.harness.escaping import escape_line
+from attnproof.harness.guard import attempt
 
 Markup = str
 """SVG source whose text is already escaped."""
@@ -82,6 +84,11 @@ def picture(
         width=width,
         height=height,
     )
+
+
+def drawn(what: str, draw: Callable[[], Markup]) -> Markup:
+    """Return the picture that `draw` makes, a paragraph that says why if it raises."""
+    return attempt(what, draw, lambda fault: tag("p", escape(escape_line(fault)), class_="soft"))
 
 
 def _number(value: object) -> str:
