@@ -5,6 +5,10 @@ from __future__ import annotations
 import io
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 _NAMES = {"stdin": 0, "stdout": 1, "stderr": 2}
 
@@ -49,7 +53,7 @@ class _Output(io.FileIO):
     problem = ""
     """The error, "" if there was none or the reader has gone (`attnproof list | head`)."""
 
-    def write(self, data: bytes) -> int:  # type: ignore[override]
+    def write(self, data: ReadableBuffer, /) -> int:
         """Write the bytes, and return their number."""
         try:
             return super().write(data)
@@ -58,7 +62,7 @@ class _Output(io.FileIO):
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
-            return len(data)
+            return memoryview(data).nbytes
 
 
 def _writer(descriptor: int, old: io.TextIOWrapper | None) -> io.TextIOWrapper:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from attnproof.harness.escaping import escape_line
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Cause, DeviationResult, Finding, OperationResult, Run
 from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.wording import many
@@ -19,8 +21,12 @@ def closing_summary(record: Run, place: Path) -> str:
     """
     counts = record.counts
     lines = [line for finding in record.findings for line in _finding(finding)]
-    lines += [deviation_line(deviation) for deviation in record.deviations]
-    lines += _not_offered(record.operations)
+    for deviation in record.deviations:
+        make = partial(deviation_line, deviation)
+        lines.append(attempt(f"the line on {deviation.id}", make, str))
+    lines += attempt(
+        "the missing operations", lambda: list(_not_offered(record.operations)), lambda f: [f]
+    )
     why = f" ({record.reason})" if record.reason else ""
     lines.append(
         f"{record.verdict}{why}: {counts.cases:,} cases, {counts.checks:,} checks, "

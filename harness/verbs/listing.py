@@ -130,7 +130,7 @@ def _print_entry(console: Screen, entry: Entry, offers: dict[str, dict[str, _Off
         console.print(member.signature, style="cyan", soft_wrap=True)
         console.print(f"{member.text}\n", soft_wrap=True)
     for name, offered in offers.items():
-        console.line(f"{name}  {offered[operation.name]}")
+        console.print_line(f"{name}  {offered[operation.name]}")
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim")
     table.add_column(overflow="fold")

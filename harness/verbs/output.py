@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from attnproof.harness.cases.corpus import CaseFile, write_case
+from attnproof.harness.escaping import escape_tree
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.run import Run
 from attnproof.harness.oracles import CONTRACTS
@@ -97,7 +98,9 @@ class Output:
                 with ledger.open("rb") as lines:
                     shutil.copyfileobj(lines, results)
         if run.bench is not None:
-            samples = msgspec.json.format(msgspec.json.encode(run.bench), indent=0)
+            samples = msgspec.json.format(
+                msgspec.json.encode(escape_tree(msgspec.to_builtins(run.bench))), indent=0
+            )
             (self.scratch / "bench.json").write_bytes(samples)
         for reason in write_report(run, self.scratch, oracles=CONTRACTS):
             complain(reason)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+from rich.text import Text
 
 from attnproof.harness.cases.corpus import CaseFile, CorpusError, read_case
 from attnproof.harness.escaping import shell_command
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.run import Difference
-from attnproof.harness.model.verdict import Failure
+from attnproof.harness.model.verdict import Explanation, Failure
 from attnproof.harness.operations import ALL
 from attnproof.harness.report.pictures.sequence_input import case_steps
 from attnproof.harness.report.shared.literal import case_literal
@@ -49,8 +51,8 @@ def replay(options: ReplayOptions) -> int:
     candidates = with_deviations(resolve(names, options.device), options.deviations)
     warm_up()
     console = Screen(soft_wrap=True)
-    console.line(f"case {saved.case.id} of {saved.case.operation}", style="bold")
-    console.print(case_literal(saved.case))
+    console.print_line(f"case {saved.case.id} of {saved.case.operation}", style="bold")
+    console.print(attempt("the literal", lambda: case_literal(saved.case), str))
     codes = [
         _replay_on(candidate, saved.case, console, options.timeout_s) for candidate in candidates
     ]
@@ -116,7 +118,7 @@ def _replay_on(candidate: Candidate, case: Case, console: Screen, timeout_s: flo
     label = f"{operation.name} [{candidate.name}]"
     skip = find_skip(operation, candidate)
     if skip is not None:
-        console.line(f"UNVERIFIED {label} {skip.reason.text}")
+        console.print_line(f"UNVERIFIED {label} {skip.reason.text}")
         return INCOMPLETE
     try:
         worker = Worker(
@@ -127,7 +129,7 @@ def _replay_on(candidate: Candidate, case: Case, console: Screen, timeout_s: flo
     try:
         lacking = worker.why_not_offered(operation.name)
         if lacking is not None:
-            console.line(f"UNVERIFIED {label} not offered: {lacking.text}")
+            console.print_line(f"UNVERIFIED {label} not offered: {lacking.text}")
             return INCOMPLETE
         return _judge(worker, case, console, label)
     except InvalidCaseError as error:
@@ -141,24 +143,38 @@ def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
     explained = explain(deviations_of(worker.candidate), case, verdict.failures)
     known = [failure for _, failure in explained.known]
     failures = [*explained.unknown, *known]
-    explanation = worker.explain(case)
-    differences = [msgspec.convert(output, Difference) for output in explanation.outputs]
+    explanation = attempt(
+        "the expected values", lambda: worker.explain(case), lambda fault: Explanation([], fault)
+    )
+    differences: list[Difference] = attempt(
+        "the comparison of the outputs",
+        lambda: [msgspec.convert(output, Difference) for output in explanation.outputs],
+        lambda _fault: [],
+    )
     wrong = [difference for difference in differences if not difference.equal]
-    console.print(draw_case(case, wrong))
-    steps = explanation.steps or case_steps(case)
+    console.print(attempt("the picture of the case", lambda: draw_case(case, wrong), Text))
+    steps = explanation.steps or attempt("the steps", lambda: case_steps(case), lambda _fault: [])
     if steps:
         place = failures[0].place if failures else None
-        console.print(draw_steps(steps, differences, place, passed=not failures))
+        passed = not failures
+        console.print(
+            attempt(
+                "the picture of the steps",
+                lambda: draw_steps(steps, differences, place, passed=passed),
+                Text,
+            )
+        )
     if not failures:
-        console.line(f"PASS {label}", style="green")
+        console.print_line(f"PASS {label}", style="green")
         return VERIFIED
     if wrong and not steps:
-        console.print(draw_difference(wrong))
+        console.print(attempt("the picture of the outputs", lambda: draw_difference(wrong), Text))
     if explanation.snippet:
         console.print(f"\n{explanation.snippet}\n")
     for failure in failures:
-        console.line(_sentence(failure))
-    shared = shared_mistake(failures[0].oracle, differences)
+        console.print_line(_sentence(failure))
+    oracle = failures[0].oracle
+    shared = attempt("a sentence", lambda: shared_mistake(oracle, differences), str)
     if shared:
         console.print(shared)
     log = failures[0].log or explanation.log
@@ -171,11 +187,11 @@ def _conclude(explained: Explained, console: Screen, label: str) -> int:
     """Print each known deviation and the verdict; return the exit code."""
     for deviation in {deviation.id: deviation for deviation, _ in explained.known}.values():
         text = f"KNOWN {label} {deviation.id}: {deviation.title} ({deviation.reference})"
-        console.line(text, style="yellow")
+        console.print_line(text, style="yellow")
     if not explained.unknown:
         return VERIFIED
     diagnosis = explained.unknown[0].diagnosis
-    console.line(f"FAIL {label}: {diagnosis}", style="bold red")
+    console.print_line(f"FAIL {label}: {diagnosis}", style="bold red")
     return MISMATCH
 
 

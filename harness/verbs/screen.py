@@ -18,7 +18,7 @@ class Screen(Console):
             stderr=stderr, soft_wrap=soft_wrap, highlight=False, markup=False, emoji=False
         )
 
-    def line(self, text: str, *, style: str | None = None) -> None:
+    def print_line(self, text: str, *, style: str | None = None) -> None:
         """Print the text on one line, however long."""
         self.print(escape_line(text), style=style, soft_wrap=True)
 

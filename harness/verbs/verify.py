@@ -6,12 +6,14 @@ import datetime
 import os
 import secrets
 import time
+from functools import partial
 
 import msgspec
 
-from attnproof.harness.escaping import shell_command, shell_path
+from attnproof.harness.escaping import escape_line, shell_command, shell_path
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
-from attnproof.harness.model.run import Cause, Finding, OperationResult, RunVerdict
+from attnproof.harness.model.run import Cause, Finding, OperationResult, Run, RunVerdict
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, SLOWER, VERIFIED
@@ -104,12 +106,17 @@ def verify(
         record.seconds = round(time.monotonic() - clock, 1)
     finished = record.build()
     if finished.bench is not None:
-        say(bench_text(finished))
+        say(attempt("the timings", lambda: bench_text(finished), str))
     place = output.finish(finished, candidates)
     if finished.bench is not None and benchmark is not None:
         benchmark.write(finished)
-    say(closing_summary(finished, place))
+    say(attempt("the summary", lambda: closing_summary(finished, place), partial(_bare, finished)))
     return _EXIT_CODES[finished.verdict]
+
+
+def _bare(run: Run, fault: str) -> str:
+    """Return the verdict, and why it has no summary."""
+    return f"{escape_line(fault)}\n{run.verdict}"
 
 
 def _record(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from typing import NamedTuple
+from urllib.parse import quote
 
 from attnproof.harness.model.run import DeviationResult, Run
 from attnproof.harness.report.page.cards import Card, build_known_cards
@@ -43,7 +44,7 @@ def _anchor(deviation: DeviationResult) -> str:
     """Return the address on the page, which is the same in every run."""
     if deviation.shown is not None:
         return f"/finding/{deviation.shown.id}"
-    return f"/stale/{deviation.id}/{deviation.candidate}/{deviation.operation}"
+    return quote(f"/stale/{deviation.id}/{deviation.candidate}/{deviation.operation}")
 
 
 def _age(deviation: DeviationResult, started: str) -> str:

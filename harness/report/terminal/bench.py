@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from attnproof.harness.escaping import escape_line
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Run
 from attnproof.harness.model.timing import Bench
 from attnproof.harness.report.performance.remarks import remarks
@@ -20,9 +21,11 @@ def bench_text(run: Run) -> str:
     bench = run.bench
     assert bench is not None
     parts = [
-        _aligned([_HEADINGS, *_timings(bench)]),
-        _aligned(step_table(bench)) if bench.steps else "",
-        "\n".join(map(escape_line, remarks(bench))),
+        attempt("the table of timings", lambda: _aligned([_HEADINGS, *_timings(bench)]), str),
+        attempt("the table of steps", lambda: _aligned(step_table(bench)), str)
+        if bench.steps
+        else "",
+        attempt("the remarks", lambda: "\n".join(map(escape_line, remarks(bench))), str),
     ]
     return "\n\n".join(part for part in parts if part)
 
