@@ -30,7 +30,12 @@ from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
 from attnproof.harness.verbs.output import Output
 from attnproof.harness.verbs.progress import run_progress
-from attnproof.harness.verbs.selection import pick_corpus, pick_operations, pick_steps
+from attnproof.harness.verbs.selection import (
+    pick_corpus,
+    pick_operations,
+    pick_steps,
+    unused_corpus,
+)
 
 _EXIT_CODES: dict[RunVerdict, int] = {
     "PASS": VERIFIED,
@@ -82,6 +87,7 @@ def verify(
     if options.thorough:
         settings = msgspec.structs.replace(settings, costly_share=1)
     corpus = pick_corpus(options.corpus)
+    unused = unused_corpus(corpus, operations, candidates)
     benchmark = prepare(timing, operations, candidates) if timing else None
     if benchmark is not None:
         corpus += benchmark.cases
@@ -100,13 +106,15 @@ def verify(
     record = _record(plan, outcomes, options, command, interrupted, peer)
     record.started = started.isoformat(timespec="seconds")
     record.seconds = round(time.monotonic() - clock, 1)
-    record.notes[:0] = [*notes, *_coverage_notes(plan)]
+    record.notes[:0] = [*notes, *unused, *_coverage_notes(plan)]
     if benchmark is not None and not interrupted:
         benchmark.time(record, plan, output.scratch)
         record.seconds = round(time.monotonic() - clock, 1)
     finished = record.build()
     if finished.bench is not None:
         say(attempt("the timings", lambda: bench_text(finished), str))
+    for note in unused:
+        say(f"not run: {note}")
     place = output.finish(finished, candidates)
     if finished.bench is not None and benchmark is not None:
         benchmark.write(finished)
