@@ -19,7 +19,7 @@ _CI_COMMAND = re.compile(r"(?<!\S):(?=:[A-Za-z])|(?<=#)#(?=\w*\[)")
 _MARKDOWN = re.compile(
     r"[\\`*{}\[\]<>#|~!&$]"
     r"|(?<![^\W_])_|_(?![^\W_])"  # not inside of a word, such as slot_mapping
-    r"|^(?:[-+=]|\d+(?=[.)]))(?=\S?(?:\s|$))"  # what would begin a list or underline a heading
+    r"|^[-+=](?=[-+=]*(?:\s|$))|^\d+(?=[.)](?:\s|$))"  # a list, or the line under a heading
 )
 # GitHub makes links of these after Markdown's escapes are gone; an empty comment separates them.
 _REFERENCE = re.compile(r"@|#(?=\d)|GH(?=-\d)|:(?=//)|www(?=\.)", re.IGNORECASE)

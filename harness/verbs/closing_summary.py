@@ -27,10 +27,11 @@ def closing_summary(record: Run, place: Path) -> str:
     lines += attempt(
         "the missing operations", lambda: list(_not_offered(record.operations)), lambda f: [f]
     )
+    known = attempt("the counts", lambda: _known_counts(record.deviations), lambda _fault: "")
     why = f" ({record.reason})" if record.reason else ""
     lines.append(
         f"{record.verdict}{why}: {counts.cases:,} cases, {counts.checks:,} checks, "
-        f"{len(record.findings)} findings, {_known_counts(record.deviations)}{counts.unverified} "
+        f"{len(record.findings)} findings, {known}{counts.unverified} "
         f"unverified, seed {record.seed}, {record.seconds:.0f} s"
     )
     lines.append(f"report: {place / 'index.html'}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
-from attnproof.harness.escaping import markdown_block, markdown_code, markdown_text
+from attnproof.harness.escaping import escape_line, markdown_block, markdown_code, markdown_text
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import DeviationResult, Finding, Run, Verdict
 from attnproof.harness.report.formats.performance_markdown import performance_parts
@@ -93,7 +93,7 @@ def _finding(number: int, finding: Finding) -> str:
             f" expected {markdown_code(shorten(finding.expected, 120))},"
             f" got {markdown_code(shorten(finding.got, 120))}.",
             "",
-            markdown_block(finding.command, "sh"),
+            markdown_block(escape_line(finding.command), "sh"),
         ]
     )
 
