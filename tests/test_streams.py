@@ -77,7 +77,7 @@ def test_what_an_encoding_lacks_is_escaped(encoding, tmp_path):
     assert done.stdout == shown
 
 
-@pytest.mark.parametrize("line", ["verify --ops zzz", "verify --zzz", "frobnicate"])
+@pytest.mark.parametrize("line", ["verify --zzz", "frobnicate"])
 @pytest.mark.parametrize("closed", ["", *CLOSED])
 def test_a_usage_error_is_exit_code_2_on_any_streams(line, closed, tmp_path):
     assert run(tmp_path, line, closed).returncode == 2
