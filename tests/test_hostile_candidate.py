@@ -22,7 +22,7 @@ OPS = "is_block_tables_empty,get_mla_dims"
 TEXT = "\n".join(HOSTILE.values())
 
 
-@pytest.fixture(params=["evil.py", "-e 'v\n::error::i [b]l[/] \x1b[31m\u202e\".py"])
+@pytest.fixture(params=["evil.py", "-e 'v\n::error::i [b]l\x1b[31m\u202e\".py"])
 def candidate(request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / request.param).write_text(CANDIDATE.format(text=TEXT), encoding="utf-8")

@@ -204,7 +204,7 @@ def test_cases_of_a_corpus_that_are_not_run_are_named(options, tmp_path, capfd):
     assert verify(options(corpus=corpus, remember=False)) == VERIFIED
     note = (
         "1 of 2 cases of the corpus: their operations are not among those of --ops: "
-        "b\\n\\x3a:error::.json (get_mla_dims)"
+        "b\\n::error::.json (get_mla_dims)"
     )
     assert note in summary_of(options().out)["notes"]
     assert f"not run: {note}\n" in capfd.readouterr().out
