@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def markdown_outside_of_code(text):
             fence = "" if one == fence else fence
         else:
             pieces, ticks = [], ""
-            for piece in __import__("re").split(r"((?<!\\)`+)", one):
+            for piece in re.split(r"((?<!\\)`+)", one):
                 if not ticks and piece.startswith("`"):
                     ticks = piece
                 elif ticks:
