@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from inspect import Parameter, Signature
@@ -13,6 +12,9 @@ from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
 import typer
 
 from attnproof import __version__
+from attnproof.harness.escaping import escape_lines, shell_command
+from attnproof.harness.streams import output_problem, prepare_streams
+from attnproof.harness.verbs.messages import complain, print_traceback
 from attnproof.harness.verbs.options import (
     BenchOptions,
     ListOptions,
@@ -32,6 +34,9 @@ app = typer.Typer(
 
 _INTERRUPTED = 130
 """Exit code that typer gives to an interrupt before a verb handles interrupts itself."""
+
+_Misuse: Any = typer.BadParameter.__mro__[2]
+"""Base class of the errors of the arguments: typer may have its own copy of click."""
 
 _Options = TypeVar("_Options")
 
@@ -146,31 +151,45 @@ def _options(
 
 
 def _command_line() -> str:
-    return " ".join(["attnproof", *sys.argv[1:]])
+    return shell_command(["attnproof", *sys.argv[1:]])
 
 
 def main() -> None:
-    """Run the command line; print an expected error as one line on stderr."""
+    """Run the command line and exit; print an expected error as one line on stderr."""
+    from attnproof.harness.running.errors import INFRASTRUCTURE
+
+    prepare_streams()
+    code = _run()
+    if problem := output_problem():
+        complain(f"the output cannot be written: {problem}")
+        code = INFRASTRUCTURE
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the verb; return the exit code."""
     from attnproof.harness.running.errors import INCOMPLETE, INFRASTRUCTURE, AttnproofError
 
     try:
-        app()
+        code = int(app(standalone_mode=False) or 0)
+    except _Misuse as misuse:
+        usage = io.StringIO()
+        misuse.show(usage)
+        print(escape_lines(usage.getvalue()), end="", file=sys.stderr)
+        return int(misuse.exit_code)
     except AttnproofError as error:
-        print(f"attnproof: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, SystemExit) as ending:
-        if isinstance(ending, SystemExit) and ending.code != _INTERRUPTED:
-            raise
-        print("attnproof: interrupted before anything was verified", file=sys.stderr)
-        sys.exit(INCOMPLETE)
-    except BrokenPipeError:
-        # The reader of stdout has gone; Python would raise again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(INFRASTRUCTURE)
-    except Exception:  # exit code 1 of an uncaught exception would read as a mismatch
-        traceback.print_exc()
-        print("attnproof: this is a bug in attnproof; please report it", file=sys.stderr)
-        sys.exit(INFRASTRUCTURE)
+        complain(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except Exception as error:  # exit code 1 of an uncaught exception would read as a mismatch
+        print_traceback(error)
+        complain("this is a bug in attnproof; please report it")
+        return INFRASTRUCTURE
+    if code == _INTERRUPTED:
+        complain("interrupted before anything was verified")
+        return INCOMPLETE
+    return code
 
 
 if __name__ == "__main__":

@@ -67,6 +67,6 @@ def test_the_package_is_marked_as_typed(wheel):
 def test_the_wheel_contains_licence_entry_point_and_readme(wheel):
     metadata = {Path(name).name: name for name in wheel.namelist() if ".dist-info/" in name}
     assert wheel.read(metadata["LICENSE"]) == (ROOT / "LICENSE").read_bytes()
-    assert b"attnproof = attnproof.harness.cli:main" in wheel.read(metadata["entry_points.txt"])
+    assert b"attnproof = attnproof.__main__:main" in wheel.read(metadata["entry_points.txt"])
     readme = (ROOT / "README.md").read_text(encoding="utf-8").strip()
     assert readme in wheel.read(metadata["METADATA"]).decode().replace("\r\n", "\n")

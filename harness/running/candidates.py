@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from attnproof import reference
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, Lane
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running.errors import UsageError
@@ -61,7 +62,9 @@ def _distinct(given: dict[str, Candidate]) -> list[Candidate]:
     """Return the candidates; rename those with the same name to the text that the user typed."""
     counts = Counter(candidate.name for candidate in given.values())
     return [
-        candidate if counts[candidate.name] == 1 else msgspec.structs.replace(candidate, name=typed)
+        candidate
+        if counts[candidate.name] == 1
+        else msgspec.structs.replace(candidate, name=escape_line(typed))
         for typed, candidate in given.items()
     ]
 
@@ -79,7 +82,7 @@ def _resolve(name: str, device: str) -> Candidate:
     if path.suffix == ".py" or path.is_dir() or os.sep in name:
         source = _checked(path).resolve()
         source = source.parent if source.name == "__init__.py" else source
-        return Candidate(source.stem, str(source), lane)
+        return Candidate(escape_line(source.stem), str(source), lane)
     if _find_spec(name) is None:
         known = ", ".join([c.name for c in _NAMED] + sorted(installed))
         raise UsageError(

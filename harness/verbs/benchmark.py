@@ -36,8 +36,9 @@ from attnproof.harness.timing.measuring import Outcome, TimingPlan, time_all
 from attnproof.harness.timing.plan.timetable import TimedCase, TimedStep, timed_cases, timed_steps
 from attnproof.harness.timing.plan.verdicts import CandidateVerdicts, read_ledgers
 from attnproof.harness.timing.process.clocks import host_clock
+from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import TimingOptions
-from attnproof.harness.verbs.progress import say, timing_progress
+from attnproof.harness.verbs.progress import timing_progress
 
 _REPEATS = 2
 """Times that a workload is timed again if it looks slower than the baseline."""

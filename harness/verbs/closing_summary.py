@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+from attnproof.harness.escaping import escape_line
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Cause, DeviationResult, Finding, OperationResult, Run
 from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.wording import many
@@ -17,24 +20,27 @@ def closing_summary(record: Run, place: Path) -> str:
     `place` is the folder of the report.
     """
     counts = record.counts
-    lines = [_finding(finding) for finding in record.findings]
-    lines += [deviation_line(deviation) for deviation in record.deviations]
-    lines += _not_offered(record.operations)
+    lines = [line for finding in record.findings for line in _finding(finding)]
+    for deviation in record.deviations:
+        make = partial(deviation_line, deviation)
+        lines.append(attempt(f"the line on {deviation.id}", make, str))
+    lines += attempt(
+        "the missing operations", lambda: list(_not_offered(record.operations)), lambda f: [f]
+    )
+    known = attempt("the counts", lambda: _known_counts(record.deviations), lambda _fault: "")
     why = f" ({record.reason})" if record.reason else ""
     lines.append(
         f"{record.verdict}{why}: {counts.cases:,} cases, {counts.checks:,} checks, "
-        f"{len(record.findings)} findings, {_known_counts(record.deviations)}{counts.unverified} "
+        f"{len(record.findings)} findings, {known}{counts.unverified} "
         f"unverified, seed {record.seed}, {record.seconds:.0f} s"
     )
     lines.append(f"report: {place / 'index.html'}")
-    return "\n".join(lines)
+    return "\n".join(map(escape_line, lines))
 
 
-def _finding(finding: Finding) -> str:
-    return (
-        f"{finding.operation} [{finding.candidate}]: {finding.diagnosis}\n"
-        f"    {finding.message}\n    {finding.command}"
-    )
+def _finding(finding: Finding) -> list[str]:
+    head = f"{finding.operation} [{finding.candidate}]: {finding.diagnosis}"
+    return [head, f"    {finding.message}", f"    {finding.command}"]
 
 
 def _known_counts(deviations: list[DeviationResult]) -> str:

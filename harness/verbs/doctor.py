@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.running.errors import INFRASTRUCTURE, VERIFIED
 from attnproof.harness.running.parent.environment import describe, gpu_name, package_version
+from attnproof.harness.verbs.messages import say
 
 _MARKS = {"ok": "ok  ", "note": "note", "bad": "BAD "}
 
@@ -19,9 +21,9 @@ def examine_machine() -> int:
     """Print one line per check; return exit code 0 if `verify` can run, 5 if not."""
     bad = False
     for state, text in _checks():
-        print(f"{_MARKS[state]} {text}")
+        say(escape_line(f"{_MARKS[state]} {text}"))
         bad |= state == "bad"
-    print("verify cannot run here" if bad else "verify can run here")
+    say("verify cannot run here" if bad else "verify can run here")
     return INFRASTRUCTURE if bad else VERIFIED
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Final, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
@@ -17,7 +16,9 @@ from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.running.worker.worker import warm_up
+from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import MEMORY_BYTES, CallOptions, ListOptions
+from attnproof.harness.verbs.screen import Screen
 from attnproof.harness.verbs.selection import pick_operations
 
 _PIPED_COLUMNS: Final = 240
@@ -31,7 +32,7 @@ def show_operations(options: ListOptions) -> None:
     if options.markdown:
         if options.candidates:
             raise UsageError("--markdown lists no candidates: leave out --candidate")
-        print(page(entries), end="")
+        say(page(entries).removesuffix("\n"))
         return
     candidates = resolve(options.candidates, "auto")
     offers = {candidate.name: _offers(candidate) for candidate in candidates}
@@ -45,9 +46,9 @@ def show_operations(options: ListOptions) -> None:
     console.print(_oracles())
 
 
-def _console() -> Console:
+def _console() -> Screen:
     """Return a console as wide as the terminal, or `_PIPED_COLUMNS` wide without one."""
-    console = Console(highlight=False)
+    console = Screen()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_COLUMNS
     return console
@@ -120,19 +121,19 @@ def _oracles() -> Table:
     return table
 
 
-def _print_entry(console: Console, entry: Entry, offers: dict[str, dict[str, _Offer]]) -> None:
+def _print_entry(console: Screen, entry: Entry, offers: dict[str, dict[str, _Offer]]) -> None:
     """Print signatures, docstrings, oracles, boundaries and faults of one operation."""
     operation = entry.operation
     console.print(f"{operation.name}, SPEC section {operation.section}", style="bold")
-    console.print(f"{operation.summary}; in optimized: {entry.place}\n", markup=False)
+    console.print(f"{operation.summary}; in optimized: {entry.place}\n")
     for member in entry.members:
-        console.print(member.signature, style="cyan", markup=False, soft_wrap=True)
-        console.print(f"{member.text}\n", markup=False, soft_wrap=True)
+        console.print(member.signature, style="cyan", soft_wrap=True)
+        console.print(f"{member.text}\n", soft_wrap=True)
+    for name, offered in offers.items():
+        console.print_line(f"{name}  {offered[operation.name]}")
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim")
     table.add_column(overflow="fold")
-    for name, offered in offers.items():
-        table.add_row(name, str(offered[operation.name]))
     table.add_row("oracles", ", ".join(entry.oracles))
     table.add_row("boundaries", "\n".join(entry.boundaries))
     faults = [

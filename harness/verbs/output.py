@@ -6,7 +6,6 @@ import fcntl
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +13,13 @@ from pathlib import Path
 import msgspec
 
 from attnproof.harness.cases.corpus import CaseFile, write_case
+from attnproof.harness.escaping import escape_tree
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.run import Run
 from attnproof.harness.oracles import CONTRACTS
 from attnproof.harness.report import write_report
 from attnproof.harness.running.errors import InfrastructureError, UsageError
+from attnproof.harness.verbs.messages import complain
 
 _OURS = (
     *("results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "bench.json"),
@@ -91,7 +92,8 @@ class Output:
                 origin=finding.origin,
                 source=finding.source,
                 candidate=finding.candidate,
-                target=targets[finding.candidate],
+                # JSON holds any text but bytes of a path that are not UTF-8.
+                target=targets[finding.candidate].encode("utf-8", "backslashreplace").decode(),
                 diagnosis=finding.diagnosis,
             )
             write_case(cases / f"{finding.case_id}.json", saved)
@@ -100,10 +102,12 @@ class Output:
                 with ledger.open("rb") as lines:
                     shutil.copyfileobj(lines, results)
         if run.bench is not None:
-            samples = msgspec.json.format(msgspec.json.encode(run.bench), indent=0)
+            samples = msgspec.json.format(
+                msgspec.json.encode(escape_tree(msgspec.to_builtins(run.bench))), indent=0
+            )
             (self.scratch / "bench.json").write_bytes(samples)
         for reason in write_report(run, self.scratch, oracles=CONTRACTS):
-            print(f"attnproof: {reason}", file=sys.stderr)
+            complain(reason)
 
 
 def _lock(descriptor: int, folder: Path) -> None:

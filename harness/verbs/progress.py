@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.run import OperationResult, OracleCount
 from attnproof.harness.running.parent.session import ProgressCallbacks
+from attnproof.harness.verbs.messages import say
+from attnproof.harness.verbs.screen import Screen
 
 
 @contextmanager
@@ -33,16 +37,12 @@ def _print_result(result: OperationResult) -> None:
         say(line(result))
 
 
-def say(text: str) -> None:
-    """Print and flush; ignore a closed pipe, which must not change the verdict."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def line(result: OperationResult) -> str:
     """Return the verdict on one operation and candidate as one line."""
+    return escape_line(_line(result))
+
+
+def _line(result: OperationResult) -> str:
     head = f"{result.verdict:<11} {result.name} [{result.candidate}]"
     if result.verdict == "UNVERIFIED":
         return f"{head} {result.reason}"
@@ -58,14 +58,8 @@ def line(result: OperationResult) -> str:
 
 @contextmanager
 def _bars(expected_cases: int) -> Iterator[ProgressCallbacks]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     # No refresh thread: the run forks, and a lock held by a thread stays locked in the fork.
-    with Progress(
-        *columns, console=Console(stderr=True), auto_refresh=False, transient=True
-    ) as progress:
+    with _progress("{task.description}") as progress:
         whole = progress.add_task("operations", total=None)
         tasks = {}
 
@@ -73,7 +67,7 @@ def _bars(expected_cases: int) -> Iterator[ProgressCallbacks]:
             progress.update(whole, total=total)
 
         def started(operation: str, candidate: str) -> None:
-            label = f"  {operation} [dim]{candidate}[/dim]"
+            label = escape_line(f"  {operation} [{candidate}]")
             tasks[operation, candidate] = progress.add_task(label, total=expected_cases)
 
         def progressed(operation: str, candidate: str, cases: int) -> None:
@@ -83,9 +77,15 @@ def _bars(expected_cases: int) -> Iterator[ProgressCallbacks]:
             progress.remove_task(tasks.pop((result.name, result.candidate)))
             progress.advance(whole)
             if result.verdict not in ("PASS", "NOT OFFERED"):
-                progress.console.print(line(result), markup=False, highlight=False)
+                progress.console.print(line(result))
 
         yield ProgressCallbacks(planned, started, progressed, ended, progress.refresh)
+
+
+def _progress(description: str) -> Progress:
+    """Return bars with a description, a format of the task, that is no markup."""
+    columns = (TextColumn(description, markup=False), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, console=Screen(stderr=True), auto_refresh=False, transient=True)
 
 
 @contextmanager
@@ -94,14 +94,8 @@ def timing_progress() -> Iterator[Callable[[str, int, int], None]]:
     if not sys.stderr.isatty():
         yield _LinePerOperation().show
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("timing {task.description}"), BarColumn(), MofNCompleteColumn())
     # No refresh thread, as above: the timing process is forked again if it dies.
-    with Progress(
-        *columns, console=Console(stderr=True), auto_refresh=False, transient=True
-    ) as progress:
+    with _progress("timing {task.description}") as progress:
         bar = progress.add_task("", total=None)
 
         def show(name: str, number: int, total: int) -> None:

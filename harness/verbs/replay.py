@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
+from rich.text import Text
 
 from attnproof.harness.cases.corpus import CaseFile, CorpusError, read_case
+from attnproof.harness.escaping import shell_command
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.run import Difference
-from attnproof.harness.model.verdict import Failure
+from attnproof.harness.model.verdict import Explanation, Failure
 from attnproof.harness.operations import ALL
 from attnproof.harness.report.pictures.sequence_input import case_steps
 from attnproof.harness.report.shared.literal import case_literal
@@ -35,6 +36,7 @@ from attnproof.harness.running.task.workers import (
 )
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.verbs.options import MEMORY_BYTES, ReplayOptions
+from attnproof.harness.verbs.screen import Screen
 from attnproof.harness.verbs.selection import check_case
 
 
@@ -48,9 +50,9 @@ def replay(options: ReplayOptions) -> int:
     names = options.candidates or _saved_candidate(saved, options.case)
     candidates = with_deviations(resolve(names, options.device), options.deviations)
     warm_up()
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"case {saved.case.id} of {saved.case.operation}", style="bold")
-    console.print(case_literal(saved.case), markup=False)
+    console = Screen(soft_wrap=True)
+    console.print_line(f"case {saved.case.id} of {saved.case.operation}", style="bold")
+    console.print(attempt("the literal", lambda: case_literal(saved.case), str))
     codes = [
         _replay_on(candidate, saved.case, console, options.timeout_s) for candidate in candidates
     ]
@@ -104,19 +106,19 @@ def _saved_candidate(saved: CaseFile, typed: str) -> list[str]:
     installed = installed_target(name)
     if installed is not None and target in ("", installed):
         return [name]
-    words = shlex.join(["attnproof", "replay", typed, "--candidate", target or name])
+    words = shell_command(["attnproof", "replay", typed, "--candidate", target or name])
     raise UsageError(
         f"the case names the code of candidate {name!r}, which a case file cannot select; "
         f"to run that code: {words}"
     )
 
 
-def _replay_on(candidate: Candidate, case: Case, console: Console, timeout_s: float) -> int:
+def _replay_on(candidate: Candidate, case: Case, console: Screen, timeout_s: float) -> int:
     operation = ALL[case.operation]
     label = f"{operation.name} [{candidate.name}]"
     skip = find_skip(operation, candidate)
     if skip is not None:
-        console.print(f"UNVERIFIED {label} {skip.reason.text}", markup=False)
+        console.print_line(f"UNVERIFIED {label} {skip.reason.text}")
         return INCOMPLETE
     try:
         worker = Worker(
@@ -127,7 +129,7 @@ def _replay_on(candidate: Candidate, case: Case, console: Console, timeout_s: fl
     try:
         lacking = worker.why_not_offered(operation.name)
         if lacking is not None:
-            console.print(f"UNVERIFIED {label} not offered: {lacking.text}", markup=False)
+            console.print_line(f"UNVERIFIED {label} not offered: {lacking.text}")
             return INCOMPLETE
         return _judge(worker, case, console, label)
     except InvalidCaseError as error:
@@ -136,46 +138,60 @@ def _replay_on(candidate: Candidate, case: Case, console: Console, timeout_s: fl
         worker.stop()
 
 
-def _judge(worker: Worker, case: Case, console: Console, label: str) -> int:
+def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
     verdict = worker.judge(case)
     explained = explain(deviations_of(worker.candidate), case, verdict.failures)
     known = [failure for _, failure in explained.known]
     failures = [*explained.unknown, *known]
-    explanation = worker.explain(case)
-    differences = [msgspec.convert(output, Difference) for output in explanation.outputs]
+    explanation = attempt(
+        "the expected values", lambda: worker.explain(case), lambda fault: Explanation([], fault)
+    )
+    differences: list[Difference] = attempt(
+        "the comparison of the outputs",
+        lambda: [msgspec.convert(output, Difference) for output in explanation.outputs],
+        lambda _fault: [],
+    )
     wrong = [difference for difference in differences if not difference.equal]
-    console.print(draw_case(case, wrong))
-    steps = explanation.steps or case_steps(case)
+    console.print(attempt("the picture of the case", lambda: draw_case(case, wrong), Text))
+    steps = explanation.steps or attempt("the steps", lambda: case_steps(case), lambda _fault: [])
     if steps:
         place = failures[0].place if failures else None
-        console.print(draw_steps(steps, differences, place, passed=not failures))
+        passed = not failures
+        console.print(
+            attempt(
+                "the picture of the steps",
+                lambda: draw_steps(steps, differences, place, passed=passed),
+                Text,
+            )
+        )
     if not failures:
-        console.print(f"PASS {label}", style="green", markup=False)
+        console.print_line(f"PASS {label}", style="green")
         return VERIFIED
     if wrong and not steps:
-        console.print(draw_difference(wrong))
+        console.print(attempt("the picture of the outputs", lambda: draw_difference(wrong), Text))
     if explanation.snippet:
-        console.print(f"\n{explanation.snippet}\n", markup=False)
+        console.print(f"\n{explanation.snippet}\n")
     for failure in failures:
-        console.print(_sentence(failure), markup=False)
-    shared = shared_mistake(failures[0].oracle, differences)
+        console.print_line(_sentence(failure))
+    oracle = failures[0].oracle
+    shared = attempt("a sentence", lambda: shared_mistake(oracle, differences), str)
     if shared:
-        console.print(shared, markup=False)
+        console.print(shared)
     log = failures[0].log or explanation.log
     if log:
-        console.print(log.rstrip(), markup=False, style="dim")
+        console.print(log.rstrip(), style="dim")
     return _conclude(explained, console, label)
 
 
-def _conclude(explained: Explained, console: Console, label: str) -> int:
+def _conclude(explained: Explained, console: Screen, label: str) -> int:
     """Print each known deviation and the verdict; return the exit code."""
     for deviation in {deviation.id: deviation for deviation, _ in explained.known}.values():
         text = f"KNOWN {label} {deviation.id}: {deviation.title} ({deviation.reference})"
-        console.print(text, style="yellow", markup=False)
+        console.print_line(text, style="yellow")
     if not explained.unknown:
         return VERIFIED
     diagnosis = explained.unknown[0].diagnosis
-    console.print(f"FAIL {label}: {diagnosis}", style="bold red", markup=False)
+    console.print_line(f"FAIL {label}: {diagnosis}", style="bold red")
     return MISMATCH
 
 

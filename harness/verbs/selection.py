@@ -5,15 +5,23 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
+from msgspec import structs
+
 from attnproof.harness.cases.corpus import CorpusError, read_corpus
 from attnproof.harness.cases.steps.from_trace import batches_from_trace
 from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.cases.traces.formats import TraceError
+from attnproof.harness.escaping import escape_line
+from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Batch, Case, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.operations import ALL
+from attnproof.harness.report.shared.wording import listed, many
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.errors import UsageError
+
+_NAMED_FILES = 20
+"""Maximum number of files that a note names; further ones are counted."""
 
 
 def pick_operations(names: str) -> list[Operation]:
@@ -64,7 +72,32 @@ def pick_corpus(folder: Path | None) -> list[Sourced]:
         raise UsageError(str(error)) from None
     for sourced in cases:
         check_case(sourced.case, f"case file {folder / sourced.source}")
-    return cases
+    return [structs.replace(one, source=escape_line(one.source)) for one in cases]
+
+
+def unused_corpus(
+    corpus: list[Sourced], operations: list[Operation], candidates: list[Candidate]
+) -> list[str]:
+    """Return a note on the cases of a corpus that this run leaves out, with their files."""
+    by_name = {operation.name: operation for operation in operations}
+    unasked = [one for one in corpus if one.case.operation not in by_name]
+    notes = [_unused(unasked, corpus, "their operations are not among those of --ops")]
+    asked = [one for one in corpus if one.case.operation in by_name and one.case.fault]
+    for device in dict.fromkeys(candidate.device for candidate in candidates):
+        absent = [
+            one
+            for one in asked
+            if one.case.fault not in by_name[one.case.operation].inputs.faults_on(device)
+        ]
+        notes.append(_unused(absent, corpus, f"their faults do not exist on the device {device}"))
+    return [note for note in notes if note]
+
+
+def _unused(unused: list[Sourced], corpus: list[Sourced], why: str) -> str:
+    if not unused:
+        return ""
+    files = listed([f"{one.source} ({one.case.operation})" for one in unused], _NAMED_FILES)
+    return f"{len(unused):,} of {many(len(corpus), 'case')} of the corpus: {why}: {files}"
 
 
 def check_case(case: Case, where: str) -> None:

@@ -6,11 +6,14 @@ import datetime
 import os
 import secrets
 import time
+from functools import partial
 
 import msgspec
 
+from attnproof.harness.escaping import escape_line, shell_command, shell_path
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
-from attnproof.harness.model.run import Cause, Finding, OperationResult, RunVerdict
+from attnproof.harness.model.run import Cause, Finding, OperationResult, Run, RunVerdict
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, SLOWER, VERIFIED
@@ -23,10 +26,16 @@ from attnproof.harness.running.task.task import Outcome, Settings, is_costly
 from attnproof.harness.verbs.benchmark import prepare
 from attnproof.harness.verbs.checks import check_run, check_timing
 from attnproof.harness.verbs.closing_summary import closing_summary
+from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
 from attnproof.harness.verbs.output import Output
-from attnproof.harness.verbs.progress import run_progress, say
-from attnproof.harness.verbs.selection import pick_corpus, pick_operations, pick_steps
+from attnproof.harness.verbs.progress import run_progress
+from attnproof.harness.verbs.selection import (
+    pick_corpus,
+    pick_operations,
+    pick_steps,
+    unused_corpus,
+)
 
 _EXIT_CODES: dict[RunVerdict, int] = {
     "PASS": VERIFIED,
@@ -78,6 +87,7 @@ def verify(
     if options.thorough:
         settings = msgspec.structs.replace(settings, costly_share=1)
     corpus = pick_corpus(options.corpus)
+    unused = unused_corpus(corpus, operations, candidates)
     benchmark = prepare(timing, operations, candidates) if timing else None
     if benchmark is not None:
         corpus += benchmark.cases
@@ -96,18 +106,25 @@ def verify(
     record = _record(plan, outcomes, options, command, interrupted, peer)
     record.started = started.isoformat(timespec="seconds")
     record.seconds = round(time.monotonic() - clock, 1)
-    record.notes[:0] = [*notes, *_coverage_notes(plan)]
+    record.notes[:0] = [*notes, *unused, *_coverage_notes(plan)]
     if benchmark is not None and not interrupted:
         benchmark.time(record, plan, output.scratch)
         record.seconds = round(time.monotonic() - clock, 1)
     finished = record.build()
     if finished.bench is not None:
-        say(bench_text(finished))
+        say(attempt("the timings", lambda: bench_text(finished), str))
+    for note in unused:
+        say(f"not run: {note}")
     place = output.finish(finished, candidates)
     if finished.bench is not None and benchmark is not None:
         benchmark.write(finished)
-    say(closing_summary(finished, place))
+    say(attempt("the summary", lambda: closing_summary(finished, place), partial(_bare, finished)))
     return _EXIT_CODES[finished.verdict]
+
+
+def _bare(run: Run, fault: str) -> str:
+    """Return the verdict, and why it has no summary."""
+    return f"{escape_line(fault)}\n{run.verdict}"
 
 
 def _record(
@@ -169,12 +186,12 @@ def _with_command(finding: Finding, candidates: list[Candidate], options: Verify
     """Return the finding with the command that replays it."""
     candidate = next(c for c in candidates if c.name == finding.candidate)
     plain = candidate.lane == "cpu" or candidate in BUILT_IN
-    device = "" if plain else f" --device {candidate.lane}"
     given = options.deviations is not None and candidate.deviations == str(options.deviations)
-    known = f" --deviations {options.deviations}" if given else ""
-    path = options.out / finding.case_path
-    command = f"attnproof replay {path} --candidate {name_of(candidate)}{device}{known}"
-    return msgspec.structs.replace(finding, command=command)
+    words = ["attnproof", "replay", shell_path(options.out / finding.case_path)]
+    words += ["--candidate", shell_path(name_of(candidate))]
+    words += [] if plain else ["--device", candidate.lane]
+    words += ["--deviations", shell_path(options.deviations)] if given else []
+    return msgspec.structs.replace(finding, command=shell_command(words))
 
 
 def _stale_notes(plan: Plan) -> list[str]:

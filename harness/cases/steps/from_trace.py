@@ -15,6 +15,7 @@ from attnproof.harness.cases.scheduler.scheduler import Scheduler
 from attnproof.harness.cases.steps.selection import MAX_BLOCKS, StepReservoir
 from attnproof.harness.cases.traces.formats import TraceFormat, TraceRequest
 from attnproof.harness.cases.traces.reading import DEFAULT_RATE, read_trace
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.case import Batch
 
 ENGINES: dict[str, SchedulerConfig] = {
@@ -93,7 +94,7 @@ def batches_from_trace(
     requests = read_trace(path, format=format, rate=rate, seed=seed)
     return batches_from_requests(
         requests,
-        Path(path).name,
+        escape_line(Path(path).name),
         count,
         seed,
         config,

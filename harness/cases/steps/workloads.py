@@ -14,6 +14,7 @@ from attnproof.harness.cases.scheduler.scheduler import Scheduler
 from attnproof.harness.cases.steps.sampler import sample_requests
 from attnproof.harness.cases.traces.formats import TraceRequest
 from attnproof.harness.cases.traces.reading import read_trace
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.case import Batch
 from attnproof.harness.model.timing import Workload
 
@@ -115,7 +116,7 @@ def trace_steps(path: Path | None, count: int, seed: int = 0) -> TraceSteps:
     if path is None:
         return _scheduled("sampled:azure-conv", sample_requests(_TRACE_REQUESTS, seed), count)
     requests = read_trace(path, seed=seed)[:_TRACE_REQUESTS]
-    return _scheduled(f"{path.parent.name}/{path.name}", requests, count)
+    return _scheduled(escape_line(f"{path.parent.name}/{path.name}"), requests, count)
 
 
 def _scheduled(name: str, requests: list[TraceRequest], count: int) -> TraceSteps:

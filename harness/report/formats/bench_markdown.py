@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Final
 
+from attnproof.harness.escaping import markdown_code, markdown_text
 from attnproof.harness.model.run import Run
 from attnproof.harness.model.timing import Bench
 from attnproof.harness.report.performance.remarks import remarks
@@ -31,23 +32,24 @@ def bench_markdown(run: Run) -> str:
                 lines += ["", *_piped(list(_by_requests(f"{candidate}, {clock}", rows)))]
                 lines += ["", *_piped(list(_others(f"{candidate}, {clock}", rows)))]
     for operations in step_operations(bench):
-        lines += ["", f"A step is {', '.join(f'`{name}`' for name in operations)}."]
+        lines += ["", f"A step is {', '.join(map(markdown_code, operations))}."]
     if bench.steps:
         lines += ["", *_piped(step_table(bench))]
-    return "\n".join([*lines, "", *(f"- {remark}" for remark in remarks(bench)), ""])
+    return "\n".join([*lines, "", *(f"- {markdown_text(remark)}" for remark in remarks(bench)), ""])
 
 
 def _introduction(run: Run, bench: Bench) -> str:
     environment, peer = run.environment, run.settings.get("compared with")
     ratios = (
-        f"; before them, how many times as fast as {peer}. "
+        f"; before them, how many times as fast as {markdown_text(peer)}. "
         f"{SPEED_GLYPHS['slower']} slower, {SPEED_GLYPHS['no evidence']} no evidence of either "
         f"(noise floor {percent(bench.noise.floor)})"
     )
-    gpu = f"{environment.gpu}, " if environment.gpu else ""
+    gpu = f"{markdown_text(environment.gpu)}, " if environment.gpu else ""
     return (
-        f"Made by `{run.command}` on {run.started[:10]}, commit {environment.commit or 'unknown'}: "
-        f"{environment.cpu}, {environment.cpus} cores, {gpu}torch {environment.torch}. "
+        f"Made by {markdown_code(run.command)} on {run.started[:10]}, commit "
+        f"{markdown_text(environment.commit or 'unknown')}: {markdown_text(environment.cpu)}, "
+        f"{environment.cpus} cores, {gpu}torch {markdown_text(environment.torch)}. "
         f"Median times{ratios if bench.comparisons else ''}."
     )
 
@@ -97,6 +99,6 @@ def _range(ascending: list[str]) -> str:
 def _piped(rows: list[TextRow]) -> Iterator[str]:
     """Yield the rows as a Markdown table, the first as its headings; nothing for headings alone."""
     for number, row in enumerate(rows if len(rows) > 1 else ()):
-        yield f"| {' | '.join(row)} |"
+        yield f"| {' | '.join(map(markdown_text, row))} |"
         if number == 0:
             yield f"|{'---|' * len(row)}"

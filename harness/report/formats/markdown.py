@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from functools import partial
 
+from attnproof.harness.escaping import escape_line, markdown_block, markdown_code, markdown_text
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import DeviationResult, Finding, Run, Verdict
 from attnproof.harness.report.formats.performance_markdown import performance_parts
 from attnproof.harness.report.pictures.sequence_input import input_size
@@ -13,7 +15,6 @@ from attnproof.harness.report.shared.wording import (
     NO_REASON,
     STATE_WORDS,
     STATES,
-    clean,
     counts_sentence,
     device_words,
     listed,
@@ -24,36 +25,44 @@ from attnproof.harness.report.shared.wording import (
 _FINDINGS = 10
 _REASONS = 10
 _DEVIATIONS = 10
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!@&$])")
 
 
-def markdown_text(run: Run) -> str:
+def run_markdown(run: Run) -> str:
     """Return verdict, counts, a table of candidates, and findings with their replay commands."""
     parts = [
         f"## {GLYPHS[run.verdict]} attnproof: {run.verdict}",
-        _escape(counts_sentence(run)),
+        attempt("the counts", lambda: markdown_text(counts_sentence(run)), markdown_text),
     ]
     if run.reason:
         label = "Slower" if run.verdict == "SLOWER" else "Incomplete"
-        parts.append(f"**{label}:** {_escape(run.reason)}")
+        parts.append(f"**{label}:** {markdown_text(run.reason)}")
     if run.operations:
-        parts.append(_candidates(run))
-    parts += [_finding(n, finding) for n, finding in enumerate(run.findings[:_FINDINGS], 1)]
+        parts.append(attempt("the table of candidates", lambda: _candidates(run), markdown_text))
+    for number, finding in enumerate(run.findings[:_FINDINGS], 1):
+        make = partial(_finding, number, finding)
+        parts.append(attempt(f"the text of finding F{number}", make, markdown_text))
     if len(run.findings) > _FINDINGS:
         parts.append(f"{many(len(run.findings) - _FINDINGS, 'more finding')}: see index.html.")
     if run.bench:
-        parts += performance_parts(run.bench, _escape)
+        make_parts = partial(performance_parts, run.bench, markdown_text)
+        parts += attempt("the performance", make_parts, lambda fault: [markdown_text(fault)])
     if run.deviations:
-        parts.append(_deviations(run.deviations))
-    if skips := _skips(run):
+        make = partial(_deviations, run.deviations)
+        parts.append(attempt("the known deviations", make, markdown_text))
+    if skips := attempt("the reasons of missing verdicts", lambda: _skips(run), markdown_text):
         parts.append(skips)
-    environment = run.environment
-    parts.append(
-        f"Commit {_code(environment.commit or 'unknown')}, seed {_code(str(run.seed))}, "
-        f"{_escape(device_words(run))}, Python {_escape(environment.python)}, "
-        f"torch {_escape(environment.torch)}. Details: index.html."
-    )
+    parts.append(attempt("the last line", lambda: _machine(run), markdown_text))
     return "\n\n".join(parts) + "\n"
+
+
+def _machine(run: Run) -> str:
+    environment = run.environment
+    return (
+        f"Commit {markdown_code(environment.commit or 'unknown')}, "
+        f"seed {markdown_code(run.seed)}, "
+        f"{markdown_text(device_words(run))}, Python {markdown_text(environment.python)}, "
+        f"torch {markdown_text(environment.torch)}. Details: index.html."
+    )
 
 
 def _candidates(run: Run) -> str:
@@ -69,21 +78,22 @@ def _candidates(run: Run) -> str:
     ]
     for (candidate, device), count in rows.items():
         cells = " | ".join(f"{count[state]:,}" for state in STATES)
-        lines.append(f"| {_escape(candidate)} | {_escape(device)} | {cells} |")
+        lines.append(f"| {markdown_text(candidate)} | {markdown_text(device)} | {cells} |")
     return "\n".join(lines)
 
 
 def _finding(number: int, finding: Finding) -> str:
     return "\n".join(
         [
-            f"**F{number}. {_escape(shorten(finding.diagnosis, 300))}**  ",
-            f"{_code(finding.operation)} of {_code(finding.candidate)} ({_escape(finding.device)}),"
-            f" {_escape(finding.oracle)} oracle, field {_code(finding.field)},"
-            f" {_escape(shorten(input_size(finding), 300))}:"
-            f" expected {_code(shorten(finding.expected, 120))},"
-            f" got {_code(shorten(finding.got, 120))}.",
+            f"**F{number}. {markdown_text(shorten(finding.diagnosis, 300))}**  ",
+            f"{markdown_code(finding.operation)} of {markdown_code(finding.candidate)}"
+            f" ({markdown_text(finding.device)}),"
+            f" {markdown_text(finding.oracle)} oracle, field {markdown_code(finding.field)},"
+            f" {markdown_text(shorten(input_size(finding), 300))}:"
+            f" expected {markdown_code(shorten(finding.expected, 120))},"
+            f" got {markdown_code(shorten(finding.got, 120))}.",
             "",
-            _fenced(finding.command),
+            markdown_block(escape_line(finding.command), "sh"),
         ]
     )
 
@@ -98,8 +108,8 @@ def _deviations(deviations: list[DeviationResult]) -> str:
 
 
 def _deviation(deviation: DeviationResult) -> str:
-    about = f"{_escape(deviation.id)} {_escape(shorten(deviation.title, 200))}"
-    where = f"{_code(deviation.operation)} of {_code(deviation.candidate)}"
+    about = f"{markdown_text(deviation.id)} {markdown_text(shorten(deviation.title, 200))}"
+    where = f"{markdown_code(deviation.operation)} of {markdown_code(deviation.candidate)}"
     if deviation.stale:
         return f"**stale** {about}: {where}, no case shows it any more"
     return f"{about}: {where}, {many(deviation.cases, 'case')}"
@@ -110,28 +120,9 @@ def _skips(run: Run) -> str:
     reasons: dict[str, list[str]] = {}
     for result in run.operations:
         if result.verdict == "UNVERIFIED":
-            name = f"{_code(result.name)} of {_code(result.candidate)}"
+            name = f"{markdown_code(result.name)} of {markdown_code(result.candidate)}"
             reasons.setdefault(result.reason or NO_REASON, []).append(name)
-    lines = [f"- {_escape(reason)}: {listed(names, 3)}" for reason, names in reasons.items()]
+    lines = [f"- {markdown_text(reason)}: {listed(names, 3)}" for reason, names in reasons.items()]
     if len(lines) > _REASONS:
         lines = [*lines[:_REASONS], f"- {many(len(lines) - _REASONS, 'more reason')}"]
     return "\n".join(["Unverified:", "", *lines]) if lines else ""
-
-
-def _escape(text: str) -> str:
-    """Return the text on one line, with Markdown's special characters escaped."""
-    return _SPECIAL.sub(r"\\\1", " ".join(clean(text).split()))
-
-
-def _code(text: str) -> str:
-    """Return inline code; not for tables, where a bar would end the cell."""
-    text = " ".join(clean(text).split())
-    ticks = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
-    pad = " " if text.startswith("`") or text.endswith("`") else ""
-    return f"{ticks}{pad}{text}{pad}{ticks}" if text else "(empty)"
-
-
-def _fenced(text: str) -> str:
-    text = clean(text)
-    ticks = "`" * max(3, max((len(run) for run in re.findall("`+", text)), default=0) + 1)
-    return f"{ticks}sh\n{text}\n{ticks}"

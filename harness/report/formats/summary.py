@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from attnproof.harness.escaping import escape_tree
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import (
     Counts,
     DeviationResult,
@@ -23,7 +25,6 @@ from attnproof.harness.report.formats.performance_summary import (
 )
 from attnproof.harness.report.pictures.sequence_input import step_count
 from attnproof.harness.report.shared.files import replace_file
-from attnproof.harness.report.shared.wording import clean_tree
 
 
 class SummaryOperation(msgspec.Struct, kw_only=True):
@@ -126,13 +127,15 @@ def summarize(run: Run) -> Summary:
         findings=[_finding(finding) for finding in run.findings],
         deviations=[_deviation(deviation) for deviation in run.deviations],
         notes=run.notes,
-        performance=summarize_performance(run.bench),
+        performance=attempt(
+            "the performance", lambda: summarize_performance(run.bench), lambda _fault: None
+        ),
     )
 
 
 def summary_bytes(run: Run) -> bytes:
     """Return summary.json, indented, ending in a line feed."""
-    tree = clean_tree(msgspec.to_builtins(summarize(run), enc_hook=str))
+    tree = escape_tree(msgspec.to_builtins(summarize(run), enc_hook=str))
     return msgspec.json.format(msgspec.json.encode(tree), indent=2) + b"\n"
 
 
@@ -156,4 +159,5 @@ def _deviation(deviation: DeviationResult) -> SummaryDeviation:
 def _finding(finding: Finding) -> SummaryFinding:
     names = SummaryFinding.__struct_fields__
     fields = {name: getattr(finding, name) for name in names if name != "steps"}
-    return SummaryFinding(**fields, steps=step_count(finding))
+    steps = attempt("the number of steps", lambda: step_count(finding), lambda _fault: 0)
+    return SummaryFinding(**fields, steps=steps)

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from attnproof.harness.escaping import escape_tree
 from attnproof.harness.model.run import Run
-from attnproof.harness.report.shared.wording import clean_tree, shorten
+from attnproof.harness.report.shared.wording import shorten
 
 
 class Entry(NamedTuple):
@@ -120,7 +121,7 @@ def environment_rows(run: Run) -> tuple[Entry, ...]:
 
 def settings_rows(run: Run) -> tuple[Entry, ...]:
     """Return the seed and the resolved settings of the run."""
-    plain = clean_tree(msgspec.to_builtins(run.settings, enc_hook=str))
+    plain = escape_tree(msgspec.to_builtins(run.settings, enc_hook=str))
     rows = [Entry(name, shorten(_value(value), 500)) for name, value in plain.items()]
     return (Entry("seed", str(run.seed)), *(row for row in rows if row.name != "seed"))
 

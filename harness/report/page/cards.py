@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from attnproof.harness.escaping import escape_line
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Difference, Finding
 from attnproof.harness.report.page.sequence_card import SequenceCard, build_sequence
 from attnproof.harness.report.pictures.batch import batch_picture
@@ -11,6 +14,7 @@ from attnproof.harness.report.pictures.batch_view import batch_facts, batch_size
 from attnproof.harness.report.pictures.difference import FieldPicture, field_picture
 from attnproof.harness.report.pictures.focus import find_focus, find_marks
 from attnproof.harness.report.pictures.sequence_input import step_count
+from attnproof.harness.report.pictures.svg import drawn
 from attnproof.harness.report.shared.literal import case_literal, example_line
 from attnproof.harness.report.shared.wording import many, middle_out, shared_mistake, shorten
 
@@ -88,7 +92,7 @@ class _Budget:
 def build_cards(findings: list[Finding], budget: int = BUDGET) -> list[Card]:
     """Return one card per finding, in order; the first ones have pictures if not all fit."""
     room = _Budget(budget)
-    return [_card(f"F{number}", finding, room) for number, finding in enumerate(findings, 1)]
+    return [_guarded(f"F{number}", finding, room) for number, finding in enumerate(findings, 1)]
 
 
 def build_known_cards(
@@ -96,7 +100,43 @@ def build_known_cards(
 ) -> list[Card]:
     """Return the cards of known deviations, which have their own numbers."""
     room = _Budget(budget)
-    return [_card(f"K{number}", finding, room) for number, finding in numbered]
+    return [_guarded(f"K{number}", finding, room) for number, finding in numbered]
+
+
+def _guarded(label: str, finding: Finding, room: _Budget) -> Card:
+    """Return the card of a finding; if it cannot be made, one with the facts alone."""
+    return attempt(
+        f"the card {label}",
+        lambda: _card(label, finding, room),
+        lambda fault: _bare_card(label, finding, fault),
+    )
+
+
+def _bare_card(label: str, finding: Finding, fault: str) -> Card:
+    return Card(
+        label=label,
+        finding=finding,
+        message=f"{finding.message[:_SENTENCE]} ({fault})",
+        expected=finding.expected[:_SENTENCE],
+        got=finding.got[:_SENTENCE],
+        size="input not shown",
+        source=finding.origin,
+        fields=(),
+        more_fields=(),
+        equal_fields=(),
+        shared="",
+        sequence=None,
+        after="",
+        batch="",
+        facts="",
+        params=(),
+        literal="",
+        literal_open=False,
+        example="",
+        snippet="",
+        log="",
+        left_out=(),
+    )
 
 
 def _card(label: str, finding: Finding, room: _Budget) -> Card:
@@ -106,7 +146,9 @@ def _card(label: str, finding: Finding, room: _Budget) -> Card:
     wrong = [difference for difference in finding.outputs if not difference.equal]
     alone = not step_count(finding)
     fields, batch = _pictures(finding, wrong, prefix, room) if alone else ((), "")
-    literal = room.keep(case_literal(finding.case), "literal of the input")
+    literal = _source_text("the literal of the input", lambda: case_literal(finding.case))
+    literal = room.keep(literal, "literal of the input")
+    example = _source_text("the @example line", lambda: example_line(finding.case))
     failing = next((step.number for step in sequence.steps if step.failing), 0) if sequence else 0
     return Card(
         label=label,
@@ -127,16 +169,21 @@ def _card(label: str, finding: Finding, room: _Budget) -> Card:
         params=_params(finding),
         literal=literal,
         literal_open=literal.count("\n") < _SHORT_LITERAL and not finding.snippet,
-        example=room.keep(example_line(finding.case), "@example") if literal and alone else "",
+        example=room.keep(example, "@example") if literal and alone else "",
         snippet=room.keep(finding.snippet, "program"),
         log=room.keep(middle_out(finding.log, _LOG), "log"),
         left_out=tuple(room.left_out),
     )
 
 
+def _source_text(what: str, make: Callable[[], str]) -> str:
+    """Return Python source; a comment if it cannot be made."""
+    return attempt(what, make, lambda fault: f"# {escape_line(fault)}")
+
+
 def _sequence(finding: Finding, prefix: str, room: _Budget) -> SequenceCard | None:
     """Return the steps, without pictures if these do not fit, None if no step fits."""
-    sequence = build_sequence(finding, prefix)
+    sequence = attempt("the steps", lambda: build_sequence(finding, prefix), lambda _fault: None)
     if sequence is None or room.take(sequence.size, "pictures"):
         return sequence
     plain = sequence.without_pictures()
@@ -148,7 +195,7 @@ def _pictures(
 ) -> tuple[tuple[FieldPicture, ...], str]:
     """Return the pictures of the wrong fields and of the batch."""
     fields = tuple(field_picture(d, f"{prefix}-{i}") for i, d in enumerate(wrong[:_FIELDS]))
-    batch = _batch(finding, wrong, prefix)
+    batch = drawn("the picture of the batch", lambda: _batch(finding, wrong, prefix))
     if room.take(len(batch) + sum(len(field.svg) for field in fields), "pictures"):
         return fields, batch
     return tuple(field._replace(svg="") for field in fields), ""

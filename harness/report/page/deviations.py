@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 from typing import NamedTuple
+from urllib.parse import quote
 
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.run import DeviationResult, Run
 from attnproof.harness.report.page.cards import Card, build_known_cards
 from attnproof.harness.report.shared.wording import many
@@ -43,7 +45,8 @@ def _anchor(deviation: DeviationResult) -> str:
     """Return the address on the page, which is the same in every run."""
     if deviation.shown is not None:
         return f"/finding/{deviation.shown.id}"
-    return f"/stale/{deviation.id}/{deviation.candidate}/{deviation.operation}"
+    place = f"/stale/{deviation.id}/{deviation.candidate}/{deviation.operation}"
+    return quote(escape_line(place))
 
 
 def _age(deviation: DeviationResult, started: str) -> str:

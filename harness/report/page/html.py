@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
+from attnproof.harness.escaping import escape_line, escape_lines
+from attnproof.harness.guard import attempt, collected_faults
 from attnproof.harness.model.run import Run
 from attnproof.harness.report.charts.growth import READING as GROWTH_READING
 from attnproof.harness.report.page.appendix import GLOSSARY, environment_rows, settings_rows
-from attnproof.harness.report.page.cards import build_cards
+from attnproof.harness.report.page.cards import Card, build_cards
 from attnproof.harness.report.page.deviations import build_deviations
-from attnproof.harness.report.page.matrix import build_matrix, skips
+from attnproof.harness.report.page.matrix import Matrix, build_matrix, skips
 from attnproof.harness.report.performance.section import build_performance
 from attnproof.harness.report.shared.deviations import deviations_title
 from attnproof.harness.report.shared.literal import IMPORTS
 from attnproof.harness.report.shared.wording import (
     STATE_WORDS,
     capital,
-    clean,
     counts_sentence,
     device_words,
     many,
-    tally,
 )
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _STYLES = ("colours.css", "page.css", "parts.css", "pictures.css", "charts.css", "print.css")
 _SCRIPTS = ("page.js",)
+_SECTIONS = ("failures", "deviations", "matrix", "performance", "appendix")
 
 
 def render_html(run: Run, oracles: Mapping[str, str]) -> str:
@@ -41,32 +42,87 @@ def render_html(run: Run, oracles: Mapping[str, str]) -> str:
     The same run gives the same text: no clock or random number is read.
     """
     style, script = _joined(_STYLES), _joined(_SCRIPTS)
-    matrix = build_matrix(run, oracles)
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            run=run,
-            style=Markup(style),
-            script=Markup(script),
-            policy=_policy(style, script),
-            sentence=counts_sentence(run),
-            tally=tally(run),
-            devices=device_words(run),
-            cards=build_cards(run.findings),
-            deviations=build_deviations(run),
-            deviations_title=deviations_title(run.deviations),
-            matrix=matrix,
-            performance=build_performance(run),
-            growth_reading=GROWTH_READING,
-            skips=skips(matrix),
-            oracles=oracles,
-            environment=environment_rows(run),
-            settings=settings_rows(run),
-            glossary=GLOSSARY,
-            case_imports=IMPORTS,
+    templates = _environment()
+    with collected_faults() as faults:
+        facts = _facts(run, oracles)
+        facts["drawn_cards"] = [_card(templates, card) for card in facts["cards"]]
+        sections = [_section(templates, name, facts) for name in _SECTIONS]
+        # Rendered last, because it lists the faults of the others.
+        header = attempt(
+            "the header",
+            lambda: _render(templates, "verdict", facts | _header_facts(run) | {"faults": faults}),
+            lambda fault: _bare_header(run, [*faults, fault]),
         )
+    return templates.get_template("report.html.j2").render(
+        run=run,
+        findings=len(run.findings),
+        style=Markup(style),
+        script=Markup(script),
+        policy=_policy(style, script),
+        header=header,
+        sections=sections,
     )
+
+
+def _facts(run: Run, oracles: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the templates show; what cannot be made is empty."""
+
+    def several(what: str, make: Callable[[], Iterable[Any]]) -> list[Any]:
+        return attempt(what, lambda: list(make()), lambda _fault: [])
+
+    matrix = attempt("the matrix", lambda: build_matrix(run, oracles), lambda _: Matrix((), (), ()))
+    return {
+        "run": run,
+        "oracles": oracles,
+        "glossary": GLOSSARY,
+        "case_imports": IMPORTS,
+        "growth_reading": GROWTH_READING,
+        "matrix": matrix,
+        "cards": several("the failures", lambda: build_cards(run.findings)),
+        "deviations": several("the known deviations", lambda: build_deviations(run)),
+        "deviations_title": attempt(
+            "the number of deviations", lambda: deviations_title(run.deviations), str
+        ),
+        "performance": attempt("the performance", lambda: build_performance(run), lambda _: None),
+        "skips": several("the skips", lambda: skips(matrix)),
+        "environment": several("the environment", lambda: environment_rows(run)),
+        "settings": several("the settings", lambda: settings_rows(run)),
+    }
+
+
+def _header_facts(run: Run) -> dict[str, Any]:
+    return {
+        "sentence": attempt("the counts", lambda: counts_sentence(run), str),
+        "devices": attempt("the devices", lambda: device_words(run), str),
+    }
+
+
+def _render(templates: jinja2.Environment, name: str, facts: Mapping[str, Any]) -> Markup:
+    return Markup(templates.get_template(f"{name}.html.j2").render(facts))
+
+
+def _section(templates: jinja2.Environment, name: str, facts: Mapping[str, Any]) -> Markup:
+    """Return a section of the page, a sentence if it cannot be made."""
+    return attempt(f"the section {name}", lambda: _render(templates, name, facts), _as_section)
+
+
+def _card(templates: jinja2.Environment, card: Card) -> Markup:
+    """Return a failure card, a sentence if it cannot be made."""
+    facts = {"card": card, "case_imports": IMPORTS}
+    return attempt(f"the card {card.label}", lambda: _render(templates, "card", facts), _as_section)
+
+
+def _as_section(fault: str) -> Markup:
+    return Markup('<section class="wide"><p>{}</p></section>').format(escape_line(fault))
+
+
+def _bare_header(run: Run, faults: list[str]) -> Markup:
+    """Return the verdict and the faults alone."""
+    lines = Markup("").join(Markup("<p>{}</p>").format(escape_line(fault)) for fault in faults)
+    return Markup(
+        '<header class="verdict verdict-{}"><div class="wide"><h1>attnproof {}</h1>{}'
+        '<span id="tools"></span></div></header>'
+    ).format(run.verdict.lower(), run.verdict, lines)
 
 
 def _environment() -> jinja2.Environment:
@@ -86,8 +142,9 @@ def _environment() -> jinja2.Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Remove terminal colours and control codes, which strings of candidates may hold."""
-    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Escape hidden characters; jinja2 then escapes the markup."""
+    is_text = isinstance(value, str) and not isinstance(value, Markup)
+    return escape_lines(value) if is_text else value
 
 
 def _joined(names: tuple[str, ...]) -> str:

@@ -9,6 +9,7 @@ from attnproof.harness.report.pictures.difference import FieldPicture, field_pic
 from attnproof.harness.report.pictures.sequence_input import finding_steps
 from attnproof.harness.report.pictures.sequence_view import StepView, view_sequence
 from attnproof.harness.report.pictures.state import state_picture
+from attnproof.harness.report.pictures.svg import drawn
 from attnproof.harness.report.shared.wording import many, shorten
 
 _PICTURES = 250_000
@@ -81,9 +82,11 @@ def build_sequence(finding: Finding, prefix: str) -> SequenceCard | None:
     return SequenceCard(tuple(reversed(cards)), view.above, view.below, pictured)
 
 
-def _card(step: StepView, prefix: str, drawn: bool) -> StepCard:
-    state = state_picture(step, f"{prefix}-state") if drawn else ""
-    changed = [change.name for change in step.changes] if not drawn else []
+def _card(step: StepView, prefix: str, pictured: bool) -> StepCard:
+    state = ""
+    if pictured:
+        state = drawn("the picture of the state", lambda: state_picture(step, f"{prefix}-state"))
+    changed = [change.name for change in step.changes] if not pictured else []
     return StepCard(
         number=step.number,
         label=shorten(step.label, _LABEL),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from attnproof.harness.guard import Part, attempt
 from attnproof.harness.model.run import Run
 from attnproof.harness.model.timing import BaselineResult, BaselineState, Bench, Regression
 from attnproof.harness.report.charts.figure import Chart, Table
@@ -90,28 +92,69 @@ def build_performance(run: Run) -> Performance | None:
     if bench is None:
         return None
     seen = drift(bench.control_ns)
+    room = _ROOM // 2 if run.findings else _ROOM
     return Performance(
-        headlines=tuple(_headlines(bench)),
-        trust=_trust(bench),
-        baseline=build_baseline(bench),
-        forests=tuple(
-            forest(bench, pair, f"forest{number}") for number, pair in enumerate(pairs(bench), 1)
+        headlines=_several("the headlines", lambda: _headlines(bench)),
+        trust=attempt("the sentence on noise", lambda: _trust(bench), str),
+        baseline=attempt(
+            "the comparison with the baseline", lambda: build_baseline(bench), _no_baseline
         ),
-        profile=profile(bench, "profile") if bench.comparisons else None,
-        parts=operation_parts(bench, "operation", _ROOM // 2 if run.findings else _ROOM),
-        step_sentences=tuple(f"{step_comparison_text(c)}." for c in bench.step_comparisons),
-        step_parts=(
-            *(f"A step is {listed(names)}." for names in step_operations(bench)),
-            *(f"Not part: {name} ({why})." for name, why in left_out_of_steps(bench)),
+        forests=_several(
+            "the chart of ratios",
+            lambda: (forest(bench, p, f"forest{n}") for n, p in enumerate(pairs(bench), 1)),
         ),
-        steps=tuple(step_charts(bench, "trace")),
-        strips=tuple(strips(bench, "strip")),
-        history=history(run, "history"),
-        conditions=conditions(bench),
-        control=control_chart(bench, seen, "control") if seen else None,
-        untimed=tuple(_untimed(bench)),
-        deviations=_deviations(run, bench),
+        profile=_optional(
+            "the profile", lambda: profile(bench, "profile") if bench.comparisons else None
+        ),
+        parts=attempt(
+            "the tables of operations",
+            lambda: operation_parts(bench, "operation", room),
+            lambda _fault: Parts((), ()),
+        ),
+        step_sentences=_several(
+            "the sentences on steps",
+            lambda: (f"{step_comparison_text(c)}." for c in bench.step_comparisons),
+        ),
+        step_parts=_several("the operations of a step", lambda: _step_parts(bench)),
+        steps=_several("the charts of steps", lambda: step_charts(bench, "trace")),
+        strips=_several("the charts of samples", lambda: strips(bench, "strip")),
+        history=_optional("the chart of the history", lambda: history(run, "history")),
+        conditions=attempt(
+            "the conditions",
+            lambda: conditions(bench),
+            lambda fault: Table("Conditions", ("Fault",), ((fault,),)),
+        ),
+        control=_optional(
+            "the chart of the control",
+            lambda: control_chart(bench, seen, "control") if seen else None,
+        ),
+        untimed=_several("the reasons of missing times", lambda: _untimed(bench)),
+        deviations=_optional("the known deviations", lambda: _deviations(run, bench)),
     )
+
+
+def _several(what: str, make: Callable[[], Iterable[Part]]) -> tuple[Part, ...]:
+    """Return all parts, none if one of them raises."""
+    return attempt(what, lambda: tuple(make()), lambda _fault: ())
+
+
+def _optional(what: str, make: Callable[[], Part | None]) -> Part | None:
+    """Return the part, None if it raises."""
+    return attempt(what, make, lambda _fault: None)
+
+
+def _no_baseline(fault: str) -> Baseline:
+    """Return a comparison of which only the fault can be shown."""
+    glyph = GLYPHS["INCOMPLETE"]
+    return Baseline("open", glyph, "Comparison with a baseline", fault, None, None, (), 0)
+
+
+def _step_parts(bench: Bench) -> Iterator[str]:
+    """Yield a sentence on the operations of a step, and one on each that is not part of it."""
+    for names in step_operations(bench):
+        yield f"A step is {listed(names)}."
+    for name, why in left_out_of_steps(bench):
+        yield f"Not part: {name} ({why})."
 
 
 def build_baseline(bench: Bench) -> Baseline:

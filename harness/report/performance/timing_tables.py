@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.timing import Bench, Clock, Comparison, Costs, Speed
 from attnproof.harness.report.charts.figure import Chart, Table
 from attnproof.harness.report.charts.growth import growth
@@ -27,7 +28,7 @@ from attnproof.harness.report.shared.ratios import (
     pairs,
 )
 from attnproof.harness.report.shared.timings import CLOCKS, TimingRow, timing_rows
-from attnproof.harness.report.shared.wording import clean, many
+from attnproof.harness.report.shared.wording import many
 
 _CHART, _ROW = 3_400, 225
 """Approximate bytes of a chart and of a row."""
@@ -217,7 +218,7 @@ def _costs(timings: list[TimingRow], candidates: list[str]) -> Table:
     for candidate in candidates:
         mine = [row.timing.costs for row in timings if row.candidate == candidate]
         cells = (_range([of(costs) for costs in mine], text) for _, of, text in seen)
-        rows.append((clean(candidate), *cells))
+        rows.append((escape_line(candidate), *cells))
     names = tuple(name for name, _, _ in seen)
     return Table(
         "Costs of one call, least to most over the workloads", ("Candidate", *names), tuple(rows)

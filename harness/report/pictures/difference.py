@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Difference
 from attnproof.harness.report.pictures.difference_view import (
     Cell,
@@ -12,7 +13,15 @@ from attnproof.harness.report.pictures.difference_view import (
     index_text,
     view_difference,
 )
-from attnproof.harness.report.pictures.svg import CHARACTER, Markup, hatched, picture, rect, text
+from attnproof.harness.report.pictures.svg import (
+    CHARACTER,
+    Markup,
+    drawn,
+    hatched,
+    picture,
+    rect,
+    text,
+)
 
 _COLUMNS = 126
 """Characters in the cells of a line."""
@@ -33,13 +42,13 @@ class FieldPicture(NamedTuple):
 
 def field_picture(difference: Difference, prefix: str) -> FieldPicture:
     """Return one wrong field with its sentence, its types and its picture."""
-    view = view_difference(difference, 80)
     types = difference.expected_type
     if difference.expected_type != difference.got_type:
         types = f"expected {difference.expected_type}, got {difference.got_type}"
-    return FieldPicture(
-        difference.field, view.sentence, types, difference_picture(difference, prefix)
-    )
+    field = difference.field
+    sentence = attempt("the sentence", lambda: view_difference(difference, 80).sentence, str)
+    svg = drawn(f"the picture of {field}", lambda: difference_picture(difference, prefix))
+    return FieldPicture(field, sentence, types, svg)
 
 
 def difference_picture(difference: Difference, prefix: str) -> Markup:

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.run import Difference
-from attnproof.harness.report.shared.wording import clean, many
+from attnproof.harness.report.shared.wording import many
 
 Index = tuple[int, ...]
 
@@ -89,9 +90,9 @@ def view_difference(difference: Difference, width: int, separator: int = 2) -> D
     while last > first_line + 2 and not (lines[last - 1].wrong or lines[last - 2].wrong):
         last -= 1
     return DifferenceView(
-        field=clean(difference.field),
-        expected_type=clean(difference.expected_type),
-        got_type=clean(difference.got_type),
+        field=escape_line(difference.field),
+        expected_type=escape_line(difference.expected_type),
+        got_type=escape_line(difference.got_type),
         lines=tuple(lines[first:last]),
         above=_left_out(lines[:first], "before"),
         below=_left_out(lines[last:], "after"),
@@ -215,7 +216,7 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         short = f"{value:.6g}"
         return short if float(short) == value or math.isnan(value) else repr(value)
-    text = clean(repr(value)).replace("\n", " ")
+    text = escape_line(repr(value))
     return text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.report.pictures.changes import Change, change_text
 from attnproof.harness.report.pictures.difference_view import Cell, Line
 from attnproof.harness.report.pictures.sequence_view import StepView
 from attnproof.harness.report.pictures.svg import CHARACTER, Markup, picture, rect, text
-from attnproof.harness.report.shared.wording import clean, many
+from attnproof.harness.report.shared.wording import many
 
 _CELL = 24
 """Height of a cell, in pixels."""
@@ -34,7 +35,7 @@ def state_picture(step: StepView, prefix: str) -> Markup:
 
 
 def _name(change: Change) -> str:
-    name = clean(change.name)
+    name = escape_line(change.name)
     return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 
-from attnproof.harness.report.shared.wording import clean
+from attnproof.harness.escaping import escape_line
+from attnproof.harness.guard import attempt
 
 Markup = str
 """SVG source whose text is already escaped."""
@@ -18,7 +20,7 @@ CHARACTER = 7.3
 def tag(name: str, content: Markup = "", **attributes: object) -> Markup:
     """Return an element; `class_` becomes class, any other underscore a hyphen."""
     pairs = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(clean(_number(value)))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(escape_line(_number(value)))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -27,7 +29,7 @@ def tag(name: str, content: Markup = "", **attributes: object) -> Markup:
 
 def text(x: float, y: float, content: str, class_: str = "t") -> Markup:
     """Return a line of text with its baseline at y."""
-    return tag("text", escape(clean(content)), x=x, y=y, class_=class_)
+    return tag("text", escape(escape_line(content)), x=x, y=y, class_=class_)
 
 
 def rect(x: float, y: float, width: float, height: float, class_: str) -> Markup:
@@ -69,8 +71,8 @@ def picture(
         for kind, size, angle, line in _HATCHES
         if hatched
     )
-    names = tag("title", escape(clean(title)), id=f"{prefix}-title")
-    names += tag("desc", escape(clean(description)), id=f"{prefix}-desc")
+    names = tag("title", escape(escape_line(title)), id=f"{prefix}-title")
+    names += tag("desc", escape(escape_line(description)), id=f"{prefix}-desc")
     return tag(
         "svg",
         names + (tag("defs", patterns) if patterns else "") + body,
@@ -82,6 +84,11 @@ def picture(
         width=width,
         height=height,
     )
+
+
+def drawn(what: str, draw: Callable[[], Markup]) -> Markup:
+    """Return the picture that `draw` makes, a paragraph that says why if it raises."""
+    return attempt(what, draw, lambda fault: tag("p", escape(escape_line(fault)), class_="soft"))
 
 
 def _number(value: object) -> str:

@@ -1,11 +1,9 @@
-"""Words of every format: counts, durations, states, clean text."""
+"""Words of every format: counts, durations, states."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from attnproof.harness.model.run import Difference, Run, Verdict
 from attnproof.harness.model.verdict import WITHOUT_REFERENCE
@@ -31,27 +29,6 @@ GLYPHS = {
 """Shape for each state, because colour alone must not distinguish states."""
 NO_REASON = "no reason was given"
 DEVICES = {"cpu": "CPU", "interpreter": "Triton interpreter on CPU", "cuda": "CUDA"}
-
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
-
-
-def clean(text: str) -> str:
-    """Return text that is valid in HTML, XML and UTF-8: no terminal colours or control codes."""
-    text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-    text = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def clean_tree(value: Any) -> Any:
-    """Apply `clean` to every string of nested dicts and lists."""
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, dict):
-        return {clean_tree(key): clean_tree(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [clean_tree(item) for item in value]
-    return value
 
 
 def shorten(text: str, limit: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attnproof.harness.escaping import escape_line
+from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Run
 from attnproof.harness.model.timing import Bench
 from attnproof.harness.report.performance.remarks import remarks
@@ -19,9 +21,11 @@ def bench_text(run: Run) -> str:
     bench = run.bench
     assert bench is not None
     parts = [
-        _aligned([_HEADINGS, *_timings(bench)]),
-        _aligned(step_table(bench)) if bench.steps else "",
-        "\n".join(remarks(bench)),
+        attempt("the table of timings", lambda: _aligned([_HEADINGS, *_timings(bench)]), str),
+        attempt("the table of steps", lambda: _aligned(step_table(bench)), str)
+        if bench.steps
+        else "",
+        attempt("the remarks", lambda: "\n".join(map(escape_line, remarks(bench))), str),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -43,6 +47,7 @@ def _timings(bench: Bench) -> Iterator[TextRow]:
 
 
 def _aligned(rows: list[TextRow]) -> str:
+    rows = [tuple(map(escape_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(line.rstrip() for line in lines)

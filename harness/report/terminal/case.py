@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.run import Difference
 from attnproof.harness.report.pictures.batch_view import BatchView, RequestRow, view_batch
 from attnproof.harness.report.pictures.difference_view import DifferenceView, Line, view_difference
 from attnproof.harness.report.pictures.focus import NO_MARKS, Focus, Marks, find_focus, find_marks
-from attnproof.harness.report.shared.wording import clean, listed, many, shorten
+from attnproof.harness.report.shared.wording import listed, many, shorten
 
 _SIGNS = {"computed": "o", "query": "#", "unused": "."}
 _STYLES = {"computed": "cyan", "query": "bold blue", "unused": "dim"}
@@ -29,12 +30,12 @@ def draw_case(case: Case, differences: Sequence[Difference] = ()) -> RenderableT
             draw_batch(case.batch, focus=find_focus(case, differences), marks=find_marks(case))
         )
     parts += [
-        Text.assemble((f"{name} ", "dim"), shorten(clean(repr(value)), 200))
+        Text.assemble((f"{name} ", "dim"), shorten(escape_line(repr(value)), 200))
         for name, value in case.params.items()
         if not (case.num_steps and name == "steps")
     ]
     if case.fault:
-        parts.append(Text.assemble(("fault ", "dim"), clean(case.fault)))
+        parts.append(Text.assemble(("fault ", "dim"), escape_line(case.fault)))
     return Group(*parts)
 
 
@@ -60,7 +61,7 @@ def draw_difference(differences: Iterable[Difference], width: int = 96) -> Rende
     """Draw every wrong field as `difference_lines` does, and name the equal ones."""
     differences = list(differences)
     parts = difference_lines(differences, width)
-    equal = [clean(difference.field) for difference in differences if difference.equal]
+    equal = [escape_line(difference.field) for difference in differences if difference.equal]
     if equal:
         parts.append(Text(f"equal: {listed(equal)}", style="dim"))
     return Group(*parts)

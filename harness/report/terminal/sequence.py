@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from attnproof.harness.escaping import escape_line, escape_lines
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Difference
 from attnproof.harness.report.pictures.changes import change_text
 from attnproof.harness.report.pictures.sequence_view import StepView, view_sequence
-from attnproof.harness.report.shared.wording import clean, listed, many, shorten
+from attnproof.harness.report.shared.wording import listed, many, shorten
 from attnproof.harness.report.terminal.case import difference_lines
 
 _CHANGE = 120
@@ -48,29 +49,29 @@ def draw_steps(
 def _step(step: StepView, digits: int, *, failing: bool) -> list[RenderableType]:
     head = Text("> " if failing else "  ", style="bold red")
     head.append(f"{step.number:{digits}}  ", style="bold" if failing else "not bold dim")
-    head.append(clean(step.label), style="bold" if step.reached else "not bold dim")
+    head.append(escape_line(step.label), style="bold" if step.reached else "not bold dim")
     for words in (*step.remarks, *([] if step.reached else ["not compared"])):
-        head.append(f"  ({clean(words)})", style="not bold dim")
+        head.append(f"  ({escape_line(words)})", style="not bold dim")
     pad = " " * (digits + 4)
     lines: list[RenderableType] = [head]
-    lines += [Text(f"{pad}{line}", style="cyan") for line in clean(step.code).splitlines()]
+    lines += [Text(f"{pad}{line}", style="cyan") for line in escape_lines(step.code).split("\n")]
     lines += [
         Text.assemble(
             f"{pad}  ",
-            (clean(change.name), "bold"),
-            f"  {shorten(clean(change_text(change)), _CHANGE)}",
+            (escape_line(change.name), "bold"),
+            f"  {shorten(escape_line(change_text(change)), _CHANGE)}",
         )
         for change in step.changes
     ]
     if step.more:
-        lines.append(Text(f"{pad}  also changed: {listed(_clean(step.more), _NAMES)}", "dim"))
+        lines.append(Text(f"{pad}  also changed: {listed(_escaped(step.more), _NAMES)}", "dim"))
     lines += [Text.assemble(f"{pad}  ", line) for line in difference_lines(step.wrong)]
     if step.more_wrong:
-        lines.append(Text(f"{pad}  also wrong: {listed(_clean(step.more_wrong), _NAMES)}"))
+        lines.append(Text(f"{pad}  also wrong: {listed(_escaped(step.more_wrong), _NAMES)}"))
     if step.wrong and step.equal:
-        lines.append(Text(f"{pad}  equal: {listed(_clean(step.equal), _NAMES)}", style="dim"))
+        lines.append(Text(f"{pad}  equal: {listed(_escaped(step.equal), _NAMES)}", style="dim"))
     return lines
 
 
-def _clean(names: tuple[str, ...]) -> list[str]:
-    return [clean(name) for name in names]
+def _escaped(names: tuple[str, ...]) -> list[str]:
+    return [escape_line(name) for name in names]

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from attnproof.harness.model.case import Sourced
+from attnproof.harness.guard import attempt
+from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.model.run import DeviationResult, Difference, Finding
-from attnproof.harness.model.verdict import ERRORS, ORACLES, PROCESS, Failure
+from attnproof.harness.model.verdict import ERRORS, ORACLES, PROCESS, Explanation, Failure
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.task.examination import Examination
 
@@ -76,7 +77,11 @@ def _finding(
     cases: int,
 ) -> Finding:
     case, candidate = smallest.case, examination.candidate
-    explanation = examination.worker.explain(case)
+    explanation, outputs = attempt(
+        "the expected values",
+        lambda: _explained(examination, case),
+        lambda fault: (Explanation([], fault), []),
+    )
     identity = f"{case.operation}/{candidate.name}/{name}"
     return Finding(
         id=hashlib.blake2b(identity.encode(), digest_size=4).hexdigest(),
@@ -104,6 +109,11 @@ def _finding(
         snippet=explanation.snippet,
         failed_cases=cases,
         command="",
-        outputs=[msgspec.convert(output, Difference) for output in explanation.outputs],
+        outputs=outputs,
         log=failure.log or explanation.log,
     )
+
+
+def _explained(examination: Examination, case: Case) -> tuple[Explanation, list[Difference]]:
+    explanation = examination.worker.explain(case)
+    return explanation, [msgspec.convert(output, Difference) for output in explanation.outputs]

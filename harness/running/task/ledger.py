@@ -26,7 +26,7 @@ class Ledger:
 
     def __init__(self, path: Path, operation: str, candidate: str) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        self._head = f'"operation":"{operation}","candidate":"{candidate}"'.encode()
+        self._head = _encode({"operation": operation, "candidate": candidate})[1:-1]
         self._batches: set[str] = set()
 
     def announce(self, sourced: Sourced) -> None:

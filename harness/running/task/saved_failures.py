@@ -20,7 +20,9 @@ class SavedFailures:
         self._examination = examination
         self._database = DirectoryBasedExampleDatabase(folder) if folder else None
         pair = f"{examination.operation.name}/{examination.candidate.target}"
-        self._key = f"attnproof/{pair}/{examination.candidate.lane}".encode()
+        key = f"attnproof/{pair}/{examination.candidate.lane}"
+        # A path may have bytes that are not UTF-8.
+        self._key = key.encode("utf-8", "backslashreplace")
 
     def cases(self) -> Iterator[Sourced]:
         """Yield the saved cases, smallest first; delete those that pass or are not valid now."""

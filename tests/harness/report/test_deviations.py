@@ -9,7 +9,7 @@ import pytest
 
 from attnproof.harness.model.run import DeviationResult, OracleCount
 from attnproof.harness.report.formats.junit import junit_bytes
-from attnproof.harness.report.formats.markdown import markdown_text
+from attnproof.harness.report.formats.markdown import run_markdown
 from attnproof.harness.report.formats.summary import summary_bytes
 from attnproof.harness.report.page.deviations import build_deviations
 from attnproof.harness.report.page.html import render_html
@@ -107,7 +107,7 @@ def test_junit_skips_an_operation_that_deviates(known):
 
 
 def test_markdown_names_stale_ones_first(known):
-    text = markdown_text(known)
+    text = run_markdown(known)
     assert text.index("**stale** E9 gone") < text.index("E2 counts \\<padded\\> rows")
     assert "1 known to deviate" in text
 

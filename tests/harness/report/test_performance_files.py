@@ -7,7 +7,7 @@ import json
 import junitparser
 
 from attnproof.harness.report.formats.junit import junit_bytes
-from attnproof.harness.report.formats.markdown import markdown_text
+from attnproof.harness.report.formats.markdown import run_markdown
 from attnproof.harness.report.formats.summary import summary_bytes
 
 
@@ -45,9 +45,9 @@ def test_performance_is_null_without_timings(passing):
 
 
 def test_markdown_has_a_row_a_pair_and_the_regressions(slower):
-    text = markdown_text(slower)
+    text = run_markdown(slower)
     assert text.startswith("## ▼ attnproof: SLOWER")
-    assert "**Slower:** build\\_slot\\_mapping takes 18 % longer" in text
+    assert "**Slower:** build_slot_mapping takes 18 % longer" in text
     assert "| optimized | vllm | host | " in text
     assert "**▼ 2 timings worse than baseline main.**" in text
     assert text.count("\n- ") == 2
@@ -55,17 +55,17 @@ def test_markdown_has_a_row_a_pair_and_the_regressions(slower):
 
 
 def test_markdown_of_a_foreign_baseline_is_incomplete(foreign):
-    assert "**◐ Incomplete against baseline main.**" in markdown_text(foreign)
+    assert "**◐ Incomplete against baseline main.**" in run_markdown(foreign)
 
 
 def test_markdown_of_a_foreign_baseline_has_counts_and_no_time(on_another_machine):
-    lines = markdown_text(on_another_machine).splitlines()
+    lines = run_markdown(on_another_machine).splitlines()
     (line,) = [line for line in lines if line.startswith("- ◇")]
     assert line.endswith(": allocations 3 to 4")
 
 
 def test_markdown_without_timings_has_no_performance(passing):
-    assert "geometric mean" not in markdown_text(passing)
+    assert "geometric mean" not in run_markdown(passing)
 
 
 def test_junit_fails_for_worse_timings(slower):

@@ -15,7 +15,7 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Difference
 from attnproof.harness.report.formats.junit import junit_bytes
-from attnproof.harness.report.formats.markdown import markdown_text
+from attnproof.harness.report.formats.markdown import run_markdown
 from attnproof.harness.report.formats.summary import summarize
 from attnproof.harness.report.page.cards import build_cards, size_sentence
 from attnproof.harness.report.page.html import render_html
@@ -289,7 +289,7 @@ def test_the_summary_has_the_number_of_steps(sequence, failing):
 def test_junit_and_markdown_name_the_failing_step(sequence):
     words = "5 steps, wrong after step 4 (swap rows 0 and 1)"
     assert f"input:    {words} (cases/" in junit_bytes(sequence).decode()
-    assert f"field `[3].rows[1, 0]`, {words}: expected" in markdown_text(sequence)
+    assert f"field `[3].rows[1, 0]`, {words}: expected" in run_markdown(sequence)
 
 
 def test_terminal_draws_a_sequence(make_sequence_finding):

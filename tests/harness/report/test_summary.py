@@ -59,7 +59,7 @@ def test_summary_survives_what_candidates_print(make_run, make_finding, make_res
     run = make_run("FAIL", [make_result("build_slot_mapping", "FAIL")], findings=[hostile])
     run.settings["out"] = Path("reports/latest")
     summary = json.loads(summary_bytes(run))
-    assert summary["findings"][0]["got"] == "\\ud800 \N{REPLACEMENT CHARACTER} "
+    assert summary["findings"][0]["got"] == "\\ud800 \\x00 \\x1b[1m"
     assert summary["settings"]["out"] == "reports/latest"
 
 

@@ -13,6 +13,8 @@ import jsonschema
 import msgspec
 import pytest
 
+from attnproof.harness.cases.corpus import CaseFile, write_case
+from attnproof.harness.operations import ALL
 from attnproof.harness.report.formats.schema import SCHEMA_PATH
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.verbs.options import ReplayOptions, VerifyOptions
@@ -191,3 +193,18 @@ def test_interrupt_writes_what_was_verified_beside_the_earlier_run(options):
     assert late["counts"]["cases"] > 0
     assert late["counts"]["unverified"] > 0
     assert {path.name for path in out.iterdir()} == FILES | {"incomplete"}
+
+
+def test_cases_of_a_corpus_that_are_not_run_are_named(options, tmp_path, capfd):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for name, operation in (("a", "is_block_tables_empty"), ("b\n::error::", "get_mla_dims")):
+        case = next(case for _, case in ALL[operation].inputs.boundaries())
+        write_case(corpus / f"{name}.json", CaseFile(case=case))
+    assert verify(options(corpus=corpus, remember=False)) == VERIFIED
+    note = (
+        "1 of 2 cases of the corpus: their operations are not among those of --ops: "
+        "b\\n::error::.json (get_mla_dims)"
+    )
+    assert note in summary_of(options().out)["notes"]
+    assert f"not run: {note}\n" in capfd.readouterr().out

@@ -64,7 +64,7 @@
 
   // Deep links: the browser scrolls; the heading gets the focus here.
   const arrive = () => {
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const target = document.getElementById(location.hash.slice(1));
     target?.querySelector("h3[tabindex]")?.focus({ preventScroll: true });
   };
   addEventListener("hashchange", arrive);
