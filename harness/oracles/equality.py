@@ -7,7 +7,7 @@ rebuilt dataclass (K2), lists where tensors were expected (K10), numpy scalars (
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,19 +53,35 @@ def differences(
             return  # differences of later steps follow from it
         wrong_step = place.step
         context = context or Context(trial.case, trial.first.call.facts or Facts())
-        index = _wrong_index(trial.operation, place, right, value)
+        index, text = difference(trial.operation, place, right, value)
         yield Failure(
             oracle=oracle,
             field=place.root,
             diagnosis=trial.operation.contract.diagnose(trial.first.call, place, right, value)
             or diagnose(context, place.field, right, value),
-            message=f"{place}{_bracket(index)} is {element(value, index)}, "
-            f"expected {element(right, index)}",
+            message=text,
             expected=brief(right),
             got=brief(value),
             place=place,
             index=index,
         )
+
+
+class Difference(NamedTuple):
+    """A wrong output."""
+
+    index: tuple[int, ...] | None
+    """Index of the wrong element, None if no single element is wrong."""
+    text: str
+    """Place, value and expected value on one line."""
+
+
+def difference(operation: Operation, place: Place, expected: Any, got: Any) -> Difference:
+    """Return how an output differs from the expected one."""
+    index = _wrong_index(operation, place, expected, got)
+    where = f"{place}{_bracket(index)}"
+    text = f"{where} is {element(got, index)}, expected {element(expected, index)}"
+    return Difference(index, text)
 
 
 def agrees(operation: Operation, place: Place, expected: Any, got: Any) -> bool:

@@ -98,6 +98,11 @@ class Arena:
         self._snapshots.append(memory.clone())
         self._segments.append(segments)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of all tensors and their snapshots, in bytes."""
+        return 2 * sum(buffer.nbytes for buffer in self._buffers)
+
     def unexpected_writes(self, written: frozenset[str] = frozenset()) -> list[UnexpectedWrite]:
         """Return the first change in each buffer; elements of inputs in `written` may change."""
         found = []
