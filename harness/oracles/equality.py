@@ -7,7 +7,7 @@ rebuilt dataclass (K2), lists where tensors were expected (K10), numpy scalars (
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,21 +67,13 @@ def differences(
         )
 
 
-class Difference(NamedTuple):
-    """A wrong output."""
-
-    index: tuple[int, ...] | None
-    """Index of the wrong element, None if no single element is wrong."""
-    text: str
-    """Place, value and expected value on one line."""
-
-
-def difference(operation: Operation, place: Place, expected: Any, got: Any) -> Difference:
-    """Return how an output differs from the expected one."""
+def difference(
+    operation: Operation, place: Place, expected: Any, got: Any
+) -> tuple[tuple[int, ...] | None, str]:
+    """Return the index of the first wrong element, None without one, and the message."""
     index = _wrong_index(operation, place, expected, got)
     where = f"{place}{_bracket(index)}"
-    text = f"{where} is {element(got, index)}, expected {element(expected, index)}"
-    return Difference(index, text)
+    return index, f"{where} is {element(got, index)}, expected {element(expected, index)}"
 
 
 def agrees(operation: Operation, place: Place, expected: Any, got: Any) -> bool:

@@ -56,6 +56,10 @@ class CandidateVerdicts:
         """Return the ids of the known deviations that show on the case."""
         return tuple(dict.fromkeys(name for name, *_ in self._known(case)))
 
+    def deviates_on(self, case: Case) -> bool:
+        """True if a known deviation shows on the case."""
+        return bool(self._known(case))
+
     def raising_deviations(self, case: Case) -> tuple[str, ...]:
         """Return the ids of the known deviations by which the candidate raises on the case."""
         known = self._known(case)

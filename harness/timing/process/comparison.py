@@ -18,6 +18,7 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.oracles.equality import agrees, difference
 from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.timing.process.binding import is_single_use
 
 _OBJECT_BYTES = 1 << 14
 """Bytes counted for the Python objects of one call, beside its tensors."""
@@ -100,6 +101,11 @@ class CandidateCalls:
         size = _OBJECT_BYTES + (call.arena.nbytes if call.arena else 0)
         return TimedCall(run, partial(self._mismatch, call), size)
 
+    def is_single_use(self) -> bool:
+        """True if each call can run only once."""
+        call = self.operation.call.prepare(self.case, 0, self.device)
+        return is_single_use(self.operation, self.offered, call)
+
     def _bound(self) -> tuple[Call, Thunk]:
         call = self.operation.call.prepare(self.case, 0, self.device)
         return call, self.operation.call.bind(self.offered, call)
@@ -119,5 +125,5 @@ class CandidateCalls:
         for place, right in (dict(self.expected) | self._own).items():
             value = got.get(place, MISSING)
             if not agrees(self.operation, place, right, value):
-                return difference(self.operation, place, right, value).text
+                return difference(self.operation, place, right, value)[1]
         return ""

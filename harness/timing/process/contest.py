@@ -23,7 +23,6 @@ from attnproof.harness.timing.plan.entries import (
     TimingFailure,
 )
 from attnproof.harness.timing.process import control
-from attnproof.harness.timing.process.binding import is_single_use
 from attnproof.harness.timing.process.comparison import (
     CandidateCalls,
     Mismatch,
@@ -94,7 +93,7 @@ class Contest:
         if not ready:
             return []
         budget = _budget(ready, *request.budget)
-        costs = [count(lambda one=one: one.make().run, lane) if counted else None for one in ready]
+        costs = [count(one.thunk, lane) if counted else None for one in ready]
         with steady():
             taken = measure(ready, budget, lane)
         return [
@@ -120,12 +119,7 @@ class Contest:
         cases = [(entry.operation, entry.case)] if isinstance(entry, Entry) else entry.cases
         self._expect(cases)
         calls = [self._calls(operation, case, name, entry.deviating) for operation, case in cases]
-        device = self._candidates[0].device
-        single_use = any(
-            is_single_use(one.operation, one.offered, prepare(one.case, 0, device))
-            for one in calls
-            for prepare in [one.operation.call.prepare]
-        )
+        single_use = any(one.is_single_use() for one in calls)
         if isinstance(entry, Entry):
             return Contestant(name, calls[0].make, single_use)
         return Contestant(name, lambda: _step([one.make() for one in calls]), single_use)
@@ -169,7 +163,7 @@ def _step(calls: Sequence[TimedCall]) -> TimedCall:
 def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> Budget:
     """Return the budget, with fewer rounds than `least` if rounds are too slow for it."""
     # Twice each, as `measure` calls each contestant once untimed before every sample.
-    thunks = [one.make().run for one in ready for _ in range(2)]
+    thunks = [one.thunk() for one in ready for _ in range(2)]
     begin = time.perf_counter()
     for thunk in thunks:
         thunk()

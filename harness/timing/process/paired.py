@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from attnproof.harness.model.call import Thunk
 from attnproof.harness.model.candidate import Lane
 from attnproof.harness.timing.process.clocks import DeviceClock, host_clock, time_calls
 from attnproof.harness.timing.process.comparison import TimedCall, WrongResultError
@@ -50,6 +51,10 @@ class Contestant:
     """Function that returns a call on new inputs; it is not timed itself."""
     single_use: bool = False
     """True if a call can run only once, as it writes its input."""
+
+    def thunk(self) -> Thunk:
+        """Return a call that is not compared."""
+        return self.make().run
 
 
 @dataclass(frozen=True, kw_only=True)
