@@ -103,6 +103,11 @@ class Arena:
         """Memory of all tensors and their snapshots, in bytes."""
         return 2 * sum(buffer.nbytes for buffer in self._buffers)
 
+    def touch(self) -> None:
+        """Read all memory, so that caches hold it."""
+        for buffer in self._buffers:
+            buffer.amax()
+
     def unexpected_writes(self, written: frozenset[str] = frozenset()) -> list[UnexpectedWrite]:
         """Return the first change in each buffer; elements of inputs in `written` may change."""
         found = []

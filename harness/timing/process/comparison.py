@@ -46,12 +46,18 @@ def _unchecked(_result: Any) -> None:
     return None
 
 
+def _nothing() -> None:
+    return None
+
+
 class TimedCall(NamedTuple):
     """A call on inputs of its own, ready to be timed."""
 
     run: Thunk
     mismatch: Callable[[Any], Mismatch | None] = _unchecked
     """Function from the result of `run` to its mismatch, None without one."""
+    touch: Callable[[], None] = _nothing
+    """Function that reads the inputs' memory, so that caches hold it."""
     nbytes: int = _OBJECT_BYTES
     """Memory of the inputs in bytes, approximately."""
 
@@ -98,8 +104,10 @@ class CandidateCalls:
     def make(self) -> TimedCall:
         """Prepare new inputs; return the call."""
         call, run = self._bound()
-        size = _OBJECT_BYTES + (call.arena.nbytes if call.arena else 0)
-        return TimedCall(run, partial(self._mismatch, call), size)
+        mismatch = partial(self._mismatch, call)
+        if call.arena is None:
+            return TimedCall(run, mismatch)
+        return TimedCall(run, mismatch, call.arena.touch, _OBJECT_BYTES + call.arena.nbytes)
 
     def is_single_use(self) -> bool:
         """True if each call can run only once."""

@@ -157,7 +157,11 @@ def _step(calls: Sequence[TimedCall]) -> TimedCall:
         found = (one.mismatch(result) for one, result in zip(calls, results, strict=True))
         return next(filter(None, found), None)
 
-    return TimedCall(step, mismatch, sum(one.nbytes for one in calls))
+    def touch() -> None:
+        for one in calls:
+            one.touch()
+
+    return TimedCall(step, mismatch, touch, sum(one.nbytes for one in calls))
 
 
 def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> Budget:

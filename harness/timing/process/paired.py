@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from attnproof.harness.model.call import Thunk
@@ -32,6 +33,10 @@ _MOST_LAUNCHED_CALLS = 100
 """Calls of a sample on a GPU: with a full queue of launches the host would wait."""
 _KEPT = 2
 """Results of a sample that are kept, one of which is compared: more would need more memory."""
+_PRIMING_CALLS = 3
+"""Untimed calls before a sample: after one call, large inputs took up to 10 % longer."""
+_LONG_NS = 5e6
+"""Time of a call from which a sample has one untimed call only."""
 _FEWEST_SETS = 4
 """Least inputs of a sample of several calls, if they fit into memory."""
 _MAKING_SHARE = 0.25
@@ -114,6 +119,7 @@ class _Runner:
         self._retired: deque[TimedCall] = deque()
         self._retired_bytes = 0
         self._making_s = math.inf
+        self._priming_calls = 0
         for _ in range(_WARM_UP_CALLS):  # compile, fill caches
             self._sample(1)
         self.samples = Samples(self._calibrate())
@@ -126,6 +132,7 @@ class _Runner:
         most = _MOST_CALLS if self._clock is None else _MOST_LAUNCHED_CALLS
         least = host_clock().least_sample_ns
         calls = math.ceil(least / max(once, 1))
+        self._priming_calls = _PRIMING_CALLS if once < _LONG_NS else 1
         if self._contestant.single_use:
             calls = min(calls, max(1, int(self._share * 1e9 / with_making)))
         elif calls > 1:  # a call among many is faster than a single one
@@ -134,7 +141,6 @@ class _Runner:
 
     def run(self) -> None:
         """Take one sample, on a GPU one of each clock (WrongResultError)."""
-        self._prime()
         self.samples.host_ns.append(self._sample(self.samples.calls))
         if self._clock is not None:
             made = self._make()
@@ -143,20 +149,9 @@ class _Runner:
             self._check(made, result)
             self.samples.device_ns.append(taken)
 
-    def _prime(self) -> None:
-        """Make untimed calls: before them the caches may hold data of another contestant.
-
-        Their results are alive together, so that memory for the results that a sample keeps has
-        been in use before.
-        """
-        calls = 1 if self.samples.calls == 1 else _KEPT + 1
-        used = [] if self._contestant.single_use else list(self._retired)[-calls:]
-        used += [self._make() for _ in range(calls - len(used))]
-        results = [one.run() for one in used]
-        self._check(used[0], results[0])
-
     def _sample(self, calls: int) -> float:
         """Return the nanoseconds of one call, the mean of `calls` on inputs made for them."""
+        untimed = self._untimed_calls()
         made = [self._make() for _ in range(self._sets(calls))]
         order = made * -(-calls // len(made))
         if len(made) < calls:
@@ -164,6 +159,9 @@ class _Runner:
         order = order[:calls]
         kept = sorted(_unknown.sample(range(calls), min(calls, _KEPT)))
         thunks = [one.run for one in order]
+        for one in made:
+            one.touch()
+        self._prime(untimed)
         if self._clock is not None:
             self._clock.wait()
         taken, results = time_calls(thunks, kept)
@@ -172,6 +170,22 @@ class _Runner:
         index, result = _unknown.choice(list(zip(kept, results, strict=True)))
         self._check(order[index], result)
         return taken
+
+    def _untimed_calls(self) -> list[TimedCall]:
+        """Return calls that ran before, new ones if each runs only once."""
+        count = self._priming_calls
+        used = [] if self._contestant.single_use else [*islice(reversed(self._retired), count)]
+        return used + [self._make() for _ in range(count - len(used))]
+
+    def _prime(self, calls: list[TimedCall]) -> None:
+        """Make untimed calls: before them the caches may hold data of another contestant.
+
+        Their results are alive together, so that memory for the results that a sample keeps has
+        been in use before.
+        """
+        results = [one.run() for one in calls]
+        for one, result in zip(calls[:1], results, strict=False):
+            self._check(one, result)
 
     def _sets(self, calls: int) -> int:
         """Return the number of inputs to make for a sample: one for each call if there is time."""
