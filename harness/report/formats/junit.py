@@ -104,7 +104,7 @@ def _testcase(result: OperationResult, findings: list[Finding]) -> Any:
     case = junitparser.TestCase(clean(result.name), classname=where, time=round(result.seconds, 3))
     if result.verdict == "FAIL":
         case.result = [_failure(finding) for finding in findings] or [
-            junitparser.Failure(f"{many(result.failed, 'case')} failed", "FAIL")
+            junitparser.Failure(_without_finding(result), "FAIL")
         ]
     elif result.verdict == "DEVIATES":
         words = f"DEVIATES: {many(result.known, 'case')} fail by known deviations only"
@@ -113,6 +113,11 @@ def _testcase(result: OperationResult, findings: list[Finding]) -> Any:
         reason = result.reason or NO_REASON
         case.result = [junitparser.Skipped(clean(f"{result.verdict}: {reason}"))]
     return case
+
+
+def _without_finding(result: OperationResult) -> str:
+    """Return why an operation failed without a finding, as by a wrong result when timed."""
+    return clean(shorten(result.reason, _MESSAGE)) or f"{many(result.failed, 'case')} failed"
 
 
 def _failure(finding: Finding) -> Any:

@@ -34,7 +34,7 @@ def markdown_text(run: Run) -> str:
         _escape(counts_sentence(run)),
     ]
     if run.reason:
-        label = "Slower" if run.verdict == "SLOWER" else "Incomplete"
+        label = {"SLOWER": "Slower", "FAIL": "Failed"}.get(run.verdict, "Incomplete")
         parts.append(f"**{label}:** {_escape(run.reason)}")
     if run.operations:
         parts.append(_candidates(run))
