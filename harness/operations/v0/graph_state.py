@@ -195,8 +195,9 @@ def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
 
 
 def _clocked_outputs(call: Call, _result: Any) -> Outputs:
-    """Return the buffers that the copy writes."""
+    """Return the buffers that the copy writes, after the runner has copied the slots."""
     buffers = call.plain_written["buffers"]
+    _copy_slots(buffers, call["attn_metadata"])
     return {f"buffers.{name}": tensor for name, tensor in buffers.items()}
 
 
