@@ -18,6 +18,7 @@ from attnproof.harness.report.shared.wording import (
     device_words,
     listed,
     many,
+    reason_label,
     shorten,
 )
 
@@ -34,8 +35,7 @@ def markdown_text(run: Run) -> str:
         _escape(counts_sentence(run)),
     ]
     if run.reason:
-        label = {"SLOWER": "Slower", "FAIL": "Failed"}.get(run.verdict, "Incomplete")
-        parts.append(f"**{label}:** {_escape(run.reason)}")
+        parts.append(f"**{reason_label(run)}:** {_escape(run.reason)}")
     if run.operations:
         parts.append(_candidates(run))
     parts += [_finding(n, finding) for n, finding in enumerate(run.findings[:_FINDINGS], 1)]

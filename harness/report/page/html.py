@@ -27,12 +27,18 @@ from attnproof.harness.report.shared.wording import (
     counts_sentence,
     device_words,
     many,
+    reason_label,
     tally,
 )
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _STYLES = ("colours.css", "page.css", "parts.css", "pictures.css", "charts.css", "print.css")
 _SCRIPTS = ("page.js",)
+_REASON_LABELS = {
+    "Failed": "Failed because",
+    "Slower": "Slower than the baseline allows",
+    "Incomplete": "Incomplete because",
+}
 
 
 def render_html(run: Run, oracles: Mapping[str, str]) -> str:
@@ -52,6 +58,7 @@ def render_html(run: Run, oracles: Mapping[str, str]) -> str:
             policy=_policy(style, script),
             sentence=counts_sentence(run),
             tally=tally(run),
+            reason_label=_REASON_LABELS[reason_label(run)],
             devices=device_words(run),
             cards=build_cards(run.findings),
             deviations=build_deviations(run),

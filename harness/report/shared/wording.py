@@ -36,6 +36,14 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
+def reason_label(run: Run) -> str:
+    """Return the word before the run's reason."""
+    # Only a wrong result of a timed call fails an operation whose cases are all right.
+    if any(result.verdict == "FAIL" and not result.failed for result in run.operations):
+        return "Failed"
+    return "Slower" if run.verdict == "SLOWER" else "Incomplete"
+
+
 def clean(text: str) -> str:
     """Return text that is valid in HTML, XML and UTF-8: no terminal colours or control codes."""
     text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
