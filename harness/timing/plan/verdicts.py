@@ -71,13 +71,21 @@ class CandidateVerdicts:
 
 
 def read_ledgers(paths: Iterable[Path]) -> dict[str, CaseVerdict]:
-    """Return every verdict by the id of its case."""
+    """Return every verdict by the id of its case.
+
+    A case may be judged again, as in a fresh process; all its failures count.
+    """
     decode = msgspec.json.Decoder(CaseVerdict).decode
-    verdicts = {}
+    verdicts: dict[str, CaseVerdict] = {}
     for path in paths:
         with path.open("rb") as lines:
             for line in lines:
                 if line.startswith(b'{"event":"verdict"'):
                     verdict = decode(line)
-                    verdicts[verdict.id] = verdict
+                    earlier = verdicts.get(verdict.id, verdict)
+                    verdicts[verdict.id] = CaseVerdict(
+                        verdict.id,
+                        list(dict.fromkeys(earlier.failures + verdict.failures)),
+                        list(dict.fromkeys(earlier.known + verdict.known)),
+                    )
     return verdicts
