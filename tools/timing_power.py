@@ -15,7 +15,7 @@ import argparse
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from attnproof import optimized, reference
 from attnproof.harness.model.timing import Noise, Speed
 from attnproof.harness.timing.analysis.noise import measure_noise
+from attnproof.harness.timing.process.comparison import TimedCall
 from attnproof.harness.timing.process.paired import Budget, Contestant, measure
 from attnproof.harness.timing.process.steady import steady
 from attnproof.harness.timing.statistics import mann_whitney, ratio, verdict
@@ -78,13 +79,14 @@ def batch(requests: int) -> CommonAttentionMetadata:
 def functions() -> list[Contestant]:
     """Return functions of an engine step, from the fastest to the slowest."""
 
-    def local(package: object, requests: int) -> Callable[[], object]:
+    def local(package: object, requests: int) -> TimedCall:
         make = package.make_local_attention_virtual_batches  # type: ignore[attr-defined]
-        return partial(make, CHUNK, batch(requests), BLOCK)
+        return TimedCall(partial(make, CHUNK, batch(requests), BLOCK))
 
     return [
         Contestant(
-            "split, 8 requests", lambda: partial(optimized.split_decodes_and_prefills, batch(8))
+            "split, 8 requests",
+            lambda: TimedCall(partial(optimized.split_decodes_and_prefills, batch(8))),
         ),
         Contestant("local attention, 64 requests", lambda: local(optimized, 64)),
         Contestant("local attention, 1024 requests", lambda: local(optimized, 1024)),
@@ -95,14 +97,14 @@ def functions() -> list[Contestant]:
 def repeated(times: int) -> Contestant:
     """Return a contestant that does the same short work `times` times."""
 
-    def make() -> Callable[[], None]:
+    def make() -> TimedCall:
         split, given = optimized.split_decodes_and_prefills, batch(8)
 
         def run() -> None:
             for _ in repeat(None, times):
                 split(given)
 
-        return run
+        return TimedCall(run)
 
     return Contestant(f"{times} times", make)
 

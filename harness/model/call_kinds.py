@@ -91,6 +91,10 @@ class CallKind(Protocol):
         """Return the call as a function without arguments, to be timed."""
         ...
 
+    def timed_outputs(self, offered: Any, call: Call, result: Any) -> Outputs:
+        """Return the output fields of a result of the function that `bind` returns."""
+        ...
+
     def script(self, case: Case) -> Script | None:
         """Return the program of a sequence, None for a function or class."""
         ...
@@ -100,7 +104,8 @@ def bound(offered: Any, *args: Any, **kwargs: Any) -> Thunk:
     """Return the call as a thunk; an adapter converts its arguments here, untimed.
 
     A function of an adapter may have a method `bind(*args, **kwargs)`, which returns the
-    engine's own function with the arguments in the engine's form.
+    engine's own function with the arguments in the engine's form. If results are in the
+    engine's form too, it has a method `unbind(result, *args, **kwargs)`, which converts them.
     """
     binder = getattr(offered, "bind", None)
     if binder is not None:
@@ -143,8 +148,24 @@ class FunctionCall:
         """Return the call as a function without arguments."""
         return bound(offered, *call.args.values(), **call.kwargs)
 
+    def timed_outputs(self, offered: Any, call: Call, result: Any) -> Outputs:
+        """Return the output fields of a timed call; an adapter converts its result first."""
+        unbind = getattr(offered, "unbind", None)
+        if unbind is not None:
+            result = unbind(result, *call.args.values(), **call.kwargs)
+        return self.outputs(call, result)
+
     def script(self, _case: Case) -> None:
         """Return None: a function has no program."""
+
+
+class Clocked(NamedTuple):
+    """The part of a class that runs in every engine step, which is timed alone."""
+
+    bind: Callable[[Any, Call], Thunk]
+    """Function that instantiates the class and returns the call to time."""
+    outputs: Callable[[Call, Any], Outputs]
+    """Function from call and result of the timed call to output fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +176,8 @@ class ClassCall(FunctionCall):
     """Function that instantiates the class with the call's arguments and returns a result."""
     methods: tuple[str, ...] = ()
     """Methods without which a class does not offer the operation."""
-    clocked: Callable[[Any, Call], Callable[[], Any]] | None = None
-    """Function that instantiates the class and returns the call to time; `use` is timed if None."""
+    clocked: Clocked | None = None
+    """The part to time; `use` is timed if None."""
 
     @property
     def repeatable(self) -> bool:
@@ -178,5 +199,11 @@ class ClassCall(FunctionCall):
     def bind(self, offered: Any, call: Call) -> Thunk:
         """Return the call to time as a function without arguments."""
         if self.clocked is not None:
-            return self.clocked(offered, call)
+            return self.clocked.bind(offered, call)
         return partial(self.use, offered, call)
+
+    def timed_outputs(self, offered: Any, call: Call, result: Any) -> Outputs:
+        """Return the output fields of a timed call."""
+        if self.clocked is not None:
+            return self.clocked.outputs(call, result)
+        return super().timed_outputs(offered, call, result)

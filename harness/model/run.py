@@ -90,7 +90,8 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     """"cpu", "interpreter" or "cuda"."""
     verdict: Verdict
     reason: str = ""
-    """Reason for a verdict UNVERIFIED or NOT OFFERED, or for an examination cut short."""
+    """Reason for a verdict UNVERIFIED or NOT OFFERED, for an examination cut short, or for a
+    failure while the operation was timed."""
     cause: Cause | None = None
     """Kind of that reason."""
     cases: int = 0

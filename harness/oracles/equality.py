@@ -53,13 +53,12 @@ def differences(
             return  # differences of later steps follow from it
         wrong_step = place.step
         context = context or Context(trial.case, trial.first.call.facts or Facts())
-        index = _wrong_index(trial.operation, place, right, value)
+        index, text = difference(trial.operation, place, right, value)
         yield Failure(
             oracle=oracle,
             field=place.root,
             diagnosis=_diagnosis(trial, context, place, right, value),
-            message=f"{place}{_bracket(index)} is {element(value, index)}, "
-            f"expected {element(right, index)}",
+            message=text,
             expected=brief(right),
             got=brief(value),
             place=place,
@@ -74,6 +73,15 @@ def _diagnosis(trial: Trial, context: Context, place: Place, right: Any, value: 
         return own or diagnose(context, place.field, right, value)
     except Exception:  # a value that no diagnosis was written for is wrong nevertheless
         return f"{place.field} is wrong"
+
+
+def difference(
+    operation: Operation, place: Place, expected: Any, got: Any
+) -> tuple[tuple[int, ...] | None, str]:
+    """Return the index of the first wrong element, None without one, and the message."""
+    index = _wrong_index(operation, place, expected, got)
+    where = f"{place}{_bracket(index)}"
+    return index, f"{where} is {element(got, index)}, expected {element(expected, index)}"
 
 
 def agrees(operation: Operation, place: Place, expected: Any, got: Any) -> bool:

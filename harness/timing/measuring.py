@@ -16,6 +16,7 @@ from attnproof.harness.model.timing import Bench, Comparison, Noise, Step, Steps
 from attnproof.harness.timing import steps as step_benchmark
 from attnproof.harness.timing.analysis.figures import comparisons, timings
 from attnproof.harness.timing.analysis.noise import Pair, noise_of
+from attnproof.harness.timing.analysis.wrong_results import WrongResult, without_times
 from attnproof.harness.timing.plan.entries import (
     Entry,
     FailureKind,
@@ -78,6 +79,8 @@ class Outcome:
     bench: Bench
     problems: list[str]
     """Failures of candidates that should have a time, in words."""
+    wrong: list[WrongResult]
+    """Candidates that returned another result while they were timed."""
     interrupted: bool
 
 
@@ -115,6 +118,7 @@ def time_all(
     timed, compared = _results(work, verdicts, plan.peer, noise)
     failed, problems = _failures(work, verdicts)
     steps, step_problems = _steps(steps, work)
+    wrong = _wrong_results(work)
     bench = Bench(
         timings=timed,
         comparisons=compared,
@@ -125,7 +129,7 @@ def time_all(
         control_ns=[round(ns, 1) for ns in work.control_ns],
         seconds=round(time.monotonic() - started, 1),
     )
-    return Outcome(bench, problems + step_problems, interrupted)
+    return Outcome(without_times(bench, wrong), problems + step_problems, wrong, interrupted)
 
 
 def _turns(entries: int) -> int:
@@ -206,7 +210,10 @@ def _entries(
         for index, timed in enumerate(cases):
             free = tuple(name for name in names if not reasons[name][index])
             if free:
-                entries.append(Entry(operation, timed.workload, timed.case, free))
+                deviating = frozenset(
+                    (name, timed.case.id) for name in free if verdicts[name].deviates_on(timed.case)
+                )
+                entries.append(Entry(operation, timed.workload, timed.case, free, deviating))
     return untimed, entries
 
 
@@ -231,13 +238,31 @@ def _failures(
     """Return the candidates that failed while they were timed, and the unexpected failures."""
     untimed, problems = [], []
     for entry, measured in _measured(work, Entry):
-        for name, failure in measured.failures.items():
+        for name, failure in _unless_wrong(measured):
             known = _known_deviations(failure, verdicts[name], entry)
             reason = f"known deviation {known}: {failure.text}" if known else failure.text
             untimed.append(_untimed(entry.operation, name, reason, entry.workload.name))
             if not known:
                 problems.append(f"{entry.operation.name} of {name} {failure.text}")
     return untimed, problems
+
+
+def _unless_wrong(measured: Measured) -> list[tuple[str, TimingFailure]]:
+    """Return the failures that leave open whether the candidate is right."""
+    failures = measured.failures.items()
+    return [(name, found) for name, found in failures if found.kind is not FailureKind.WRONG]
+
+
+def _wrong_results(work: _Work) -> list[WrongResult]:
+    """Return the first wrong result of each candidate and operation."""
+    found: dict[tuple[str, str], WrongResult] = {}
+    for index, measured in work.measured.items():
+        where = work.entries[index].workload.name
+        for name, failure in measured.failures.items():
+            if failure.kind is FailureKind.WRONG:
+                wrong = WrongResult(failure.operation, name, where, failure.text)
+                found.setdefault((wrong.operation, name), wrong)
+    return list(found.values())
 
 
 def _known_deviations(failure: TimingFailure, verdicts: CandidateVerdicts, entry: Entry) -> str:
@@ -255,7 +280,7 @@ def _steps(steps: list[Steps], work: _Work) -> tuple[list[Steps], list[str]]:
     for entry, measured in _measured(work, StepEntry):
         problems += [
             f"a step of {entry.trace} by {name} {failure.text}"
-            for name, failure in measured.failures.items()
+            for name, failure in _unless_wrong(measured)
         ]
         for sample in measured.samples:
             timed[entry.trace, sample.name].append(step_benchmark.step(entry, sample))

@@ -102,7 +102,12 @@ class TimingProcess:
             end = self._child.end()
             self._start()
             return TimingFailure(FailureKind.DIED, f"{_end_text(end, seconds)} while it was timed")
-        reply: Reply = _decoder.decode(data)
+        try:
+            reply: Reply = _decoder.decode(data)
+        except msgspec.DecodeError:  # a candidate has written to the pipe
+            self._child.kill()
+            self._start()
+            return TimingFailure(FailureKind.DIED, "wrote to the harness's pipe while it was timed")
         if isinstance(reply, Broken):
             raise InfrastructureError(reply.reason)
         return reply

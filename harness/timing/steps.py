@@ -50,7 +50,13 @@ def entries(
         ]
         for step in members:
             cases = tuple((c.operation, c.case) for c in step.cases if c.operation.name in kept)
-            to_time.append(StepEntry(trace, step.workload, cases, tuple(names)))
+            deviating = frozenset(
+                (name, case.id)
+                for name in names
+                for _, case in cases
+                if verdicts[name].deviates_on(case)
+            )
+            to_time.append(StepEntry(trace, step.workload, cases, tuple(names), deviating))
     return made, to_time, untimed
 
 

@@ -32,6 +32,7 @@ from attnproof.harness.running.parent.run_builder import RunBuilder
 from attnproof.harness.timing.analysis.baseline import path_of, save
 from attnproof.harness.timing.analysis.history import read as read_history
 from attnproof.harness.timing.analysis.regressions import against, confirm, slower
+from attnproof.harness.timing.analysis.wrong_results import without_times
 from attnproof.harness.timing.measuring import Outcome, TimingPlan, time_all
 from attnproof.harness.timing.plan.timetable import TimedCase, TimedStep, timed_cases, timed_steps
 from attnproof.harness.timing.plan.verdicts import CandidateVerdicts, read_ledgers
@@ -76,6 +77,7 @@ class Benchmark:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         run.bench, problems = outcome.bench, outcome.problems
+        run.fail({(w.operation, w.candidate): w.reason for w in outcome.wrong})
         run.settings |= self._settings(outcome.interrupted)
         problems += [f"{name} was not timed" for name in self._missing(run)]
         run.notes += [
@@ -125,8 +127,9 @@ class Benchmark:
                 again.bench = _with_baseline(again.bench, path, environment, operations)
                 outcome.interrupted = again.interrupted
                 outcome.problems += [p for p in again.problems if p not in outcome.problems]
+                outcome.wrong += again.wrong
                 outcome.bench = msgspec.structs.replace(
-                    confirm(outcome.bench, again.bench),
+                    without_times(confirm(outcome.bench, again.bench), again.wrong),
                     seconds=round(outcome.bench.seconds + again.bench.seconds, 1),
                 )
         return outcome

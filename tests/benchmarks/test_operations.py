@@ -1,46 +1,63 @@
-"""Times of every candidate on every operation and workload; these two are a group."""
+"""Times of every candidate on every operation and workload; these two are a group.
+
+The last result of the timed calls is compared with the verified one: it shows that the timed
+function does the same work as the verified one.
+"""
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import cycle
 from typing import Any
 
 import msgspec
 import pytest
 
 from attnproof.harness.timing.plan.timetable import TimedCase
-from attnproof.harness.timing.process.binding import is_single_use
+from attnproof.harness.timing.process.comparison import (
+    CandidateCalls,
+    TimedCall,
+    expected_outputs,
+)
 from attnproof.harness.timing.process.counters import count
 
 _ROUNDS_OF_SPENT_CALLS = 40
+_SETS = 4
+"""Inputs that take turns; answers remembered for longer are found by `attnproof bench` only."""
 
 
 @pytest.mark.benchmark(max_time=0.08, min_rounds=5, disable_gc=True, warmup=False)
 def test_speed(timed: TimedCase, name: str, entrants: Any, benchmark: Any) -> None:
     contestant = entrants.contestants[name]
     deviations = contestant.verified(timed)
-    operation, function = timed.operation, contestant.function(timed)
-
-    def make() -> Any:
-        return operation.call.bind(function, operation.call.prepare(timed.case, 0, "cpu"))
-
-    benchmark.group = group = f"{operation.name}, {timed.workload.name}"
+    benchmark.group = group = f"{timed.operation.name}, {timed.workload.name}"
     benchmark.extra_info |= {
         "case_id": timed.case.id,
         "requests": timed.workload.requests,
         "tokens": timed.workload.tokens,
         "deviations": list(deviations),
     }
-    thunk = _ready(make, deviations)
-    benchmark.extra_info["costs"] = msgspec.to_builtins(count(make, "cpu"))
-    if is_single_use(operation, function, operation.call.prepare(timed.case, 0, "cpu")):
+    calls = _ready(timed, contestant.function(timed), deviations)
+    benchmark.extra_info["costs"] = msgspec.to_builtins(count(lambda: calls.make().run, "cpu"))
+    # pytest-benchmark makes one more call after the timed ones.
+    latest: deque[tuple[TimedCall, Any]] = deque(maxlen=2)
+
+    def run(one: TimedCall) -> None:
+        latest.append((one, one.run()))
+
+    if calls.is_single_use():
         benchmark.pedantic(
-            lambda call: call(),
-            setup=lambda: ((make(),), {}),
+            run,
+            setup=lambda: ((calls.make(),), {}),
             rounds=_ROUNDS_OF_SPENT_CALLS,
             warmup_rounds=3,
         )
     else:
-        benchmark(thunk)
+        following = cycle([calls.make() for _ in range(_SETS)]).__next__
+        benchmark(lambda: run(following()))
+    for one, result in latest:
+        if mismatch := one.mismatch(result):
+            pytest.fail(f"returned another result while it was timed: {mismatch.text}")
     if benchmark.stats is None:  # --benchmark-disable
         return
     entrants.medians[group, name] = own = benchmark.stats.stats.median
@@ -49,13 +66,16 @@ def test_speed(timed: TimedCase, name: str, entrants: Any, benchmark: Any) -> No
         benchmark.extra_info |= {"against": entrants.peer, "ratio": peer / own}
 
 
-def _ready(make: Any, deviations: tuple[str, ...]) -> Any:
-    """Return a call that works; skip the test if it raises as a known deviation."""
-    thunk = make()
+def _ready(timed: TimedCase, function: Any, deviations: tuple[str, ...]) -> CandidateCalls:
+    """Return calls that work; skip the test if they raise as a known deviation."""
+    expected = expected_outputs(timed.operation, timed.case, "cpu")
     try:
-        thunk()
+        calls = CandidateCalls(
+            timed.operation, timed.case, function, "cpu", expected, deviates=bool(deviations)
+        )
+        calls.make().run()
     except Exception:
         if deviations:
             pytest.skip(f"raises, a known deviation: {', '.join(deviations)}")
         raise
-    return make()
+    return calls

@@ -14,6 +14,12 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 CHOSEN = "is_block_tables_empty and decode"
+WRONG_WHEN_TIMED = """
+import gc
+from attnproof.reference import is_block_tables_empty as right
+def is_block_tables_empty(block_tables):
+    return right(block_tables) if gc.isenabled() else None
+"""
 WRONG = "def is_block_tables_empty(block_tables):\n    return block_tables is not None\n"
 
 
@@ -63,6 +69,15 @@ def test_what_is_wrong_is_not_timed(pytest_benchmark, tmp_path):
     ended = pytest_benchmark(candidate=str(wrong))
     assert ended.returncode == 1
     assert "not timed, as it is wrong" in ended.stdout
+    assert "1 failed, 1 passed" in ended.stdout
+
+
+def test_a_wrong_result_of_a_timed_call_fails(pytest_benchmark, tmp_path):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(WRONG_WHEN_TIMED, encoding="utf-8")
+    ended = pytest_benchmark(candidate=str(wrong))
+    assert ended.returncode == 1
+    assert "returned another result while it was timed: result is None" in ended.stdout
     assert "1 failed, 1 passed" in ended.stdout
 
 

@@ -35,10 +35,14 @@ class Adapted:
         args, kwargs = self.convert(*args, **kwargs)
         return partial(self.function, *args, **kwargs)
 
+    def unbind(self, result: Any, *args: Any, **_: Any) -> Any:
+        """Convert a result of vLLM's own function back."""
+        given = next((one for one in args if isinstance(one, CommonAttentionMetadata)), None)
+        return ours(result, given)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Convert, call, convert back."""
-        given = next((one for one in args if isinstance(one, CommonAttentionMetadata)), None)
-        return ours(self.bind(*args, **kwargs)(), given)
+        return self.unbind(self.bind(*args, **kwargs)(), *args, **kwargs)
 
 
 class InputBatch:

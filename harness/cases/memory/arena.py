@@ -108,6 +108,16 @@ class Arena:
         for buffer, other in zip(self._buffers, buffers, strict=True):
             buffer.copy_(other)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of all tensors and their snapshots, in bytes."""
+        return 2 * sum(buffer.nbytes for buffer in self._buffers)
+
+    def touch(self) -> None:
+        """Read all memory, so that caches hold it."""
+        for buffer in self._buffers:
+            buffer.amax()
+
     def unexpected_writes(self, written: frozenset[str] = frozenset()) -> list[UnexpectedWrite]:
         """Return the first change in each buffer; elements of inputs in `written` may change."""
         found = []

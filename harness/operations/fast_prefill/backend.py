@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.engines import backend as engine
 from attnproof.harness.model.call import MISSING, Call, Outputs
-from attnproof.harness.model.call_kinds import ClassCall, bound
+from attnproof.harness.model.call_kinds import ClassCall, Clocked, bound
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
@@ -127,6 +127,16 @@ def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
     return bound(builder.build, 0, call.facts.metadata, False)
 
 
+def _clocked_outputs(call: Call, built: Any) -> Outputs:
+    """Return the fields of an engine step's metadata."""
+    outputs: Outputs = {
+        name: getattr(built, name, MISSING) for name in (*engine.BATCH_FIELDS, *_LOGITS)
+    }
+    for number, name in enumerate(engine.field_names(call.facts.kinds)):
+        outputs[Place("detail", child=number)] = getattr(built, name, MISSING)
+    return outputs
+
+
 def _outputs(call: Call, result: Any) -> Outputs:
     made, builder, built, later = result
     facts = call.facts
@@ -144,11 +154,7 @@ def _outputs(call: Call, result: Any) -> Outputs:
         "metadata has the protocol": isinstance(built, KVSharingFastPrefillMetadata),
     }
     outputs |= reduced_outputs(facts.metadata, reduced, _GIVEN)
-    for name in (*engine.BATCH_FIELDS, *_LOGITS):
-        outputs[name] = getattr(built, name, MISSING)
-    for number, name in enumerate(engine.field_names(facts.kinds)):
-        outputs[Place("detail", child=number)] = getattr(built, name, MISSING)
-    return outputs
+    return outputs | _clocked_outputs(call, built)
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -223,7 +229,9 @@ create_fast_prefill_custom_backend = Operation(
             ),
         },
     ),
-    call=ClassCall(clocked=_clocked, prepare=_prepare, use=_use, outputs=_outputs),
+    call=ClassCall(
+        clocked=Clocked(_clocked, _clocked_outputs), prepare=_prepare, use=_use, outputs=_outputs
+    ),
     contract=Contract(
         invariants=_invariants,
         consume=lambda call, outputs: reduced_consumed(

@@ -20,7 +20,7 @@ from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
 from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.model.call import Call, Outputs
-from attnproof.harness.model.call_kinds import ClassCall, bound
+from attnproof.harness.model.call_kinds import ClassCall, Clocked, bound
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
@@ -177,6 +177,11 @@ def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
     return bound(batch.build, facts.scheduled, *facts.padding)
 
 
+def _clocked_outputs(call: Call, metadata: Any) -> Outputs:
+    """Return the metadata's fields."""
+    return _metadata_copies(metadata, call.facts.batch.block_size, "")
+
+
 def _fill_and_empty(batch: Any, call: Call) -> None:
     """Fill all rows, columns and tokens with requests and remove them, which leaves stale data."""
     rows, tokens, columns, block_size = (call[name] for name in _SIZES)
@@ -326,7 +331,7 @@ persistent_batch = Operation(
         faults=FAULTS,
     ),
     call=ClassCall(
-        clocked=_clocked,
+        clocked=Clocked(_clocked, _clocked_outputs),
         prepare=_prepare,
         use=_use,
         outputs=lambda _call, result: result,

@@ -94,6 +94,10 @@ class SequenceCall:
         """Return the run of the whole script."""
         return partial(self.run, offered, call)
 
+    def timed_outputs(self, _offered: Parts, call: Call, result: Transcript) -> Outputs:
+        """Return the outputs of all steps."""
+        return self.outputs(call, result)
+
     def script(self, case: Case) -> Script:
         """Return the program of the case."""
         return self.write(case, 0)

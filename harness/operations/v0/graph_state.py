@@ -15,7 +15,7 @@ from attnproof.harness.cases.engines.v0 import Backend, MetadataV0, Runner
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.v0 import graph_violations
 from attnproof.harness.model.call import MISSING, Call, Outputs
-from attnproof.harness.model.call_kinds import ClassCall, bound
+from attnproof.harness.model.call_kinds import ClassCall, Clocked, bound
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
@@ -190,7 +190,15 @@ def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
         made = state.graph_capture_get_metadata_for_batch(size, encoder_decoder)
     buffers = state.get_graph_input_buffers(made, encoder_decoder)
     state.begin_forward(None)
+    call.plain_written["buffers"] = buffers
     return bound(state.prepare_graph_input_buffers, buffers, step, encoder_decoder)
+
+
+def _clocked_outputs(call: Call, _result: Any) -> Outputs:
+    """Return the buffers that the copy writes, after the runner has copied the slots."""
+    buffers = call.plain_written["buffers"]
+    _copy_slots(buffers, call["attn_metadata"])
+    return {f"buffers.{name}": tensor for name, tensor in buffers.items()}
 
 
 def _copy_slots(buffers: dict[str, torch.Tensor], step: Any) -> None:
@@ -276,7 +284,9 @@ common_attention_state = Operation(
         from_batch=_of_an_engine,
         faults=FAULTS,
     ),
-    call=ClassCall(clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_use),
+    call=ClassCall(
+        clocked=Clocked(_clocked, _clocked_outputs), prepare=_prepare, outputs=_outputs, use=_use
+    ),
     contract=Contract(
         invariants=_invariants,
         consume=lambda call, outputs: graph_violations(call.facts.batch, outputs),

@@ -25,7 +25,7 @@ from attnproof.harness.cases.engines.v0 import (
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.v0 import v0_violations
 from attnproof.harness.model.call import MISSING, Call, Outputs
-from attnproof.harness.model.call_kinds import ClassCall
+from attnproof.harness.model.call_kinds import ClassCall, Clocked
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
@@ -260,7 +260,9 @@ common_metadata_builder = Operation(
         from_batch=_of_an_engine,
         faults=FAULTS,
     ),
-    call=ClassCall(clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_use),
+    call=ClassCall(
+        clocked=Clocked(_clocked, _outputs), prepare=_prepare, outputs=_outputs, use=_use
+    ),
     contract=Contract(invariants=_invariants, consume=_consumed, diagnose=_diagnose),
     bench=Bench(cases=lambda batch: [_case(batch)]),
 )

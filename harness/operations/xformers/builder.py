@@ -19,7 +19,7 @@ from attnproof.harness.cases.layers.xformers_step import import_xformers
 from attnproof.harness.consumer.batch import Rows, expected_tokens, int64_array, row_violations
 from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.model.call import MISSING, Call, Outputs
-from attnproof.harness.model.call_kinds import ClassCall, bound
+from attnproof.harness.model.call_kinds import ClassCall, Clocked, bound
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
@@ -128,14 +128,18 @@ def _run(offered: Any, call: Call) -> Outputs:
         made = builder.build_for_drafting(metadata, 1)
     else:
         made = builder.build_for_cudagraph_capture(metadata)
-    outputs |= {name: getattr(made, name, MISSING) for name in (*COUNTS, *TENSORS)}
-    outputs |= {name: getattr(made, name, MISSING) for name in ("max_query_len", "max_seq_len")}
     return outputs | {
-        **mask_outputs(made.attn_bias),
+        **_metadata_outputs(made),
         "reorder_batch_threshold": builder.reorder_batch_threshold,
         "cudagraph_support": int(builder.cudagraph_support.value),
         "use_cascade_attention": builder.use_cascade_attention(*_NO_CASCADE),
     }
+
+
+def _metadata_outputs(made: Any) -> Outputs:
+    names = (*COUNTS, *TENSORS, "max_query_len", "max_seq_len")
+    outputs: Outputs = {name: getattr(made, name, MISSING) for name in names}
+    return outputs | mask_outputs(made.attn_bias)
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
@@ -255,7 +259,7 @@ xformers_attention_metadata_builder = Operation(
         },
     ),
     call=ClassCall(
-        clocked=_clocked,
+        clocked=Clocked(_clocked, lambda _call, made: _metadata_outputs(made)),
         prepare=_prepare,
         outputs=_outputs,
         use=_run,

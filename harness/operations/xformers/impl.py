@@ -29,7 +29,7 @@ from attnproof.harness.cases.layers.xformers_step import (
 )
 from attnproof.harness.consumer.attention import attention_violations, new_key_violations
 from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
-from attnproof.harness.model.call_kinds import ClassCall, bound
+from attnproof.harness.model.call_kinds import ClassCall, Clocked, bound
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
@@ -117,6 +117,11 @@ def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
     return bound(offered(**constants).forward, **step)
 
 
+def _clocked_outputs(call: Call, returned: Any) -> Outputs:
+    """Return the outputs of one `forward`."""
+    return _outputs(call, {"returned": _is(returned, call["step"]["output"])})
+
+
 def _is(returned: Any, output: torch.Tensor) -> bool:
     if not isinstance(returned, torch.Tensor) or returned.shape != output.shape:
         return False
@@ -180,7 +185,11 @@ xformers_attention_impl = Operation(
         faults=FAULTS,
     ),
     call=ClassCall(
-        clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_run, methods=("forward",)
+        clocked=Clocked(_clocked, _clocked_outputs),
+        prepare=_prepare,
+        outputs=_outputs,
+        use=_run,
+        methods=("forward",),
     ),
     contract=Contract(
         invariants=step_violations,

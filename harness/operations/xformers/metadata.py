@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
-from attnproof.harness.model.call_kinds import ClassCall
+from attnproof.harness.model.call_kinds import ClassCall, Clocked
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
@@ -143,6 +143,12 @@ def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
     return step
 
 
+def _clocked_outputs(call: Call, views: Any) -> Outputs:
+    """Return the fields of both views."""
+    mask, (prefills, decodes) = call.facts.given["attn_bias"], views
+    return view_outputs(prefills, PREFILLS, mask) | view_outputs(decodes, DECODES, mask)
+
+
 def _outputs(_call: Call, result: Outputs) -> Outputs:
     return result
 
@@ -182,7 +188,11 @@ xformers_attention_metadata = Operation(
         from_batch=lambda batch: iter([_case(batch)]),
     ),
     call=ClassCall(
-        clocked=_clocked, prepare=_prepare, outputs=_outputs, use=_run, methods=(PREFILLS, DECODES)
+        clocked=Clocked(_clocked, _clocked_outputs),
+        prepare=_prepare,
+        outputs=_outputs,
+        use=_run,
+        methods=(PREFILLS, DECODES),
     ),
     contract=Contract(
         invariants=_invariants,

@@ -125,7 +125,7 @@ def _testcase(result: OperationResult, findings: list[Finding]) -> Any:
         case.result = [
             attempt(f"the text of finding {one.id}", partial(_failure, one), partial(_bare, one))
             for one in findings
-        ] or [junitparser.Failure(f"{many(result.failed, 'case')} failed", "FAIL")]
+        ] or [junitparser.Failure(_without_finding(result), "FAIL")]
     elif result.verdict == "DEVIATES":
         words = f"DEVIATES: {many(result.known, 'case')} fail by known deviations only"
         case.result = [junitparser.Skipped(words)]
@@ -142,6 +142,11 @@ def _known(deviations: list[DeviationResult]) -> str:
 def _bare(finding: Finding, fault: str) -> Any:
     """Return the failure of a finding whose text could not be made."""
     return junitparser.Failure(escape_line(fault), escape_line(finding.oracle))
+
+
+def _without_finding(result: OperationResult) -> str:
+    """Return why an operation failed without a finding, as by a wrong result when timed."""
+    return escape_line(shorten(result.reason, _MESSAGE)) or f"{many(result.failed, 'case')} failed"
 
 
 def _failure(finding: Finding) -> Any:

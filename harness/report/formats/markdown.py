@@ -19,6 +19,7 @@ from attnproof.harness.report.shared.wording import (
     device_words,
     listed,
     many,
+    reason_label,
     shorten,
 )
 
@@ -34,8 +35,7 @@ def run_markdown(run: Run) -> str:
         attempt("the counts", lambda: markdown_text(counts_sentence(run)), markdown_text),
     ]
     if run.reason:
-        label = "Slower" if run.verdict == "SLOWER" else "Incomplete"
-        parts.append(f"**{label}:** {markdown_text(run.reason)}")
+        parts.append(f"**{reason_label(run)}:** {markdown_text(run.reason)}")
     if run.operations:
         parts.append(attempt("the table of candidates", lambda: _candidates(run), markdown_text))
     for number, finding in enumerate(run.findings[:_FINDINGS], 1):

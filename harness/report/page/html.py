@@ -28,12 +28,18 @@ from attnproof.harness.report.shared.wording import (
     counts_sentence,
     device_words,
     many,
+    reason_label,
 )
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _STYLES = ("colours.css", "page.css", "parts.css", "pictures.css", "charts.css", "print.css")
 _SCRIPTS = ("page.js",)
 _SECTIONS = ("failures", "deviations", "matrix", "performance", "appendix")
+_REASON_LABELS = {
+    "Failed": "Failed because",
+    "Slower": "Slower than the baseline allows",
+    "Incomplete": "Incomplete because",
+}
 
 
 def render_html(run: Run, oracles: Mapping[str, str]) -> str:
@@ -94,6 +100,7 @@ def _header_facts(run: Run) -> dict[str, Any]:
     return {
         "sentence": attempt("the counts", lambda: counts_sentence(run), str),
         "devices": attempt("the devices", lambda: device_words(run), str),
+        "reason_label": _REASON_LABELS[reason_label(run)],
     }
 
 

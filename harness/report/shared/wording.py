@@ -31,6 +31,14 @@ NO_REASON = "no reason was given"
 DEVICES = {"cpu": "CPU", "interpreter": "Triton interpreter on CPU", "cuda": "CUDA"}
 
 
+def reason_label(run: Run) -> str:
+    """Return the word before the run's reason."""
+    # Only a wrong result of a timed call fails an operation whose cases are all right.
+    if any(result.verdict == "FAIL" and not result.failed for result in run.operations):
+        return "Failed"
+    return "Slower" if run.verdict == "SLOWER" else "Incomplete"
+
+
 def shorten(text: str, limit: int) -> str:
     """Cut `text` to `limit` characters and append the number of missing ones."""
     if len(text) <= limit:

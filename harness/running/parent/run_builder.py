@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from attnproof.harness.model.run import (
     DeviationResult,
@@ -33,6 +36,21 @@ class RunBuilder:
     notes: list[str] = field(default_factory=list)
     deviations: list[DeviationResult] = field(default_factory=list)
     bench: Bench | None = None
+
+    def fail(self, reasons: Mapping[tuple[str, str], str]) -> None:
+        """Let verified operations fail for reasons, by operation and candidate."""
+        if not reasons:
+            return
+        self.operations = [
+            msgspec.structs.replace(result, verdict="FAIL", reason=reason)
+            if (reason := reasons.get((result.name, result.candidate)))
+            else result
+            for result in self.operations
+        ]
+        first, *others = (f"{name} of {who} {why}" for (name, who), why in reasons.items())
+        more = f", and {len(others)} more" if others else ""
+        self.reason = "; ".join(filter(None, [first + more, self.reason]))
+        self.verdict = "FAIL"
 
     def build(self) -> Run:
         """Return the frozen run."""

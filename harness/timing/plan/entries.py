@@ -20,6 +20,8 @@ class Entry:
     workload: Workload
     case: Case
     names: tuple[str, ...]
+    deviating: frozenset[tuple[str, str]] = frozenset()
+    """Candidates with a known deviation on the case: name and id of the case."""
 
     @property
     def label(self) -> str:
@@ -35,6 +37,8 @@ class StepEntry:
     workload: Workload
     cases: tuple[tuple[Operation, Case], ...]
     names: tuple[str, ...]
+    deviating: frozenset[tuple[str, str]] = frozenset()
+    """Candidates with a known deviation on one of the cases: name and id of the case."""
 
     @property
     def label(self) -> str:
@@ -69,6 +73,8 @@ class FailureKind(StrEnum):
     """Ways in which a candidate fails while it is timed."""
 
     RAISED = auto()
+    WRONG = auto()
+    """The candidate returned another result than the verified one."""
     DIED = auto()
     """The candidate crashed or hung, which ended the timing process."""
     GIVEN_UP = auto()
@@ -80,6 +86,8 @@ class TimingFailure(msgspec.Struct, frozen=True, array_like=True):
 
     kind: FailureKind
     text: str
+    operation: str = ""
+    """Operation whose result is wrong, "" for other failures."""
 
 
 class Measured(msgspec.Struct, frozen=True, tag=True):

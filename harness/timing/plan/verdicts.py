@@ -56,6 +56,10 @@ class CandidateVerdicts:
         """Return the ids of the known deviations that show on the case."""
         return tuple(dict.fromkeys(name for name, *_ in self._known(case)))
 
+    def deviates_on(self, case: Case) -> bool:
+        """True if a known deviation shows on the case."""
+        return bool(self._known(case))
+
     def raising_deviations(self, case: Case) -> tuple[str, ...]:
         """Return the ids of the known deviations by which the candidate raises on the case."""
         known = self._known(case)
@@ -67,13 +71,21 @@ class CandidateVerdicts:
 
 
 def read_ledgers(paths: Iterable[Path]) -> dict[str, CaseVerdict]:
-    """Return every verdict by the id of its case."""
+    """Return every verdict by the id of its case.
+
+    A case may be judged again, as in a fresh process; all its failures count.
+    """
     decode = msgspec.json.Decoder(CaseVerdict).decode
-    verdicts = {}
+    verdicts: dict[str, CaseVerdict] = {}
     for path in paths:
         with path.open("rb") as lines:
             for line in lines:
                 if line.startswith(b'{"event":"verdict"'):
                     verdict = decode(line)
-                    verdicts[verdict.id] = verdict
+                    earlier = verdicts.get(verdict.id, verdict)
+                    verdicts[verdict.id] = CaseVerdict(
+                        verdict.id,
+                        list(dict.fromkeys(earlier.failures + verdict.failures)),
+                        list(dict.fromkeys(earlier.known + verdict.known)),
+                    )
     return verdicts

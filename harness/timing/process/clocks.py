@@ -8,9 +8,9 @@ overwritten before it and the host ahead of the device.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import pairwise, repeat
+from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -78,21 +78,29 @@ def host_clock() -> HostClock:
     return examine()
 
 
-def time_calls(thunk: Thunk, calls: int, read: Read = time.perf_counter_ns) -> float:
-    """Return the nanoseconds of one call, the mean of `calls` in a row."""
-    times = repeat(None, calls)
-    begin = read()
-    for _ in times:
-        thunk()
-    return (read() - begin) / calls
+def time_calls(
+    thunks: Sequence[Thunk], kept: Sequence[int] = (), read: Read = time.perf_counter_ns
+) -> tuple[float, list[Any]]:
+    """Return the nanoseconds of one call, the mean of all, and the results of the calls `kept`.
 
-
-def time_each(thunks: Iterable[Thunk], calls: int, read: Read = time.perf_counter_ns) -> float:
-    """Return the nanoseconds of one call, the mean of `calls` thunks that run once each."""
+    `kept` are ascending indices. Other results are dropped at once, as most callers do: keeping
+    all of them would make every call allocate new memory.
+    """
+    parts, start = [], 0
+    for index in kept:
+        parts.append((thunks[start:index], thunks[index]))
+        start = index + 1
+    rest = thunks[start:]
+    results: list[Any] = []
+    keep = results.append
     begin = read()
-    for thunk in thunks:
+    for dropped, chosen in parts:
+        for thunk in dropped:
+            thunk()
+        keep(chosen())
+    for thunk in rest:
         thunk()
-    return (read() - begin) / calls
+    return (read() - begin) / len(thunks), results
 
 
 class DeviceClock:
@@ -109,8 +117,8 @@ class DeviceClock:
         """Wait until the device has finished everything that was launched."""
         self._torch.cuda.synchronize()
 
-    def sample(self, thunk: Thunk, host_ns: float) -> float:
-        """Return the nanoseconds of one call on the device, with an empty L2 cache.
+    def sample(self, thunk: Thunk, host_ns: float) -> tuple[float, Any]:
+        """Return the nanoseconds of one call on the device with an empty L2 cache, and its result.
 
         `host_ns` is the call's time on the host.
         """
@@ -121,7 +129,7 @@ class DeviceClock:
         # between launches would count as the device's.
         cuda._sleep(max(_SLEEP_CYCLES, int(2 * _CYCLES_A_NS * host_ns)))
         first.record()
-        thunk()
+        result = thunk()
         last.record()
         last.synchronize()
-        return float(first.elapsed_time(last)) * 1e6
+        return float(first.elapsed_time(last)) * 1e6, result

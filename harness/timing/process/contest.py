@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
-from attnproof.harness.model.call import Thunk
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.place import Place
 from attnproof.harness.running.candidates import enter_lane, load, offered_by
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.timing.plan.entries import (
@@ -23,7 +23,13 @@ from attnproof.harness.timing.plan.entries import (
     TimingFailure,
 )
 from attnproof.harness.timing.process import control
-from attnproof.harness.timing.process.binding import is_single_use
+from attnproof.harness.timing.process.comparison import (
+    CandidateCalls,
+    Mismatch,
+    TimedCall,
+    WrongResultError,
+    expected_outputs,
+)
 from attnproof.harness.timing.process.counters import count
 from attnproof.harness.timing.process.paired import Budget, Contestant, measure
 from attnproof.harness.timing.process.steady import steady
@@ -38,9 +44,11 @@ class Contest:
         self._candidates = candidates
         self._entries = entries
         self._modules: dict[str, Any] = {}
+        self._expected: dict[str, dict[Place, Any]] = {}
+        """The reference's outputs by case, of the latest entry."""
 
     def answer(self, request: Request) -> Measured:
-        """Time the candidates on the entry; those that raise are failures."""
+        """Time the candidates on the entry; those that raise or are wrong are failures."""
         if not self._modules:
             self._load()
         entry = self._entries[request.index]
@@ -48,8 +56,12 @@ class Contest:
         for name in request.names:
             try:
                 contestant = self._contestant(entry, name)
-                contestant.make()()
-                ready.append(contestant)
+                made = contestant.make()
+                mismatch = made.mismatch(made.run())
+                if mismatch is None:
+                    ready.append(contestant)
+                else:
+                    failures[name] = _wrong(mismatch)
             except Exception as error:  # a candidate may raise anything
                 failures[name] = _raised(error)
         counted = isinstance(entry, Entry) and not request.itself
@@ -61,6 +73,9 @@ class Contest:
                 samples += self._timed(group, request, counted=counted)
             except InfrastructureError:
                 raise
+            except WrongResultError as wrong:
+                failures[wrong.name] = _wrong(wrong.mismatch)
+                groups.append([one for one in group if one.name != wrong.name])
             except Exception as error:
                 if len(group) == 1:
                     failures[group[0].name] = _raised(error)
@@ -78,7 +93,7 @@ class Contest:
         if not ready:
             return []
         budget = _budget(ready, *request.budget)
-        costs = [count(one.make, lane) if counted else None for one in ready]
+        costs = [count(one.thunk, lane) if counted else None for one in ready]
         with steady():
             taken = measure(ready, budget, lane)
         return [
@@ -101,44 +116,58 @@ class Contest:
                 ) from None
 
     def _contestant(self, entry: Entry | StepEntry, name: str) -> Contestant:
+        cases = [(entry.operation, entry.case)] if isinstance(entry, Entry) else entry.cases
+        self._expect(cases)
+        calls = [self._calls(operation, case, name, entry.deviating) for operation, case in cases]
+        single_use = any(one.is_single_use() for one in calls)
         if isinstance(entry, Entry):
-            make, single_use = self._call(entry.operation, entry.case, name)
-            return Contestant(name, make, single_use)
-        calls = [self._call(operation, case, name) for operation, case in entry.cases]
-        kept = [make() if not single_use else None for make, single_use in calls]
+            return Contestant(name, calls[0].make, single_use)
+        return Contestant(name, lambda: _step([one.make() for one in calls]), single_use)
 
-        def make_step() -> Thunk:
-            thunks = [
-                make() if thunk is None else thunk
-                for thunk, (make, _) in zip(kept, calls, strict=True)
-            ]
+    def _expect(self, cases: Iterable[tuple[Operation, Case]]) -> None:
+        """Compute the reference's outputs, and forget those of other entries."""
+        known, self._expected = self._expected, {}
+        for operation, case in cases:
+            operation.built_in.load()
+            self._expected[case.id] = known.get(case.id) or expected_outputs(
+                operation, case, self._candidates[0].device
+            )
 
-            def step() -> None:
-                for thunk in thunks:
-                    thunk()
+    def _calls(
+        self, operation: Operation, case: Case, name: str, deviating: Container[tuple[str, str]]
+    ) -> CandidateCalls:
+        return CandidateCalls(
+            operation,
+            case,
+            offered_by(self._modules[name], operation),
+            self._candidates[0].device,
+            self._expected[case.id],
+            deviates=(name, case.id) in deviating,
+        )
 
-            return step
 
-        return Contestant(name, make_step, any(single_use for _, single_use in calls))
+def _step(calls: Sequence[TimedCall]) -> TimedCall:
+    """Return the calls of an engine step as one call."""
+    thunks = [one.run for one in calls]
 
-    def _call(
-        self, operation: Operation, case: Case, name: str
-    ) -> tuple[Callable[[], Thunk], bool]:
-        """Return a maker of calls of the operation, and True if each call runs only once."""
-        offered = offered_by(self._modules[name], operation)
-        device = self._candidates[0].device
-        operation.built_in.load()
+    def step() -> list[Any]:
+        return [thunk() for thunk in thunks]
 
-        def make() -> Thunk:
-            return operation.call.bind(offered, operation.call.prepare(case, 0, device))
+    def mismatch(results: list[Any]) -> Mismatch | None:
+        found = (one.mismatch(result) for one, result in zip(calls, results, strict=True))
+        return next(filter(None, found), None)
 
-        return make, is_single_use(operation, offered, operation.call.prepare(case, 0, device))
+    def touch() -> None:
+        for one in calls:
+            one.touch()
+
+    return TimedCall(step, mismatch, touch, sum(one.nbytes for one in calls))
 
 
 def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> Budget:
     """Return the budget, with fewer rounds than `least` if rounds are too slow for it."""
     # Twice each, as `measure` calls each contestant once untimed before every sample.
-    thunks = [one.make() for one in ready for _ in range(2)]
+    thunks = [one.thunk() for one in ready for _ in range(2)]
     begin = time.perf_counter()
     for thunk in thunks:
         thunk()
@@ -153,3 +182,8 @@ def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> B
 def _raised(error: Exception) -> TimingFailure:
     text = f"raised {type(error).__name__} while it was timed: {error}"[:200]
     return TimingFailure(FailureKind.RAISED, text)
+
+
+def _wrong(mismatch: Mismatch) -> TimingFailure:
+    text = f"returned another result while it was timed: {mismatch.text}"
+    return TimingFailure(FailureKind.WRONG, text, mismatch.operation)

@@ -2,23 +2,27 @@
 
 Changes of the machine (frequency, caches, other processes) then affect all of them alike,
 and none is always the first. Every sample is kept.
+
+Each sample has new inputs, equal to the verified ones, so that an answer remembered by the
+identity or address of an input saves no time. One result of each sample, at a random
+position, is compared with the verified one, outside the clock.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
 
 from attnproof.harness.model.call import Thunk
 from attnproof.harness.model.candidate import Lane
-from attnproof.harness.timing.process.clocks import (
-    DeviceClock,
-    host_clock,
-    time_calls,
-    time_each,
-)
+from attnproof.harness.timing.process.clocks import DeviceClock, host_clock, time_calls
+from attnproof.harness.timing.process.comparison import TimedCall, WrongResultError
 from attnproof.harness.timing.statistics import interval
 
 _WARM_UP_CALLS = 3
@@ -27,6 +31,25 @@ _ROUNDS_BEFORE_TIGHT = 30
 _MOST_CALLS = 10_000
 _MOST_LAUNCHED_CALLS = 100
 """Calls of a sample on a GPU: with a full queue of launches the host would wait."""
+_KEPT = 2
+"""Results of a sample that are kept, one of which is compared: more would need more memory."""
+_PRIMING_CALLS = 3
+"""Untimed calls before a sample: after one call, large inputs took up to 10 % longer."""
+_LONG_NS = 5e6
+"""Time of a call from which a sample has one untimed call only."""
+_FEWEST_SETS = 4
+"""Least inputs of a sample of several calls, if they fit into memory."""
+_MAKING_SHARE = 0.25
+"""Part of a contestant's share of the time in which inputs are made for a sample."""
+_MOST_BYTES = 64 << 20
+"""Memory of the inputs of one sample."""
+_RETIRED_BYTES = 256 << 10
+"""Memory of earlier inputs that stays in use, so that new ones get other addresses.
+
+With 128 MiB calls took up to 40 % longer: each input was in memory that no cache had seen.
+"""
+_unknown = random.SystemRandom()
+"""Source of the positions of kept results, which no code can know beforehand."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +57,14 @@ class Contestant:
     """One participant: a name, and a maker of calls to time."""
 
     name: str
-    make: Callable[[], Thunk]
-    """Function that returns a call, ready to run; it is not timed itself."""
+    make: Callable[[], TimedCall]
+    """Function that returns a call on new inputs; it is not timed itself."""
     single_use: bool = False
-    """True if a call can run only once, as it writes its input: each is made anew."""
+    """True if a call can run only once, as it writes its input."""
+
+    def thunk(self) -> Thunk:
+        """Return a call that is not compared."""
+        return self.make().run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +93,8 @@ class Samples:
 def measure(contestants: Sequence[Contestant], budget: Budget, lane: Lane) -> list[Samples]:
     """Time the contestants in turn; return one `Samples` each, with equally many rounds.
 
-    Call it in `steady()`. Raises InfrastructureError if the clock is too coarse, and
-    whatever a contestant raises.
+    Call it in `steady()`. Raises InfrastructureError if the clock is too coarse,
+    WrongResultError if a result is not the verified one, and whatever a contestant raises.
     """
     clock = DeviceClock() if lane == "cuda" else None
     share = budget.seconds / budget.least_rounds / max(1, len(contestants))
@@ -93,44 +120,103 @@ class _Runner:
     def __init__(self, contestant: Contestant, share: float, clock: DeviceClock | None) -> None:
         self._contestant = contestant
         self._clock = clock
-        self._thunk = contestant.make()
+        self._share = share
+        self._retired: deque[TimedCall] = deque()
+        self._retired_bytes = 0
+        self._making_s = math.inf
+        self._priming_calls = 0
         for _ in range(_WARM_UP_CALLS):  # compile, fill caches
-            self._time(1)
-        self.samples = Samples(self._calibrate(share))
+            self._sample(1)
+        self._priming_calls = 1
+        self.samples = Samples(self._calibrate())
 
-    def _calibrate(self, share: float) -> int:
-        """Return the calls of one sample; making them takes at most `share` seconds."""
+    def _calibrate(self) -> int:
+        """Return the calls of one sample; if they run once, making them takes `share` at most."""
         begin = time.perf_counter_ns()
-        once = min(self._time(1) for _ in range(3))
+        once = min(self._sample(1) for _ in range(3))
         with_making = (time.perf_counter_ns() - begin) / 3
+        most = _MOST_CALLS if self._clock is None else _MOST_LAUNCHED_CALLS
         least = host_clock().least_sample_ns
         calls = math.ceil(least / max(once, 1))
+        self._priming_calls = _PRIMING_CALLS if once < _LONG_NS else 1
         if self._contestant.single_use:
-            calls = min(calls, max(1, int(share * 1e9 / with_making)))
+            calls = min(calls, max(1, int(self._share * 1e9 / with_making)))
         elif calls > 1:  # a call among many is faster than a single one
-            calls = math.ceil(least / max(self._time(min(calls, _MOST_CALLS)), 1))
-        return min(calls, _MOST_CALLS if self._clock is None else _MOST_LAUNCHED_CALLS)
+            calls = math.ceil(least / max(self._sample(min(calls, most)), 1))
+        return min(calls, most)
 
     def run(self) -> None:
-        """Take one sample, on a GPU one of each clock."""
-        self._time(1)  # untimed: before it the caches may hold data of another contestant
-        self.samples.host_ns.append(self._time(self.samples.calls))
+        """Take one sample, on a GPU one of each clock (WrongResultError)."""
+        self.samples.host_ns.append(self._sample(self.samples.calls))
         if self._clock is not None:
-            thunk = self._contestant.make() if self._contestant.single_use else self._thunk
+            made = self._make()
             self._clock.wait()
-            taken = self._clock.sample(thunk, self.samples.host_ns[-1])
+            taken, result = self._clock.sample(made.run, self.samples.host_ns[-1])
+            self._check(made, result)
             self.samples.device_ns.append(taken)
 
-    def _time(self, calls: int) -> float:
-        thunks = (
-            [self._contestant.make() for _ in range(calls)] if self._contestant.single_use else []
-        )
+    def _sample(self, calls: int) -> float:
+        """Return the nanoseconds of one call, the mean of `calls` on inputs made for them."""
+        untimed = self._untimed_calls()
+        made = [self._make() for _ in range(self._sets(calls))]
+        order = made * -(-calls // len(made))
+        if len(made) < calls:
+            random.shuffle(order)
+        order = order[:calls]
+        kept = sorted(_unknown.sample(range(calls), min(calls, _KEPT)))
+        thunks = [one.run for one in order]
+        for one in made:
+            one.touch()
+        self._prime(untimed)
         if self._clock is not None:
             self._clock.wait()
-        taken = time_each(thunks, calls) if thunks else time_calls(self._thunk, calls)
+        taken, results = time_calls(thunks, kept)
         if self._clock is not None:
             self._clock.wait()
+        index, result = _unknown.choice(list(zip(kept, results, strict=True)))
+        self._check(order[index], result)
         return taken
+
+    def _untimed_calls(self) -> list[TimedCall]:
+        """Return calls that ran before, new ones if each runs only once."""
+        count = self._priming_calls
+        used = [] if self._contestant.single_use else [*islice(reversed(self._retired), count)]
+        return used + [self._make() for _ in range(count - len(used))]
+
+    def _prime(self, calls: list[TimedCall]) -> None:
+        """Make untimed calls: before them the caches may hold data of another contestant.
+
+        Their results are alive together, so that memory for the results that a sample keeps has
+        been in use before.
+        """
+        results = [one.run() for one in calls]
+        for one, result in zip(calls[:1], results, strict=False):
+            self._check(one, result)
+
+    def _sets(self, calls: int) -> int:
+        """Return the number of inputs to make for a sample: one for each call if there is time."""
+        if self._contestant.single_use or calls == 1:
+            return calls
+        in_time = int(_MAKING_SHARE * self._share / self._making_s)
+        in_memory = _MOST_BYTES // self._retired[-1].nbytes
+        return max(1, min(calls, max(_FEWEST_SETS, in_time), in_memory))
+
+    def _make(self) -> TimedCall:
+        """Make a call; calls made before stay alive, so that no address is used again soon."""
+        begin = time.perf_counter()
+        made = self._contestant.make()
+        self._making_s = min(self._making_s, time.perf_counter() - begin)
+        self._retired.append(made)
+        self._retired_bytes += made.nbytes
+        while self._retired_bytes > _RETIRED_BYTES and len(self._retired) > _PRIMING_CALLS:
+            self._retired_bytes -= self._retired.popleft().nbytes
+        return made
+
+    def _check(self, call: TimedCall, result: Any) -> None:
+        """Compare a result with the verified one (WrongResultError)."""
+        mismatch = call.mismatch(result)
+        if mismatch is not None:
+            raise WrongResultError(self._contestant.name, mismatch)
 
     def is_tight(self, width: float) -> bool:
         """True if the intervals of all clocks are narrow enough."""

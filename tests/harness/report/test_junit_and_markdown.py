@@ -43,6 +43,14 @@ def test_a_failure_without_a_finding_still_fails(make_run, make_result):
     assert cases(run)["optimized (cpu)", "get_mla_dims"].result[0].message == "12 cases failed"
 
 
+def test_a_wrong_result_while_timed_is_the_reason(make_run, make_result):
+    why = "returned another result while it was timed: result is None, expected 3"
+    failed = make_result("get_mla_dims", "FAIL", failed=0, reason=why)
+    run = make_run("FAIL", [failed], reason=f"get_mla_dims of optimized {why}")
+    assert cases(run)["optimized (cpu)", "get_mla_dims"].result[0].message == why
+    assert "**Failed:** get\\_mla\\_dims of optimized returned another" in markdown_text(run)
+
+
 def test_junit_statistics_add_up(failing):
     document = junitparser.JUnitXml.fromstring(junit_bytes(failing))
     assert (document.tests, document.failures, document.skipped) == (5, 3, 2)

@@ -15,14 +15,14 @@ import torch
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.timing.analysis.noise import measure_noise
 from attnproof.harness.timing.process import control
-from attnproof.harness.timing.process.clocks import (
-    HostClock,
-    examine,
-    host_clock,
-    time_calls,
-    time_each,
+from attnproof.harness.timing.process.clocks import HostClock, examine, host_clock, time_calls
+from attnproof.harness.timing.process.comparison import Mismatch, TimedCall, WrongResultError
+from attnproof.harness.timing.process.paired import (
+    _PRIMING_CALLS,
+    Budget,
+    Contestant,
+    measure,
 )
-from attnproof.harness.timing.process.paired import Budget, Contestant, measure
 from attnproof.harness.timing.process.steady import steady
 
 FEW = Budget(seconds=0.0, least_rounds=4, most_rounds=6)
@@ -41,7 +41,31 @@ def working(name: str, log: list[str], turns: int = 300) -> Contestant:
         log.append(name)
         sum(range(turns))
 
-    return Contestant(name, lambda: run)
+    return Contestant(name, lambda: TimedCall(run))
+
+
+def remembering(result=lambda made: made, *, nbytes=1 << 14):
+    """A contestant whose calls return `result(n)` for the n-th inputs, and the list of its calls.
+
+    A result is right if it is n.
+    """
+    called: list[int] = []
+    count = itertools.count()
+
+    def make() -> TimedCall:
+        made = next(count)
+
+        def run() -> int:
+            called.append(made)
+            sum(range(300))
+            return result(made)
+
+        def mismatch(got: int) -> Mismatch | None:
+            return None if got == made else Mismatch("an operation", f"{got} is not {made}")
+
+        return TimedCall(run, mismatch, nbytes=nbytes)
+
+    return Contestant("a", make), called
 
 
 def test_a_clock_is_examined():
@@ -78,10 +102,14 @@ def test_this_machine_has_a_clock():
 
 def test_a_sample_is_the_mean_of_its_calls():
     calls = []
-    assert time_calls(lambda: calls.append(1), 5, ticking(1000)) == 200
-    assert len(calls) == 5
-    assert time_each([lambda: calls.append(2)] * 4, 4, ticking(1000)) == 250
-    assert calls[5:] == [2] * 4
+    assert time_calls([lambda: calls.append(1)] * 5, (), ticking(1000)) == (200, [])
+    assert calls == [1] * 5
+
+
+def test_chosen_results_are_kept():
+    thunks = [lambda number=number: number for number in range(6)]
+    assert time_calls(thunks, (0, 3, 5))[1] == [0, 3, 5]
+    assert time_calls(thunks, (2,))[1] == [2]
 
 
 def test_contestants_take_turns_and_neither_is_always_first(monkeypatch):
@@ -91,8 +119,9 @@ def test_contestants_take_turns_and_neither_is_always_first(monkeypatch):
     found = measure([working("a", log), working("b", log)], FEW, "cpu")
     assert [sample.calls for sample in found] == [1, 1]
     assert [len(sample.host_ns) for sample in found] == [4, 4]
-    # Each sample after a call that is not timed, which finds the caches as somebody left them.
-    assert "".join(log).endswith("aabb" + "bbaa" + "aabb" + "bbaa")
+    # Each sample after calls that are not timed, which find the caches as somebody left them.
+    turn = {name: (_PRIMING_CALLS + 1) * name for name in "ab"}
+    assert "".join(log).endswith(2 * (turn["a"] + 2 * turn["b"] + turn["a"]))
 
 
 def test_every_contestant_has_a_sample_a_round():
@@ -126,7 +155,7 @@ def test_single_use_call_is_made_anew_and_run_once():
     def make():
         made.append([])
         run = made[-1]
-        return lambda: run.append(1)
+        return TimedCall(lambda: run.append(1))
 
     budget = Budget(seconds=0.1, least_rounds=4, most_rounds=6)
     [found] = measure([Contestant("a", make, single_use=True)], budget, "cpu")
@@ -138,7 +167,7 @@ def test_single_use_call_is_made_anew_and_run_once():
 def test_few_calls_if_making_them_is_slow():
     def make():
         sum(range(200_000))
-        return lambda: None
+        return TimedCall(lambda: None)
 
     budget = Budget(seconds=0.1, least_rounds=4, most_rounds=6)
     [found] = measure([Contestant("a", make, single_use=True)], budget, "cpu")
@@ -147,17 +176,66 @@ def test_few_calls_if_making_them_is_slow():
 
 def test_errors_of_a_contestant_propagate():
     with pytest.raises(ZeroDivisionError):
-        measure([Contestant("a", lambda: lambda: 1 / 0)], FEW, "cpu")
+        measure([Contestant("a", lambda: TimedCall(lambda: 1 / 0))], FEW, "cpu")
+
+
+def test_every_call_of_a_sample_has_inputs_of_its_own():
+    contestant, called = remembering()
+    budget = Budget(seconds=1, least_rounds=4, most_rounds=4)
+    [found] = measure([contestant], budget, "cpu")
+    assert found.calls > 4
+    last = called[-found.calls :]
+    assert len(set(last)) == found.calls
+    assert not set(last) & set(called[: -found.calls])
+
+
+def test_inputs_are_used_in_turn_if_there_is_no_time_to_make_one_for_each_call():
+    contestant, called = remembering()
+    [found] = measure([contestant], FEW, "cpu")  # a budget of no time at all
+    last = called[-found.calls :]
+    assert len(set(last)) == 4
+    uses = [last.count(made) for made in set(last)]
+    assert max(uses) - min(uses) <= 1 + max(uses) // 4
+    assert not set(last) & set(called[: -found.calls])
+
+
+def test_a_large_input_is_used_by_all_calls_of_a_sample():
+    contestant, called = remembering(nbytes=1 << 30)
+    [found] = measure([contestant], FEW, "cpu")
+    assert len(set(called[-found.calls :])) == 1
+
+
+def test_a_wrong_result_is_an_error_that_names_the_contestant():
+    contestant, called = remembering(lambda made: made if made < 9 else -1)
+    with pytest.raises(WrongResultError) as raised:
+        measure([contestant], FEW, "cpu")
+    assert raised.value.name == "a"
+    assert raised.value.mismatch.text.startswith("-1 is not ")
+    assert max(called) >= 9
+
+
+def test_a_rare_wrong_result_is_found_at_last():
+    count = itertools.count()
+    contestant, _ = remembering(lambda made: -1 if next(count) % 3 == 0 else made)
+    with pytest.raises(WrongResultError):
+        measure([contestant], Budget(seconds=5, least_rounds=200, most_rounds=400), "cpu")
 
 
 ON_A_DEVICE = """
 import torch
+from attnproof.harness.timing.process.comparison import TimedCall, WrongResultError
 from attnproof.harness.timing.process.paired import Budget, Contestant, measure
 given = torch.arange(1000, device="cuda")
 budget = Budget(seconds=0, least_rounds=4, most_rounds=4)
 for spent in (False, True):
-    [found] = measure([Contestant("a", lambda: lambda: given + 1, spent)], budget, "cuda")
+    make = lambda: TimedCall(lambda: given + 1, lambda got: None if got[0] == 1 else "wrong")
+    [found] = measure([Contestant("a", make, spent)], budget, "cuda")
     print(len(found.host_ns), len(found.device_ns), min(found.device_ns) > 0, found.calls <= 100)
+try:
+    wrong = TimedCall(lambda: given, lambda got: "wrong")
+    measure([Contestant("a", lambda: wrong)], budget, "cuda")
+except WrongResultError as error:
+    print(error.name, error.mismatch)
 """
 
 
@@ -174,7 +252,7 @@ def test_on_a_device_every_round_has_a_sample_of_both_clocks(tmp_path):
         text=True,
         check=False,
     )
-    assert done.stdout.splitlines() == ["4 4 True True"] * 2, done.stderr
+    assert done.stdout.splitlines() == ["4 4 True True"] * 2 + ["a wrong"], done.stderr
 
 
 def test_noise_compares_every_contestant_with_itself():

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from statistics import median
 
 import pytest
 
 from attnproof.harness.cases.batches.strategies import make_batch
-from attnproof.harness.cases.steps.workloads import timed_batch
+from attnproof.harness.cases.steps.workloads import synthetic_batches, timed_batch
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.errors import InfrastructureError
-from attnproof.harness.timing.plan.entries import Entry, StepEntry
-from attnproof.harness.timing.plan.timetable import timed_cases
+from attnproof.harness.timing.plan.entries import Entry, FailureKind, StepEntry
+from attnproof.harness.timing.plan.timetable import timed_cases, why_never
 from attnproof.harness.timing.process.binding import is_single_use
+from attnproof.harness.timing.process.comparison import CandidateCalls, expected_outputs
 from attnproof.harness.timing.process.paired import Budget
 from attnproof.harness.timing.session import TimingProcess
 
@@ -50,6 +53,56 @@ CLOSES = f"""
 import os, time
 def {SPLIT}(*args, **kwargs):
     os.closerange(3, 1000)
+    time.sleep(60)
+"""
+
+
+WRITE_ONLY = ("compute_slot_mapping", "CommonAttentionState")
+"""Operations whose result is what they write."""
+SLICE = "slice_query_start_locs"
+RIGHT = f"from attnproof.reference import {SLICE}\n"
+WRONG_WHEN_TIMED = f"""
+import gc
+from attnproof.reference import {SLICE} as right
+def {SLICE}(query_start_loc, request_slice):
+    return right(query_start_loc, request_slice) if gc.isenabled() else None
+"""
+SELDOM_WRONG_WHEN_TIMED = f"""
+import gc
+from attnproof.reference import {SLICE} as right
+calls = []
+def {SLICE}(query_start_loc, request_slice):
+    calls.append(0)
+    made = right(query_start_loc, request_slice)
+    return made + 1 if len(calls) % 5 == 0 and not gc.isenabled() else made
+"""
+REMEMBERS = f"""
+from attnproof.reference import {SLICE} as right
+known = {{}}
+def {SLICE}(query_start_loc, request_slice):
+    key = (KEY)
+    found = known.get(key)
+    if found is not None and found[0] is query_start_loc:
+        return found[1]
+    sum(range(5000))
+    known[key] = query_start_loc, right(query_start_loc, request_slice)
+    return known[key][1]
+"""
+SLOW = f"""
+from attnproof.reference import {SLICE} as right
+def {SLICE}(query_start_loc, request_slice):
+    sum(range(5000))
+    return right(query_start_loc, request_slice)
+"""
+WRITES_TO_THE_PIPE = f"""
+import os, stat, struct, time
+def {SLICE}(query_start_loc, request_slice):
+    for number in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.write(number, struct.pack("!i", 3) + b"abc")
+        except OSError:
+            pass
     time.sleep(60)
 """
 
@@ -133,7 +186,9 @@ def test_process_that_closes_the_pipe_is_ended(candidates, monkeypatch):
     monkeypatch.setattr("attnproof.harness.running.processes.child._CLOSING_S", 0.1)
     (found,) = measured(candidates(closing=CLOSES, sound=SOUND), entry(["closing", "sound"]))
     assert [sample.name for sample in found.samples] == ["sound"]
-    assert failures_of(found) == {"closing": "closed the channel to the harness and went on while it was timed"}
+    assert failures_of(found) == {
+        "closing": "closed the channel to the harness and went on while it was timed"
+    }
 
 
 def test_candidate_that_raises_has_no_time_and_the_reason_names_the_error(candidates):
@@ -146,6 +201,96 @@ def test_a_candidate_that_cannot_be_imported_ends_the_timing_in_one_line(candida
     made = candidates(sound=SOUND, broken="import nowhere_at_all\n")
     with pytest.raises(InfrastructureError, match=r"candidate broken cannot be imported.*nowhere"):
         measured(made, entry(["sound"]))
+
+
+def test_candidate_that_returns_nothing_when_it_is_timed_has_no_time(candidates):
+    made = candidates(cheating=WRONG_WHEN_TIMED, sound=RIGHT)
+    (found,) = measured(made, entry(["cheating", "sound"], SLICE))
+    assert [sample.name for sample in found.samples] == ["sound"]
+    wrong = found.failures["cheating"]
+    assert wrong.kind is FailureKind.WRONG
+    assert wrong.operation == SLICE
+    assert wrong.text == (
+        "returned another result while it was timed: result is None, "
+        "expected [0 1 6] (int32 [3] cpu)"
+    )
+    assert found.together
+
+
+def test_candidate_that_is_seldom_wrong_when_it_is_timed_has_no_time(candidates):
+    made = candidates(cheating=SELDOM_WRONG_WHEN_TIMED)
+    long = Budget(seconds=1, least_rounds=100, most_rounds=400)
+    with TimingProcess(made, [entry(["cheating"], SLICE)]) as process:
+        found = process.measure(0, long)
+    assert found.samples == []
+    assert failures_of(found)["cheating"].startswith(
+        "returned another result while it was timed: result[0] is 1, expected 0"
+    )
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "id(query_start_loc), query_start_loc._version",
+        "query_start_loc.data_ptr(), query_start_loc.shape",
+    ],
+)
+def test_answers_remembered_for_an_object_save_no_time(candidates, key):
+    made = candidates(remembering=REMEMBERS.replace("KEY", key), slow=SLOW)
+    roomy = Budget(seconds=0.5, least_rounds=5, most_rounds=40)
+    with TimingProcess(made, [entry(["remembering", "slow"], SLICE)]) as process:
+        found = process.measure(0, roomy)
+    times = {sample.name: median(sample.host_ns) for sample in found.samples}
+    assert times["slow"] / times["remembering"] < 3  # 50 if the same inputs were timed again
+
+
+def test_known_deviation_is_no_wrong_result_unless_it_changes(candidates):
+    deviating = f"import gc\nfrom attnproof.reference import {SLICE} as right\n"
+    deviating += f"def {SLICE}(*given):\n    return right(*given) + 1\n"
+    cheating = deviating.replace("+ 1", "+ 1 + (not gc.isenabled())")
+    one = entry(["deviating", "cheating"], SLICE)
+    known = frozenset((name, one.case.id) for name in one.names)
+    one = replace(one, deviating=known)
+    (found,) = measured(candidates(deviating=deviating, cheating=cheating), one)
+    assert [sample.name for sample in found.samples] == ["deviating"]
+    assert found.failures["cheating"].kind is FailureKind.WRONG
+
+
+def test_engine_step_with_a_wrong_result_names_the_operation(candidates):
+    parts = [entry([], operation) for operation in (REORDER, SLICE)]
+    cases = tuple((part.operation, part.case) for part in parts)
+    step = StepEntry("a trace", WORKLOAD.workload, cases, ("cheating", "sound"))
+    reorder = f"from attnproof.reference import {REORDER}\n"
+    made = candidates(cheating=reorder + WRONG_WHEN_TIMED, sound=reorder + RIGHT)
+    (found,) = measured(made, step)
+    assert [sample.name for sample in found.samples] == ["sound"]
+    assert found.failures["cheating"].operation == SLICE
+
+
+def test_every_operation_that_is_timed_has_outputs_to_compare():
+    from attnproof import reference
+    from attnproof.harness.running.candidates import offered_by
+
+    timed = [one for one in ALL.values() if not why_never(one)]
+    cases = {one.operation.name: one for one in timed_cases(timed, synthetic_batches(0))}
+    assert cases.keys() == {one.name for one in timed}
+    for name, one in cases.items():
+        if one.operation.built_in.package:
+            continue  # may be absent
+        expected = expected_outputs(one.operation, one.case, "cpu")
+        offered = offered_by(reference, one.operation)
+        calls = CandidateCalls(one.operation, one.case, offered, "cpu", expected)
+        made = calls.make()
+        assert expected, name
+        assert made.mismatch(made.run()) is None, name
+        assert made.mismatch(object()) is not None or name in WRITE_ONLY, name
+
+
+def test_process_that_gets_no_reply_of_the_harness_is_ended(candidates):
+    made = candidates(writing=WRITES_TO_THE_PIPE, sound=RIGHT)
+    (found,) = measured(made, entry(["writing", "sound"], SLICE))
+    assert [sample.name for sample in found.samples] == ["sound"]
+    assert failures_of(found) == {"writing": "wrote to the harness's pipe while it was timed"}
 
 
 def test_timing_against_itself_gives_two_samples_of_one_candidate(candidates):

@@ -186,6 +186,19 @@ def test_ledgers_give_the_verdict_on_each_case(tmp_path):
     assert found.failures == [("equality", "num_decodes", "off by one")]
 
 
+def test_a_case_that_is_judged_twice_keeps_its_failures(tmp_path):
+    ledger = tmp_path / "ledger.jsonl"
+    known = '"known":[["E20","equality","out","lost field"]]'
+    ledger.write_text(
+        f'{{"event":"verdict","id":"1","failures":[["purity","x","modified"]],{known}}}\n'
+        f'{{"event":"verdict","id":"1","failures":[],{known}}}\n'
+        '{"event":"verdict","id":"1","failures":[]}\n'
+    )
+    found = read_ledgers([ledger])["1"]
+    assert found.failures == [("purity", "x", "modified")]
+    assert found.known == [("E20", "equality", "out", "lost field")]
+
+
 def steps_of(candidate, times):
     steps = [
         Step(source=f"step {n}", case_id=f"{n}", requests=1, tokens=1, ns=[ns])

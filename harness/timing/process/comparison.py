@@ -1,0 +1,137 @@
+"""Calls to time, each on inputs of its own, and the comparison of their results.
+
+A candidate can notice that it is timed: garbage collection is off, and the same function is
+called often. A time is therefore worth what the result of the timed call itself is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from attnproof import reference
+from attnproof.harness.model.call import MISSING, Call, Thunk
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.place import Place, by_place
+from attnproof.harness.oracles.equality import agrees, difference
+from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.timing.process.binding import is_single_use
+
+_OBJECT_BYTES = 1 << 14
+"""Bytes counted for the Python objects of one call, beside its tensors."""
+_LONGEST_TEXT = 200
+
+
+class Mismatch(NamedTuple):
+    """A result that is not the verified one."""
+
+    operation: str
+    text: str
+
+
+class WrongResultError(Exception):
+    """A timed call returned another result than the verified one."""
+
+    def __init__(self, name: str, mismatch: Mismatch) -> None:
+        """Store the name of the candidate, and the mismatch."""
+        super().__init__(name, mismatch)
+        self.name = name
+        self.mismatch = mismatch
+
+
+def _unchecked(_result: Any) -> None:
+    return None
+
+
+def _nothing() -> None:
+    return None
+
+
+class TimedCall(NamedTuple):
+    """A call on inputs of its own, ready to be timed."""
+
+    run: Thunk
+    mismatch: Callable[[Any], Mismatch | None] = _unchecked
+    """Function from the result of `run` to its mismatch, None without one."""
+    touch: Callable[[], None] = _nothing
+    """Function that reads the inputs' memory, so that caches hold it."""
+    nbytes: int = _OBJECT_BYTES
+    """Memory of the inputs in bytes, approximately."""
+
+
+def expected_outputs(operation: Operation, case: Case, device: str) -> dict[Place, Any]:
+    """Return the outputs of the reference for the call that is timed."""
+    call = operation.call.prepare(case, 0, device)
+    if operation.contract.for_reference is not None:
+        operation.contract.for_reference(call)
+    offered = offered_by(reference, operation)
+    result = operation.call.bind(offered, call)()
+    return by_place(operation.call.timed_outputs(offered, call, result))
+
+
+@dataclass
+class CandidateCalls:
+    """The calls of one candidate on one case."""
+
+    operation: Operation
+    case: Case
+    offered: Any
+    """The candidate's function or class."""
+    device: str
+    expected: Mapping[Place, Any]
+    """The reference's outputs."""
+    deviates: bool = False
+    """True if a known deviation shows on the case.
+
+    Outputs that deviate where nothing is timed are then expected as they are.
+    """
+    _own: dict[Place, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Call a deviating candidate once, to find the outputs that deviate."""
+        if self.deviates:
+            call, run = self._bound()
+            own = self._outputs(call, run())
+            self._own = {
+                place: own.get(place, MISSING)
+                for place, right in self.expected.items()
+                if not agrees(self.operation, place, right, own.get(place, MISSING))
+            }
+
+    def make(self) -> TimedCall:
+        """Prepare new inputs; return the call."""
+        call, run = self._bound()
+        mismatch = partial(self._mismatch, call)
+        if call.arena is None:
+            return TimedCall(run, mismatch)
+        return TimedCall(run, mismatch, call.arena.touch, _OBJECT_BYTES + call.arena.nbytes)
+
+    def is_single_use(self) -> bool:
+        """True if each call can run only once."""
+        call = self.operation.call.prepare(self.case, 0, self.device)
+        return is_single_use(self.operation, self.offered, call)
+
+    def _bound(self) -> tuple[Call, Thunk]:
+        call = self.operation.call.prepare(self.case, 0, self.device)
+        return call, self.operation.call.bind(self.offered, call)
+
+    def _outputs(self, call: Call, result: Any) -> dict[Place, Any]:
+        return by_place(self.operation.call.timed_outputs(self.offered, call, result))
+
+    def _mismatch(self, call: Call, result: Any) -> Mismatch | None:
+        try:
+            text = self._difference(self._outputs(call, result))
+        except Exception as error:  # a result may be an object that raises anything
+            text = f"{type(result).__name__} cannot be compared ({type(error).__name__})"
+        return Mismatch(self.operation.name, text[:_LONGEST_TEXT]) if text else None
+
+    def _difference(self, got: dict[Place, Any]) -> str:
+        """Return the first output that differs, with both values; "" without one."""
+        for place, right in (dict(self.expected) | self._own).items():
+            value = got.get(place, MISSING)
+            if not agrees(self.operation, place, right, value):
+                return difference(self.operation, place, right, value)[1]
+        return ""
