@@ -7,7 +7,9 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from attnproof.harness.escaping import escape_lines
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, OperationResult, Reason
@@ -31,6 +34,8 @@ from attnproof.harness.running.worker.worker import warm_up
 
 _STOPPING_S = 4.0
 """Seconds that running tasks may take to end after an interrupt."""
+_FAULT = b"fault"
+"""Message before the traceback of a task that failed, which is the next message."""
 _OUTCOME = b"outcome"
 """Message before a task's outcome, which is the next message. Others are a number of cases."""
 _Pair = tuple[Operation, Candidate]
@@ -141,27 +146,14 @@ class _Session:
             die_with_parent(parent, signal.SIGTERM)
             adopt_orphans()
             ours.close()
-            by = launching(candidate, {each.name: each for each in plan.operations})
-            index = b"%d" % plan.operations.index(operation)
-            while index:
-                examined = plan.operations[int(index)]
-                by.launcher.prepare(examined.name.encode())
-                outcome = examine(
-                    examined,
-                    candidate,
-                    plan.settings,
-                    steps_on(candidate, plan.steps, plan.settings.costly_share),
-                    plan.corpus,
-                    folder / f"ledger-{number:03}-{int(index):03}.jsonl",
-                    lambda cases: theirs.send_bytes(b"%d" % cases),
-                    by,
-                )
-                theirs.send_bytes(_OUTCOME)
-                theirs.send_bytes(msgspec.msgpack.encode(outcome))
-                index = theirs.recv_bytes()
-            by.launcher.stop()
+            try:
+                _examine_all(plan, candidate, operation, folder / f"ledger-{number:03}", theirs)
+            except Exception as error:  # an error of the harness
+                text = "".join(traceback.format_exception(error))
+                theirs.send_bytes(_FAULT)
+                theirs.send_bytes(text.encode(errors="backslashreplace"))
             end_children(0.0)
-            os._exit(0)
+            os._exit(0)  # a normal exit would wait for threads that an engine has started
 
         process = multiprocessing.get_context("fork").Process(target=drive)
         process.start()
@@ -202,15 +194,25 @@ class _Session:
             data = task.connection.recv_bytes()
             if data == _OUTCOME:
                 return msgspec.msgpack.decode(task.connection.recv_bytes(), type=Outcome)
+            if data == _FAULT:
+                return self._died(task, escape_lines(task.connection.recv_bytes().decode()))
         except (EOFError, OSError):
-            task.died = True
-            task.process.kill()
-            task.process.join()
-            text = f"its process ended with status {task.process.exitcode}"
-            skip = Skip("UNVERIFIED", Reason(Cause.TASK_DIED, text))
-            return _skipped(task.operation, task.candidate, skip)
+            return self._died(task, "")
         self.callbacks.progressed(task.operation.name, task.candidate.name, int(data))
         return None
+
+    def _died(self, task: _Task, fault: str) -> Outcome:
+        """Return the outcome of a task whose process has ended, or failed with a traceback."""
+        task.died = True
+        if not fault:
+            task.process.kill()
+        task.process.join()
+        text = f"its process ended with status {task.process.exitcode}"
+        if fault:
+            text = f"the harness failed: {fault.splitlines()[-1]}"
+            print(fault, file=sys.stderr)
+        skip = Skip("UNVERIFIED", Reason(Cause.TASK_DIED, text))
+        return _skipped(task.operation, task.candidate, skip)
 
     def _continue(self, task: _Task) -> None:
         """Send the next operation to a task that has ended one, or stop its process."""
@@ -225,6 +227,32 @@ class _Session:
         _send(task, b"")
         task.process.join()
         task.connection.close()
+
+
+def _examine_all(
+    plan: Plan, candidate: Candidate, operation: Operation, ledger: Path, parent: Connection
+) -> None:
+    """Examine the operation, then those whose indices the parent sends; send each outcome."""
+    by = launching(candidate, {each.name: each for each in plan.operations})
+    index = b"%d" % plan.operations.index(operation)
+    while index:
+        examined = plan.operations[int(index)]
+        by.launcher.prepare(examined.name.encode())
+        outcome = examine(
+            examined,
+            candidate,
+            plan.settings,
+            steps_on(candidate, plan.steps, plan.settings.costly_share),
+            plan.corpus,
+            ledger.with_name(f"{ledger.name}-{int(index):03}.jsonl"),
+            lambda cases: parent.send_bytes(b"%d" % cases),
+            by,
+        )
+        encoded = msgspec.msgpack.encode(outcome)
+        parent.send_bytes(_OUTCOME)
+        parent.send_bytes(encoded)
+        index = parent.recv_bytes()
+    by.launcher.stop()
 
 
 def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Outcome], bool]:

@@ -196,7 +196,8 @@ def _carried_out(
 ) -> bytes:
     if isinstance(order, _Collect):
         status = _reaped(order.pid, order.grace_s)
-        return msgspec.msgpack.encode(_Collected(status, end_children(_SURVIVOR_S)))
+        survivors = end_children(_SURVIVOR_S, group=order.pid)
+        return msgspec.msgpack.encode(_Collected(status, survivors))
     if isinstance(order, _Prepare):
         prepare(order.order)
         return b"prepared"
@@ -238,8 +239,6 @@ def _reaped(pid: int, grace_s: float) -> int | None:
         if time.monotonic() >= deadline:
             break
         time.sleep(_REAP_POLL_S)
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

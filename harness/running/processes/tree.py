@@ -40,11 +40,12 @@ def memory_of(pid: int, most: int) -> tuple[int, int]:
     return held, len(tree)
 
 
-def end_children(grace_s: float, spared: Collection[int] = ()) -> list[str]:
+def end_children(grace_s: float, spared: Collection[int] = (), group: int = 0) -> list[str]:
     """End every child of this process except `spared`; return the names of those killed.
 
     Each has `grace_s` seconds to end by itself. Descendants of an ended child become children
-    of this process if it adopts orphans.
+    of this process if it adopts orphans. The process group is ended too, as /proc may show
+    other processes.
     """
     killed: dict[int, str] = {}
     begun = time.monotonic()
@@ -58,6 +59,9 @@ def end_children(grace_s: float, spared: Collection[int] = ()) -> list[str]:
                     killed.setdefault(child, _name(child))
                     with suppress(ProcessLookupError):
                         os.kill(child, signal.SIGKILL)
+            if group:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
         time.sleep(_POLL_S)
     return list(killed.values())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from attnproof.harness.model.call_kinds import Parts
@@ -51,7 +52,17 @@ def explain(trial: Trial, parts: Parts, target: str) -> Explanation:
 
 
 def _plain(value: Any) -> Any:
+    """Return the value as JSON, as text if it is another one or too large."""
     array = as_array(value)
     if array is not None and array.size <= _MOST_ELEMENTS and array.dtype != np.object_:
         return array.tolist()
-    return value if isinstance(value, bool | int | str | list | None) else text_of(value)
+    plain = isinstance(value, bool | int | str | list | None) and array is None
+    return value if plain and _is_json(value) else text_of(value)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        msgspec.msgpack.encode(value)
+    except (OverflowError, TypeError, UnicodeEncodeError):
+        return False
+    return True
