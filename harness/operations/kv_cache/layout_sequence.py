@@ -32,8 +32,8 @@ _LAYOUT = st.sampled_from(("NHD", "HND"))
 _PARAMS = sequence_params(
     {
         "set": [("layout", Literal["NHD", "HND"])],
-        "set invalid": [("layout", Literal["NCHW", "nhd", ""])],
-        "export": [("layout", Literal["NHD", "HND", "NCHW", "nhd", ""])],
+        "set invalid": [("layout", Literal["NCHW", "nhd", "hnd", ""])],
+        "export": [("layout", Literal["NHD", "HND", "NCHW", "nhd", "hnd", ""])],
         **{do: [] for do in ("unset", "unexport", "get")},
     }
 )

@@ -159,6 +159,7 @@ def sequence_inputs(
     return Inputs(
         cases=st.nothing,
         params=params,
+        has_batch=False,
         machine=machine,
         boundaries=boundaries,
         from_batch=from_batch,

@@ -18,10 +18,10 @@ from attnproof.harness.cases.engines.script_v0 import BLOCK_SIZE, BLOCKS, ROWS
 from attnproof.harness.cases.machine import Machine
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import Line, Script
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.operation import Bench, Contract, Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.operations.shared.params import MOST_STEPS, Count, sequence_params
+from attnproof.harness.operations.shared.params import MOST_STEPS, sequence_params
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,

@@ -17,10 +17,10 @@ from attnproof.harness.cases.engines.script_v0 import BLOCKS, ROWS
 from attnproof.harness.cases.machine import Machine
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import Line, Script
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.operations.shared.params import Count, sequence_params
+from attnproof.harness.operations.shared.params import sequence_params
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
