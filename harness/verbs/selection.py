@@ -5,14 +5,13 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-from attnproof.harness.cases.corpus import CorpusError, read_corpus
 from attnproof.harness.cases.steps.from_trace import batches_from_trace
 from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.cases.traces.formats import TraceError
-from attnproof.harness.model.case import Batch, Case, Sourced
+from attnproof.harness.model.case import Batch, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.case_check import problem_of
+from attnproof.harness.running.cases import CaseError, read_corpus
 from attnproof.harness.running.errors import UsageError
 
 
@@ -59,19 +58,6 @@ def pick_corpus(folder: Path | None) -> list[Sourced]:
     if folder is None:
         return []
     try:
-        cases = read_corpus(folder)
-    except CorpusError as error:
+        return read_corpus(folder)
+    except CaseError as error:
         raise UsageError(str(error)) from None
-    for sourced in cases:
-        check_case(sourced.case, f"case file {folder / sourced.source}")
-    return cases
-
-
-def check_case(case: Case, where: str) -> None:
-    """Raise UsageError for a name or a parameter that the operation does not have.
-
-    `where` names the case in the message.
-    """
-    problem = problem_of(case)
-    if problem:
-        raise UsageError(f"{where}: {problem}")

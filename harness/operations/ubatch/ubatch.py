@@ -65,13 +65,15 @@ class _SplitParams(Params):
 
 
 def _problem(case: Case) -> str:
-    """Return why the batch cannot be cut: it has no token, or a cut request has rank shares."""
+    """Return why the batch cannot be cut: it has no row, or a cut request has rank shares."""
     batch, cuts = batch_of(case), case.params["cuts"]
+    if cuts is None:
+        return "picked: there are no slices without cuts" if case.params.get("picked") else ""
     if not batch.num_tokens + batch.padded_tokens:
-        return "" if cuts is None and not case.params.get("picked") else "batch: no token to slice"
-    if cuts is None and case.params.get("picked"):
-        return "picked: there are no slices without cuts"
-    inside = set(cuts or ()) - {0, *accumulate(batch.query_lens)}
+        return "batch: no token to slice"
+    if not batch.num_requests + batch.padded_requests:
+        return "batch: no row to slice"
+    inside = set(cuts) - {0, *accumulate(batch.query_lens)}
     if batch.dcp_local_seq_lens and any(cut < batch.num_tokens for cut in inside):
         return "batch.dcp_local_seq_lens: a request with rank shares cannot be cut"
     return ""

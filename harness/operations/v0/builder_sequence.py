@@ -56,7 +56,7 @@ _PARAMS = sequence_params(
         "prepare": [],
         "add nonsense": [],
         "add": [("rows", _ROWS), _IMAGE],
-        "build": [("rows", _ROWS), ("pad", _PAD, -1), _IMAGE, ("wrong", bool, False)],
+        "build": [("rows", _ROWS), ("pad", _PAD), _IMAGE, ("wrong", bool, False)],
     }
 )
 

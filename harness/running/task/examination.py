@@ -75,6 +75,8 @@ class Examination:
     checks: list[int] = field(default_factory=lambda: [0] * len(ORACLES))
     failures_by_oracle: dict[str, int] = field(default_factory=dict)
     known_by_oracle: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """A sentence on each remembered case that was dropped."""
     _verdicts: dict[str, Explained] = field(default_factory=dict)
     _digests: list[tuple[Case, str]] = field(default_factory=list)
 

@@ -74,6 +74,8 @@ class Outcome(msgspec.Struct, frozen=True):
     result: OperationResult
     findings: list[Finding]
     deviations: list[DeviationResult] = []
+    notes: list[str] = []
+    """A sentence on each remembered case that was dropped."""
 
 
 class _Conclusion(NamedTuple):
@@ -105,6 +107,7 @@ def examine(
     counts: dict[str, Any] = {}
     findings: list[Finding] = []
     deviations: list[DeviationResult] = []
+    notes: list[str] = []
     try:
         known = deviations_of(candidate)
         worker = Worker(
@@ -121,6 +124,7 @@ def examine(
             examination = Examination(
                 operation, candidate, worker, ledger, progressed, known, costly_share=share
             )
+            notes = examination.notes
             conclusion = _concluded(examination, settings, steps, corpus)
             counts = _counts(examination, conclusion.verdict)
             findings = findings_of(examination)
@@ -148,7 +152,7 @@ def examine(
         seconds=round(time.monotonic() - started, 3),
         **counts,
     )
-    return Outcome(result, findings, deviations)
+    return Outcome(result, findings, deviations, notes)
 
 
 def _concluded(
