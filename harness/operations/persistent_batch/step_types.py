@@ -9,7 +9,7 @@ import msgspec
 from attnproof.harness.model.case import Count
 from attnproof.harness.operations.shared.params import Counts, sequence_params
 
-_SIZE = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+_SIZE = Annotated[int, msgspec.Meta(ge=0, le=1024)]
 BATCH_PARAMS = sequence_params(
     {
         "add": [("blocks", Count), ("tokens", Count)],
