@@ -16,7 +16,7 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Rows = Annotated[tuple[Count, ...], Meta(max_length=2**16)]
 """Number of each request."""
 Indices = Annotated[tuple[Count, ...], Meta(max_length=2**20)]
-Padding = Annotated[int, Meta(ge=0, le=2**24)]
+Padding = Annotated[int, Meta(ge=0, le=2**20)]
 """Number of entries behind the live ones."""
 Origin = Literal["fuzz", "boundary", "trace", "corpus", "recorded"]
 
@@ -37,7 +37,7 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Tokens of each request already in the cache."""
     blocks: Annotated[tuple[Indices, ...], Meta(max_length=2**16)]
     """Live block ids of each request."""
-    padded_requests: Padding = 0
+    padded_requests: Annotated[int, Meta(ge=0, le=2**16)] = 0
     """Trailing rows with no query and no sequence (graph padding)."""
     padded_tokens: Padding = 0
     """Trailing tokens with slot -1 (graph padding)."""

@@ -75,6 +75,10 @@ class _StepFacts(BatchFacts):
     """Arrays that a method does not move with their rows, found by `use`."""
 
 
+_MOST_BLOCKS = 2**20
+"""Maximum number of blocks that fill the rows of earlier requests."""
+
+
 class _Params(Params):
     spare_rows: Few
     dummy: Few
@@ -89,6 +93,9 @@ def _problem(case: Case) -> str:
     columns = max((len(blocks) for blocks in batch.blocks), default=0) + batch.spare_columns
     if max(1, columns) * batch.block_size > 2**31 - 1:
         return f"batch.spare_columns: {columns} columns hold more tokens than int32 counts"
+    rows = batch.num_requests + batch.padded_requests + case.params["spare_rows"] + 1
+    if rows * (columns + 1) > _MOST_BLOCKS:
+        return f"batch.spare_columns: {rows} rows of {columns} columns are filled one by one"
     return ""
 
 

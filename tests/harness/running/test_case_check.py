@@ -108,7 +108,7 @@ def test_a_batch_is_there_if_the_operation_needs_one(operation):
         ({"encoder_seq_lens": (1,)}, "batch.encoder_seq_lens: 1 entries for 2 rows"),
         ({"dcp_local_seq_lens": (9,)}, "batch.dcp_local_seq_lens: 1 entries for 2 rows"),
         ({"seq_slack": 2**31 - 1}, "batch.computed_lens[0]: a sequence of more than 2147483647"),
-        ({"spare_slots": 2**24, "padded_requests": 2**24}, "at most 67108864 are allowed"),
+        ({"spare_columns": 2**20, "padded_requests": 2**16}, "at most 67108864 are allowed"),
     ],
 )
 def test_an_inconsistent_batch_is_refused_with_the_place(change, problem):
