@@ -47,8 +47,9 @@ _Row = tuple[int, int]
 _ROW = st.tuples(st.sampled_from((1, 1, 1, 2, 5)), st.sampled_from((0, 1, 3, 6))).map(list)
 
 
-_LENGTH = Annotated[int, msgspec.Meta(ge=0, le=1024)]
-_ROWS = Annotated[list[tuple[_LENGTH, _LENGTH]], msgspec.Meta(max_length=64)]
+_QUERY = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+_CONTEXT = Annotated[int, msgspec.Meta(ge=0, le=1024)]
+_ROWS = Annotated[list[tuple[_QUERY, _CONTEXT]], msgspec.Meta(max_length=64)]
 _IMAGE = ("image", bool, False)
 _PAD = Annotated[int, msgspec.Meta(ge=-1, le=1024)]
 _PARAMS = sequence_params(

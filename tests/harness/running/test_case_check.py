@@ -15,6 +15,7 @@ from attnproof import reference
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Case, decode, encode
 from attnproof.harness.operations import ALL
+from attnproof.harness.operations.shared.sequence import Transcript
 from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.cases import read_corpus
@@ -186,7 +187,6 @@ def test_a_changed_case_is_refused_or_can_be_run(operation):
             if problem_of(changed):
                 continue
             accepted += 1
-            call = operation.call.prepare(changed, 0, "cpu")
-            if operation.call.takes_arguments:
-                operation.call.run(offer, call)
+            result = operation.call.run(offer, operation.call.prepare(changed, 0, "cpu"))
+            assert not isinstance(result, Transcript) or result.error is None, changed
     assert accepted > 10
