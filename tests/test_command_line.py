@@ -76,8 +76,11 @@ MISTAKES = [
     ("replay corrupt/case.json", "case file corrupt/case.json is corrupt: "),
     ("replay no_case.json", "case file no_case.json is not a case: "),
     ("replay old_case.json", "case file old_case.json has schema 'attnproof.case/0', expected "),
-    ("replay no_operation.json", "case no_operation.json: no operation 'x'"),
-    ("replay no_fault/case.json", "case no_fault/case.json: get_kv_cache_layout has no fault 'x'"),
+    ("replay no_operation.json", "case file no_operation.json: no operation 'x'"),
+    (
+        "replay no_fault/case.json",
+        "case file no_fault/case.json: get_kv_cache_layout has no fault 'x'",
+    ),
     ("verify --corpus no_fault", "case file no_fault/case.json: get_kv_cache_layout has no fault"),
     ("replay none.json", "case file none.json cannot be read: No such file or directory"),
     ("replay abcdef123456", "no case 'abcdef123456': not a file, and not a case of the run in "),

@@ -9,27 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from attnproof.harness.model.call import Call, Outputs, Thunk
 from attnproof.harness.model.case import Case
-
-
-class Line(NamedTuple):
-    """One step of a sequence."""
-
-    label: str
-    """Description of the step, such as "swap rows 0 and 2"."""
-    code: str
-    """Python source of the step, which is run and shown in the snippet of a failure."""
-    raises: bool = False
-    """True if the step is malformed input, which must raise and change nothing."""
-    kind: str = ""
-    """Kind of the step as the case names it, for diagnoses; "" if no diagnosis reads it."""
-
-
-class Script(NamedTuple):
-    """Program of a sequence: its steps as source that uses the candidate's names."""
-
-    setup: str
-    """Source that creates the objects which all steps share."""
-    lines: tuple[Line, ...]
+from attnproof.harness.model.program import Script
 
 
 class Parts(NamedTuple):

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 Dtype = Literal["int32", "int64", "int64 offsets", "int64 lengths", "int64 computed"]
 """Dtype of offsets and lengths; "int64 offsets" means int64 offsets, all else int32."""
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+"""Number of tokens, tokens' index or block id: a non-negative int32."""
+Rows = Annotated[tuple[Count, ...], Meta(max_length=2**16)]
+"""Number of each request."""
+Indices = Annotated[tuple[Count, ...], Meta(max_length=2**20)]
+Padding = Annotated[int, Meta(ge=0, le=2**20)]
+"""Number of entries behind the live ones."""
 Origin = Literal["fuzz", "boundary", "trace", "corpus", "recorded"]
 
 
@@ -21,40 +29,40 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     and get a poison pattern when the tensors are made.
     """
 
-    block_size: int
+    block_size: Annotated[int, Meta(ge=1, le=2**16)]
     """Tokens per KV-cache block."""
-    query_lens: tuple[int, ...]
+    query_lens: Rows
     """Query tokens of each request in this engine step."""
-    computed_lens: tuple[int, ...]
+    computed_lens: Rows
     """Tokens of each request already in the cache."""
-    blocks: tuple[tuple[int, ...], ...]
+    blocks: Annotated[tuple[Indices, ...], Meta(max_length=2**16)]
     """Live block ids of each request."""
-    padded_requests: int = 0
+    padded_requests: Annotated[int, Meta(ge=0, le=2**16)] = 0
     """Trailing rows with no query and no sequence (graph padding)."""
-    padded_tokens: int = 0
+    padded_tokens: Padding = 0
     """Trailing tokens with slot -1 (graph padding)."""
-    spare_columns: int = 0
+    spare_columns: Padding = 0
     """Block-table columns beyond the widest request's blocks, all stale."""
-    spare_slots: int = 0
+    spare_slots: Padding = 0
     """Entries of slot_mapping beyond num_actual_tokens, all stale."""
     dtype: Dtype = "int32"
     """Dtype of offsets and lengths."""
     strided: bool = False
     """True if the tensors are non-contiguous views."""
-    query_slack: int = 0
+    query_slack: Count = 0
     """Difference of max_query_len and the longest query, in tokens."""
-    seq_slack: int = 0
+    seq_slack: Count = 0
     """Difference of max_seq_len and the longest sequence, in tokens."""
     causal: bool = True
-    logits_indices: tuple[int, ...] | None = None
+    logits_indices: Indices | None = None
     """Token indices whose logits are sampled, ascending."""
-    logits_padding: int = 0
+    logits_padding: Padding = 0
     """Stale entries after logits_indices."""
-    num_logits: int | None = None
+    num_logits: Count | None = None
     """Number of sampled tokens of a batch without logits indices."""
-    encoder_seq_lens: tuple[int, ...] | None = None
+    encoder_seq_lens: Rows | None = None
     """Encoder tokens of each request, padded rows included."""
-    dcp_local_seq_lens: tuple[int, ...] | None = None
+    dcp_local_seq_lens: Rows | None = None
     """This rank's share of each sequence in tokens, padded rows included."""
     subclassed: bool = False
     """True if the metadata's class is the subclass of `cases.batches.subclass`."""

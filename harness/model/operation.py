@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 class Inputs:
     """The cases of an operation."""
 
+    params: type[msgspec.Struct]
+    """Type of `Case.params`; its ranges contain all cases below."""
+    problem: Callable[[Case], str] = lambda _: ""
+    """Function from a case of the right types to why it cannot be run, "" if it can."""
+    has_batch: bool = True
+    """True if every case has a batch, False if none has."""
     cases: Callable[[], SearchStrategy[Case]]
     """Well-formed cases for Hypothesis."""
     machine: type[RuleBasedStateMachine] | None = None
@@ -39,8 +45,6 @@ class Inputs:
     from_batch: Callable[[Batch], Iterable[Case]]
     """Cases of a batch that an engine ran."""
     faults: Mapping[str, Fault] = field(default_factory=dict)
-    params: type[msgspec.Struct] | None = None
-    """Type of `Case.params`, which a case from outside must have; None without a check."""
 
     def faults_on(self, device: str) -> dict[str, Fault]:
         """Return the faults that a check can detect on tensors of `device`."""

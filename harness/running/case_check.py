@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import msgspec
 
+from attnproof.harness.cases.batches.consistency import batch_problem
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
 
 
 def problem_of(case: Case) -> str:
-    """Return why the case cannot be run, "" if its names and parameters are valid."""
+    """Return why the case cannot be run, "" if its names, parameters and batch are valid."""
     operation = ALL.get(case.operation)
     if operation is None:
         return f"no operation {case.operation!r}"
-    if case.fault and case.fault not in operation.inputs.faults:
+    inputs = operation.inputs
+    if case.fault and case.fault not in inputs.faults:
         return f"{case.operation} has no fault {case.fault!r}"
-    if operation.inputs.params is not None:
-        try:
-            msgspec.convert(case.params, operation.inputs.params)
-        except msgspec.ValidationError as error:
-            return f"params of {case.operation}: {error}"
+    try:
+        msgspec.convert(case.params, inputs.params)
+    except msgspec.ValidationError as error:
+        return f"params of {case.operation}: {error}"
+    if inputs.has_batch != (case.batch is not None):
+        return f"{case.operation} needs {'a' if inputs.has_batch else 'no'} batch"
+    found = (batch_problem(case.batch) if case.batch else "") or inputs.problem(case)
+    if found:
+        return f"{case.operation}: {found}"
+    if case.fault and not inputs.faults[case.fault].applies(case):
+        return f"{case.operation}: its fault {case.fault!r} does not apply to this case"
     return ""

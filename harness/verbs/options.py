@@ -123,7 +123,12 @@ class BenchOptions(TimingOptions, RunOptions):
 class ReplayOptions(CallOptions):
     """Argument and options of `replay`."""
 
-    case: Annotated[str, typer.Argument(help="file of a case, or id of a case of the last run")]
+    case: Annotated[
+        str,
+        typer.Argument(
+            help="file of a case, - for standard input, or id of a case of the last run"
+        ),
+    ]
     deviations: _Deviations = None
 
 

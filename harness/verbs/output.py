@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from attnproof.harness.cases.corpus import CaseFile, write_case
 from attnproof.harness.escaping import escape_tree
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.run import Run
 from attnproof.harness.oracles import CONTRACTS
 from attnproof.harness.report import write_report
+from attnproof.harness.running.cases import CaseFile, write_case
 from attnproof.harness.running.errors import InfrastructureError, UsageError
 from attnproof.harness.verbs.messages import complain
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 from rich.text import Text
 
-from attnproof.harness.cases.corpus import CaseFile, CorpusError, read_case
 from attnproof.harness.escaping import shell_command
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import Candidate
@@ -21,6 +18,7 @@ from attnproof.harness.report.shared.wording import shared_mistake
 from attnproof.harness.report.terminal.case import draw_case, draw_difference
 from attnproof.harness.report.terminal.sequence import draw_steps
 from attnproof.harness.running.candidates import installed_target, resolve
+from attnproof.harness.running.cases import CaseError, CaseFile, find_case
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.running.task.deviations import (
@@ -37,7 +35,6 @@ from attnproof.harness.running.task.workers import (
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.verbs.options import MEMORY_BYTES, ReplayOptions
 from attnproof.harness.verbs.screen import Screen
-from attnproof.harness.verbs.selection import check_case
 
 
 def replay(options: ReplayOptions) -> int:
@@ -45,8 +42,10 @@ def replay(options: ReplayOptions) -> int:
 
     Raise UsageError if the case or a candidate cannot be found or loaded.
     """
-    saved = _find_case(options.case, options.out)
-    check_case(saved.case, f"case {options.case}")
+    try:
+        saved = find_case(options.case, options.out)
+    except CaseError as error:
+        raise UsageError(str(error)) from None
     names = options.candidates or _saved_candidate(saved, options.case)
     candidates = with_deviations(resolve(names, options.device), options.deviations)
     warm_up()
@@ -57,42 +56,6 @@ def replay(options: ReplayOptions) -> int:
         _replay_on(candidate, saved.case, console, options.timeout_s) for candidate in candidates
     ]
     return max(codes, key=[VERIFIED, INCOMPLETE, MISMATCH].index)
-
-
-def _find_case(name: str, out: Path) -> CaseFile:
-    """Return the case in the file `name`, or with the id `name` in the run in `out`."""
-    path = Path(name)
-    try:
-        if path.suffix == ".json" or path.exists():
-            return read_case(path)
-        saved = out / "cases" / f"{name}.json"
-        if saved.exists():
-            return read_case(saved)
-    except CorpusError as error:
-        raise UsageError(str(error)) from None
-    ledger = out / "results.jsonl"
-    case = _in_ledger(name, ledger) if ledger.exists() else None
-    if case is None:
-        raise UsageError(f"no case {name!r}: not a file, and not a case of the run in {out}")
-    return CaseFile(case=case)
-
-
-def _in_ledger(case_id: str, ledger: Path) -> Case | None:
-    """Return the case with this id, None if the ledger has none."""
-    batches = {}
-    wanted = f'"id":"{case_id}"'.encode()
-    with ledger.open("rb") as lines:
-        for line in lines:
-            if line.startswith(b'{"event":"batch"'):
-                record = msgspec.json.decode(line)
-                batches[record["batch_id"]] = record["batch"]
-            elif wanted in line and line.startswith(b'{"event":"case"'):
-                fields = msgspec.json.decode(line)["case"]
-                # A batch is written once, before the first case that has it.
-                if "batch_id" in fields:
-                    fields["batch"] = batches[fields.pop("batch_id")]
-                return msgspec.convert(fields, Case)
-    return None
 
 
 def _saved_candidate(saved: CaseFile, typed: str) -> list[str]:

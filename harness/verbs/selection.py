@@ -7,17 +7,16 @@ from pathlib import Path
 
 from msgspec import structs
 
-from attnproof.harness.cases.corpus import CorpusError, read_corpus
 from attnproof.harness.cases.steps.from_trace import batches_from_trace
 from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.cases.traces.formats import TraceError
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.model.case import Batch, Case, Sourced
+from attnproof.harness.model.case import Batch, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.operations import ALL
 from attnproof.harness.report.shared.wording import listed, many
-from attnproof.harness.running.case_check import problem_of
+from attnproof.harness.running.cases import CaseError, read_corpus
 from attnproof.harness.running.errors import UsageError
 
 _NAMED_FILES = 20
@@ -68,10 +67,8 @@ def pick_corpus(folder: Path | None) -> list[Sourced]:
         return []
     try:
         cases = read_corpus(folder)
-    except CorpusError as error:
+    except CaseError as error:
         raise UsageError(str(error)) from None
-    for sourced in cases:
-        check_case(sourced.case, f"case file {folder / sourced.source}")
     return [structs.replace(one, source=escape_line(one.source)) for one in cases]
 
 
@@ -98,13 +95,3 @@ def _unused(unused: list[Sourced], corpus: list[Sourced], why: str) -> str:
         return ""
     files = listed([f"{one.source} ({one.case.operation})" for one in unused], _NAMED_FILES)
     return f"{len(unused):,} of {many(len(corpus), 'case')} of the corpus: {why}: {files}"
-
-
-def check_case(case: Case, where: str) -> None:
-    """Raise UsageError for a name or a parameter that the operation does not have.
-
-    `where` names the case in the message.
-    """
-    problem = problem_of(case)
-    if problem:
-        raise UsageError(f"{where}: {problem}")

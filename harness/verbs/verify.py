@@ -160,7 +160,7 @@ def _record(
         },
         operations=results,
         findings=[_with_command(finding, plan.candidates, options) for finding in findings],
-        notes=_stale_notes(plan),
+        notes=[*_stale_notes(plan), *(note for outcome in outcomes for note in outcome.notes)],
         deviations=[
             msgspec.structs.replace(
                 found, shown=found.shown and _with_command(found.shown, plan.candidates, options)

@@ -42,7 +42,8 @@ def examine_candidate(tmp_path: Path) -> Examine:
     def run(name: str, operation: str, **settings: object) -> Outcome:
         path = CANDIDATES / f"{name}.py"
         target = str(path) if path.exists() else name
-        chosen = Settings(examples_db="", **{"examples": 60, "timeout_s": 5.0} | settings)
+        usual = {"examples_db": "", "examples": 60, "timeout_s": 5.0}
+        chosen = Settings(**usual | settings)
         ledger = tmp_path / "ledger.jsonl"
         return examine(ALL[operation], Candidate(name, target), chosen, [], [], ledger)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 
@@ -21,7 +23,15 @@ ROWS, BLOCKS = 4, 5
 """Largest numbers of rows and of blocks per row of a graph."""
 
 
-def runner(backend: str = "FLASH_ATTN") -> Runner:
+class Graph(NamedTuple):
+    """A captured graph."""
+
+    clone: Any
+    """State of the graph's size."""
+    buffers: dict[str, torch.Tensor]
+
+
+def make_runner(backend: str = "FLASH_ATTN") -> Runner:
     """Make a runner on the CPU whose graphs hold ROWS sequences of BLOCKS blocks."""
     tables = np.zeros((ROWS, BLOCKS), dtype=np.int32)
     return Runner(torch.device("cpu"), tables, attn_backend=Backend(backend))
@@ -29,7 +39,19 @@ def runner(backend: str = "FLASH_ATTN") -> Runner:
 
 def input_builder() -> InputBuilder:
     """Make an input builder with chunked prefill and without sequence groups."""
-    return InputBuilder(runner(), None, BLOCK_SIZE, [], True)
+    return InputBuilder(make_runner(), None, BLOCK_SIZE, [], True)
+
+
+def builder_class(base: type[Any]) -> type[Any]:
+    """Make a builder's subclass that makes `MetadataV0`."""
+    return type("Builder", (base,), {"_metadata_cls": MetadataV0})
+
+
+def clear_tables(group: InterData) -> None:
+    """Clear the block tables of a sequence group, as an engine does after a step."""
+    for table in (group.block_tables or {}).values():
+        if table is not None:
+            table.clear()
 
 
 def request(number: int, query_len: int, context_len: int, *, image: bool = False) -> InterData:

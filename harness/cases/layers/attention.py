@@ -65,8 +65,8 @@ class Shape(NamedTuple):
             torch.bfloat16 if params["dtype"] == "bfloat16" else torch.float16,
             params["cache"] if params["cache"] in CACHES else "auto",
             params["layout"] % len(LAYOUTS),
-            params.get("k_scale") or 1.0,
-            params.get("v_scale") or 1.0,
+            float(params.get("k_scale", 1.0)),
+            float(params.get("v_scale", 1.0)),
             params["magnitude"] if params["magnitude"] in MAGNITUDES else "normal",
             params["seed"],
         )

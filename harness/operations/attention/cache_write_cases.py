@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
-from attnproof.harness.cases.layers.cache_write import CACHES, CONTENTS, ROWS
+from attnproof.harness.cases.layers.cache_write import CACHES, CONTENTS, ROWS, only_written_blocks
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
+from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.operations.shared.params import (
+    Counts,
+    Few,
+    HeadSize,
+    Layout,
+    Params,
+    Scale,
+    Some,
+    layer_problem,
+)
 
 NAME = "reshape_and_cache_flash"
 PLAIN: dict[str, Any] = {
@@ -39,6 +51,33 @@ _TOKENS_OF_A_STEP = 96
 """Largest number of query tokens taken from an engine step."""
 _TOKENS_TIMED = 300
 """Largest number of tokens in a timed batch: each token may need a block of 64 KiB."""
+
+
+class CacheWriteParams(Params):
+    """Parameters of a write to the cache."""
+
+    num_kv_heads: Some
+    head_size: HeadSize
+    dtype: Literal["float16", "bfloat16"]
+    cache: Literal["auto", "fp8", "uint8"]
+    k_scale: Scale
+    v_scale: Scale
+    layout: Layout
+    gap: Few
+    content: Annotated[int, Meta(ge=0, le=len(CONTENTS) - 1)]
+    seed: Count
+    rows: Annotated[int, Meta(ge=0, le=len(ROWS) - 1)]
+    spare_rows: Few
+    strided: bool
+    unwritten: Counts
+    apart: bool
+    shift: Few
+    far: bool
+
+
+def problem(case: Case) -> str:
+    """Return why the cache cannot be made, "" if it can."""
+    return layer_problem(only_written_blocks(batch_of(case)), case.params)
 
 
 def case_of(batch: Batch, **params: Any) -> Case:
@@ -192,7 +231,12 @@ def from_batch(batch: Batch) -> Iterator[Case]:
     for query_len in batch.query_lens:
         queries.append(min(left, query_len))
         left -= queries[-1]
-    yield case_of(msgspec.structs.replace(batch, query_lens=tuple(queries)), strided=batch.strided)
+    counts = [
+        -(-(q + c) // batch.block_size) for q, c in zip(queries, batch.computed_lens, strict=True)
+    ]
+    blocks = tuple(row[:count] for row, count in zip(batch.blocks, counts, strict=True))
+    shorter = msgspec.structs.replace(batch, query_lens=tuple(queries), blocks=blocks)
+    yield case_of(shorter, strided=batch.strided)
 
 
 def timed(batch: Batch) -> Iterator[Case]:

@@ -35,14 +35,20 @@ from attnproof.harness.operations.attention.faults import DECODE_FAULTS
 from attnproof.harness.operations.attention.prepared import (
     HEAD_SIZES,
     LAYER,
+    AttentionParams,
     PreparedAttention,
     capped,
     layers,
+    problem,
     shared_batch,
 )
 
 NAME = "decode_attention"
 _MASKED = LAYER | {"mask": True, "layout": 0}
+
+
+class _Params(AttentionParams, kw_only=True):
+    mask: bool
 
 
 def _case(batch: Batch, **params: Any) -> Case:
@@ -193,6 +199,8 @@ decode_attention = Operation(
     section="8",
     summary="attention of requests with one query each over the paged cache",
     inputs=Inputs(
+        params=_Params,
+        problem=problem,
         cases=_cases,
         boundaries=_boundaries,
         large=_large,

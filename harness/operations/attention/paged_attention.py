@@ -31,9 +31,11 @@ from attnproof.harness.operations.attention.faults import PAGED_FAULTS
 from attnproof.harness.operations.attention.prepared import (
     HEAD_SIZES,
     LAYER,
+    AttentionParams,
     PreparedAttention,
     capped,
     layers,
+    problem,
     shared_batch,
 )
 
@@ -195,6 +197,8 @@ paged_attention = Operation(
     section="8",
     summary="attention of a batch over the paged cache",
     inputs=Inputs(
+        params=AttentionParams,
+        problem=problem,
         cases=_cases,
         boundaries=_boundaries,
         large=_large,

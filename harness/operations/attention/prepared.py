@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.batches.tensors import table_piece
 from attnproof.harness.cases.layers.attention import (
@@ -30,6 +31,14 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
 from attnproof.harness.model.call import Call, Facts
 from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.operations.shared.params import (
+    Counts,
+    Few,
+    LayerParams,
+    OutDtype,
+    layer_problem,
+)
 
 LAYER: dict[str, Any] = SIMPLEST_LAYER | {
     "k_scale": 1.0,
@@ -54,6 +63,23 @@ _SOFT_CAP = st.sampled_from((0, 0, 0, 1, 30))
 _SCALE = st.sampled_from((0.0, 0.0, 0.0, 1.0, -0.25, 0.01))
 _CACHES = st.sampled_from(("auto", "auto", "auto", "fp8", "uint8"))
 _SCALES = st.sampled_from(((1.0, 1.0), (0.5, 2.0), (0.3, 0.07), (7.0, 1.3)))
+
+
+class AttentionParams(LayerParams, kw_only=True):
+    """Parameters of an attention over the paged cache."""
+
+    scale: Annotated[float, Meta(ge=-1000, le=1000)]
+    """0 for the default."""
+    out: OutDtype
+    gap: Few
+    missing: Counts
+    """Keys that each request lacks."""
+    far: bool
+
+
+def problem(case: Case) -> str:
+    """Return why the layer cannot be made, "" if it can."""
+    return layer_problem(batch_of(case), case.params)
 
 
 @st.composite

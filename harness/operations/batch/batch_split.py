@@ -25,12 +25,23 @@ from attnproof.harness.operations.shared.metadata import (
     wrong_type,
     wrong_value,
 )
+from attnproof.harness.operations.shared.params import Lengths, Params, Positive
 
 SPLIT = "split_decodes_and_prefills"
 REORDER = "reorder_batch_to_split_decodes_and_prefills"
 _THRESHOLD = st.sampled_from((1, 2, 3, 5, 8))
 _UNIFORM = st.booleans()
 _COUNTS = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens")
+
+
+class _SplitParams(Params):
+    decode_threshold: Positive
+    require_uniform: bool
+
+
+class _ReorderParams(Params):
+    query_lens: Lengths
+    decode_threshold: Positive
 
 
 def _split_case(batch: Batch, threshold: int, uniform: bool) -> Case:
@@ -148,6 +159,7 @@ split_decodes_and_prefills = Operation(
     section="2",
     summary="counts the leading decodes and the prefills behind them",
     inputs=Inputs(
+        params=_SplitParams,
         cases=_split_cases,
         boundaries=_split_boundaries,
         from_batch=_split_steps,
@@ -267,6 +279,8 @@ reorder_batch_to_split_decodes_and_prefills = Operation(
     section="2",
     summary="moves the decodes to the front with the fewest swaps",
     inputs=Inputs(
+        params=_ReorderParams,
+        has_batch=False,
         cases=_reorder_cases,
         boundaries=_reorder_boundaries,
         from_batch=_reorder_steps,

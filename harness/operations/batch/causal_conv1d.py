@@ -19,6 +19,7 @@ from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operati
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import wrong_type
+from attnproof.harness.operations.shared.params import Lengths, Params, size_problem
 
 NAME = "compute_causal_conv1d_metadata"
 KEYS = ("nums", "tot", "mlist", "mlist_len", "offsetlist", "batch_ptr", "token_chunk_offset_ptr")
@@ -27,6 +28,16 @@ _HELD = {key: f"{key} in nums_dict" for key in _POINTERS}
 """Output field of each pointer, True if `nums_dict` holds the returned tensor."""
 _BLOCK = 8
 """Tokens per program."""
+
+
+class _Params(Params):
+    query_lens: Lengths
+    wide: bool
+    strided: bool
+
+
+def _problem(case: Case) -> str:
+    return size_problem("query_lens", sum(case.params["query_lens"]))
 
 
 def _case(query_lens: list[int], wide: bool = False, strided: bool = False) -> Case:
@@ -147,6 +158,9 @@ compute_causal_conv1d_metadata = Operation(
     section="6",
     summary="request and block of 8 tokens for each program of the convolution",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
+        has_batch=False,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

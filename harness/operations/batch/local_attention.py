@@ -31,11 +31,27 @@ from attnproof.harness.operations.shared.metadata import (
     wrong_type,
     wrong_value,
 )
+from attnproof.harness.operations.shared.params import Params, Positive, size_problem
 
 _BLOCKS_A_CHUNK = st.sampled_from((1, 2, 3, 4, 8))
 _TIMED_CHUNK = 8192
 """Chunk of Llama 4 in tokens, a multiple of the block sizes of engines."""
 NAME = "make_local_attention_virtual_batches"
+
+
+class _Params(Params):
+    attn_chunk_size: Positive
+
+
+def _problem(case: Case) -> str:
+    """Return why the batch cannot be divided into chunks: SPEC.md section 4."""
+    batch, chunk = batch_of(case), case.params["attn_chunk_size"]
+    if chunk % batch.block_size:
+        return f"attn_chunk_size: {chunk}, no multiple of the block size {batch.block_size}"
+    if batch.dcp_local_seq_lens:
+        return "batch.dcp_local_seq_lens: a virtual batch has no rank shares"
+    virtual = 2 * batch.num_requests + batch.num_tokens // chunk
+    return size_problem("attn_chunk_size", virtual * (chunk // batch.block_size))
 
 
 def _case(batch: Batch, chunk: int) -> Case:
@@ -142,6 +158,8 @@ make_local_attention_virtual_batches = Operation(
     section="4",
     summary="one virtual request for each chunk that a query touches",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

@@ -31,6 +31,7 @@ from attnproof.harness.operations.shared.metadata import (
     mirror_violations,
     prepare_metadata,
 )
+from attnproof.harness.operations.shared.params import Params, Tokens
 from attnproof.reference.shared import CommonAttentionMetadata
 
 NAME = "CommonAttentionMetadata"
@@ -48,6 +49,11 @@ _VIEWS = frozenset(
     for prefix in (PADDED, UNPADDED)
     for name in (*_ALIGNED, "logits_indices_padded")
 )
+
+
+class _Params(Params):
+    more_rows: Tokens
+    more_tokens: Tokens
 
 
 def _case(batch: Batch, more_rows: int, more_tokens: int) -> Case:
@@ -242,6 +248,7 @@ common_attention_metadata = Operation(
     section="1",
     summary="graph padding added to every field of a batch and removed again",
     inputs=Inputs(
+        params=_Params,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

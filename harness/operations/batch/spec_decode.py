@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from math import prod
+from typing import Annotated, Any
 
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.memory.arena import Arena, Piece
 from attnproof.harness.model.call import Call, Outputs
@@ -17,6 +19,13 @@ from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, 
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.params import (
+    Few,
+    Layout,
+    Params,
+    Tokens,
+    size_problem,
+)
 
 QUERY, OUTPUT = "reshape_query_for_spec_decode", "reshape_attn_output_for_spec_decode"
 SHARED = "a view costs nothing: there is nothing to make faster"
@@ -26,6 +35,24 @@ _STALE = {torch.int32: (0x5A5A5A5B, 0), torch.int16: (0x5A5B, 0)}
 _CONTIGUOUS, _SPACED, _TRANSPOSED, _STRIDED = range(4)
 """Layouts: dense; gaps between tokens; heads outermost in memory; every second element."""
 _ARGS = ("batch", "tokens", "heads", "size", "layout", "dtype")
+
+
+class _QueryParams(Params):
+    batch: Tokens
+    tokens: Tokens
+    heads: Few
+    size: Annotated[int, Meta(ge=0, le=2**16)]
+    layout: Layout
+    dtype: Annotated[int, Meta(ge=0, le=len(_DTYPES) - 1)]
+
+
+class _OutputParams(_QueryParams):
+    flat: Annotated[int, Meta(ge=0, le=1)]
+
+
+def _problem(case: Case) -> str:
+    sizes = (max(1, case.params[name]) for name in _ARGS[:4])
+    return size_problem("batch * tokens * heads * size", prod(sizes))
 
 
 def _case(operation: str, values: tuple[int, ...], **params: int) -> Case:
@@ -185,6 +212,9 @@ reshape_query_for_spec_decode = Operation(
     section="6",
     summary="a query reshaped to (requests, tokens of each, heads, size)",
     inputs=Inputs(
+        params=_QueryParams,
+        problem=_problem,
+        has_batch=False,
         cases=lambda: st.builds(lambda values: _case(QUERY, values), _VALUES),
         boundaries=_query_boundaries,
         from_batch=_query_steps,
@@ -213,6 +243,9 @@ reshape_attn_output_for_spec_decode = Operation(
     section="6",
     summary="an output reshaped to (tokens of all requests, heads, size)",
     inputs=Inputs(
+        params=_OutputParams,
+        problem=_problem,
+        has_batch=False,
         cases=lambda: st.builds(
             lambda values, flat: _case(OUTPUT, values, flat=flat), _VALUES, st.integers(0, 1)
         ),

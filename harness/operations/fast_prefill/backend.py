@@ -16,11 +16,12 @@ from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.engines import backend as engine
 from attnproof.harness.model.call import MISSING, Call, Outputs
 from attnproof.harness.model.call_kinds import ClassCall, Clocked, bound
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.fast_prefill.dataclass_fields import Form, Kinds
 from attnproof.harness.operations.fast_prefill.reduced_batch import (
     ITSELF,
     KEPT,
@@ -38,6 +39,7 @@ from attnproof.harness.operations.shared.metadata import (
     batch_of,
     wrong_type,
 )
+from attnproof.harness.operations.shared.params import Params
 from attnproof.reference.interface import (
     KV_SHARING_FAST_PREFILL_METADATA_FIELDS,
     KVSharingFastPrefillMetadata,
@@ -68,6 +70,13 @@ class _BackendFacts(BatchFacts):
     """Kinds of the fields of the backend's metadata class."""
     prefix_len: int
     """Common prefix, in tokens."""
+    fast_build: bool
+
+
+class _Params(Params):
+    form: Form
+    kinds: Kinds
+    prefix_len: Count
     fast_build: bool
 
 
@@ -213,6 +222,7 @@ create_fast_prefill_custom_backend = Operation(
     section="6",
     summary="a backend whose builder gets only the tokens whose logits are sampled",
     inputs=Inputs(
+        params=_Params,
         cases=lambda: st.builds(
             _case, sampled_batches(), _FORMS, _KINDS, st.sampled_from((0, 0, 32)), st.booleans()
         ),

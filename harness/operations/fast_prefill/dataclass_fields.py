@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import Field, dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.engines import backend as engine
 from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
@@ -17,6 +18,7 @@ from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, 
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import wrong_type
+from attnproof.harness.operations.shared.params import Params
 from attnproof.reference.interface import MetadataError
 
 NAME = "subclass_attention_metadata"
@@ -53,6 +55,21 @@ def _added_fields(added: list[int]) -> list[tuple[str, Any, Any]]:
         default: Any = {_LIST: field(default_factory=list), _TENSOR: None}.get(kind, 7 + number)
         declared.append((f"added_{number}", Any, default))
     return declared
+
+
+Form = Annotated[int, Meta(ge=engine.DATACLASS, le=engine.PLAIN_SLOTS)]
+Kinds = Annotated[
+    list[Annotated[int, Meta(ge=engine.REQUIRED, le=engine.ATTACHED)]], Meta(max_length=64)
+]
+Prefix = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_]{0,32}$")]
+"""Start of a class's name."""
+
+
+class _Params(Params):
+    prefix: Prefix
+    form: Form
+    kinds: Kinds
+    added: Annotated[list[Annotated[int, Meta(ge=_INT, le=_TENSOR)]], Meta(max_length=64)]
 
 
 def _case(prefix: str, form: int, kinds: list[int], added: list[int]) -> Case:
@@ -175,6 +192,8 @@ subclass_attention_metadata = Operation(
     section="6",
     summary="a metadata class with fields added to it",
     inputs=Inputs(
+        params=_Params,
+        has_batch=False,
         cases=lambda: st.builds(_case, PREFIXES, _DATACLASSES, KINDS, _ADDED),
         boundaries=_boundaries,
         from_batch=_steps,

@@ -20,8 +20,12 @@ from attnproof.harness.operations.fast_prefill.dataclass_fields import (
     NOT_A_STRING,
     PREFIXES,
     SHARED,
+    Form,
+    Kinds,
+    Prefix,
 )
 from attnproof.harness.operations.shared.metadata import wrong_type
+from attnproof.harness.operations.shared.params import Params
 
 NAME = "subclass_attention_backend"
 _FORMS = st.integers(engine.DATACLASS, engine.PLAIN_SLOTS)
@@ -35,6 +39,12 @@ class _BackendFacts(Facts):
     """The builder that the new backend gets."""
     before: type[Any]
     """The underlying backend's own builder."""
+
+
+class _Params(Params):
+    prefix: Prefix
+    form: Form
+    kinds: Kinds
 
 
 def _case(prefix: str, form: int, kinds: list[int]) -> Case:
@@ -109,6 +119,8 @@ subclass_attention_backend = Operation(
     section="6",
     summary="a backend with another builder",
     inputs=Inputs(
+        params=_Params,
+        has_batch=False,
         cases=lambda: st.builds(_case, PREFIXES, _FORMS, KINDS),
         boundaries=_boundaries,
         from_batch=lambda batch: [_case("Sliced", batch.num_requests % 5, [])],

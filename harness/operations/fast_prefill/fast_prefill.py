@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.call import Call
@@ -36,11 +37,17 @@ from attnproof.harness.operations.shared.metadata import (
     metadata_faults,
     wrong_type,
 )
+from attnproof.harness.operations.shared.params import Params
 from attnproof.reference.shared import CommonAttentionMetadata
 
 NAME = "make_kv_sharing_fast_prefill_common_attn_metadata"
 _GIVEN = "common_attn_metadata"
 _ORDER = st.sampled_from((ASCENDING, ASCENDING, DESCENDING, TWICE))
+
+
+class _Params(Params):
+    order: Annotated[int, Meta(ge=ASCENDING, le=TWICE)]
+    wide: bool
 
 
 def _case(batch: Batch, order: int = ASCENDING, wide: bool = False) -> Case:
@@ -198,6 +205,7 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
     section="6",
     summary="the batch reduced to the tokens whose logits are sampled",
     inputs=Inputs(
+        params=_Params,
         cases=lambda: st.builds(_case, sampled_batches(), _ORDER, st.booleans()),
         boundaries=_boundaries,
         from_batch=_steps,

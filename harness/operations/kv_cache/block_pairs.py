@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.shared.params import FAR_BYTES, size_problem
 
 SRC, DST, PAIRS = "src_kv_cache", "dst_kv_cache", "pairs"
 SMALL = st.integers(1, 5)
@@ -51,6 +52,19 @@ class BlockFacts(Facts):
     """Elements of each cache that is written, as integers, by `Name`."""
     far: Mapping[Any, FarCache] = field(default_factory=dict)
     """Far caches by `Name`."""
+
+
+def cache_elements(blocks: int, shape: Sequence[int], gap: int) -> int:
+    """Return the number of elements of a cache's memory; its shape's 0 count as 1."""
+    block_size, heads, head_size = shape
+    return 2 * blocks * max(1, block_size) * max(1, heads) * (max(1, head_size) + gap)
+
+
+def cache_problem(name: str, elements: int, *, far: bool) -> str:
+    """Return why the caches that `name` describes are too large, "" if they are not."""
+    if far and 4 * elements > FAR_BYTES:
+        return f"{name}: the blocks are too large for a far cache"
+    return size_problem(name, elements)
 
 
 def moved_blocks(batch: Batch) -> list[list[int]]:

@@ -6,10 +6,11 @@ Bug classes: those of `swap_blocks`, and a layer that is omitted or gets the sha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
 from attnproof.harness.cases.memory.far_memory import far_block
@@ -28,7 +29,9 @@ from attnproof.harness.operations.kv_cache.block_pairs import (
     SMALL,
     BlockFacts,
     FarCache,
+    cache_elements,
     cache_outputs,
+    cache_problem,
     cache_violations,
     diagnose_blocks,
     elements,
@@ -38,10 +41,37 @@ from attnproof.harness.operations.kv_cache.block_pairs import (
     pairs_of,
     pairs_piece,
 )
+from attnproof.harness.operations.shared.params import (
+    CacheDtype,
+    Pairs,
+    Params,
+)
 from attnproof.reference.interface import MetadataError
 
 NAME = "copy_blocks"
 _PAIRS = "src_to_dists"
+
+
+_LayerNumbers = Annotated[list[Annotated[int, Meta(ge=0, le=2**16)]], Meta(max_length=6)]
+"""Blocks, block size, heads, head size, layout and gap; missing ones are 0."""
+
+
+class _Params(Params):
+    pairs: Pairs
+    layers: Annotated[list[_LayerNumbers], Meta(max_length=64)]
+    dtype: CacheDtype
+    repeated: bool
+    pairs_on_cpu: bool
+    strided_pairs: bool
+    far: bool = False
+
+
+def _problem(case: Case) -> str:
+    elements = 0
+    for numbers in case.params["layers"]:
+        blocks, *shape, _, gap = [*numbers, *[0] * 6][:6]
+        elements += cache_elements(blocks, shape, gap)
+    return cache_problem("layers", elements, far=_is_far(case))
 
 
 def _case(
@@ -233,6 +263,9 @@ copy_blocks = Operation(
     section="7",
     summary="blocks copied within the cache of every layer",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
+        has_batch=False,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_from_batch,

@@ -9,24 +9,45 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import ClassCall, FunctionCall
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import returned, wrong_value
+from attnproof.harness.operations.shared.params import Params
 
 GET, SET, VALID = "get_kv_cache_layout", "set_kv_cache_layout", "is_valid_kv_cache_layout"
 _VARIABLE = "VLLM_KV_CACHE_LAYOUT"
 _LAYOUTS = ("NHD", "HND")
 _NOT_LAYOUTS = ("nhd", "NHD ", "HN", "NHDN", "DHN", "", "None")
 _WHY_SHARED = "one value for the whole process: nothing to make faster, and two would disagree"
+
+
+_Layout = Literal["NHD", "HND"]
+
+
+class _GetParams(Params):
+    environment: _Layout | None
+
+
+class _SetParams(Params):
+    cache_layout: _Layout | None
+    environment: Literal["NHD", "HND", "nhd"] | None
+
+
+_Word = Annotated[str, Meta(max_length=64)]
+
+
+class _ValidParams(Params):
+    value: bool | Count | _Word | Annotated[list[_Word], Meta(max_length=8)] | None
 
 
 @contextmanager
@@ -74,6 +95,8 @@ get_kv_cache_layout = Operation(
     section="7",
     summary="the layout of the environment variable, or the default",
     inputs=Inputs(
+        params=_GetParams,
+        has_batch=False,
         cases=lambda: st.sampled_from((None, *_LAYOUTS)).map(_get_case),
         boundaries=_get_boundaries,
         from_batch=lambda batch: [_get_case(_LAYOUTS[batch.num_requests % 2])],
@@ -144,6 +167,8 @@ set_kv_cache_layout = Operation(
     section="7",
     summary="sets the layout for the process, or unsets it",
     inputs=Inputs(
+        params=_SetParams,
+        has_batch=False,
         cases=lambda: st.builds(
             _set_case, st.sampled_from((*_LAYOUTS, None)), st.sampled_from((None, *_LAYOUTS, "nhd"))
         ),
@@ -190,6 +215,8 @@ is_valid_kv_cache_layout = Operation(
     section="7",
     summary="True if a value is the name of a layout",
     inputs=Inputs(
+        params=_ValidParams,
+        has_batch=False,
         cases=_valid_cases,
         boundaries=_valid_boundaries,
         from_batch=_valid_steps,

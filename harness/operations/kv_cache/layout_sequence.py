@@ -13,10 +13,10 @@ from hypothesis.stateful import rule
 
 from attnproof.harness.cases.machine import Machine
 from attnproof.harness.model.call import Call, Outputs
-from attnproof.harness.model.call_kinds import Line, Script
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.program import Let, Line, Script, do
 from attnproof.harness.operations.shared.params import sequence_params
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
@@ -32,8 +32,8 @@ _LAYOUT = st.sampled_from(("NHD", "HND"))
 _PARAMS = sequence_params(
     {
         "set": [("layout", Literal["NHD", "HND"])],
-        "set invalid": [("layout", Literal["NCHW", "nhd", ""])],
-        "export": [("layout", Literal["NHD", "HND", "NCHW", "nhd", ""])],
+        "set invalid": [("layout", Literal["NCHW", "nhd", "hnd", ""])],
+        "export": [("layout", Literal["NHD", "HND", "NCHW", "nhd", "hnd", ""])],
         **{do: [] for do in ("unset", "unexport", "get")},
     }
 )
@@ -81,26 +81,26 @@ class _Machine(Machine):
 def _line(step: dict[str, Any]) -> Line:
     layout = step.get("layout", "")
     return {
-        "set": Line(f"set {layout}", f"set_kv_cache_layout({layout!r})"),
-        "unset": Line("unset", "set_kv_cache_layout(None)"),
+        "set": Line(f"set {layout}", [do("set_kv_cache_layout", layout)]),
+        "unset": Line("unset", [do("set_kv_cache_layout", None)]),
         "export": Line(
-            f"export {layout or repr(layout)}", f"os.environ[{_VARIABLE!r}] = {layout!r}"
+            f"export {layout or repr(layout)}", [do("environ.update", {_VARIABLE: layout})]
         ),
-        "unexport": Line("remove the variable", f"os.environ.pop({_VARIABLE!r}, None)"),
-        "get": Line("get", "layout = get_kv_cache_layout()"),
+        "unexport": Line("remove the variable", [do("environ.pop", _VARIABLE, None)]),
+        "get": Line("get", [Let("layout", do("get_kv_cache_layout"))]),
         "set invalid": Line(
-            f"set {layout!r}, which is refused", f"set_kv_cache_layout({layout!r})", raises=True
+            f"set {layout!r}, which is refused", [do("set_kv_cache_layout", layout)], raises=True
         ),
     }[step["do"]]
 
 
 def _script(case: Case, _pattern: int) -> Script:
     """Return the program, which starts without the variable in the environment."""
-    setup = f"import os\n\nos.environ.pop({_VARIABLE!r}, None)\nlayout = None"
+    setup = [do("environ.pop", _VARIABLE, None), Let("layout", None)]
     steps = case.params["steps"]
     # The error for an unknown layout is tested in `get_kv_cache_layout`.
     kept = [s for n, s in enumerate(steps) if s["do"] != "get" or _readable(steps[:n])]
-    return Script(setup, tuple(map(_line, kept)))
+    return Script({"environ": "os"}, setup, tuple(map(_line, kept)))
 
 
 def _readable(steps: list[dict[str, Any]]) -> bool:

@@ -7,10 +7,11 @@ and destination exchanged, ids taken for slots, products of 32 bits (K15).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena
 from attnproof.harness.cases.memory.far_memory import far_block
@@ -30,7 +31,9 @@ from attnproof.harness.operations.kv_cache.block_pairs import (
     SRC,
     BlockFacts,
     FarCache,
+    cache_elements,
     cache_outputs,
+    cache_problem,
     cache_violations,
     diagnose_blocks,
     elements,
@@ -41,10 +44,43 @@ from attnproof.harness.operations.kv_cache.block_pairs import (
     pairs_piece,
 )
 from attnproof.harness.operations.shared.metadata import wrong_type
+from attnproof.harness.operations.shared.params import CacheDtype, Few, Layout, Pairs, Params
 
 NAME = "swap_blocks"
 _PAIRS = "src_to_dst"
 _SHAPES = ("block_size", "num_kv_heads", "head_size")
+
+
+_Size = Annotated[int, Meta(ge=0, le=2**16)]
+
+
+class _Params(Params):
+    src_blocks: _Size
+    dst_blocks: _Size
+    block_size: _Size
+    num_kv_heads: _Size
+    head_size: _Size
+    dtype: CacheDtype
+    src_layout: Layout
+    dst_layout: Layout
+    src_gap: Few
+    dst_gap: Few
+    src_on_cpu: bool
+    dst_on_cpu: bool
+    pairs_on_cpu: bool
+    strided_pairs: bool
+    same_cache: bool
+    pairs: Pairs
+    far: bool = False
+
+
+def _problem(case: Case) -> str:
+    p = case.params
+    shape = [p[name] for name in _SHAPES]
+    elements = max(
+        cache_elements(p[f"{side}_blocks"], shape, p[f"{side}_gap"]) for side in ("src", "dst")
+    )
+    return cache_problem("src_blocks, dst_blocks", elements, far=_is_far(case))
 
 
 def _case(**params: Any) -> Case:
@@ -231,6 +267,9 @@ swap_blocks = Operation(
     section="7",
     summary="blocks of one layer copied to another cache, perhaps on another device",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
+        has_batch=False,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_from_batch,

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import ClassCall
-from attnproof.harness.model.case import Case
+from attnproof.harness.model.case import Case, Count
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.model.abstract_class import SHARED, same, unexpected
+from attnproof.harness.operations.shared.params import Params
 
 NAME = "AttentionBackend"
 
@@ -33,6 +34,11 @@ _METHODS = (
 class _Made:
     first: int
     second: int = 7
+
+
+class _Params(Params):
+    first: Count
+    second: Count | None
 
 
 def _case(first: int, second: int | None) -> Case:
@@ -78,6 +84,8 @@ attention_backend = Operation(
     section="1",
     summary="base class of attention backends: metadata, name, cache layout",
     inputs=Inputs(
+        params=_Params,
+        has_batch=False,
         cases=lambda: st.builds(_case, st.integers(0, 9), st.none() | st.integers(0, 9)),
         boundaries=lambda: [
             ("by position", _case(3, None)),

@@ -5,23 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.model.call import Call, Facts, Outputs
 from attnproof.harness.model.call_kinds import ClassCall
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.model.abstract_class import SHARED, same, unexpected
 from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.operations.shared.params import Params, Positive
 
 NAME = "AttentionMetadataBuilder"
 _NO_CASCADE = (64, [1, 1], 32, 8, False, False, False, 132)
+
+
+class _Params(Params):
+    threshold: Positive
+    spec: Annotated[int, Meta(ge=-1, le=1024)] | None
+    as_decode: bool
+    draft_index: Count
 
 
 def _case(batch: Batch, **params: Any) -> Case:
@@ -139,6 +148,7 @@ attention_metadata_builder = Operation(
     section="7",
     summary="base class of V1 metadata builders: threshold, capture, drafting",
     inputs=Inputs(
+        params=_Params,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=lambda batch: iter([_case(batch)]),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.engines.config import (
     IMPLS,
@@ -29,6 +30,7 @@ from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, 
 from attnproof.harness.model.place import Place, of_children
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import wrong_type
+from attnproof.harness.operations.shared.params import MOST_STEPS, Counts, Params
 from attnproof.reference.interface import MetadataError
 
 NAME = "get_per_layer_parameters"
@@ -69,6 +71,29 @@ _layer = st.tuples(
     st.integers(0, len(SCALES) - 1),
     st.integers(0, 1),
 ).map(list)
+
+
+Layers = Annotated[
+    list[Annotated[list[Annotated[int, Meta(ge=-1, le=2**31 - 1)]], Meta(max_length=5)]],
+    Meta(max_length=MOST_STEPS),
+]
+"""Numbers of each layer; missing ones are 0, and only a soft cap may be -1."""
+
+
+def soft_cap_problem(layers: list[list[int]], place: int) -> str:
+    """Return the problem of a negative number that is no soft cap; `place` is that of soft caps."""
+    wrong = any(min([0, *numbers[:place], *numbers[place + 1 :]]) < 0 for numbers in layers)
+    return "layers: only a soft cap can be -1" if wrong else ""
+
+
+class _Params(Params):
+    layers: Layers
+    asked: Counts
+    impl: Annotated[int, Meta(ge=0, le=len(IMPLS) - 1)] | None
+
+
+def _problem(case: Case) -> str:
+    return soft_cap_problem(case.params["layers"], 2)
 
 
 def _case(layers: list[list[int]], asked: list[int], impl: int | None = None) -> Case:
@@ -211,6 +236,9 @@ get_per_layer_parameters = Operation(
     section="7",
     summary="window, soft cap, scale and sinks of each attention layer",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
+        has_batch=False,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

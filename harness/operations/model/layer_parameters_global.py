@@ -17,11 +17,14 @@ from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.model.layer_parameters import (
     SCALES,
     WHY_SHARED,
+    Layers,
     layer_numbers,
     parameter_outputs,
     soft_cap_of,
+    soft_cap_problem,
 )
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.params import Params
 from attnproof.reference.interface import PerLayerParameters
 
 NAME = "infer_global_hyperparameters"
@@ -36,6 +39,14 @@ _layer = st.tuples(
     st.sampled_from((0, 0, 1)),
     st.sampled_from((0, 0, 1, 2)),
 ).map(list)
+
+
+class _Params(Params):
+    layers: Layers
+
+
+def _problem(case: Case) -> str:
+    return soft_cap_problem(case.params["layers"], 1)
 
 
 def _case(layers: list[list[int]]) -> Case:
@@ -123,6 +134,9 @@ infer_global_hyperparameters = Operation(
     section="7",
     summary="the first layer's hyperparameters, and flags for layers that differ",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
+        has_batch=False,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

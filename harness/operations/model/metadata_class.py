@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import ClassCall
@@ -15,6 +16,7 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.model.abstract_class import SHARED, same, unexpected
+from attnproof.harness.operations.shared.params import Params
 
 NAME = "AttentionMetadata"
 
@@ -26,6 +28,13 @@ _INHERITED = (
     "multi_modal_placeholder_index_maps",
     "enable_kv_scales_calculation",
 )
+
+
+_Name = Annotated[str, Meta(max_length=64)]
+
+
+class _Params(Params):
+    skip: Annotated[list[_Name], Meta(max_length=64)] | None
 
 
 def _case(skip: list[str] | None) -> Case:
@@ -71,6 +80,8 @@ attention_metadata = Operation(
     section="1",
     summary="V0 metadata as a dictionary whose values are not copied",
     inputs=Inputs(
+        params=_Params,
+        has_batch=False,
         cases=lambda: st.builds(_case, st.none() | st.lists(_NAMES, max_size=3, unique=True)),
         boundaries=lambda: [
             ("all fields", _case(None)),

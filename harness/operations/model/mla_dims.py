@@ -11,15 +11,25 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.engines.config import ModelConfig, TextConfig
 from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.shared.params import Params
 from attnproof.reference.interface import MetadataError, MLADims
 
 MLA = "get_mla_dims"
 _DEEPSEEK = (1536, 512, 128, 64, 128)
+
+
+class _Params(Params):
+    q_lora_rank: Count
+    kv_lora_rank: Count
+    qk_nope_head_dim: Count
+    qk_rope_head_dim: Count
+    v_head_dim: Count
+    says_none: bool
 
 
 def _mla_case(dims: tuple[int, ...], *, says_none: bool = False) -> Case:
@@ -105,6 +115,8 @@ get_mla_dims = Operation(
     section="7",
     summary="dimensions of multi-head latent attention from a model's config",
     inputs=Inputs(
+        params=_Params,
+        has_batch=False,
         cases=_mla_cases,
         boundaries=_mla_boundaries,
         from_batch=_mla_steps,

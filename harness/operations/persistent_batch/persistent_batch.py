@@ -33,6 +33,7 @@ from attnproof.harness.operations.shared.metadata import (
     metadata_outputs,
     mirror_violations,
 )
+from attnproof.harness.operations.shared.params import Few, Params
 
 NAME = "PersistentBatch"
 _DUMMY = "dummy."
@@ -70,6 +71,30 @@ class _StepFacts(BatchFacts):
     """Requests of the dummy batch, 0 for none."""
     look: bool
     """True if every array with one entry a row is checked."""
+
+
+_MOST_BLOCKS = 2**20
+"""Maximum number of blocks that fill the rows of earlier requests."""
+
+
+class _Params(Params):
+    spare_rows: Few
+    dummy: Few
+    look: bool
+
+
+def _problem(case: Case) -> str:
+    batch = batch_of(case)
+    wrong = [name for name, value in _UNUSED.items() if getattr(batch, name) != value]
+    if wrong:
+        return f"batch.{wrong[0]}: a PersistentBatch decides it itself"
+    columns = max((len(blocks) for blocks in batch.blocks), default=0) + batch.spare_columns
+    if max(1, columns) * batch.block_size > 2**31 - 1:
+        return f"batch.spare_columns: {columns} columns hold more tokens than int32 counts"
+    rows = batch.num_requests + batch.padded_requests + case.params["spare_rows"] + 1
+    if rows * (columns + 1) > _MOST_BLOCKS:
+        return f"batch.spare_columns: {rows} rows of {columns} columns are filled one by one"
+    return ""
 
 
 def _case(batch: Batch, *, spare_rows: int = 0, dummy: int = 0, look: bool = False) -> Case:
@@ -325,6 +350,8 @@ persistent_batch = Operation(
     section="7",
     summary="requests kept between steps, and the metadata of a step",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_from_batch,

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import msgspec
 
-from attnproof.harness.operations.shared.params import Count, Counts, sequence_params
+from attnproof.harness.model.case import Count
+from attnproof.harness.operations.shared.params import Counts, sequence_params
 
-_SIZE = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+_SIZE = Annotated[int, msgspec.Meta(ge=0, le=1024)]
 BATCH_PARAMS = sequence_params(
     {
         "add": [("blocks", Count), ("tokens", Count)],

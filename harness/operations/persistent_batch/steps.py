@@ -1,4 +1,4 @@
-"""Steps of an engine as numbers, and the source that runs them on a `PersistentBatch`.
+"""Steps of an engine as numbers, and the calls that they make on a `PersistentBatch`.
 
 The engine holds the state of a scheduler: row, blocks and cached tokens of each request.
 Every number of a step is taken modulo the possible values, so that steps are valid in any
@@ -12,21 +12,20 @@ from string import ascii_lowercase
 from typing import Any
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK
-from attnproof.harness.model.call_kinds import Line, Script
 from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.program import Let, Line, Name, Script, do
 from attnproof.harness.operations.ubatch.slices import spans_at
 
 Step = dict[str, Any]
-_SETUP = """\
-from types import SimpleNamespace
-
-import torch
-
-from attnproof.reference.interface import UBatchSlice
-
-batch = PersistentBatch({sizes})
-slots = torch.zeros({tokens}, dtype=torch.int64)
-row = metadata = moved = counts = children = virtual = None"""
+_IMPORTS = {
+    "SimpleNamespace": "types",
+    "int64": "torch",
+    "zeros": "torch",
+    "UBatchSlice": "attnproof.reference.interface",
+}
+_VARIABLES = ("row", "metadata", "moved", "counts", "children", "virtual")
+_REORDER = "reorder_batch_to_split_decodes_and_prefills"
+_LOCAL = "make_local_attention_virtual_batches"
 
 
 class Engine:
@@ -54,7 +53,7 @@ class Engine:
         return [req_id for req_id in self.rows if req_id is not None]
 
     def line(self, step: Step) -> Line | None:
-        """Apply the step and return its source, None if the step does not apply."""
+        """Apply the step and return its calls, None if the step does not apply."""
         line = _MAKERS[step["do"]](self, step)
         return line and line._replace(kind=step["do"])
 
@@ -78,7 +77,7 @@ class Engine:
         self.blocks[req_id], self.computed[req_id] = held, computed
         return Line(
             f"add request {req_id}: {count} blocks, {computed} tokens cached",
-            f"row = batch.add_request({req_id!r}, {self._ids(held)}, {computed})",
+            [Let("row", do("batch.add_request", req_id, self._ids(held), computed))],
         )
 
     def _append(self, step: Step) -> Line | None:
@@ -93,7 +92,7 @@ class Engine:
         held += more
         return Line(
             f"append {count} blocks to request {req_id}",
-            f"batch.append_blocks({req_id!r}, {self._ids(more)})",
+            [do("batch.append_blocks", req_id, self._ids(more))],
         )
 
     def _remove(self, step: Step) -> Line | None:
@@ -103,7 +102,7 @@ class Engine:
         self.rows[self.rows.index(req_id)] = None
         self._free += reversed(self.blocks.pop(req_id))
         del self.computed[req_id]
-        return Line(f"remove request {req_id}", f"row = batch.remove_request({req_id!r})")
+        return Line(f"remove request {req_id}", [Let("row", do("batch.remove_request", req_id))])
 
     def _condense(self, _step: Step) -> Line | None:
         """Fill the first hole with the last request."""
@@ -113,7 +112,7 @@ class Engine:
             last = self.rows.pop()
             if last is not None:
                 self.rows[self.rows.index(None)] = last
-        return Line("condense", "batch.condense()")
+        return Line("condense", [do("batch.condense")])
 
     def _swap(self, step: Step) -> Line | None:
         rows = [row for row, req_id in enumerate(self.rows) if req_id is not None]
@@ -121,7 +120,7 @@ class Engine:
             return None
         i, j = (rows[step[name] % len(rows)] for name in ("i", "j"))
         self.rows[i], self.rows[j] = self.rows[j], self.rows[i]
-        return Line(f"swap rows {i} and {j}", f"batch.swap_states({i}, {j})")
+        return Line(f"swap rows {i} and {j}", [do("batch.swap_states", i, j)])
 
     def _build(self, step: Step) -> Line | None:
         if None in self.rows:
@@ -141,10 +140,11 @@ class Engine:
         self.has_slots = True
         self._scheduled = scheduled
         padded = step["pad_reqs"] or step["pad_tokens"]
-        options = f", {rows}, {tokens}" if padded else ""
+        options = (rows, tokens) if padded else ()
         words = f", padded to {rows} rows and {tokens} tokens" if padded else ""
         return Line(
-            f"build {_described(scheduled)}{words}", f"metadata = batch.build({scheduled}{options})"
+            f"build {_described(scheduled)}{words}",
+            [Let("metadata", do("batch.build", scheduled, *options))],
         )
 
     def _reorder(self, step: Step) -> Line | None:
@@ -162,9 +162,10 @@ class Engine:
         self.rows = list(rows)
         return Line(
             f"reorder for {_described(scheduled)}, threshold {threshold}",
-            f"scheduled = SimpleNamespace(num_scheduled_tokens={scheduled})\n"
-            "moved = reorder_batch_to_split_decodes_and_prefills"
-            f"(batch, scheduled, {threshold})",
+            [
+                Let("scheduled", do("SimpleNamespace", num_scheduled_tokens=scheduled)),
+                Let("moved", do(_REORDER, Name("batch"), Name("scheduled"), threshold)),
+            ],
         )
 
     def _split(self, step: Step) -> Line | None:
@@ -173,7 +174,7 @@ class Engine:
         threshold = 1 + step["threshold"]
         return Line(
             f"count decodes and prefills, threshold {threshold}",
-            f"counts = split_decodes_and_prefills(metadata, {threshold})",
+            [Let("counts", do("split_decodes_and_prefills", Name("metadata"), threshold))],
         )
 
     def _advance(self, _step: Step) -> Line | None:
@@ -184,7 +185,7 @@ class Engine:
         for req_id, query_len in scheduled.items():
             self.computed[req_id] += query_len
         self._scheduled = {}
-        return Line(f"advance {_described(scheduled)}", f"batch.advance({scheduled})")
+        return Line(f"advance {_described(scheduled)}", [do("batch.advance", scheduled)])
 
     def _dummy(self, step: Step) -> Line:
         count = 1 + step["reqs"] % self.max_reqs
@@ -194,7 +195,7 @@ class Engine:
         self.built, self.has_slots = self._null_blocks(query_lens), False
         return Line(
             f"dummy run of {count} requests, {tokens} tokens",
-            f"metadata = batch.build_dummy({count}, {tokens})",
+            [Let("metadata", do("batch.build_dummy", count, tokens))],
         )
 
     def _null_blocks(self, query_lens: list[int]) -> Batch:
@@ -205,10 +206,11 @@ class Engine:
     def _slots(self, _step: Step) -> Line | None:
         if self.built is None:
             return None
+        fields = ("query_start_loc", "num_computed_tokens_cpu", "block_table_tensor")
+        tensors = [Name(f"metadata.{field}") for field in fields]
         return Line(
             "slots into a buffer that is kept",
-            "build_slot_mapping(metadata.query_start_loc, metadata.num_computed_tokens_cpu, "
-            f"metadata.block_table_tensor, {self.block_size}, out=slots)",
+            [do("build_slot_mapping", *tensors, self.block_size, out=Name("slots"))],
         )
 
     def _cut(self, step: Step) -> Line | None:
@@ -218,12 +220,13 @@ class Engine:
         if not tokens or not self.built.num_requests:
             return None
         cut = step["at"] % tokens
-        slices = ", ".join(
-            f"UBatchSlice(slice({r0}, {r1}), slice({t0}, {t1}))"
+        slices = [
+            do("UBatchSlice", slice(r0, r1), slice(t0, t1))
             for r0, r1, t0, t1 in spans_at(self.built, [cut])
-        )
+        ]
         return Line(
-            f"cut the batch at token {cut}", f"children = split_attn_metadata([{slices}], metadata)"
+            f"cut the batch at token {cut}",
+            [Let("children", do("split_attn_metadata", slices, Name("metadata")))],
         )
 
     def _local(self, step: Step) -> Line | None:
@@ -232,38 +235,38 @@ class Engine:
         chunk = self.block_size * (1 + step["blocks"] % self.columns)
         return Line(
             f"virtual batches of {chunk} tokens",
-            f"virtual = make_local_attention_virtual_batches({chunk}, metadata, {self.block_size})",
+            [Let("virtual", do(_LOCAL, chunk, Name("metadata"), self.block_size))],
         )
 
     def _bad(self, step: Step) -> Line | None:
         """Return malformed input, which must raise and change nothing."""
         # A schedule without tokens would not show a build that stops half way.
         live, all_covered = self.live, self._schedule([1])
-        bad = {"remove an unknown request": "batch.remove_request('unknown')"}
-        bad["swap a row that is not there"] = f"batch.swap_states(0, {len(self.rows)})"
-        bad["dummy of too many rows"] = f"batch.build_dummy({self.max_reqs + 1}, 1)"
-        bad["advance an unknown request"] = f"batch.advance({all_covered | {'unknown': 1}})"
+        bad = {"remove an unknown request": do("batch.remove_request", "unknown")}
+        bad["swap a row that is not there"] = do("batch.swap_states", 0, len(self.rows))
+        bad["dummy of too many rows"] = do("batch.build_dummy", self.max_reqs + 1, 1)
+        bad["advance an unknown request"] = do("batch.advance", all_covered | {"unknown": 1})
         if len(live) == self.max_reqs:
-            bad["add to a full batch"] = "batch.add_request('one more', [])"
+            bad["add to a full batch"] = do("batch.add_request", "one more", [])
         else:
             many = [7] * (self.columns + 1)
-            bad["add with too many blocks"] = f"batch.add_request('one more', {many})"
+            bad["add with too many blocks"] = do("batch.add_request", "one more", many)
         if live:
             first = live[0]
             more = [7] * (self.columns - len(self.blocks[first]) + 1)
             beyond = len(self.blocks[first]) * self.block_size - self.computed[first] + 1
-            bad["add a request twice"] = f"batch.add_request({first!r}, [7])"
-            bad["append too many blocks"] = f"batch.append_blocks({first!r}, {more})"
-            bad["build without a request's entry"] = "batch.build({})"
-            bad["build beyond the blocks"] = f"batch.build({all_covered | {first: beyond}})"
-            wrap = {first: 2**63 - 1}
-            bad["build more tokens than int64 counts"] = f"batch.build({all_covered | wrap})"
-            bad["advance by more tokens than int64 counts"] = f"batch.advance({all_covered | wrap})"
-            bad["build for too few rows"] = f"batch.build({all_covered}, {len(live) - 1})"
+            bad["add a request twice"] = do("batch.add_request", first, [7])
+            bad["append too many blocks"] = do("batch.append_blocks", first, more)
+            bad["build without a request's entry"] = do("batch.build", {})
+            bad["build beyond the blocks"] = do("batch.build", all_covered | {first: beyond})
+            wrapped = all_covered | {first: 2**63 - 1}
+            bad["build more tokens than int64 counts"] = do("batch.build", wrapped)
+            bad["advance by more tokens than int64 counts"] = do("batch.advance", wrapped)
+            bad["build for too few rows"] = do("batch.build", all_covered, len(live) - 1)
         if None in self.rows:
-            bad["build with a hole"] = f"batch.build({all_covered})"
+            bad["build with a hole"] = do("batch.build", all_covered)
         label = list(bad)[step["kind"] % len(bad)]
-        return Line(f"{label}, which is refused", bad[label], raises=True)
+        return Line(f"{label}, which is refused", [bad[label]], raises=True)
 
     def _pick(self, which: int) -> str | None:
         live = self.live
@@ -305,8 +308,12 @@ def script(case: Case, pattern: int) -> Script:
     """Return the steps of the case as a program; pattern 1 gives the blocks other ids."""
     engine = Engine(case.params, pattern)
     lines = [line for step in case.params["steps"] if (line := engine.line(step)) is not None]
-    sizes = ", ".join(map(str, engine.sizes))
-    return Script(_SETUP.format(sizes=sizes, tokens=engine.max_tokens), tuple(lines))
+    setup = [
+        Let("batch", do("PersistentBatch", *engine.sizes)),
+        Let("slots", do("zeros", engine.max_tokens, dtype=Name("int64"))),
+        *(Let(name, None) for name in _VARIABLES),
+    ]
+    return Script(_IMPORTS, setup, tuple(lines))
 
 
 def engine_after(case: Case, line: int) -> Engine:

@@ -4,15 +4,88 @@ from __future__ import annotations
 
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
+
+from attnproof.harness.model.case import Batch, Count
 
 MOST_STEPS = 1000
 """Maximum number of steps of a sequence."""
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-"""Number of things, or the index of one."""
-Counts = Annotated[list[Count], msgspec.Meta(max_length=MOST_STEPS)]
+MOST_ELEMENTS = 2**28
+"""Maximum number of elements of a tensor that a case describes."""
+FAR_BYTES = 2**26
+"""Maximum size of the blocks of a far cache (`cases.memory.far_memory`)."""
+
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Few = Annotated[int, Meta(ge=0, le=1024)]
+"""Number of things that are made one by one, such as heads or spare rows."""
+Some = Annotated[int, Meta(ge=1, le=1024)]
+Tokens = Annotated[int, Meta(ge=0, le=2**20)]
+"""Number of things of which each has an entry of a tensor."""
+BlockSize = Annotated[int, Meta(ge=1, le=2**16)]
+"""Tokens per block."""
+HeadSize = Annotated[int, Meta(ge=1, le=2**16)]
+Counts = Annotated[list[Count], Meta(max_length=MOST_STEPS)]
+Lengths = Annotated[list[Tokens], Meta(max_length=2**16)]
+"""Tokens of each request."""
+Blocks = Annotated[list[Count], Meta(max_length=2**16)]
+"""Block ids of a sequence."""
+Layout = Annotated[int, Meta(ge=0, le=3)]
+"""Index of `cases.memory.paged_cache.LAYOUTS`."""
+CacheDtype = Literal["float16", "bfloat16", "float8_e4m3fn", "uint8", "float32"]
+Scale = Annotated[float, Meta(gt=0, le=1e38)]
+OutDtype = Literal["", "float32", "float64"]
+"""Dtype of an output, "" for that of the queries."""
+Pair = Annotated[list[Count], Meta(max_length=2)]
+"""Source and destination of a copy; incomplete pairs are left out."""
+Pairs = Annotated[list[Pair], Meta(max_length=MOST_STEPS)]
+
+
+class Params(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Parameters of an operation's cases, by name; a field without a default must be given."""
+
+
+class LayerParams(Params, kw_only=True):
+    """Parameters of the layer of an attention operation (`cases.layers.attention.Shape`)."""
+
+    num_kv_heads: Some
+    group: Some
+    """Query heads of a kv head."""
+    head_size: HeadSize
+    dtype: Literal["float16", "bfloat16"]
+    cache: Literal["auto", "fp8", "uint8"]
+    layout: Layout
+    magnitude: Literal["normal", "large", "denormal", "ties", "one key"]
+    seed: Count
+    k_scale: Scale = 1.0
+    v_scale: Scale = 1.0
+    window: Count
+    """Sliding window in tokens, 0 for none."""
+    soft_cap: Annotated[float, Meta(ge=0, le=1e6)]
+    """0 for none."""
+
+
+def layer_problem(batch: Batch, params: dict[str, Any]) -> str:
+    """Return why a layer's cache or queries are too large for the memory, "" if they are not."""
+    token = params["num_kv_heads"] * params["head_size"]
+    blocks = len({block for row in batch.blocks for block in row}) + 4  # some stay unused
+    gaps = params.get("gap", 0)
+    cache = 2 * blocks * batch.block_size * (token + params["num_kv_heads"] * gaps)
+    rows = batch.num_tokens + batch.num_requests + batch.padded_requests + batch.padded_tokens
+    rows += params.get("spare_rows", 0)
+    queries = rows * (token * params.get("group", 3) + gaps)
+    if params.get("far") and 2 * (cache + cache // blocks) > FAR_BYTES:
+        return "far: the blocks are too large for a far cache"
+    return size_problem("num_kv_heads * head_size", max(cache, queries))
+
+
+def size_problem(name: str, elements: int) -> str:
+    """Return the problem of a tensor of too many elements, "" if it is small enough."""
+    if elements <= MOST_ELEMENTS:
+        return ""
+    return f"{name}: a tensor of {elements} elements, at most {MOST_ELEMENTS} are allowed"
 
 
 def sequence_params(
@@ -29,5 +102,5 @@ def sequence_params(
         for do, fields in steps.items()
     ]
     any_step: Any = reduce(or_, kinds)
-    all_steps = Annotated[list[any_step], msgspec.Meta(max_length=MOST_STEPS)]
+    all_steps = Annotated[list[any_step], Meta(max_length=MOST_STEPS)]
     return msgspec.defstruct("Params", [*(others or []), ("steps", all_steps)], **strict)

@@ -1,19 +1,17 @@
-"""Execution of a sequence: the source of each step is run on a candidate's names and observed.
+"""Execution of a sequence: the statements of each step are run on a candidate's names and observed.
 
-The snippet of a failure shows the same source, line by line.
+The snippet of a failure is written from the same statements, line by line.
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import pickle
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
@@ -22,10 +20,11 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.model.call import Call, Facts, Outputs
-from attnproof.harness.model.call_kinds import Line, Parts, Script
+from attnproof.harness.model.call_kinds import Parts
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Inputs, Operation
 from attnproof.harness.model.place import of_steps
+from attnproof.harness.model.program import Line, Script, import_names, run
 
 SEQUENCE_NOT_TIMED = "a sequence of many calls: its parts are timed by themselves"
 
@@ -51,7 +50,7 @@ class SequenceFacts(Facts):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceCall:
-    """Call of many steps on the same objects: source, run and observation of the steps.
+    """Call of many steps on the same objects: statements, run and observation of the steps.
 
     The case holds the steps as numbers in its parameter `steps`. Any list of steps is valid
     (a step that does not apply is left out), so that a case shrinks by dropping steps.
@@ -134,10 +133,11 @@ def _in_fork(run_lines: Callable[[], Transcript]) -> Transcript:
 
 
 def _run_lines(sequence: SequenceCall, script: Script, names: dict[str, Any]) -> Transcript:
-    exec(_source(script.setup), names)
+    names |= import_names(script)
+    run(script.setup, names)
     steps: list[Outputs] = []
     for line in script.lines:
-        error = _raised(line.code, names)
+        error = _raised(line, names)
         outputs: Outputs = {"raises": _kind(error)}
         try:
             outputs |= {name: _copy(value) for name, value in sequence.observe(names).items()}
@@ -163,6 +163,7 @@ def sequence_inputs(
     return Inputs(
         cases=st.nothing,
         params=params,
+        has_batch=False,
         machine=machine,
         boundaries=boundaries,
         from_batch=from_batch,
@@ -174,16 +175,14 @@ def snippet(operation: Operation, script: Script, parts: Parts, target: str) -> 
 
     `target` is the candidate's module or file.
     """
-    code = "\n".join([script.setup, *(line.code for line in script.lines)])
-    names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-    used = [name for name in operation.call.names(operation.name) if name in names]
+    used = [name for name in operation.call.names(operation.name) if name in script.names]
     others = [name for name in used if name not in parts.own]
     lines = [
         *_imports(target, [name for name in used if name in parts.own]),
         *([f"from attnproof.reference import {', '.join(others)}"] if others else []),
         "from attnproof.harness.operations import ALL",
         "",
-        *filter(None, [script.setup]),
+        script.setup_code,
         f'look = ALL["{operation.name}"].call.observe',
     ]
     for number, line in enumerate(script.lines, 1):
@@ -212,14 +211,9 @@ def _imports(target: str, names: list[str]) -> list[str]:
     return ["import sys", "", f"sys.path.insert(0, {folder!r})", found]
 
 
-@lru_cache(4096)
-def _source(code: str) -> CodeType:
-    return compile(code, "<sequence>", "exec")
-
-
-def _raised(code: str, names: dict[str, Any]) -> BaseException | None:
+def _raised(line: Line, names: dict[str, Any]) -> BaseException | None:
     try:
-        exec(_source(code), names)
+        run(line.statements, names)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a candidate may raise anything, SystemExit too

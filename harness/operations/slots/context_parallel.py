@@ -12,13 +12,29 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import returned, wrong_type, wrong_value
+from attnproof.harness.operations.shared.params import Blocks, Params, Positive, Some
 
 NAME = "get_dcp_local_seq_lens"
+
+
+class _Params(Params):
+    seq_lens: Blocks
+    size: Some
+    rank: Count | None
+    interleave: Positive
+    tensor: bool
+    wide: bool
+    strided: bool
+
+
+def _problem(case: Case) -> str:
+    rank, size = case.params["rank"], case.params["size"]
+    return "" if rank is None or rank < size else f"rank: {rank}, of {size} ranks"
 
 
 def _case(
@@ -97,6 +113,9 @@ get_dcp_local_seq_lens = Operation(
     section="10",
     summary="each rank's share of the sequences under context parallelism",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
+        has_batch=False,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

@@ -9,13 +9,21 @@ from hypothesis import strategies as st
 
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import returned, wrong_type, wrong_value
+from attnproof.harness.operations.shared.params import Params, Positive
 
 NAME = "compute_slot_mapping_start_idx"
 _ARGS = ("is_prompt", "query_len", "context_len", "sliding_window")
+
+
+class _Params(Params):
+    is_prompt: bool
+    query_len: Count
+    context_len: Count
+    sliding_window: Positive | None
 
 
 def _case(*values: Any) -> Case:
@@ -56,6 +64,8 @@ compute_slot_mapping_start_idx = Operation(
     section="5",
     summary="first position of a sequence that gets a slot",
     inputs=Inputs(
+        params=_Params,
+        has_batch=False,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

@@ -16,12 +16,36 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.params import Blocks, BlockSize, Params, Tokens
 from attnproof.reference.interface import MetadataError
 
 NAME = "compute_slot_mapping"
 BLOCK_SIZES = (4, 1, 2, 16, 3, 256)
 _SEQ_ID = 7
 _ARGS = ("is_profile_run", "seq_len", "context_len", "start_idx", "block_size", "blocks")
+
+
+class _Params(Params):
+    is_profile_run: bool
+    seq_len: Tokens
+    context_len: Tokens
+    start_idx: Tokens
+    block_size: BlockSize
+    blocks: Blocks
+
+
+def _problem(case: Case) -> str:
+    params = case.params
+    if params["is_profile_run"]:
+        return ""
+    return blocks_problem(params["blocks"], params["seq_len"], params["block_size"])
+
+
+def blocks_problem(blocks: list[int], tokens: int, block_size: int) -> str:
+    """Return why the blocks cannot hold the tokens, "" if they can."""
+    if len(blocks) * block_size >= tokens:
+        return ""
+    return f"blocks: {len(blocks)} for {tokens} tokens of block size {block_size}"
 
 
 def _case(*values: Any) -> Case:
@@ -162,6 +186,9 @@ compute_slot_mapping = Operation(
     section="5",
     summary="appends the slots of one sequence's new tokens to a list",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
+        has_batch=False,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

@@ -14,8 +14,10 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.params import Blocks, BlockSize, Params, Tokens
 from attnproof.harness.operations.slots.sequence_slots import (
     BLOCK_SIZES,
+    blocks_problem,
     live_blocks,
     slot_invariants,
     slot_outputs,
@@ -25,6 +27,20 @@ from attnproof.reference.interface import MetadataError
 
 NAMES = ("_compute_slot_mapping_python", "_compute_slot_mapping_numpy")
 _ARGS = ("blocks", "range_start", "range_end", "block_size")
+
+
+class _Params(Params):
+    blocks: Blocks
+    range_start: Tokens
+    range_end: Tokens
+    block_size: BlockSize
+
+
+def _problem(case: Case) -> str:
+    params = case.params
+    if params["range_start"] > params["range_end"]:
+        return "range_start: beyond range_end"
+    return blocks_problem(params["blocks"], params["range_end"], params["block_size"])
 
 
 def _case(name: str, *values: Any) -> Case:
@@ -76,6 +92,9 @@ def _operation(name: str) -> Operation:
         section="5",
         summary="appends the slots of a range of positions to a list",
         inputs=Inputs(
+            params=_Params,
+            problem=_problem,
+            has_batch=False,
             cases=cases,
             boundaries=boundaries,
             from_batch=steps,

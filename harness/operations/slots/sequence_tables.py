@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
@@ -13,8 +14,17 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import returned, wrong_type
+from attnproof.harness.operations.shared.params import MOST_STEPS, Counts, Params
 
 NAME = "is_block_tables_empty"
+
+
+_Key = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
+"""Id of a sequence: the keys of JSON are strings."""
+
+
+class _Params(Params):
+    block_tables: Annotated[dict[_Key, Counts | None], Meta(max_length=MOST_STEPS)] | None
 
 
 def _case(tables: dict[str, Any] | None) -> Case:
@@ -58,6 +68,8 @@ is_block_tables_empty = Operation(
     section="5",
     summary="True if no sequence has a block table",
     inputs=Inputs(
+        params=_Params,
+        has_batch=False,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

@@ -16,7 +16,7 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import expected_tokens, slot_violations
 from attnproof.harness.model.call import Call, Facts, Outputs, Quantity
 from attnproof.harness.model.call_kinds import FunctionCall
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
@@ -26,6 +26,7 @@ from attnproof.harness.operations.shared.metadata import (
     wrong_type,
     wrong_value,
 )
+from attnproof.harness.operations.shared.params import Lengths, Params, Tokens
 
 _LENGTHS = st.sampled_from(((None, None), (0, None), (3, None), (None, 4), (2, 5)))
 _EXTRA = st.integers(0, 5)
@@ -40,6 +41,19 @@ _OFFSETS = ("query_start_loc",)
 class _SlotFacts(Facts):
     batch: Batch
     params: dict[str, Any]
+
+
+class _Params(Params):
+    num_padded: Tokens | None
+    out_spare: Tokens | None
+    start_idx: Lengths | None = None
+    columns: Count | None = None
+
+
+def _problem(case: Case) -> str:
+    padded, spare = case.params["num_padded"], case.params["out_spare"]
+    fits = padded is None or spare is None or padded <= spare
+    return "" if fits else f"num_padded: {padded}, beyond out_spare of {spare}"
 
 
 def _case(
@@ -238,6 +252,8 @@ build_slot_mapping = Operation(
     section="5",
     summary="the cache slot of every token of a batch",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

@@ -13,12 +13,22 @@ from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.call import Call, Facts, Outputs, Quantity
 from attnproof.harness.model.call_kinds import FunctionCall
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import batch_of, returned, wrong_type, wrong_value
+from attnproof.harness.operations.shared.params import Params, Positive
 
 NAME = "slice_query_start_locs"
+
+
+class _Params(Params):
+    start: Count
+    stop: Positive
+
+
+def _problem(case: Case) -> str:
+    return "" if case.num_requests else "batch.query_lens: no request to slice"
 
 
 def _case(batch: Batch, start: int, stop: int) -> Case:
@@ -74,6 +84,8 @@ slice_query_start_locs = Operation(
     section="3",
     summary="offsets of some of the requests, rebased to 0",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

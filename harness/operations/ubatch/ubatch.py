@@ -19,7 +19,7 @@ from attnproof.harness.consumer.batch import expected_tokens, metadata_violation
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.call import MISSING, Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place, child_outputs, of_children
 from attnproof.harness.model.violation import Violation, in_child
@@ -33,6 +33,7 @@ from attnproof.harness.operations.shared.metadata import (
     prepare_metadata,
     token_positions,
 )
+from attnproof.harness.operations.shared.params import Counts, Params
 from attnproof.harness.operations.ubatch.slices import (
     Span,
     shapes,
@@ -51,6 +52,31 @@ _VIEWS = (
     *REQUEST_FIELDS,
     *TOKEN_FIELDS,
 )
+
+
+class _MakeParams(Params):
+    cuts: Counts
+    index: Count
+
+
+class _SplitParams(Params):
+    cuts: Counts | None
+    picked: Counts | None = None
+
+
+def _problem(case: Case) -> str:
+    """Return why the batch cannot be cut: it has no row, or a cut request has rank shares."""
+    batch, cuts = batch_of(case), case.params["cuts"]
+    if cuts is None:
+        return "picked: there are no slices without cuts" if case.params.get("picked") else ""
+    if not batch.num_tokens + batch.padded_tokens:
+        return "batch: no token to slice"
+    if not batch.num_requests + batch.padded_requests:
+        return "batch: no row to slice"
+    inside = set(cuts) - {0, *accumulate(batch.query_lens)}
+    if batch.dcp_local_seq_lens and any(cut < batch.num_tokens for cut in inside):
+        return "batch.dcp_local_seq_lens: a request with rank shares cannot be cut"
+    return ""
 
 
 def spans_of(case: Case) -> list[Span]:
@@ -240,6 +266,8 @@ _make_metadata_with_slice = Operation(
     section="3",
     summary="one slice of a batch as a batch",
     inputs=Inputs(
+        params=_MakeParams,
+        problem=_problem,
         cases=_make_cases,
         boundaries=_make_boundaries,
         from_batch=_make_steps,
@@ -265,6 +293,8 @@ split_attn_metadata = Operation(
     section="3",
     summary="one child batch for each slice",
     inputs=Inputs(
+        params=_SplitParams,
+        problem=_problem,
         cases=_split_cases,
         boundaries=_split_boundaries,
         from_batch=_split_steps,

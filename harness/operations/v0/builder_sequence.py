@@ -14,14 +14,15 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from attnproof.harness.cases.engines import script_v0
 from attnproof.harness.cases.engines.script_v0 import BLOCK_SIZE, BLOCKS, ROWS
 from attnproof.harness.cases.machine import Machine
 from attnproof.harness.model.call import Call, Outputs
-from attnproof.harness.model.call_kinds import Line, Script
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, Contract, Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.operations.shared.params import MOST_STEPS, Count, sequence_params
+from attnproof.harness.model.program import Do, Let, Line, Name, Script, Statement, do
+from attnproof.harness.operations.shared.params import sequence_params
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
@@ -30,17 +31,15 @@ from attnproof.harness.operations.shared.sequence import (
 from attnproof.harness.operations.v0.metadata_builder import metadata_v0_outputs
 
 NAME = "builder_sequence"
-_SETUP = """from attnproof.harness.cases.engines.v0 import MetadataV0
-from attnproof.harness.cases.engines.script_v0 import input_builder, request
-
-
-class Builder(CommonMetadataBuilder):
-    _metadata_cls = MetadataV0
-
-
-engine = input_builder()
-builder = Builder(engine)
-made = []"""
+_IMPORTS = dict.fromkeys(
+    ("builder_class", "clear_tables", "input_builder", "request"), script_v0.__name__
+)
+_SETUP = (
+    Let("Builder", do("builder_class", Name("CommonMetadataBuilder"))),
+    Let("engine", do("input_builder")),
+    Let("builder", do("Builder", Name("engine"))),
+    Let("made", []),
+)
 _OBSERVED = 3
 """Number of batches, the latest, whose metadata is observed after each step."""
 _Row = tuple[int, int]
@@ -48,15 +47,17 @@ _Row = tuple[int, int]
 _ROW = st.tuples(st.sampled_from((1, 1, 1, 2, 5)), st.sampled_from((0, 1, 3, 6))).map(list)
 
 
-_ROWS = Annotated[list[tuple[Count, Count]], msgspec.Meta(max_length=MOST_STEPS)]
+_QUERY = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+_CONTEXT = Annotated[int, msgspec.Meta(ge=0, le=1024)]
+_ROWS = Annotated[list[tuple[_QUERY, _CONTEXT]], msgspec.Meta(max_length=64)]
 _IMAGE = ("image", bool, False)
-_PAD = Annotated[int, msgspec.Meta(ge=-1, le=MOST_STEPS)]
+_PAD = Annotated[int, msgspec.Meta(ge=-1, le=1024)]
 _PARAMS = sequence_params(
     {
         "prepare": [],
         "add nonsense": [],
         "add": [("rows", _ROWS), _IMAGE],
-        "build": [("rows", _ROWS), ("pad", _PAD, -1), _IMAGE, ("wrong", bool, False)],
+        "build": [("rows", _ROWS), ("pad", _PAD), _IMAGE, ("wrong", bool, False)],
     }
 )
 
@@ -107,7 +108,7 @@ class _Machine(Machine):
 
 
 def _script(case: Case, _pattern: int) -> Script:
-    return Script(_SETUP, tuple(_lines(case.params["steps"])))
+    return Script(_IMPORTS, _SETUP, tuple(_lines(case.params["steps"])))
 
 
 def _lines(steps: list[dict[str, Any]]) -> Iterator[Line]:
@@ -121,18 +122,18 @@ def _lines(steps: list[dict[str, Any]]) -> Iterator[Line]:
         number += len(rows)
         if step["do"] == "prepare":
             added = []
-            yield Line("prepare", "builder.prepare()", kind="prepare")
+            yield Line("prepare", [do("builder.prepare")], kind="prepare")
         elif step["do"] == "add":
             added += rows
             yield Line(
                 f"add {_described(rows)}",
-                "\n".join(_add(group) for group in groups),
+                [statement for group in groups for statement in _add(group)],
             )
         elif step["do"] == "add nonsense":
-            code = "group = request(99, 1, 3)\ngroup.query_lens = [2]"
+            nonsense = [Let("group", do("request", 99, 1, 3)), Let("group.query_lens", [2])]
             yield Line(
                 "add a decode of two tokens, which is refused",
-                f"{code}\nbuilder._add_seq_group(group, True)",
+                [*nonsense, do("builder._add_seq_group", Name("group"), True)],
                 raises=True,
             )
         elif rows:
@@ -141,14 +142,17 @@ def _lines(steps: list[dict[str, Any]]) -> Iterator[Line]:
             added = added if refused else added + rows
 
 
-def _request(number: int, row: _Row, image: bool) -> str:
-    return f"request({number}, {row[0]}, {row[1]}{', image=True' if image else ''})"
+def _request(number: int, row: _Row, image: bool) -> Do:
+    return do("request", number, *row, **({"image": True} if image else {}))
 
 
-def _add(group: str) -> str:
-    """Return the source that adds a group, then clears the engine's own tables."""
-    lines = (f"group = {group}", "builder._add_seq_group(group, True)")
-    return "\n".join((*lines, "[table.clear() for table in group.block_tables.values()]"))
+def _add(group: Do) -> list[Statement]:
+    """Return the statements that add a group, then clear the engine's own tables."""
+    return [
+        Let("group", group),
+        do("builder._add_seq_group", Name("group"), True),
+        do("clear_tables", Name("group")),
+    ]
 
 
 def _described(rows: list[_Row]) -> str:
@@ -166,22 +170,25 @@ def _is_refused(step: dict[str, Any], rows: list[_Row]) -> bool:
 
 
 def _build(
-    step: dict[str, Any], groups: list[str], new: list[_Row], rows: list[_Row], refused: bool
+    step: dict[str, Any], groups: list[Do], new: list[_Row], rows: list[_Row], refused: bool
 ) -> Line:
     pad = step["pad"]
     seq_lens = [query_len + context for query_len, context in rows] + [1] * max(0, pad)
     query_lens = [query_len for query_len, _ in rows]
     if step.get("wrong"):
         query_lens.append(1)
-    code = (  # an engine reuses its lists, so they are cleared after the call
-        f"engine.inter_data_list = [{', '.join(groups)}]\n"
-        f"lens = {seq_lens}, {query_lens}\n"
-        f"made.append(builder.build(*lens, {pad}, {len(seq_lens)}))\n"
-        "[used.clear() for used in lens]"
-    )
+    lens = (Name("seq_lens"), Name("query_lens"))
+    statements = [
+        Let("engine.inter_data_list", groups),
+        Let("seq_lens", seq_lens),
+        Let("query_lens", query_lens),
+        do("made.append", do("builder.build", *lens, pad, len(seq_lens))),
+        do("seq_lens.clear"),  # an engine reuses its lists
+        do("query_lens.clear"),
+    ]
     kind = "" if pad == -1 else f" for a graph with {pad} padded rows"
     label = f"build {_described(new)}{kind}"
-    return Line(f"{label}, which is refused" if refused else label, code, raises=refused)
+    return Line(f"{label}, which is refused" if refused else label, statements, raises=refused)
 
 
 def _observe(names: dict[str, Any]) -> Outputs:

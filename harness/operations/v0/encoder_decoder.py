@@ -30,10 +30,12 @@ from attnproof.harness.operations.v0.encoder_decoder_cases import (
     ENCODER_ONLY,
     ENCODER_SET,
     LENGTHS,
+    EncoderDecoderParams,
     boundaries_of,
     cases_of,
     needed_fields,
     prepare,
+    problem,
     steps_of,
 )
 
@@ -65,6 +67,8 @@ def _operation(
         section="7",
         summary=summary,
         inputs=Inputs(
+            params=EncoderDecoderParams,
+            problem=problem,
             cases=cases_of(name),
             boundaries=boundaries_of(name),
             from_batch=steps_of(name),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays, table_piece
@@ -16,6 +17,7 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.call import Call, Facts
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.operations.shared.params import Lengths, Params, size_problem
 from attnproof.reference.interface import AttentionType
 
 COUNTS, ARGS = "get_num_prefill_decode_query_kv_tokens", "get_seq_len_block_table_args"
@@ -32,6 +34,29 @@ class _SideFacts(Facts):
     fields: dict[str, Any]
     """Fields of the metadata."""
     attn_type: str
+
+
+class EncoderDecoderParams(Params):
+    """Parameters of the operations on V0 metadata with two sides."""
+
+    attn_type: Literal["decoder", "encoder", "encoder_only", "encoder_decoder"]
+    is_prompt: bool
+    decoder_only: bool
+    encoder: Lengths
+    absent: Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=64)]
+
+
+def problem(case: Case) -> str:
+    """Return why the metadata cannot be made, "" if it can."""
+    batch, params = batch_of(case), case.params
+    if params["attn_type"] not in _kinds(case.operation):
+        return f"attn_type: {params['attn_type']!r} is no argument of {case.operation}"
+    unknown = [name for name in params["absent"] if name not in _ABSENT]
+    if unknown:
+        return f"absent: no field {unknown[0]!r}"
+    rows = batch.num_requests + batch.padded_requests
+    longest = max(params["encoder"], default=0)
+    return size_problem("encoder", rows * longest)
 
 
 def needed_fields(case: Case) -> tuple[str, ...]:

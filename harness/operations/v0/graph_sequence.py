@@ -7,20 +7,22 @@ engine step in a graph's buffers (K13).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
+from msgspec import Meta
 
+from attnproof.harness.cases.engines import script_v0
 from attnproof.harness.cases.engines.script_v0 import BLOCKS, ROWS
 from attnproof.harness.cases.machine import Machine
 from attnproof.harness.model.call import Call, Outputs
-from attnproof.harness.model.call_kinds import Line, Script
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.operations.shared.params import Count, sequence_params
+from attnproof.harness.model.program import Let, Line, Name, Script, do
+from attnproof.harness.operations.shared.params import sequence_params
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
@@ -29,24 +31,26 @@ from attnproof.harness.operations.shared.sequence import (
 from attnproof.harness.operations.v0.graph_state import captures
 
 NAME = "graph_sequence"
-_SETUP = """from attnproof.harness.cases.engines.script_v0 import decodes, runner
-
-runner = runner({backend!r})
-state = CommonAttentionState(runner)
-graphs = {{}}"""
+_IMPORTS = {
+    "Graph": script_v0.__name__,
+    "decodes": script_v0.__name__,
+    "make_runner": script_v0.__name__,
+    "RuntimeError": "builtins",
+}
 _LOWEST = 20
 """Lowest value that engine steps write; a capture writes lower values."""
 _SIZE = st.integers(1, ROWS)
 _VALUE = st.integers(2, 9).map(lambda tens: 10 * tens)
 
 
+_Rows = Annotated[int, Meta(ge=0, le=1024)]
 _PARAMS = sequence_params(
     {
-        "begin": [("rows", Count)],
+        "begin": [("rows", _Rows)],
         "end": [],
         "fail": [],
-        "graph": [("rows", Count)],
-        "prepare": [(name, Count) for name in ("graph", "rows", "width", "value")],
+        "graph": [("rows", _Rows)],
+        "prepare": [(name, _Rows) for name in ("graph", "rows", "width", "value")],
     },
     [("encoder_decoder", bool, False)],
 )
@@ -108,8 +112,12 @@ class _Machine(Machine):
 
 def _script(case: Case, _pattern: int) -> Script:
     encoder_decoder = bool(case.params.get("encoder_decoder"))
-    setup = _SETUP.format(backend="ROCM_FLASH" if encoder_decoder else "FLASHINFER")
-    return Script(setup, tuple(_lines(case.params["steps"], encoder_decoder)))
+    setup = [
+        Let("runner", do("make_runner", "ROCM_FLASH" if encoder_decoder else "FLASHINFER")),
+        Let("state", do("CommonAttentionState", Name("runner"))),
+        Let("graphs", {}),
+    ]
+    return Script(_IMPORTS, setup, tuple(_lines(case.params["steps"], encoder_decoder)))
 
 
 def _lines(steps: list[dict[str, Any]], encoder_decoder: bool) -> Iterator[Line]:
@@ -130,39 +138,46 @@ def _lines(steps: list[dict[str, Any]], encoder_decoder: bool) -> Iterator[Line]
             yield _prepare(step, encoder_decoder)
 
 
-_END = Line("end the capture", "capture.__exit__(None, None, None)")
+_END = Line("end the capture", [do("capture.__exit__", None, None, None)])
+_OUT_OF_MEMORY = do("RuntimeError", "out of memory")
 _FAIL = Line(
     "an exception inside the capture",
-    'capture.__exit__(RuntimeError, RuntimeError("out of memory"), None)',
+    [do("capture.__exit__", Name("RuntimeError"), _OUT_OF_MEMORY, None)],
 )
 
 
 def _begin(rows: int, refused: bool) -> Line:
-    code = f"begun = state.graph_capture({rows})\nbegun.__enter__()\ncapture = begun"
+    statements = [
+        Let("begun", do("state.graph_capture", rows)),
+        do("begun.__enter__"),
+        Let("capture", Name("begun")),
+    ]
     label = f"begin to capture up to {rows} rows"
-    return Line(f"{label}, which is refused" if refused else label, code, raises=refused)
+    return Line(f"{label}, which is refused" if refused else label, statements, raises=refused)
 
 
 def _graph(rows: int, encoder_decoder: bool, refused: bool) -> Line:
-    code = (
-        f"made = state.graph_capture_get_metadata_for_batch({rows}, {encoder_decoder})\n"
-        f"clone = state.graph_clone({rows})\n"
-        f"graphs[{rows}] = clone, clone.get_graph_input_buffers(made, {encoder_decoder})"
-    )
+    buffers = do("clone.get_graph_input_buffers", Name("made"), encoder_decoder)
+    statements = [
+        Let("made", do("state.graph_capture_get_metadata_for_batch", rows, encoder_decoder)),
+        Let("clone", do("state.graph_clone", rows)),
+        do("graphs.update", {rows: do("Graph", Name("clone"), buffers)}),
+    ]
     label = f"capture a graph of {rows} rows"
-    return Line(f"{label}, which is refused" if refused else label, code, raises=refused)
+    return Line(f"{label}, which is refused" if refused else label, statements, raises=refused)
 
 
 def _prepare(step: dict[str, Any], encoder_decoder: bool) -> Line:
     size, rows, width = step["graph"], max(1, step["rows"]), max(1, step["width"])
-    code = (
-        f"clone, buffers = graphs[{size}]\n"
-        f"step = decodes({rows}, {width}, {max(_LOWEST, step['value'])})\n"
-        f"clone.prepare_graph_input_buffers(buffers, step, {encoder_decoder})"
-    )
+    decodes = do("decodes", rows, width, max(_LOWEST, step["value"]))
+    prepare, buffers = "graph.clone.prepare_graph_input_buffers", Name("graph.buffers")
+    statements = [
+        Let("graph", do("graphs.get", size)),
+        do(prepare, buffers, decodes, encoder_decoder),
+    ]
     refused = rows > size or width > BLOCKS
     label = f"a step of {rows} rows and {width} columns in the graph of {size}"
-    return Line(f"{label}, which is refused" if refused else label, code, raises=refused)
+    return Line(f"{label}, which is refused" if refused else label, statements, raises=refused)
 
 
 def _observe(names: dict[str, Any]) -> Outputs:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.engines.v0 import Backend, MetadataV0, Runner
@@ -21,6 +22,7 @@ from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, 
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
+from attnproof.harness.operations.shared.params import Few, Params, size_problem
 from attnproof.harness.operations.v0.graph_state_faults import FAULTS
 from attnproof.harness.operations.v0.graph_step import (
     DECODER,
@@ -54,6 +56,21 @@ class _GraphFacts(BatchFacts):
     """The runner's block tables."""
     width: int
     """Columns of the graph's block tables."""
+
+
+class _Params(Params):
+    pad: Annotated[int, Meta(ge=-1, le=1024)]
+    spare: Few
+    more: Few
+    backend: Literal["", "FLASH_ATTN", "XFORMERS", "ROCM_FLASH"]
+    earlier: bool
+    interrupted: bool
+
+
+def _problem(case: Case) -> str:
+    batch, params = batch_of(case), case.params
+    rows = batch.num_requests + params["pad"] + params["spare"] + params["more"] + 2
+    return size_problem("batch.blocks", rows * (max(map(len, batch.blocks), default=0) + 2))
 
 
 def _case(batch: Batch, **params: Any) -> Case:
@@ -279,6 +296,8 @@ common_attention_state = Operation(
     section="7",
     summary="the buffers of captured V0 graphs",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_of_an_engine,

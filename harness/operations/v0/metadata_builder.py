@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
 from attnproof.harness.cases.engines.v0 import (
@@ -26,11 +27,12 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.v0 import v0_violations
 from attnproof.harness.model.call import MISSING, Call, Outputs
 from attnproof.harness.model.call_kinds import ClassCall, Clocked
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
+from attnproof.harness.operations.shared.params import Counts, Few, Params
 from attnproof.harness.operations.v0.metadata_builder_faults import FAULTS
 
 NAME = "CommonMetadataBuilder"
@@ -46,6 +48,20 @@ _PARAMETERS = ("input_builder", "seq_lens", "query_lens", "cuda_graph_pad_size",
 @dataclass(frozen=True, kw_only=True)
 class _StepFacts(BatchFacts):
     step: Step
+
+
+class _Params(Params):
+    pad_size: Annotated[int, Meta(ge=-1, le=1024)] = -1
+    chunked: bool = True
+    window: Count = 0
+    profile: Annotated[int, Meta(ge=0, le=2)] = 0
+    hits: Counts = msgspec.field(default_factory=list)
+    last_chunks: Counts = msgspec.field(default_factory=list)
+    images: Counts = msgspec.field(default_factory=list)
+    whole: Counts = msgspec.field(default_factory=list)
+    together: Few = 1
+    chunk_blocks: Count = 0
+    numpy: Annotated[int, Meta(ge=0, le=1)] = 0
 
 
 def _case(batch: Batch, **step: Any) -> Case:
@@ -255,6 +271,7 @@ common_metadata_builder = Operation(
     section="7",
     summary="V0 metadata from the sequence groups of a step",
     inputs=Inputs(
+        params=_Params,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_of_an_engine,

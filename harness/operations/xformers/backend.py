@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out
@@ -42,6 +43,7 @@ from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, 
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation, in_child
 from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.operations.shared.params import LayerParams, Some, layer_problem
 from attnproof.harness.operations.xformers.decode_mask import PACKAGE
 from attnproof.harness.operations.xformers.impl_cases import layers
 from attnproof.harness.operations.xformers.impl_invariants import (
@@ -71,6 +73,15 @@ class _BackendFacts(Facts):
     device: torch.device
     before: torch.Tensor
     """Cache before the first step."""
+
+
+class _Params(LayerParams, kw_only=True):
+    page: Annotated[int, Meta(ge=0, le=len(_PAGES) - 1)]
+    more: Annotated[list[Some], Meta(max_length=16)]
+
+
+def _problem(case: Case) -> str:
+    return layer_problem(steps_of(batch_of(case), case.params)[-1], case.params)
 
 
 def _case(batch: Batch, **params: Any) -> Case:
@@ -289,6 +300,8 @@ xformers_attention_backend = Operation(
     section="8",
     summary="the backend's constants and classes, used for some engine steps",
     inputs=Inputs(
+        params=_Params,
+        problem=_problem,
         cases=_cases,
         boundaries=_boundaries,
         large=_large,

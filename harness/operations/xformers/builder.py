@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
@@ -20,13 +21,14 @@ from attnproof.harness.consumer.batch import Rows, expected_tokens, int64_array,
 from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.model.call import MISSING, Call, Outputs
 from attnproof.harness.model.call_kinds import ClassCall, Clocked, bound
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.batch.batch_split import Engine
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, metadata_faults
+from attnproof.harness.operations.shared.params import Params
 from attnproof.harness.operations.xformers.decode_mask import (
     MASK_LENGTHS,
     PACKAGE,
@@ -47,6 +49,12 @@ class _BuilderFacts(BatchFacts):
     device: torch.device
     engine: Engine
     pattern: int
+
+
+class _Params(Params):
+    via: Annotated[int, Meta(ge=0, le=len(_VIA) - 1)]
+    prefix: Count
+    fast: bool
 
 
 def _case(batch: Batch, via: int = 0, prefix: int = 0, fast: bool = False) -> Case:
@@ -242,6 +250,7 @@ xformers_attention_metadata_builder = Operation(
     section="8",
     summary="splits a batch into decodes and prefills and makes xformers' mask of the decodes",
     inputs=Inputs(
+        params=_Params,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=lambda batch: iter([_case(batch)]),

@@ -12,6 +12,8 @@ from attnproof.harness.cases.layers.attention import MAGNITUDES, SIMPLEST_LAYER
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.layers.xformers_step import shortened_batch
 from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.operations.shared.params import Few, LayerParams, OutDtype, layer_problem
 
 NAME = "XFormersAttentionImpl"
 _MODELS = ("gpt-oss-20b", "Gemma-2-9B", "Falcon-7B", "Phi-2")
@@ -26,6 +28,21 @@ _STEP: dict[str, Any] = {
     "out": "",
 }
 """Parameters of a plain step: no window, no soft cap, 3-D output in the queries' dtype."""
+
+
+class ImplParams(LayerParams, kw_only=True):
+    """Parameters of a step of one layer."""
+
+    flat: bool
+    profile: bool
+    gap: Few
+    spare_rows: Few
+    out: OutDtype
+
+
+def problem(case: Case) -> str:
+    """Return why the layer cannot be made, "" if it can."""
+    return layer_problem(batch_of(case), case.params)
 
 
 def _case(batch: Batch, **params: Any) -> Case:

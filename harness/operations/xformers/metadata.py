@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from hypothesis import strategies as st
+from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
 from attnproof.harness.model.call_kinds import ClassCall, Clocked
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import batch_of
+from attnproof.harness.operations.shared.params import Params
 from attnproof.harness.operations.xformers.metadata_views import (
     COUNTS,
     DECODES,
@@ -61,6 +63,11 @@ class _ViewFacts(Facts):
     given: dict[str, Any]
     """All arguments by name."""
     pattern: int
+
+
+class _Params(Params):
+    rows: Count | None
+    positional: Annotated[int, Meta(ge=0, le=12)]
 
 
 def _case(batch: Batch, rows: int | None = None, positional: int = 7) -> Case:
@@ -183,6 +190,7 @@ xformers_attention_metadata = Operation(
     section="8",
     summary="a step's metadata: decodes first, then prefills, and a view of each",
     inputs=Inputs(
+        params=_Params,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=lambda batch: iter([_case(batch)]),

@@ -99,6 +99,8 @@ class Examination:
     _parent: Sourced | None = None
     """First case after which the candidate's process had children."""
     _last: Sourced | None = None
+    notes: list[str] = field(default_factory=list)
+    """A sentence on each remembered case that was dropped."""
     _verdicts: dict[str, Explained] = field(default_factory=dict)
     _digests: list[tuple[Case, str]] = field(default_factory=list)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from attnproof.harness.model.case import Sourced, decode, encode
-from attnproof.harness.running.case_check import problem_of
+from attnproof.harness.model.case import Sourced, encode
+from attnproof.harness.running.cases import CaseError, remembered_case
 from attnproof.harness.running.task.examination import Examination
 
 
@@ -20,30 +19,28 @@ class SavedFailures:
         self._examination = examination
         self._database = DirectoryBasedExampleDatabase(folder) if folder else None
         pair = f"{examination.operation.name}/{examination.candidate.target}"
+        self._name = f"{examination.operation.name} [{examination.candidate.name}]"
         key = f"attnproof/{pair}/{examination.candidate.lane}"
         # A path may have bytes that are not UTF-8.
         self._key = key.encode("utf-8", "backslashreplace")
 
     def cases(self) -> Iterator[Sourced]:
-        """Yield the saved cases, smallest first; delete those that pass or are not valid now."""
+        """Yield the saved cases, smallest first.
+
+        Delete those that pass now, and drop those that this version cannot run with a note.
+        """
         if self._database is None:
             return
         for data in sorted(self._database.fetch(self._key), key=lambda data: (len(data), data)):
-            sourced = self._valid(data)
-            if sourced is None or not self._examination.check(sourced):
+            try:
+                sourced = Sourced(remembered_case(data), "corpus", "failed in an earlier run")
+            except CaseError as error:
+                self._examination.notes.append(f"{self._name}: dropped a {error}")
                 self._database.delete(self._key, data)
-            if sourced is not None:
-                yield sourced
-
-    def _valid(self, data: bytes) -> Sourced | None:
-        """Return the case, None if another version of the operation saved it."""
-        try:
-            case = decode(data)
-        except msgspec.MsgspecError:
-            return None
-        if problem_of(case):
-            return None
-        return Sourced(case, "corpus", "failed in an earlier run")
+                continue
+            if not self._examination.check(sourced):
+                self._database.delete(self._key, data)
+            yield sourced
 
     def save(self) -> None:
         """Save the smallest case of every root cause."""

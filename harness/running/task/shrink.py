@@ -15,6 +15,7 @@ import msgspec
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.running.case_check import problem_of
 
 SHRINK_SECONDS = 30.0
 """Time limit of shrinking one finding: once for Hypothesis, and once more here."""
@@ -32,7 +33,7 @@ def shrink(
     while progress:
         progress = False
         for smaller in simpler(case):
-            if smaller.id in seen:
+            if smaller.id in seen or problem_of(smaller):
                 continue
             seen.add(smaller.id)
             tries -= 1

@@ -78,6 +78,8 @@ class Outcome(msgspec.Struct, frozen=True):
     result: OperationResult
     findings: list[Finding]
     deviations: list[DeviationResult] = []
+    notes: list[str] = []
+    """A sentence on each remembered case that was dropped."""
 
 
 class _Conclusion(NamedTuple):
@@ -110,6 +112,7 @@ def examine(
     counts: dict[str, Any] = {}
     findings: list[Finding] = []
     deviations: list[DeviationResult] = []
+    notes: list[str] = []
     try:
         known = deviations_of(candidate)
         worker = Worker(
@@ -127,6 +130,7 @@ def examine(
             examination = Examination(
                 operation, candidate, worker, ledger, progressed, known, costly_share=share
             )
+            notes = examination.notes
             conclusion = _concluded(examination, settings, steps, corpus)
             conclusion = _ended(examination, conclusion)
             counts = _counts(examination, conclusion.verdict)
@@ -155,7 +159,7 @@ def examine(
         seconds=round(time.monotonic() - started, 3),
         **counts,
     )
-    return Outcome(result, findings, deviations)
+    return Outcome(result, findings, deviations, notes)
 
 
 def _concluded(

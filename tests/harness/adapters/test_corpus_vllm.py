@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from attnproof.harness.cases.corpus import read_corpus
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.cases import read_corpus
 from attnproof.harness.running.task.conditions import holds
 from attnproof.harness.running.task.deviations import load
 from attnproof.harness.running.task.workers import Worker

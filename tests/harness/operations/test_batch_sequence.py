@@ -137,6 +137,6 @@ def test_sizes_that_shrink_to_0_count_as_1():
     steps = [{"do": "add", "blocks": 1, "tokens": 0}, STEPS.params["steps"][1]]
     sizes = dict.fromkeys(("max_num_reqs", "max_num_tokens", "max_num_blocks", "block_size"), 0)
     case = Case(OPERATION.name, None, sizes | {"steps": steps})
-    assert "PersistentBatch(1, 1, 1, 1)" in script(case, 0).setup
+    assert "PersistentBatch(1, 1, 1, 1)" in script(case, 0).setup_code
     words = {f.diagnosis for f in failures(Neighbour, case) if f.oracle == "sequences"}
     assert words == {"stale block of an earlier request"}

@@ -7,8 +7,9 @@ import os
 import pytest
 
 from attnproof import reference
-from attnproof.harness.model.call_kinds import Line, Parts, Script
+from attnproof.harness.model.call_kinds import Parts
 from attnproof.harness.model.case import Case
+from attnproof.harness.model.program import Let, Line, Script, do, source
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.shared.sequence import SequenceCall, run_script, snippet
 from attnproof.harness.oracles import judge
@@ -20,52 +21,62 @@ def sequence(observe=lambda names: {"rows": names["rows"]}, *, isolated=False):
     return SequenceCall(parts=("validate",), write=None, observe=observe, isolated=isolated)
 
 
-def script(*codes, raises=()):
-    lines = [Line(f"step {code}", code, raises=i in raises) for i, code in enumerate(codes)]
-    return Script("rows = []", tuple(lines))
+def script(*statements, raises=()):
+    lines = [
+        Line(f"step {source([one])}", [one], raises=i in raises) for i, one in enumerate(statements)
+    ]
+    return Script(IMPORTS, [Let("rows", [])], tuple(lines))
 
 
+IMPORTS = {"environ": "os", "_exit": "os", "truediv": "operator", "exit": "sys"}
 NO_PARTS = Parts({}, ())
+APPEND = do("rows.append", 1)
 
 
 def test_each_step_is_recorded_as_it_was_when_it_ended():
-    transcript = run_script(sequence(), NO_PARTS, script("rows.append(1)", "rows.append(2)"))
-    assert [step["rows"] for step in transcript.steps] == [[1], [1, 2]]
+    transcript = run_script(sequence(), NO_PARTS, script(APPEND, APPEND))
+    assert [step["rows"] for step in transcript.steps] == [[1], [1, 1]]
     assert transcript.error is None
 
 
 def test_a_sequence_continues_after_the_error_of_malformed_input():
-    steps = script("rows.index(7)", "rows.append(1)", raises={0})
+    steps = script(do("rows.index", 7), APPEND, raises={0})
     transcript = run_script(sequence(), NO_PARTS, steps)
     assert [step["raises"] for step in transcript.steps] == ["ValueError", None]
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"), [("1 / 0", "ZeroDivisionError"), ("exit()", "SystemExit")]
+    ("call", "kind"),
+    [
+        (do("truediv", 1, 0), "ZeroDivisionError"),
+        (do("exit"), "SystemExit"),
+        (do("rows.lost"), "AttributeError"),
+    ],
 )
-def test_an_error_on_good_input_ends_the_sequence(code, kind):
-    transcript = run_script(sequence(), NO_PARTS, script("rows.append(1)", code, "rows.append(2)"))
+def test_an_error_on_good_input_ends_the_sequence(call, kind):
+    transcript = run_script(sequence(), NO_PARTS, script(APPEND, call, APPEND))
     assert [step["raises"] for step in transcript.steps] == [None, kind]
     assert kind in transcript.log
 
 
 def test_a_state_that_cannot_be_read_ends_the_sequence():
     transcript = run_script(
-        sequence(lambda names: {"rows": names["lost"]}), NO_PARTS, script("rows = 1")
+        sequence(lambda names: {"rows": names["lost"]}), NO_PARTS, script(Let("rows", 1))
     )
     assert transcript.steps[0]["raises"] == "unreadable: 'lost'"
 
 
 def test_an_isolated_sequence_does_not_change_the_process():
     before = dict(os.environ)
-    steps = script("import os", "os.environ['LEFT_BEHIND'] = 'yes'", "rows.append(len(os.environ))")
+    count = do("rows.append", do("environ.__len__"))
+    steps = script(do("environ.update", {"LEFT_BEHIND": "yes"}), count)
     transcript = run_script(sequence(isolated=True), NO_PARTS, steps)
     assert transcript.steps[-1]["rows"] == [len(before) + 1]
     assert dict(os.environ) == before
 
 
 def test_an_isolated_sequence_that_exits_has_an_error():
-    transcript = run_script(sequence(isolated=True), NO_PARTS, script("import os", "os._exit(3)"))
+    transcript = run_script(sequence(isolated=True), NO_PARTS, script(do("_exit", 3)))
     assert transcript.steps == []
     assert transcript.error is not None
 

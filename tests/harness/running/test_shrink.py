@@ -8,6 +8,7 @@ from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
+from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.task.shrink import shrink, simpler
 from attnproof.reference import validate
 
@@ -53,7 +54,8 @@ def test_keeps_the_parts_that_fail():
 def test_drops_the_subclass_before_anything_else():
     assert next(simpler(LARGE)).batch.subclassed is False
     small = shrink(LARGE, lambda case: case.batch.subclassed, 1500)
-    assert small.batch == make_batch([], [], 16, subclassed=True)
+    assert small.batch.subclassed
+    assert small.batch.num_requests == 0
 
 
 def test_every_step_is_a_consistent_batch():
@@ -69,9 +71,19 @@ def test_stops_after_its_limit_of_tries():
 
 
 def test_shrinks_lists_and_numbers_of_plain_cases():
-    case = Case("compute_slot_mapping", None, {"blocks": [4, 9, 2], "seq_len": 11, "profile": True})
-    small = shrink(case, lambda c: len(c.params["blocks"]) >= 1 and c.params["seq_len"] >= 3, 1500)
-    assert small.params == {"blocks": [0], "seq_len": 3, "profile": False}
+    params = {"query_lens": [4, 9, 2], "wide": True, "strided": False}
+    case = Case("compute_causal_conv1d_metadata", None, params)
+    small = shrink(case, lambda case: sum(case.params["query_lens"]) >= 3, 1500)
+    assert small.params == {"query_lens": [3], "wide": False, "strided": False}
+
+
+def test_tries_no_case_that_cannot_be_run():
+    params = {"blocks": [4, 9, 2], "range_start": 2, "range_end": 11, "block_size": 4}
+    case = Case("_compute_slot_mapping_python", None, params)
+    tried = []
+    small = shrink(case, lambda case: tried.append(case) or case.params["range_end"] >= 3, 1500)
+    assert {problem_of(case) for case in tried} == {""}
+    assert small.params["range_end"] == 3
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -290,7 +290,9 @@ def test_process_that_gets_no_reply_of_the_harness_is_ended(candidates):
     made = candidates(writing=WRITES_TO_THE_PIPE, sound=RIGHT)
     (found,) = measured(made, entry(["writing", "sound"], SLICE))
     assert [sample.name for sample in found.samples] == ["sound"]
-    assert failures_of(found) == {"writing": "wrote to the channel of the harness while it was timed"}
+    assert failures_of(found) == {
+        "writing": "wrote to the channel of the harness while it was timed"
+    }
 
 
 def test_timing_against_itself_gives_two_samples_of_one_candidate(candidates):

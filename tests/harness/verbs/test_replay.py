@@ -7,8 +7,8 @@ import re
 import pytest
 
 from attnproof.harness.cases.batches.strategies import make_batch
-from attnproof.harness.cases.corpus import CaseFile, write_case
 from attnproof.harness.model.case import Case
+from attnproof.harness.running.cases import CaseFile, write_case
 from attnproof.harness.running.errors import MISMATCH, VERIFIED, UsageError
 from attnproof.harness.strength.catalogue import find
 from attnproof.harness.strength.running import planted

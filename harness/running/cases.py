@@ -1,0 +1,178 @@
+"""The one way of a case from outside: from a file, a folder, standard input, a ledger, a database.
+
+Each is decoded to the declared types and checked (`case_check.problem_of`) before anything else
+reads it. Sizes are bounded, and only regular files are opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from attnproof.harness.model.case import Batch, Case, Origin, Sourced
+from attnproof.harness.running.case_check import problem_of
+
+SCHEMA = "attnproof.case/1"
+STANDARD_INPUT = "-"
+"""Name of standard input in place of a file's."""
+MOST_BYTES = 2**26
+"""Maximum size of a case file and of a line of a ledger."""
+
+
+class CaseError(ValueError):
+    """A case that cannot be used; the message is one sentence that begins with its place."""
+
+
+class CaseFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A case as stored on disk, with the failure that it showed."""
+
+    schema: str = SCHEMA
+    case: Case
+    origin: Origin = "corpus"
+    source: str = ""
+    candidate: str = ""
+    """Name of the candidate that failed on it."""
+    target: str = ""
+    """Module name or file path from which that candidate was loaded."""
+    diagnosis: str = ""
+    """Description of the failure."""
+
+
+class _Line(msgspec.Struct):
+    """Fields of a ledger's line that a case is found by; other fields are ignored."""
+
+    event: str
+    id: str = ""
+    batch_id: str = ""
+    batch: msgspec.Raw = msgspec.Raw()
+    case: msgspec.Raw = msgspec.Raw()
+
+
+def write_case(path: Path, saved: CaseFile) -> None:
+    """Write one case file as indented JSON."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n")
+
+
+def read_case(name: str | Path) -> CaseFile:
+    """Read the case file `name`, standard input for "-". Raise CaseError."""
+    if name == STANDARD_INPUT:
+        place = "standard input"
+        return _case_file(_read(sys.stdin.buffer, place), place)
+    place = f"case file {name}"
+    try:
+        # Without O_NONBLOCK, opening a FIFO would wait for its writer.
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise CaseError(f"{place} is not a regular file")
+            return _case_file(_read(file, place), place)
+    except (OSError, ValueError) as error:
+        if isinstance(error, CaseError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else error  # NUL in the name
+        raise CaseError(f"{place} cannot be read: {reason}") from None
+
+
+def read_corpus(folder: Path) -> list[Sourced]:
+    """Read all cases below a folder, ordered by path.
+
+    Raise CaseError if it is no folder, holds no case, or holds one that cannot be used.
+    """
+    if not folder.is_dir():
+        raise CaseError(f"corpus {folder} is not a folder")
+    paths = sorted(folder.rglob("*.json"))
+    if not paths:
+        raise CaseError(f"corpus {folder} holds no case file (*.json)")
+    return [
+        Sourced(read_case(path).case, "corpus", str(path.relative_to(folder))) for path in paths
+    ]
+
+
+def find_case(name: str, out: Path) -> CaseFile:
+    """Return the case in the file `name`, or with the id `name` in the run in `out`.
+
+    "-" is standard input. Raise CaseError.
+    """
+    path = Path(name)
+    if name == STANDARD_INPUT or path.suffix == ".json" or os.path.lexists(path):
+        return read_case(name)
+    saved, ledger = out / "cases" / f"{name}.json", out / "results.jsonl"
+    if saved.is_file():
+        return read_case(saved)
+    case = _in_ledger(name, ledger) if ledger.is_file() else None
+    if case is None:
+        raise CaseError(f"no case {name!r}: not a file, and not a case of the run in {out}")
+    return CaseFile(case=case)
+
+
+def remembered_case(data: bytes) -> Case:
+    """Decode the bytes that `model.case.encode` made in an earlier run. Raise CaseError."""
+    return _checked(_decoded(data, Case, "remembered case"), "remembered case")
+
+
+def _read(file: IO[bytes], place: str) -> bytes:
+    data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise CaseError(f"{place} is larger than {MOST_BYTES} bytes")
+    return data
+
+
+def _case_file(data: bytes, place: str) -> CaseFile:
+    saved: CaseFile = _decoded(data, CaseFile, place)
+    if saved.schema != SCHEMA:
+        raise CaseError(f"{place} has schema {saved.schema!r}, expected {SCHEMA!r}")
+    _checked(saved.case, place)
+    return saved
+
+
+def _in_ledger(case_id: str, ledger: Path) -> Case | None:
+    """Return the case with this id, None if the ledger has none."""
+    batches: dict[str, msgspec.Raw] = {}
+    place = f"case {case_id} of {ledger}"
+    with ledger.open("rb") as file:
+        for line in _lines(file, case_id):
+            record: _Line = _decoded(line, _Line, str(ledger))
+            if record.event == "batch":
+                batches[record.batch_id] = record.batch
+            elif record.event == "case" and record.id == case_id:
+                fields: dict[str, Any] = _decoded(record.case, dict[str, Any], place)
+                # A large batch is written once, before the first case that has it.
+                if "batch_id" in fields:
+                    batch = batches.get(fields.pop("batch_id"))
+                    if batch is None:
+                        raise CaseError(f"{place} refers to a batch that is not in the file")
+                    fields["batch"] = _decoded(batch, Batch, place)
+                return _checked(_decoded(msgspec.json.encode(fields), Case, place), place)
+    return None
+
+
+def _lines(file: IO[bytes], case_id: str) -> Iterator[bytes]:
+    """Yield the complete lines that hold a batch or the case."""
+    wanted = f'"id":"{case_id}"'.encode()
+    while line := file.readline(MOST_BYTES):
+        if line.endswith(b"\n") and (line.startswith(b'{"event":"batch"') or wanted in line):
+            yield line
+
+
+def _decoded(data: bytes | msgspec.Raw, kind: Any, place: str) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise CaseError(f"{place} is not a case: {error}") from None
+    except RecursionError:
+        raise CaseError(f"{place} is corrupt: nested too deeply") from None
+    except (msgspec.DecodeError, ValueError) as error:  # ValueError: bytes that are not UTF-8
+        raise CaseError(f"{place} is corrupt: {error}") from None
+
+
+def _checked(case: Case, place: str) -> Case:
+    problem = problem_of(case)
+    if problem:
+        raise CaseError(f"{place}: {problem}")
+    return case
