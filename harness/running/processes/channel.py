@@ -81,6 +81,8 @@ class Exchange:
 
     def send(self) -> None:
         """Send what can be sent without waiting (OSError if the channel is closed)."""
+        if self.sent:
+            return
         try:
             count = self._socket.send(self._unsent, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except BlockingIOError:

@@ -75,18 +75,23 @@ class Child:
         self._seen: End | None = None
         """Reason for the last missing reply, as far as it is known before the process ends."""
 
-    def ask(self, message: bytes, timeout_s: float) -> bytes | None:
+    def ask(
+        self, message: bytes, timeout_s: float, meanwhile: Callable[[], object] = lambda: None
+    ) -> bytes | None:
         """Send a message and return the reply; None without one (KeyboardInterrupt).
 
-        The time of a pause of this process, such as a suspended machine, does not count.
+        `meanwhile` is called when the message is sent. Its time does not count, nor that of a
+        pause of this process, such as a suspended machine.
         """
         if not is_silent(self._connection):
             self._seen = End(EndKind.FORGED)
             return None
         exchange = Exchange(self._connection, message)
         poller = select.poll()
-        waited, before = 0.0, time.monotonic()
         try:
+            exchange.send()
+            meanwhile()
+            waited, before = 0.0, time.monotonic()
             while True:
                 exchange.send()
                 reply = exchange.receive()

@@ -120,6 +120,10 @@ def launching(candidate: Candidate, operations: dict[str, Operation]) -> Launchi
     return Launching(Launcher(partial(serve, candidate, operations, memory), prepare), memory)
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Worker:
     """A forked process with one candidate; restarted when the candidate has killed it."""
 
@@ -284,7 +288,8 @@ class Worker:
         self, kind: bytes, case: Case, judged: Callable[[ObservedTrial], Verdict]
     ) -> Verdict:
         trial = self._trial(case)
-        reply = self._asked_about(kind, case)
+        meanwhile = trial.compute_expected if kind != CALL_ONCE else None
+        reply = self._asked_about(kind, case, meanwhile)
         if isinstance(reply, Invalid):
             raise InvalidCaseError(f"case {case.id} of {case.operation}: {reply.reason}")
         if not isinstance(reply, Observed):
@@ -314,7 +319,9 @@ class Worker:
             of_reference=self.candidate.target == reference.__name__,
         )
 
-    def _asked_about(self, kind: bytes, case: Case) -> Reply | None:
+    def _asked_about(
+        self, kind: bytes, case: Case, meanwhile: Callable[[], None] | None = None
+    ) -> Reply | None:
         timeout_s = self.timeout_s
         if not self._called:
             timeout_s = max(timeout_s, self._first_call_s)
@@ -323,7 +330,7 @@ class Worker:
         self.cases.append(case)
         begun = time.monotonic()
         self._waited_s = timeout_s
-        reply = self._asked(kind + encode(case), timeout_s)
+        reply = self._asked(kind + encode(case), timeout_s, meanwhile or _nothing)
         if isinstance(reply, Observed):
             if self._called:
                 self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
@@ -331,10 +338,12 @@ class Worker:
             self.has_children = reply.has_children
         return reply
 
-    def _asked(self, message: bytes, timeout_s: float) -> Reply | None:
+    def _asked(
+        self, message: bytes, timeout_s: float, meanwhile: Callable[[], None] = _nothing
+    ) -> Reply | None:
         """Return the reply; None if the process did not send one (KeyboardInterrupt)."""
         assert self._child is not None
-        data = self._child.ask(message, timeout_s)
+        data = self._child.ask(message, timeout_s, meanwhile)
         if data is None:
             return None
         try:
