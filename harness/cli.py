@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import resource
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
@@ -183,6 +184,9 @@ def _run() -> int:
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except Exception as error:  # exit code 1 of an uncaught exception would read as a mismatch
+        if limit := _address_space_limit():
+            complain(f"{error}; the limit of {limit} on address space (ulimit -v) may be too low")
+            return INFRASTRUCTURE
         print_traceback(error)
         complain("this is a bug in attnproof; please report it")
         return INFRASTRUCTURE
@@ -190,6 +194,12 @@ def _run() -> int:
         complain("interrupted before anything was verified")
         return INCOMPLETE
     return code
+
+
+def _address_space_limit() -> str:
+    """Return the process's limit on address space, "" without one."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return "" if limit == resource.RLIM_INFINITY else f"{limit / 2**30:.1f} GiB"
 
 
 if __name__ == "__main__":

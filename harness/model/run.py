@@ -33,6 +33,8 @@ class Cause(StrEnum):
     DEVIATIONS_FILE = auto()
     INTERRUPTED = auto()
     TOO_MANY_DEATHS = auto()
+    NOTHING_DRAWN = auto()
+    """The strategy of the operation gives no case."""
     NOT_REPEATED = auto()
     """A crash or a hang that a fresh process did not show again."""
     INVALID_CASE = auto()

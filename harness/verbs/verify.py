@@ -16,7 +16,13 @@ from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.run import Cause, Finding, OperationResult, Run, RunVerdict
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve
-from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, SLOWER, VERIFIED
+from attnproof.harness.running.errors import (
+    INCOMPLETE,
+    INFRASTRUCTURE,
+    MISMATCH,
+    SLOWER,
+    VERIFIED,
+)
 from attnproof.harness.running.parent.environment import describe, gpu_name
 from attnproof.harness.running.parent.plan import Plan, probe, steps_on
 from attnproof.harness.running.parent.run_builder import RunBuilder
@@ -119,7 +125,15 @@ def verify(
     if finished.bench is not None and benchmark is not None:
         benchmark.write(finished)
     say(attempt("the summary", lambda: closing_summary(finished, place), partial(_bare, finished)))
-    return _EXIT_CODES[finished.verdict]
+    return _exit_code(finished)
+
+
+def _exit_code(run: Run) -> int:
+    """Return the exit code of the verdict; a fault of the harness is none of the candidate."""
+    faults = (Cause.INVALID_CASE, Cause.TASK_DIED)
+    if run.verdict == "INCOMPLETE" and any(result.cause in faults for result in run.operations):
+        return INFRASTRUCTURE
+    return _EXIT_CODES[run.verdict]
 
 
 def _bare(run: Run, fault: str) -> str:

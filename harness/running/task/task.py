@@ -188,6 +188,8 @@ def _concluded(
         return _Conclusion("UNVERIFIED", Reason(Cause.DEVIATIONS_FILE, str(error)))
     if examination.failed:
         return _Conclusion("FAIL")
+    if not examination.origins.get("fuzz"):
+        return _Conclusion("UNVERIFIED", Reason(Cause.NOTHING_DRAWN, "no case could be drawn"))
     return _Conclusion("DEVIATES" if examination.occurred else "PASS")
 
 
