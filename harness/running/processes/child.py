@@ -135,7 +135,7 @@ class Child:
 
     def memory(self) -> int:
         """Return the bytes that the child holds now."""
-        return memory_of(self.pid, 1 << 62)[0]
+        return memory_of(self.pid, 0)[0]
 
     def _finish(self, grace_s: float) -> int | None:
         """End the process and return its wait status, None if it had to be killed."""

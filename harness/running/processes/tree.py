@@ -29,7 +29,8 @@ def children_of(pid: int) -> list[int]:
 def memory_of(pid: int, most: int) -> tuple[int, int]:
     """Return the bytes that a process and its descendants hold, and the number of processes.
 
-    Shared pages are counted in full, or in proportion if the sum would exceed `most`.
+    Shared pages are counted in proportion; in full, which is quicker, as long as the sum does
+    not exceed `most`.
     """
     if not _shows_us():
         return 0, 1

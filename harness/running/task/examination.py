@@ -15,7 +15,6 @@ from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import (
     CONSUMER,
-    ERRORS,
     ORACLES,
     PROCESS,
     Failure,
@@ -38,6 +37,8 @@ _MOST_DEATHS = 80
 """Worker deaths after which an operation is not examined further."""
 _TRIES, _DEADLY_TRIES = 1500, 30
 """Cases that shrinking may try; fewer if each try kills a worker."""
+_OUT_OF_MEMORY = ("MemoryError", "allocate memory")
+"""Parts of messages of failed allocations, in Python and PyTorch."""
 _MOST_HISTORY_S = 20.0
 """Seconds that may be spent on the earlier cases of a process to see a failure again."""
 _TIMES_FIRST_CALL = 2
@@ -96,6 +97,8 @@ class Examination:
     """Crashes, hangs and failed allocations that did not happen again, in words."""
     _confirmed: set[Root] = field(default_factory=set)
     """Root causes that are deaths and happened again in a fresh process."""
+    _after_others: set[Root] = field(default_factory=set)
+    """Root causes that are deaths and happen only after the same earlier calls."""
     _parent: Sourced | None = None
     """First case after which the candidate's process had children."""
     _last: Sourced | None = None
@@ -146,6 +149,15 @@ class Examination:
         _add_one(self.failures_by_oracle, objecting)
         _add_one(self.known_by_oracle, {f.oracle for _, f in explained.known} - objecting)
         count_occurrences(self.occurred, explained, sourced)
+
+    def minimise_and_record(self, failure: Failure, sourced: Sourced, first: Sourced) -> None:
+        """Add a root cause with the smallest case found; `first` is its first case."""
+        try:
+            failure, smallest = self.minimise(failure, sourced)
+        except BaseException:  # an interrupt: what was found so far is kept
+            self.record(failure, sourced, first)
+            raise
+        self.record(failure, smallest, first)
 
     def minimise(self, failure: Failure, sourced: Sourced) -> tuple[Failure, Sourced]:
         """Return the failure and the smallest case found that fails by the same root cause."""
@@ -307,13 +319,15 @@ class Examination:
         death = next((f for f in verdict.failures if _is_death(f)), None)
         if death is None or death.root in self._confirmed:
             return verdict
+        if death.root in self._after_others:  # the case alone does not show it
+            return self.worker.judge(case)
         first = all(earlier.fault for earlier in history)
         if death.field == LATE and first:  # it may have compiled something
             self.worker.restart(_TIMES_FIRST_CALL * self._timeout_s)
         elif death.field == LATE:
             learnt = max(_SHORTEST_S, _TIMES_SLOWEST * self.worker.slowest_s)
             self.worker.timeout_s = min(self._timeout_s, learnt)
-        if death.oracle == ERRORS:  # the process lives
+        if death.oracle != PROCESS:  # the process lives
             self.worker.restart_warm()
         fresh = self.worker.judge(case)
         if any(failure.root == death.root for failure in fresh.failures):
@@ -322,7 +336,7 @@ class Examination:
         if death.field == LATE and first:
             return fresh
         if self._repeats_after(history, case, death):
-            self._confirmed.add(death.root)
+            self._after_others.add(death.root)
             number = len(history)
             message = f"{death.message}, after {number} other calls in the same process"
             again = msgspec.structs.replace(death, message=message)
@@ -358,10 +372,7 @@ def _is_death(failure: Failure) -> bool:
     """True if the failure may be the machine's: a death, or memory that was not there."""
     if failure.oracle == PROCESS:
         return failure.field not in ("", LEFT_BEHIND)
-    return failure.oracle == ERRORS and (
-        failure.field in ("raises MemoryError", "raises OutOfMemoryError")
-        or "allocate memory" in failure.message
-    )
+    return any(words in failure.message for words in _OUT_OF_MEMORY)
 
 
 def _add_one(counts: dict[Any, int], keys: Iterable[Any]) -> None:

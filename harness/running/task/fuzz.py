@@ -15,6 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import Failure
+from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.examination import Examination, Root
 
 _ROUNDS = 6
@@ -76,8 +77,7 @@ def fuzz(examination: Examination, examples: int, run_seed: int) -> None:
         discoveries = _one_pass(examination, examples, run_seed + round_number)
         for discovery, first in discoveries:
             # Hypothesis may stop early where a draw depends on an earlier one.
-            failure, smallest = examination.minimise(discovery.failure, discovery.sourced)
-            examination.record(failure, smallest, first)
+            examination.minimise_and_record(discovery.failure, discovery.sourced, first)
         if not discoveries:
             return
 
@@ -86,6 +86,8 @@ def _one_pass(
     examination: Examination, examples: int, run_seed: int
 ) -> list[tuple[Discovery, Sourced]]:
     kinds: dict[Root, type[Discovery]] = {}
+    latest: dict[Root, Discovery] = {}
+    stopped: list[InfrastructureError] = []
     firsts: dict[Root, Sourced] = {}
     budget = {
         "calls": _SHRINK_CALLS,
@@ -95,11 +97,17 @@ def _one_pass(
 
     def body(case: Case) -> None:
         sourced = Sourced(case, "fuzz")
+        if stopped:
+            return
         if firsts:
             budget["calls"] -= 1
             if _spent(examination, budget) and not examination.has_judged(case):
                 return
-        failures = examination.check(sourced)
+        try:
+            failures = examination.check(sourced)
+        except InfrastructureError as error:  # Hypothesis would take it for a failing case
+            stopped.append(error)
+            return
         failure = examination.new_failure(failures)
         if failure is None:
             return
@@ -108,9 +116,17 @@ def _one_pass(
             budget["end"] = time.monotonic() + examination.shrink_seconds(failure)
         firsts.setdefault(root, sourced)
         kind = kinds.setdefault(root, type("Discovery", (Discovery,), {}))
-        raise kind(failure, sourced)
+        latest[root] = kind(failure, sourced)
+        raise latest[root]
 
-    discoveries = _explore(body, examination, examples, run_seed)
+    try:
+        discoveries = _explore(body, examination, examples, run_seed)
+        if stopped:
+            raise stopped[0]
+    except BaseException:  # an interrupt: what was found so far is kept
+        for root, found in latest.items():
+            examination.record(found.failure, found.sourced, firsts[root])
+        raise
     return [(found, firsts[found.failure.root]) for found in discoveries]
 
 

@@ -275,10 +275,8 @@ def _explicit_cases(
 def _judge(examination: Examination, sourced: Sourced) -> None:
     """Judge one case that Hypothesis did not draw; shrink a new root cause at once."""
     unexplained = examination.new_failure(examination.check(sourced))
-    if unexplained is None:
-        return
-    failure, smallest = examination.minimise(unexplained, sourced)
-    examination.record(failure, smallest, sourced)
+    if unexplained is not None:
+        examination.minimise_and_record(unexplained, sourced, sourced)
 
 
 def _counts(examination: Examination, verdict: Verdict) -> dict[str, Any]:

@@ -157,6 +157,8 @@ class Worker:
         """True after a reply to good input or a death: the next call is no first call."""
         self._waited_s = timeout_s
         """Timeout of the last case."""
+        self._unloadable = ""
+        """Reason why the last start failed."""
         self._deadline: float | None = None
         """Time at which no more case is explained."""
         self._first_call_s = timeout_s
@@ -197,7 +199,8 @@ class Worker:
         reason = reply.reason if isinstance(reply, Unloadable) else str(self._ended(import_s))
         self.end_process()
         name = self.candidate.name
-        raise CandidateUnloadableError(f"candidate {name} cannot be imported: {reason}")
+        self._unloadable = f"candidate {name} cannot be imported: {reason}"
+        raise CandidateUnloadableError(self._unloadable)
 
     def why_not_offered(self, operation: str) -> Reason | None:
         """Return why the candidate does not offer the operation, None if it does."""
@@ -341,8 +344,12 @@ class Worker:
     def _asked(
         self, message: bytes, timeout_s: float, meanwhile: Callable[[], None] = _nothing
     ) -> Reply | None:
-        """Return the reply; None if the process did not send one (KeyboardInterrupt)."""
-        assert self._child is not None
+        """Return the reply; None if the process did not send one (KeyboardInterrupt).
+
+        Raises CandidateUnloadableError if there is no process.
+        """
+        if self._child is None:
+            raise CandidateUnloadableError(self._unloadable)
         data = self._child.ask(message, timeout_s, meanwhile)
         if data is None:
             return None
