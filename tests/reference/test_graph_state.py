@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from attnproof.harness.cases.engines.script_v0 import BLOCKS, ROWS, decodes, runner
+from attnproof.harness.cases.engines.script_v0 import BLOCKS, ROWS, decodes, make_runner
 from attnproof.reference import CommonAttentionState, MetadataError
 
 
 @pytest.fixture
 def state():
-    return CommonAttentionState(runner())
+    return CommonAttentionState(make_runner())
 
 
 def test_buffers_of_a_capture(state):
@@ -28,7 +28,7 @@ def test_buffers_of_a_capture(state):
 
 @pytest.mark.spec("E13: published code says `.cuda()`")
 def test_buffers_are_on_the_runners_device():
-    elsewhere = runner()
+    elsewhere = make_runner()
     elsewhere.device = torch.device("meta")  # any device that is not the CPU
     state = CommonAttentionState(elsewhere)
     with state.graph_capture(2):
@@ -41,7 +41,7 @@ def test_buffers_are_on_the_runners_device():
 @pytest.mark.spec("E11: published `prepare_…` forgets the last")
 @pytest.mark.parametrize("backend", ["XFORMERS", "FLASH_ATTN", "ROCM_FLASH"])
 def test_encoder_decoder_models_in_every_method(backend):
-    state = CommonAttentionState(runner(backend))
+    state = CommonAttentionState(make_runner(backend))
     with state.graph_capture(2):
         made = state.graph_capture_get_metadata_for_batch(2, True)
     assert made.cross_slot_mapping.shape == (0,)
@@ -55,7 +55,7 @@ def test_encoder_decoder_models_in_every_method(backend):
 
 
 def test_other_backends_have_no_encoder_decoder_models():
-    state = CommonAttentionState(runner("FLASHINFER"))
+    state = CommonAttentionState(make_runner("FLASHINFER"))
     with (
         state.graph_capture(2),
         pytest.raises(MetadataError, match="attn_backend is FLASHINFER"),

@@ -274,7 +274,7 @@ def _typed(arena: list[torch.Tensor], call: Call) -> list[torch.Tensor]:
     """Return the bytes of each buffer of the call's arena as elements of its dtype."""
     try:
         pairs = zip(arena, call.arena.buffers, strict=True)
-        found = [data.view(buffer.dtype) for data, buffer in pairs]
+        found = [data.view(buffer.dtype).to(buffer.device) for data, buffer in pairs]
         if any(one.shape != b.shape for one, b in zip(found, call.arena.buffers, strict=True)):
             raise ValueError("an arena of another size")
     except (ValueError, RuntimeError) as error:

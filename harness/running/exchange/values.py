@@ -72,8 +72,10 @@ class Writer:
 
     def __init__(self, arena: Sequence[torch.Tensor]) -> None:
         """`arena` are the buffers that hold the inputs, which become the first blocks."""
-        self._arena = arena
+        self._arena = [buffer.as_subclass(torch.Tensor) for buffer in arena]
         self._found: list[torch.Tensor] = []
+        self._devices: list[str] = []
+        """Devices of the found tensors, which a subclass may define."""
 
     def write(self, value: Any, depth: int = 0) -> Plain:
         """Return the value as plain data; tensors refer to the result of `blocks`."""
@@ -109,7 +111,10 @@ class Writer:
             if owner is own:
                 ranges.append(own)
             owners[id(tensor)] = owner
-        tensors = [_described(t, ranges.index(owners[id(t)]), owners[id(t)]) for t in self._found]
+        tensors = [
+            _described(tensor, device, ranges.index(owners[id(tensor)]), owners[id(tensor)])
+            for tensor, device in zip(self._found, self._devices, strict=True)
+        ]
         return [each.put(memory) for each in ranges], tensors
 
     def _tensor(self, tensor: torch.Tensor) -> Plain:
@@ -120,6 +125,7 @@ class Writer:
         if plain is None:
             return _unreadable(tensor)
         self._found.append(plain)
+        self._devices.append(str(tensor.device))
         return {"t": "tensor", "index": len(self._found) - 1}
 
 
@@ -194,14 +200,14 @@ class _Range:
         return Block(found, size)
 
 
-def _described(tensor: torch.Tensor, block: int, owner: _Range) -> TensorData:
+def _described(tensor: torch.Tensor, device: str, block: int, owner: _Range) -> TensorData:
     return TensorData(
         block,
         tensor.data_ptr() - owner.start,
         _NAMES[tensor.dtype],
         tuple(tensor.shape),
         tensor.stride(),
-        "cpu" if tensor.is_cpu else str(tensor.device),
+        device,
     )
 
 

@@ -30,7 +30,8 @@ def judged(error):
     operation = ALL["slice_query_start_locs"]
     case = next(case for _, case in operation.inputs.boundaries())
     unwaited = SimpleNamespace(error=error, log="")
-    parts = {"function": len, "reference": None, "device": "cuda", "unwaited": unwaited}
+    parts = {"function": len, "reference": None, "device": "cuda"}
+    parts |= {"unwaited": unwaited, "of_reference": False}
     return list(cost.judge(SimpleNamespace(operation=operation, case=case, **parts)))
 
 

@@ -13,9 +13,9 @@ import jsonschema
 import msgspec
 import pytest
 
-from attnproof.harness.cases.corpus import CaseFile, write_case
 from attnproof.harness.operations import ALL
 from attnproof.harness.report.formats.schema import SCHEMA_PATH
+from attnproof.harness.running.cases import CaseFile, write_case
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.verbs.options import ReplayOptions, VerifyOptions
 from attnproof.harness.verbs.replay import replay
