@@ -48,7 +48,7 @@ def test_a_wrong_result_while_timed_is_the_reason(make_run, make_result):
     failed = make_result("get_mla_dims", "FAIL", failed=0, reason=why)
     run = make_run("FAIL", [failed], reason=f"get_mla_dims of optimized {why}")
     assert cases(run)["optimized (cpu)", "get_mla_dims"].result[0].message == why
-    assert "**Failed:** get\\_mla\\_dims of optimized returned another" in run_markdown(run)
+    assert "**Failed:** get_mla_dims of optimized returned another" in run_markdown(run)
 
 
 def test_junit_statistics_add_up(failing):
