@@ -285,12 +285,11 @@ def _large(value: int) -> Plain:
 
 
 def _unreadable(value: Any) -> Plain:
-    name = type(value).__name__
     if isinstance(value, torch.Tensor):
-        layout = str(value.layout).removeprefix("torch.")
-        return {
-            "t": "unreadable",
-            "text": f"a tensor that cannot be read: {layout}, {value.dtype}, {value.device}, "
-            f"{list(value.shape)}",
-        }
-    return {"t": "unreadable", "text": f"{text_of(value)} ({name})"}
+        try:
+            layout = str(value.layout).removeprefix("torch.")
+            described = f"{layout}, {value.dtype}, {value.device}, {list(value.shape)}"
+        except Exception:  # a nested tensor has no shape; a subclass may forbid the look
+            described = type(value).__name__
+        return {"t": "unreadable", "text": utf8(f"a tensor that cannot be read: {described}")}
+    return {"t": "unreadable", "text": f"{text_of(value)} ({type(value).__name__})"}
