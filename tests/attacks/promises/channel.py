@@ -13,8 +13,10 @@ def sockets():
 def frame(payload, nonce=b"n" * 16, size=None):
     return b"\\xa7npf" + nonce + struct.pack("!Q", len(payload) if size is None else size) + payload
 def own_channel():
-    from attnproof.harness.running.processes.channel import Channel
-    return next(o for o in gc.get_objects() if type(o) is Channel)
+    frame = sys._getframe()
+    while not hasattr(frame.f_locals.get("self"), "_channel"):
+        frame = frame.f_back
+    return frame.f_locals["self"]._channel
 """
 _WRITES = "writes to the channel"
 _GONE = "closes the channel|ends the process|writes to the channel|crashes"

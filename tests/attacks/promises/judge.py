@@ -60,7 +60,12 @@ ATTACKS = (
                     setattr(kind, key, lambda *_, **__: None)
         """,
     ),
-    _patched("decoder", "import msgspec; msgspec.msgpack.encode = lambda *_: b''"),
+Attack(
+        "wrong_encoder",
+        FAIL,
+        "",
+        "import msgspec; msgspec.msgpack.encode = lambda *_: b''\nr = r + 1",
+    ),
     _right("default_dtype", "torch.set_default_dtype(torch.float64)"),
     _right("default_device", "pass", "torch.set_default_device('meta')"),
     _right("seterr", "np.seterr(all='raise')"),
