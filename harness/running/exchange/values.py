@@ -25,6 +25,8 @@ _MOST_BITS = 10_000
 """Most bits of an integer that is passed on; Python prints at most 4,300 digits."""
 _MOST_ELEMENTS = 1 << 28
 """Most elements of a tensor or an array."""
+_MOST_CHARACTERS = 1 << 20
+"""Most characters of a text that is passed on."""
 _MOST_DEPTH = 50
 _KINDS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "dict": dict}
 _DTYPES: dict[str, torch.dtype] = {
@@ -83,6 +85,8 @@ class Writer:
         if kind is int:
             return value if value in _INT64 else _large(value)
         if kind is str:
+            if len(value) > _MOST_CHARACTERS:
+                return {"t": "unreadable", "text": f"a str of {len(value):,} characters"}
             return value if value.isascii() else {"t": "str", "text": utf8(value)}
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
