@@ -9,10 +9,10 @@ PASS, FAIL, UNVERIFIED = "PASS", "FAIL", "UNVERIFIED"
 _TEMPLATE = """\
 import os, sys, signal, socket, subprocess, struct, threading, time, ctypes, gc, mmap, resource
 import numpy as np, torch
-from attnproof.reference import build_slot_mapping as good
+from attnproof.reference import slice_query_start_locs as good
 n = 0
 {before}
-def build_slot_mapping(*a, **k):
+def slice_query_start_locs(*a, **k):
     global n
     n += 1
     r = good(*a, **k)

@@ -26,7 +26,8 @@ LIMIT_S = 60.0
 """Seconds after which a run is killed with all its processes: then the attack succeeded."""
 ORPHAN_S = 5.0
 """Seconds that the processes of a run may outlive it."""
-OPERATION = "build_slot_mapping"
+OPERATION = "slice_query_start_locs"
+"""Operation with the fewest cases among those that return a tensor."""
 QUICK = ("--examples", "20", "--steps", "0", "--seed", "1", "--timeout", "2", "--no-remember")
 
 
@@ -168,7 +169,7 @@ def _become(function: Callable[[], object], folder: Path, out: int, err: int) ->
         nowhere = os.open(os.devnull, os.O_RDONLY)
         for stream, descriptor in enumerate((nowhere, out, err)):
             os.dup2(descriptor, stream)
-        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        sys.stdout, sys.stderr = (os.fdopen(n, "w", closefd=False) for n in (1, 2))
         signal.signal(signal.SIGINT, signal.default_int_handler)
         warnings.resetwarnings()
         os.chdir(folder)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import time
+
 import pytest
 
+from tests.attacks.attack import FAIL
 from tests.attacks.promises import channel, duration, judge, outputs, process
 from tests.attacks.runs import verify
 
@@ -19,48 +24,52 @@ GROUPS = {
     "errors": outputs.ERRORS,
     "duration": duration.ATTACKS,
 }
-ALL = [
-    pytest.param(group, attack, id=f"{group}-{attack.name}", marks=pytest.mark.xdist_group(group))
-    for group, attacks in GROUPS.items()
-    for attack in attacks
-]
-"""Promises of each group are in the first line of its module."""
-OPTIONS = {"memory": ("--memory", "1")}
-HANGS_S = 90.0
+"""Attacks by promise; the first line of a module says which one."""
+TIMEOUT_S, STARTED_S = 2.0, 3.0
+OPTIONS = {"memory": ("--memory", "1"), "duration": ("--jobs", "9")}
 
 
-@pytest.fixture(scope="session")
-def judged(tmp_path_factory):
-    """Run all candidates of a group in one command line, once."""
-    ended = {}
-
-    def run(group):
-        if group not in ended:
-            folder = tmp_path_factory.mktemp(group)
-            names = [f"{attack.name}.py" for attack in GROUPS[group]]
-            for attack in GROUPS[group]:
-                (folder / f"{attack.name}.py").write_text(attack.source(), encoding="utf-8")
-            chosen = [word for name in names for word in ("--candidate", name)]
-            started = verify(folder, *chosen, *OPTIONS.get(group, ()))
-            ended[group] = started.end(HANGS_S)
-        return ended[group]
-
-    return run
-
-
-@pytest.mark.parametrize(("group", "attack"), ALL)
-def test_each_candidate_gets_its_verdict(group, attack, judged):
-    found = judged(group).candidate(attack.name)
-    assert "the harness failed" not in found.text, found.text
-    assert found.verdict == attack.verdict, found.text
-    assert any(words in found.text for words in attack.words.split("|")), found.text
-    assert bool(found.findings) == (attack.verdict == "FAIL")
-
-
-@pytest.mark.parametrize(
-    "group", [pytest.param(group, marks=pytest.mark.xdist_group(group)) for group in GROUPS]
-)
-def test_a_run_of_hostile_candidates_ends_in_order(group, judged):
-    ended = judged(group)
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_candidate_gets_its_verdict(group, tmp_path):
+    attacks = GROUPS[group]
+    for attack in attacks:
+        (tmp_path / f"{attack.name}.py").write_text(attack.source(), encoding="utf-8")
+    chosen = [word for attack in attacks for word in ("--candidate", f"{attack.name}.py")]
+    ended = verify(tmp_path, *chosen, *OPTIONS.get(group, ())).end()
     ended.assert_orderly(1)
     ended.assert_report()
+    assert not [found for attack in attacks for found in problems(attack, ended)]
+
+
+def problems(attack, ended):
+    """Yield what is wrong with the ending of an attack."""
+    found = ended.candidate(attack.name)
+    texts = f"{attack.name} is {found.verdict}: {found.text[:500]!r}"
+    if found.verdict != attack.verdict or bool(found.findings) != (attack.verdict == FAIL):
+        yield f"{texts}, expected {attack.verdict}"
+    if not any(words in found.text for words in attack.words.split("|")):
+        yield f"{texts}, expected {attack.words}"
+    if "the harness failed" in found.text:
+        yield texts
+
+
+def test_a_hang_is_a_complete_finding_within_three_limits(tmp_path):
+    attack = duration.FIRST_CALL
+    (tmp_path / "first_call.py").write_text(attack.source(), encoding="utf-8")
+    run = verify(tmp_path, "--candidate", "first_call.py")
+    time.sleep(3 * TIMEOUT_S + STARTED_S)
+    run.signal(signal.SIGINT)
+    ended = run.end()
+    ended.assert_orderly(1)
+    ended.assert_report()
+    assert not [*problems(attack, ended)]
+    [case] = (tmp_path / "o" / "cases").iterdir()
+    assert json.loads(case.read_text(encoding="utf-8"))["candidate"] == "first_call"
+
+
+def test_an_import_that_hangs_ends_with_the_run(tmp_path):
+    (tmp_path / "importing.py").write_text("while True: pass", encoding="utf-8")
+    run = verify(tmp_path, "--candidate", "importing.py")
+    time.sleep(STARTED_S)
+    run.signal(signal.SIGINT)
+    run.end(2 * STARTED_S).assert_orderly(3)

@@ -27,8 +27,8 @@ ATTACKS = (
         """
         import attnproof.reference as ref
         for name, module in [*sys.modules.items()]:
-            if hasattr(module, "build_slot_mapping"):
-                module.build_slot_mapping = lambda *a, **k: good(*a, **k) + 1
+            if hasattr(module, "slice_query_start_locs"):
+                module.slice_query_start_locs = lambda *a, **k: good(*a, **k) + 1
         """,
     ),
     _patched(
@@ -36,7 +36,7 @@ ATTACKS = (
         """
         from attnproof.harness import oracles
         for name, module in [*sys.modules.items()]:
-            if name.startswith("attnproof.harness.oracles"):
+            if name.startswith("attnproof.harness.oracles") and not name.endswith("trial"):
                 for key, value in [*vars(module).items()]:
                     if callable(value): setattr(module, key, lambda *_, **__: ())
         """,
@@ -60,7 +60,7 @@ ATTACKS = (
                     setattr(kind, key, lambda *_, **__: None)
         """,
     ),
-Attack(
+    Attack(
         "wrong_encoder",
         FAIL,
         "",

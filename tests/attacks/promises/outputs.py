@@ -93,7 +93,11 @@ VALUES = (
             def __call__(self, *a, **k): return self
         """,
     ),
-    _value("hangs_in_repr", "Evil()", "class Evil:\n    def __repr__(self): time.sleep(99)"),
+    _value(
+        "hangs_in_repr",
+        "Evil() if hit else r",
+        "class Evil:\n    def __repr__(self): time.sleep(99)",
+    ),
     _value(
         "evil_metaclass",
         "Evil()",
@@ -111,6 +115,11 @@ VALUES = (
     _value("int_subclass", "[I(3)]", "class I(int):\n    def __index__(self): os._exit(0)"),
 )
 ERRORS = (
+    _raised(
+        "evil_runtime_error",
+        "E",
+        "class E(RuntimeError):\n    def __str__(self): raise ValueError",
+    ),
     _raised("without_text", "Exception()"),
     _raised("keyboard_interrupt", "KeyboardInterrupt"),
     _raised("generator_exit", "GeneratorExit"),
