@@ -9,14 +9,14 @@ PASS, FAIL, UNVERIFIED = "PASS", "FAIL", "UNVERIFIED"
 _TEMPLATE = """\
 import os, sys, signal, socket, subprocess, struct, threading, time, ctypes, gc, mmap, resource
 import numpy as np, torch
-from attnproof.reference import slice_query_start_locs as good
+from attnproof.reference import {operation} as good
 n = 0
 {before}
-def slice_query_start_locs(*a, **k):
+def {operation}(*a, **k):
     global n
     n += 1
     r = good(*a, **k)
-    hit = len(r) == 3
+    hit = len(r) == 3 if torch.is_tensor(r) else not a[0]
 {body}
     return r
 """
@@ -35,7 +35,7 @@ class Attack(NamedTuple):
     before: str = ""
     """Statements of the module."""
 
-    def source(self) -> str:
+    def source(self, operation: str) -> str:
         """Return the candidate's file."""
         body = indent(dedent(self.body).strip(), "    ")
-        return _TEMPLATE.format(before=dedent(self.before), body=body)
+        return _TEMPLATE.format(operation=operation, before=dedent(self.before), body=body)

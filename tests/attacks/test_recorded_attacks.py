@@ -30,8 +30,8 @@ TODAY = (
         "from attnproof.harness.running.processes.channel import Channel as w",
     ),
     ("w._send", "w.send"),
-    # Half as much is above the limit too, and is sooner filled.
-    ("800<<20", "400<<20"),
+    # That is above the limit too, and is sooner filled.
+    ("800<<20", "600<<20"),
     # Replies come from the process that was started: the attacker claims to be it.
     ("send(c,reply)", "c._pid=os.getpid(); send(c,reply)"),
 )

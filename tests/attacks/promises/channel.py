@@ -105,7 +105,7 @@ ATTACKS = (
         """,
         _SOCKETS,
     ),
-    Attack("fork_returns", FAIL, "", "if hit: os.fork()\nif len(r) > 8: r = r + 1"),
+    Attack("fork_returns", FAIL, "", "if hit: os.fork()\nr = not r"),
     Attack("fork_and_parent_ends", FAIL, "", "if hit and os.fork(): os._exit(0)"),
     Attack(
         "reads_the_requests",

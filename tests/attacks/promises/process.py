@@ -83,7 +83,7 @@ LEFT = (
         "if n < 99: threading.Thread(target=time.sleep, args=(99,), daemon=True).start()",
     ),
 )
-_WRONG = "r = r + 1"
+_WRONG = "r = not r"
 STATE = (
     Attack(
         "right_signals", PASS, "", "[signal.signal(s, signal.SIG_IGN) for s in (1, 2, 13, 14, 15)]"
