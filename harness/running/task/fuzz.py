@@ -73,18 +73,25 @@ def warm_up_hypothesis() -> None:
 def fuzz(examination: Examination, examples: int, run_seed: int) -> None:
     """Draw `examples` cases; record the smallest case of each root cause."""
     for round_number in range(_ROUNDS):
-        discoveries = _one_pass(examination, examples, run_seed + round_number)
-        for discovery, first in discoveries:
-            # Hypothesis may stop early where a draw depends on an earlier one.
-            failure, smallest = examination.minimise(discovery.failure, discovery.sourced)
-            examination.record(failure, smallest, first)
+        found: dict[Root, Discovery] = {}
+        try:
+            discoveries = _one_pass(examination, examples, run_seed + round_number, found)
+            for discovery, first in discoveries:
+                # Hypothesis may stop early where a draw depends on an earlier one.
+                failure, smallest = examination.minimise(discovery.failure, discovery.sourced)
+                examination.record(failure, smallest, first)
+        except BaseException:  # such as an interrupt: the cases are kept as they were found
+            for each in found.values():
+                examination.record(each.failure, each.sourced, each.sourced)
+            raise
         if not discoveries:
             return
 
 
 def _one_pass(
-    examination: Examination, examples: int, run_seed: int
+    examination: Examination, examples: int, run_seed: int, found: dict[Root, Discovery]
 ) -> list[tuple[Discovery, Sourced]]:
+    """Return the discoveries with their first cases; add the first ones to `found` at once."""
     kinds: dict[Root, type[Discovery]] = {}
     firsts: dict[Root, Sourced] = {}
     budget = {
@@ -108,10 +115,12 @@ def _one_pass(
             budget["end"] = time.monotonic() + examination.shrink_seconds(failure)
         firsts.setdefault(root, sourced)
         kind = kinds.setdefault(root, type("Discovery", (Discovery,), {}))
-        raise kind(failure, sourced)
+        discovery = kind(failure, sourced)
+        found.setdefault(root, discovery)
+        raise discovery
 
     discoveries = _explore(body, examination, examples, run_seed)
-    return [(found, firsts[found.failure.root]) for found in discoveries]
+    return [(each, firsts[each.failure.root]) for each in discoveries]
 
 
 def _spent(examination: Examination, budget: dict[str, float]) -> bool:

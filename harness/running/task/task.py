@@ -132,9 +132,13 @@ def examine(
             )
             notes = examination.notes
             conclusion = _concluded(examination, settings, steps, corpus)
-            conclusion = _ended(examination, conclusion)
+            try:
+                conclusion = _ended(examination, conclusion)
+                findings = findings_of(examination)
+            except KeyboardInterrupt:  # while what was found is explained
+                conclusion = _ended(examination, _interrupted(examination))
+                findings = findings_of(examination)
             counts = _counts(examination, conclusion.verdict)
-            findings = findings_of(examination)
             with_stale = conclusion.reason is None and settings.usual_depth and share == 1
             deviations = deviation_results(examination, with_stale=with_stale)
     except KeyboardInterrupt:
@@ -172,8 +176,7 @@ def _concluded(
     try:
         _run_cases(examination, settings, steps, corpus)
     except KeyboardInterrupt:
-        text = f"interrupted after {examination.cases} cases"
-        return _Conclusion("UNVERIFIED", Reason(Cause.INTERRUPTED, text))
+        return _interrupted(examination)
     except CandidateUnloadableError as error:
         reason = Reason(Cause.UNLOADABLE, f"stopped: {error}")
         return _Conclusion("FAIL" if examination.failed else "UNVERIFIED", reason)
@@ -189,6 +192,11 @@ def _concluded(
     if examination.failed:
         return _Conclusion("FAIL")
     return _Conclusion("DEVIATES" if examination.occurred else "PASS")
+
+
+def _interrupted(examination: Examination) -> _Conclusion:
+    text = f"interrupted after {examination.cases} cases"
+    return _Conclusion("UNVERIFIED", Reason(Cause.INTERRUPTED, text))
 
 
 def _ended(examination: Examination, conclusion: _Conclusion) -> _Conclusion:
@@ -275,8 +283,11 @@ def _judge(examination: Examination, sourced: Sourced) -> None:
     unexplained = examination.new_failure(examination.check(sourced))
     if unexplained is None:
         return
-    failure, smallest = examination.minimise(unexplained, sourced)
-    examination.record(failure, smallest, sourced)
+    failure, smallest = unexplained, sourced
+    try:
+        failure, smallest = examination.minimise(unexplained, sourced)
+    finally:  # an interrupt keeps the case as it was found
+        examination.record(failure, smallest, sourced)
 
 
 def _counts(examination: Examination, verdict: Verdict) -> dict[str, Any]:
