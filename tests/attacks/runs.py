@@ -102,8 +102,11 @@ class Run:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def end(self, limit_s: float = LIMIT_S) -> Ended:
-        """Wait for the run, kill it after the limit, and collect what it left."""
+    def end(self, limit_s: float = LIMIT_S, beside: Run | None = None) -> Ended:
+        """Wait for the run, kill it after the limit, and collect what it left.
+
+        Processes of a run that goes on `beside` are its own.
+        """
         deadline, status = time.monotonic() + limit_s, None
         while status is None:
             found, raw = os.waitpid(self.pid, os.WNOHANG)
@@ -113,7 +116,7 @@ class Run:
                 deadline += LIMIT_S
             time.sleep(0.01)
         seconds = time.monotonic() - self._begun
-        survivors = self._survivors()
+        survivors = self._survivors(beside)
         texts = []
         for stream in self._streams:
             stream.seek(0)
@@ -121,8 +124,10 @@ class Run:
             stream.close()
         return Ended(status, *texts, survivors, seconds, self.folder)
 
-    def _survivors(self) -> list[str]:
+    def _survivors(self, beside: Run | None) -> list[str]:
         """Wait for the other processes of the run; kill and name those that do not end."""
+        if beside is not None:
+            return []
         deadline, named = time.monotonic() + ORPHAN_S, {}
         while left := set(children_of(os.getpid())) - self._others:
             for pid in left:
