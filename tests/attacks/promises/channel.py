@@ -111,7 +111,10 @@ ATTACKS = (
         "reads_the_requests",
         FAIL,
         "",
-        "for s in sockets() if hit else (): os.set_blocking(s, False); s and socket.socket(fileno=os.dup(s)).recv(99)",
+        """
+        for s in sockets() if hit else ():
+            os.set_blocking(s, False); socket.socket(fileno=os.dup(s)).recv(99)
+        """,
         _SOCKETS,
     ),
     Attack("nothing", PASS, "", "pass"),

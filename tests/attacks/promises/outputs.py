@@ -144,12 +144,22 @@ ERRORS = (
     _raised(
         "evil_new",
         "E",
-        "class E(Exception):\n    def __new__(cls, *a): return Exception.__new__(cls)\n    def __init__(self, *a): self.args = (self,)",
+        """
+        class E(Exception):
+            def __new__(cls, *a): return Exception.__new__(cls)
+            def __init__(self, *a): self.args = (self,)
+        """,
     ),
     _raised(
         "deep_cause",
         "deep()",
-        "def deep():\n    e = ValueError()\n    for _ in range(5000):\n        f = ValueError(); f.__cause__ = e; e = f\n    return e",
+        """
+        def deep():
+            e = ValueError()
+            for _ in range(5000):
+                f = ValueError(); f.__cause__ = e; e = f
+            return e
+        """,
     ),
     _raised(
         "evil_traceback",
@@ -165,6 +175,6 @@ ERRORS = (
     _raised(
         "in_the_name",
         "E('x')",
-        "E = type('E\\n::error::\\x1b[31m', (Exception,), {'__module__': None, '__qualname__': 'x'})",
+        "E = type('E\\n::error::\\x1b[31m', (Exception,), {'__module__': None})",
     ),
 )

@@ -39,7 +39,7 @@ ENDINGS = (
     _ends(
         "rlimits",
         "",
-        "[resource.setrlimit(i, (0, 0)) for i in range(16)]; [bytearray(9 << 20) for _ in range(99)]; open('x', 'w').write('x')",
+        "[resource.setrlimit(i, (0, 0)) for i in range(16)]; bytearray(99 << 20)",
     ),
 )
 LEFT = (
