@@ -1,4 +1,8 @@
-"""The channel: no byte that a candidate writes is taken for a reply."""
+"""The channel: no byte that a candidate writes is taken for a reply.
+
+Out of scope, as SECURITY.md says: a candidate that finds the nonce of the request in its own
+memory can forge the reply, and so lie about its own outputs.
+"""
 
 from tests.attacks.attack import FAIL, PASS, Attack
 

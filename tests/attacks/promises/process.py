@@ -1,4 +1,8 @@
-"""The process: whatever a candidate does to its own process is a finding on its case."""
+"""The process: whatever a candidate does to its own process is a finding on its case.
+
+Out of scope, as SECURITY.md says: a candidate that changes files of the run while it is called.
+It cannot do so later, as no process of it survives.
+"""
 
 from tests.attacks.attack import FAIL, PASS, Attack
 
