@@ -13,6 +13,8 @@ from typing import Final
 
 import torch
 
+from attnproof.harness.model.text import text_of
+
 # PyTorch and Triton raise plain RuntimeErrors: only the message identifies these errors.
 _RUNTIME_ERRORS: Final = ("CUDA error", "HIP error", "Triton Error [CUDA]", "device-side assert")
 """Parts of messages that report an error of the CUDA runtime."""
@@ -45,8 +47,10 @@ def no_waiting() -> Iterator[None]:
 def wait_message(error: BaseException | None) -> str:
     """Return PyTorch's message of the forbidden wait that caused the error, "" without one."""
     while error is not None:
-        if isinstance(error, RuntimeError) and _FORBIDDEN_WAIT in str(error):
-            return str(error).splitlines()[0][:200]
+        # Not isinstance: the class may be a candidate's, and deny every look.
+        text = text_of(error, str) if issubclass(type(error), RuntimeError) else ""
+        if _FORBIDDEN_WAIT in text:
+            return text.splitlines()[0][:200]
         error = error.__cause__ or error.__context__
     return ""
 
@@ -56,9 +60,9 @@ def is_lost(error: BaseException) -> bool:
 
     After a launch with wrong arguments, which is a CUDA error too, later calls succeed.
     """
-    if not isinstance(error, RuntimeError):
+    if not issubclass(type(error), RuntimeError):
         return False
-    if not any(part in str(error) for part in _RUNTIME_ERRORS):
+    if not any(part in text_of(error, str) for part in _RUNTIME_ERRORS):
         return False
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return True  # no device to try a call on

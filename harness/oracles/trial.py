@@ -71,7 +71,10 @@ class Attempt:
         # Formatting parses source lines: it takes longer than most calls with malformed input.
         if self.error is None:
             return self.transcript_log
-        return "".join(traceback.format_exception(self.error)[-12:])
+        try:
+            return "".join(traceback.format_exception(self.error)[-12:])
+        except Exception as error:  # the exception's class forbids the look
+            return f"a traceback that cannot be made ({type(error).__name__})\n"
 
 
 def attempt(

@@ -283,6 +283,14 @@ def _typed(arena: list[torch.Tensor], call: Call) -> list[torch.Tensor]:
 
 
 def _error_data(error: BaseException, depth: int = 0) -> ErrorData:
+    try:
+        return _readable_error(error, depth)
+    except Exception:  # its class forbids the look
+        text = "an exception that cannot be read"
+        return ErrorData(["builtins.Exception"], text, text, None, None)
+
+
+def _readable_error(error: BaseException, depth: int) -> ErrorData:
     kind = type(error)
     cause = error.__cause__ or error.__context__
     return ErrorData(

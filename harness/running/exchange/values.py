@@ -25,6 +25,8 @@ _MOST_BITS = 10_000
 """Most bits of an integer that is passed on; Python prints at most 4,300 digits."""
 _MOST_ELEMENTS = 1 << 28
 """Most elements of a tensor or an array."""
+_MOST_CHARACTERS = 1 << 20
+"""Most characters of a text that is passed on."""
 _MOST_DEPTH = 50
 _KINDS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "dict": dict}
 _DTYPES: dict[str, torch.dtype] = {
@@ -85,6 +87,8 @@ class Writer:
         if kind is int:
             return value if value in _INT64 else _large(value)
         if kind is str:
+            if len(value) > _MOST_CHARACTERS:
+                return {"t": "unreadable", "text": f"a str of {len(value):,} characters"}
             return value if value.isascii() else {"t": "str", "text": utf8(value)}
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
@@ -291,12 +295,11 @@ def _large(value: int) -> Plain:
 
 
 def _unreadable(value: Any) -> Plain:
-    name = type(value).__name__
     if isinstance(value, torch.Tensor):
-        layout = str(value.layout).removeprefix("torch.")
-        return {
-            "t": "unreadable",
-            "text": f"a tensor that cannot be read: {layout}, {value.dtype}, {value.device}, "
-            f"{list(value.shape)}",
-        }
-    return {"t": "unreadable", "text": f"{text_of(value)} ({name})"}
+        try:
+            layout = str(value.layout).removeprefix("torch.")
+            described = f"{layout}, {value.dtype}, {value.device}, {list(value.shape)}"
+        except Exception:  # a nested tensor has no shape; a subclass may forbid the look
+            described = type(value).__name__
+        return {"t": "unreadable", "text": utf8(f"a tensor that cannot be read: {described}")}
+    return {"t": "unreadable", "text": f"{text_of(value)} ({type(value).__name__})"}

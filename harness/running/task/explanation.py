@@ -55,7 +55,8 @@ def _plain(value: Any) -> Any:
     """Return the value as JSON, as text if it is another one or too large."""
     array = as_array(value)
     if array is not None and array.size <= _MOST_ELEMENTS and array.dtype != np.object_:
-        return array.tolist()
+        elements = array.tolist()
+        return elements if _is_json(elements) else text_of(value)  # JSON has no complex numbers
     plain = isinstance(value, bool | int | str | list | None) and array is None
     return value if plain and _is_json(value) else text_of(value)
 

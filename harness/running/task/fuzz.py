@@ -74,19 +74,28 @@ def warm_up_hypothesis() -> None:
 def fuzz(examination: Examination, examples: int, run_seed: int) -> None:
     """Draw `examples` cases; record the smallest case of each root cause."""
     for round_number in range(_ROUNDS):
-        discoveries = _one_pass(examination, examples, run_seed + round_number)
-        for discovery, first in discoveries:
-            # Hypothesis may stop early where a draw depends on an earlier one.
-            examination.minimise_and_record(discovery.failure, discovery.sourced, first)
+        latest: dict[Root, tuple[Discovery, Sourced]] = {}
+        try:
+            discoveries = _one_pass(examination, examples, run_seed + round_number, latest)
+            for discovery, first in discoveries:
+                # Hypothesis may stop early where a draw depends on an earlier one.
+                examination.minimise_and_record(discovery.failure, discovery.sourced, first)
+        except BaseException:  # such as an interrupt: what was found so far is kept
+            for discovery, first in latest.values():
+                examination.record(discovery.failure, discovery.sourced, first)
+            raise
         if not discoveries:
             return
 
 
 def _one_pass(
-    examination: Examination, examples: int, run_seed: int
+    examination: Examination,
+    examples: int,
+    run_seed: int,
+    latest: dict[Root, tuple[Discovery, Sourced]],
 ) -> list[tuple[Discovery, Sourced]]:
+    """Return the discoveries with their first cases; add each to `latest` at once."""
     kinds: dict[Root, type[Discovery]] = {}
-    latest: dict[Root, Discovery] = {}
     stopped: list[InfrastructureError] = []
     firsts: dict[Root, Sourced] = {}
     budget = {
@@ -116,18 +125,13 @@ def _one_pass(
             budget["end"] = time.monotonic() + examination.shrink_seconds(failure)
         firsts.setdefault(root, sourced)
         kind = kinds.setdefault(root, type("Discovery", (Discovery,), {}))
-        latest[root] = kind(failure, sourced)
-        raise latest[root]
+        latest[root] = kind(failure, sourced), firsts[root]
+        raise latest[root][0]
 
-    try:
-        discoveries = _explore(body, examination, examples, run_seed)
-        if stopped:
-            raise stopped[0]
-    except BaseException:  # an interrupt: what was found so far is kept
-        for root, found in latest.items():
-            examination.record(found.failure, found.sourced, firsts[root])
-        raise
-    return [(found, firsts[found.failure.root]) for found in discoveries]
+    discoveries = _explore(body, examination, examples, run_seed)
+    if stopped:
+        raise stopped[0]
+    return [(each, firsts[each.failure.root]) for each in discoveries]
 
 
 def _spent(examination: Examination, budget: dict[str, float]) -> bool:

@@ -132,9 +132,13 @@ def examine(
             )
             notes = examination.notes
             conclusion = _concluded(examination, settings, steps, corpus)
-            conclusion = _ended(examination, conclusion)
+            try:
+                conclusion = _ended(examination, conclusion)
+                findings = findings_of(examination)
+            except KeyboardInterrupt:  # while what was found is explained
+                conclusion = _ended(examination, _interrupted(examination))
+                findings = findings_of(examination)
             counts = _counts(examination, conclusion.verdict)
-            findings = findings_of(examination)
             with_stale = conclusion.reason is None and settings.usual_depth and share == 1
             deviations = deviation_results(examination, with_stale=with_stale)
     except KeyboardInterrupt:
@@ -172,8 +176,7 @@ def _concluded(
     try:
         _run_cases(examination, settings, steps, corpus)
     except KeyboardInterrupt:
-        text = f"interrupted after {examination.cases} cases"
-        return _Conclusion("UNVERIFIED", Reason(Cause.INTERRUPTED, text))
+        return _interrupted(examination)
     except CandidateUnloadableError as error:
         reason = Reason(Cause.UNLOADABLE, f"stopped: {error}")
         return _Conclusion("FAIL" if examination.failed else "UNVERIFIED", reason)
@@ -191,6 +194,11 @@ def _concluded(
     if not examination.origins.get("fuzz"):
         return _Conclusion("UNVERIFIED", Reason(Cause.NOTHING_DRAWN, "no case could be drawn"))
     return _Conclusion("DEVIATES" if examination.occurred else "PASS")
+
+
+def _interrupted(examination: Examination) -> _Conclusion:
+    text = f"interrupted after {examination.cases} cases"
+    return _Conclusion("UNVERIFIED", Reason(Cause.INTERRUPTED, text))
 
 
 def _ended(examination: Examination, conclusion: _Conclusion) -> _Conclusion:

@@ -1,0 +1,33 @@
+"""Mark every attack, and adopt the orphans of the runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from attnproof.harness.running.processes.linux import adopt_orphans
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of this folder."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("attacks")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_parent():
+    """Import what a run needs, so that a forked one begins at once, and adopt orphans."""
+    import attnproof.harness.verbs.replay
+    import attnproof.harness.verbs.verify  # noqa: F401
+    from attnproof.harness.running.task.fuzz import warm_up_hypothesis
+    from attnproof.harness.running.worker.worker import warm_up
+
+    warm_up()
+    warm_up_hypothesis()
+    adopt_orphans()
+    yield
+    adopt_orphans(adopt=False)

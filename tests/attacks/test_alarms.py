@@ -1,0 +1,47 @@
+"""The reference against itself: whatever the seed, no alarm.
+
+`ATTNPROOF_ATTACK_REPEATS=20` takes that many seeds for every operation.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from attnproof.harness.operations import ALL
+from tests.attacks.runs import command
+
+LARGE = {
+    "decode_attention",
+    "paged_attention",
+    "reshape_and_cache_flash",
+    "XFormersAttentionBackend",
+    "XFormersAttentionImpl",
+    "XFormersAttentionMetadataBuilder",
+}
+"""Operations whose boundaries take seconds each, whatever the seed: one seed in the gate."""
+SEEDS = range(1, 1 + int(os.environ.get("ATTNPROOF_ATTACK_REPEATS", "3")))
+QUICK = ("--steps", "0", "--examples", "2", "--no-remember", "--out", "o")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("part", range(2))
+def test_small_operations(seed, part, tmp_path):
+    chosen = [name for name in ALL if name not in LARGE][part::2]
+    assert_no_alarm(chosen, seed, tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(LARGE))
+def test_large_operations(name, tmp_path):
+    for seed in SEEDS if len(SEEDS) > 3 else SEEDS[:1]:
+        assert_no_alarm([name], seed, tmp_path)
+
+
+def assert_no_alarm(names, seed, folder):
+    """Raise AssertionError unless the reference passes as a candidate."""
+    options = (*QUICK, "--seed", seed, "--candidate", "reference", "--ops", ",".join(names))
+    ended = command("verify", *options, folder=folder).end(120.0)
+    ended.assert_orderly(0)
+    assert {one["verdict"] for one in ended.summary["operations"]} == {"PASS"}
+    assert ended.summary["findings"] == []

@@ -1,0 +1,121 @@
+"""What surrounds a run (limits, streams, folders, other runs) never blames the reference."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+
+import pytest
+
+from tests.attacks.runs import QUICK, shell, verify
+
+VERIFY = "exec $attnproof verify --ops is_block_tables_empty --candidate reference " + " ".join(
+    QUICK
+)
+
+
+def test_a_limit_of_address_space_is_named(tmp_path):
+    ended = shell(f"ulimit -v 3000000; {VERIFY} --out o", tmp_path).end()
+    ended.assert_orderly(0, 5)
+    if ended.status == 5:
+        assert len(ended.err.strip().splitlines()) == 1, ended.err
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_closed_stream_changes_no_verdict(closed, tmp_path):
+    ended = shell(f"{VERIFY} --out o {closed}", tmp_path).end()
+    ended.assert_orderly(0, 5)
+    assert ended.candidate("reference").verdict == "PASS"
+
+
+def test_files_of_the_user_are_not_replaced(tmp_path):
+    (tmp_path / "cases").mkdir()
+    mine = [tmp_path / name for name in ("cases/mine.txt", "bench.json", "index.html")]
+    for path in mine:
+        path.write_text("mine", encoding="utf-8")
+    ended = verify(tmp_path, "--candidate", "reference", "--out", ".").end()
+    ended.assert_orderly(2)
+    assert "name another folder" in ended.err
+    assert all(path.read_text(encoding="utf-8") == "mine" for path in mine)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fault": "no such fault"},
+        {"params": {"no_such_parameter": 1}},
+        {"batch": {"no_such_field": 1}},
+    ],
+    ids=["fault", "parameter", "batch"],
+)
+def test_a_remembered_case_of_another_version_is_dropped(change, tmp_path):
+    (tmp_path / "wrong.py").write_text(
+        "def is_block_tables_empty(block_tables): return 3", encoding="utf-8"
+    )
+    options = ("--remember", "--candidate", "wrong.py")
+    verify(tmp_path, *options, operations="is_block_tables_empty").end().assert_orderly(1)
+    saved = [path for path in (tmp_path / ".attnproof").rglob("*") if path.is_file()]
+    assert saved
+    changed = 0
+    for path in saved:
+        changed += rewrite(path, change)
+    assert changed, saved
+    (tmp_path / "wrong.py").write_text(
+        "from attnproof.reference import is_block_tables_empty", encoding="utf-8"
+    )
+    ended = verify(tmp_path, *options, operations="is_block_tables_empty").end()
+    ended.assert_orderly(0)
+    assert "dropped a remembered case" in "".join(ended.summary["notes"])
+
+
+def rewrite(path, change):
+    """Change a saved case, if the file is one; return how many were changed."""
+    try:
+        found = json.loads(path.read_bytes())
+        case = found.get("case", found)
+        case["operation"]
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return 0
+    case.update(change)
+    path.write_text(json.dumps(found), encoding="utf-8")
+    return 1
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "o").write_text("a file", encoding="utf-8")
+    ended = verify(tmp_path, "--candidate", "reference").end()
+    ended.assert_orderly(2)
+    assert "cannot be written" in ended.err
+    ended = verify(tmp_path, "--candidate", "reference", "--out", "/proc/o").end()
+    ended.assert_orderly(2)
+    assert "cannot be written" in ended.err
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A folder `o` on a disk of 64 KiB."""
+    folder = tmp_path / "o"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no right to mount a small disk")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_named(full_disk):
+    ended = verify(full_disk, "--candidate", "reference").end()
+    ended.assert_orderly(5)
+    assert "No space left" in ended.err
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    first = verify(tmp_path, "--seconds", "2", "--candidate", "reference")
+    time.sleep(1.0)
+    second = verify(tmp_path, "--candidate", "reference")
+    refused = second.end(beside=first)
+    refused.assert_orderly(2)
+    assert "in use by another run" in refused.err
+    first.end().assert_orderly(0)
