@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -82,6 +82,8 @@ class Observed(msgspec.Struct, frozen=True, tag=True):
     """Text that the calls wrote to standard output."""
     has_children: bool
     """True if the process has children after the calls."""
+    forked: bool = False
+    """True if a forked copy of the process returned from a call."""
 
 
 class ForgedReportError(Exception):
@@ -91,9 +93,13 @@ class ForgedReportError(Exception):
 class Observer:
     """Maker of the report on one case, in the candidate's process."""
 
-    def __init__(self, trial: Trial, memory: SharedMemory) -> None:
+    def __init__(
+        self, trial: Trial, memory: SharedMemory, end_forked: Callable[[], None] = lambda: None
+    ) -> None:
+        """`end_forked` ends this process if it is not the one that was asked."""
         self._trial = trial
         self._memory = memory
+        self._end_forked = end_forked
 
     def observe(self, *, once: bool, repeated: bool) -> dict[str, Any]:
         """Make the calls that the oracles judge; return the fields of the report.
@@ -106,6 +112,7 @@ class Observer:
         judged = not (once or trial.case.fault or ended)
         again = trial.again if judged and repeated else None
         late = trial.late if judged and again and not (again.error or again.malformed) else None
+        self._end_forked()
         # Now, as the calls below may change memory that the results share.
         # To format a traceback takes longer than a call with malformed input.
         logged = once or not trial.case.fault
@@ -116,7 +123,9 @@ class Observer:
             made = Attempt(Call({}), outputs=late.outputs, error=late.error)
             report["late"] = LateData(late.copies, late.may_wait, self._attempt(made))
         if judged or (trial.case.fault and not once):
-            report["poisoned"] = self._attempt(trial.poisoned, logged=logged)
+            poisoned = trial.poisoned
+            self._end_forked()
+            report["poisoned"] = self._attempt(poisoned, logged=logged)
         if judged and cost.checks(trial):
             report["unwaited"] = self._attempt(trial.unwaited)
         return report | {"case_id": trial.case.id, "used": self._memory.used}

@@ -43,11 +43,15 @@ class Channel:
         return self._read(size)
 
     def send(self, payload: bytes) -> None:
-        """Reply to the last request; end a process that the candidate has forked."""
-        if os.getpid() != self._pid:
-            os._exit(FORKED_STATUS)
+        """Reply to the last request."""
+        self.end_forked()
         self._socket.sendall(_HEADER.pack(_MARK, self._nonce, len(payload)))
         self._socket.sendall(payload)
+
+    def end_forked(self) -> None:
+        """End this process if the candidate has forked it."""
+        if os.getpid() != self._pid:
+            os._exit(FORKED_STATUS)
 
     def _read(self, size: int) -> bytes | None:
         data = bytearray()

@@ -20,7 +20,7 @@ import msgspec
 
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.errors import InfrastructureError
-from attnproof.harness.running.processes.channel import Channel
+from attnproof.harness.running.processes.channel import FORKED_STATUS, Channel
 from attnproof.harness.running.processes.child import Child
 from attnproof.harness.running.processes.linux import (
     adopt_orphans,
@@ -37,6 +37,7 @@ _STOP_S = 3.0
 _POLL_S = 0.1
 _SURVIVOR_S = 1.0
 """Seconds that a process which a candidate started may live after the candidate's process."""
+_UNWANTED = {FORKED_STATUS: "a forked copy of the candidate's process"}
 _REAP_POLL_S = 0.002
 _ERROR_STATUS = 70
 """Exit status of a child whose `serve` raised (EX_SOFTWARE)."""
@@ -196,7 +197,7 @@ def _carried_out(
 ) -> bytes:
     if isinstance(order, _Collect):
         status = _reaped(order.pid, order.grace_s)
-        survivors = end_children(_SURVIVOR_S, group=order.pid)
+        survivors = end_children(_SURVIVOR_S, group=order.pid, unwanted=_UNWANTED)
         return msgspec.msgpack.encode(_Collected(status, survivors))
     if isinstance(order, _Prepare):
         prepare(order.order)

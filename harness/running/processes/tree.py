@@ -41,16 +41,24 @@ def memory_of(pid: int, most: int) -> tuple[int, int]:
     return held, len(tree)
 
 
-def end_children(grace_s: float, spared: Collection[int] = (), group: int = 0) -> list[str]:
+def end_children(
+    grace_s: float,
+    spared: Collection[int] = (),
+    group: int = 0,
+    unwanted: dict[int, str] | None = None,
+) -> list[str]:
     """End every child of this process except `spared`; return the names of those killed.
+
+    Children that end by themselves with a status in `unwanted` are returned by its name.
 
     Each has `grace_s` seconds to end by itself. Descendants of an ended child become children
     of this process if it adopts orphans. The process group is ended too, as /proc may show
     other processes.
     """
     killed: dict[int, str] = {}
+    statuses: list[int] = []
     begun = time.monotonic()
-    while _reap(spared):
+    while _reap(spared, statuses):
         waited = time.monotonic() - begun
         if waited > grace_s + _MOST_S:
             break
@@ -64,11 +72,12 @@ def end_children(grace_s: float, spared: Collection[int] = (), group: int = 0) -
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, signal.SIGKILL)
         time.sleep(_POLL_S)
-    return list(killed.values())
+    names = unwanted or {}
+    return [*killed.values(), *(names[status] for status in statuses if status in names)]
 
 
-def _reap(spared: Collection[int]) -> bool:
-    """Collect children that have ended; return True if others are running."""
+def _reap(spared: Collection[int], statuses: list[int]) -> bool:
+    """Collect children that have ended and add their exit statuses; True if others are running."""
     if spared:  # their exit status belongs to somebody else
         running = False
         for child in children_of(os.getpid()):
@@ -77,8 +86,8 @@ def _reap(spared: Collection[int]) -> bool:
                     running |= not os.waitpid(child, os.WNOHANG)[0]
         return running
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            statuses.append(os.waitstatus_to_exitcode(ended[1]))
     except ChildProcessError:
         return False
     return True

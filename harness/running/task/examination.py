@@ -99,6 +99,8 @@ class Examination:
     """Root causes that are deaths and happened again in a fresh process."""
     _after_others: set[Root] = field(default_factory=set)
     """Root causes that are deaths and happen only after the same earlier calls."""
+    _first_hangs: bool = False
+    """True if the first call of a fresh process hangs."""
     _parent: Sourced | None = None
     """First case after which the candidate's process had children."""
     _last: Sourced | None = None
@@ -219,7 +221,10 @@ class Examination:
 
     def shrink_seconds(self, failure: Failure) -> float:
         """Return the time limit of shrinking; a hang is complete within three timeouts."""
-        return min(SHRINK_SECONDS, self._timeout_s / 2) if failure.field == LATE else SHRINK_SECONDS
+        if failure.field != LATE:
+            return SHRINK_SECONDS
+        # A first call was given three already, as it may have compiled something.
+        return 0.0 if self._first_hangs else min(SHRINK_SECONDS, self._timeout_s / 4)
 
     def end_process(self) -> None:
         """End the candidate's process; record processes that it leaves behind."""
@@ -323,6 +328,7 @@ class Examination:
             return self.worker.judge(case)
         first = all(earlier.fault for earlier in history)
         if death.field == LATE and first:  # it may have compiled something
+            self._first_hangs = True
             self.worker.restart(_TIMES_FIRST_CALL * self._timeout_s)
         elif death.field == LATE:
             learnt = max(_SHORTEST_S, _TIMES_SLOWEST * self.worker.slowest_s)
@@ -334,6 +340,7 @@ class Examination:
             self._confirmed.add(death.root)
             return verdict
         if death.field == LATE and first:
+            self._first_hangs = False
             return fresh
         if self._repeats_after(history, case, death):
             self._after_others.add(death.root)

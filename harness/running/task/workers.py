@@ -75,6 +75,16 @@ PRINTS = Failure(
 )
 
 
+FORKS = Failure(
+    oracle=PROCESS,
+    field="forks",
+    diagnosis="forks a process that returns from the call",
+    message="the candidate forked a process that returned from the call as well",
+    expected="one return from each call",
+    got="two",
+)
+
+
 class CandidateUnloadableError(InfrastructureError):
     """The candidate's import failed or did not end in time."""
 
@@ -307,6 +317,8 @@ class Worker:
         except Exception as error:  # an error of the harness
             text = f"{type(error).__name__}: {error}"
             raise InvalidCaseError(f"case {case.id} of {case.operation}: {text}") from error
+        if reply.forked:
+            verdict = msgspec.structs.replace(verdict, failures=(*verdict.failures, FORKS))
         if reply.printed:
             failure = msgspec.structs.replace(PRINTS, got=reply.printed[:200], log=reply.printed)
             verdict = msgspec.structs.replace(verdict, failures=(*verdict.failures, failure))

@@ -35,7 +35,7 @@ from attnproof.harness.running.candidates import (
 )
 from attnproof.harness.running.exchange.memory import SharedMemory
 from attnproof.harness.running.exchange.observed import Observed, Observer
-from attnproof.harness.running.processes.channel import Channel, messages
+from attnproof.harness.running.processes.channel import FORKED_STATUS, Channel, messages
 from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work
 
 IMPORT = b"import"
@@ -169,14 +169,15 @@ class _Worker:
             of_reference=self._candidate.target == reference.__name__,
         )
         try:
-            observer = Observer(trial, self._memory)
+            observer = Observer(trial, self._memory, self._channel.end_forked)
             report = observer.observe(once=kind == CALL_ONCE, repeated=kind != JUDGE_UNREPEATED)
         except DeviceLostError as error:
             log = "".join(traceback.format_exception(error.__cause__)[-12:])
             return Lost(utf8(str(error)).splitlines()[0][:200], utf8(log))
         except Exception as error:  # an error of the harness: the task reports it
             return Invalid(f"{type(error).__name__}: {text_of(error, str)}")
-        return Observed(**report, printed=_printed(), has_children=_has_children())
+        forked = _has_forked()
+        return Observed(**report, printed=_printed(), has_children=_has_children(), forked=forked)
 
 
 def _may_compile(module: Any, imported: set[str]) -> bool:
@@ -212,10 +213,21 @@ def _empty(stream: int) -> None:
 
 
 def _has_children() -> bool:
+    """True if the process has children that are running."""
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
     except ChildProcessError:
         return False
+
+
+def _has_forked() -> bool:
+    """True if a forked copy of this process has returned from the candidate's code, and ended."""
+    with suppress(ChildProcessError):
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is not None and ended.si_status == FORKED_STATUS:
+            os.waitpid(ended.si_pid, 0)
+            return True
+    return False
 
 
 def _limit_memory(extra_bytes: int | None) -> None:
