@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -50,6 +51,7 @@ from attnproof.harness.running.worker.worker import (
 _IMPORT_S = 120.0
 _FIRST_CALL_S = 90.0
 """Timeout of a first call that may compile, in seconds."""
+_MOST_CASES = 2000
 _LOG_BYTES = 4000
 """Bytes of standard error that a failure shows."""
 _MOST_OUTPUT = 64 << 20
@@ -152,8 +154,8 @@ class Worker:
         self.deaths = 0
         self.offers: dict[str, tuple[str, ...]] = {}
         self.withheld: dict[str, str] = {}
-        self.cases: list[Case] = []
-        """Cases that the process has been sent, in order."""
+        self.cases: deque[Case] = deque(maxlen=_MOST_CASES)
+        """Last cases that the process has been sent, in order."""
         self.survivors: list[str] = []
         """Command lines of processes that were left behind by the processes so far."""
         self.has_children = False
