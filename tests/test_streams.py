@@ -109,7 +109,6 @@ def test_a_verdict_does_not_depend_on_the_reader(redirection, tmp_path):
     [
         {"PYTHONIOENCODING": "ascii"},
         {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
-        {"LC_ALL": "en_US.ISO-8859-1", "PYTHONUTF8": "0"},
         {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "1"},
     ],
     ids=lambda given: " ".join(given.values()),
@@ -129,9 +128,8 @@ def test_output_in_any_locale(environment, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", ["1", "20"])
-@pytest.mark.parametrize("line", ["list", "list is_block_tables_empty", "--help"])
-def test_a_narrow_terminal(columns, line, tmp_path):
-    done = run(tmp_path, line, COLUMNS=columns)
+@pytest.mark.parametrize("line", ["list", "--help"])
+def test_a_narrow_terminal(line, tmp_path):
+    done = run(tmp_path, line, COLUMNS="1")
     assert done.returncode == 0, done.stderr
     assert done.stdout

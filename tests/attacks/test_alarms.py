@@ -20,8 +20,8 @@ LARGE = {
     "XFormersAttentionImpl",
     "XFormersAttentionMetadataBuilder",
 }
-"""Operations whose boundaries take seconds each, whatever the seed: one seed in the gate."""
-SEEDS = range(1, 1 + int(os.environ.get("ATTNPROOF_ATTACK_REPEATS", "3")))
+"""Operations whose boundaries take seconds each, whatever the seed: not in the gate."""
+SEEDS = range(1, 1 + int(os.environ.get("ATTNPROOF_ATTACK_REPEATS", "1")))
 QUICK = ("--steps", "0", "--examples", "2", "--no-remember", "--out", "o")
 
 
@@ -32,9 +32,10 @@ def test_small_operations(seed, part, tmp_path):
     assert_no_alarm(chosen, seed, tmp_path)
 
 
+@pytest.mark.skipif(len(SEEDS) == 1, reason="ATTNPROOF_ATTACK_REPEATS is not set: takes minutes")
 @pytest.mark.parametrize("name", sorted(LARGE))
 def test_large_operations(name, tmp_path):
-    for seed in SEEDS if len(SEEDS) > 3 else SEEDS[:1]:
+    for seed in SEEDS:
         assert_no_alarm([name], seed, tmp_path)
 
 

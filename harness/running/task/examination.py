@@ -226,8 +226,8 @@ class Examination:
         # A first call was given three already, as it may have compiled something.
         return 0.0 if self._first_hangs else min(SHRINK_SECONDS, self._timeout_s / 4)
 
-    def end_process(self) -> None:
-        """End the candidate's process; record processes that it leaves behind."""
+    def end_process(self) -> bool:
+        """End the candidate's process; record what it leaves behind, True if that is new."""
         self.worker.end_process()
         sourced = self._parent or self._last
         if self.worker.survivors and sourced is not None:
@@ -243,6 +243,8 @@ class Examination:
             if failure.root not in self.found:
                 self._count(explain(self.deviations, sourced.case, (failure,)), sourced)
                 self.record(failure, sourced, sourced)
+                return True
+        return False
 
     def _try(self, sourced: Sourced) -> Explained:
         """Return the verdict on a case without counting it; no failures if it is meaningless."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,15 +133,14 @@ def examine(
             )
             notes = examination.notes
             conclusion = _concluded(examination, settings, steps, corpus)
+            small = not settings.usual_depth or share > 1
             try:
-                conclusion = _ended(examination, conclusion)
-                findings = findings_of(examination)
+                findings, deviations = _explained(examination, conclusion, small=small)
             except KeyboardInterrupt:  # while what was found is explained
-                conclusion = _ended(examination, _interrupted(examination))
-                findings = findings_of(examination)
+                conclusion = _interrupted(examination)
+                findings, deviations = _explained(examination, conclusion, small=small)
+            conclusion = _certain(examination, conclusion)
             counts = _counts(examination, conclusion.verdict)
-            with_stale = conclusion.reason is None and settings.usual_depth and share == 1
-            deviations = deviation_results(examination, with_stale=with_stale)
     except KeyboardInterrupt:
         reason = Reason(Cause.INTERRUPTED, "interrupted before the first case")
         conclusion = conclusion._replace(reason=reason)
@@ -201,29 +201,39 @@ def _interrupted(examination: Examination) -> _Conclusion:
     return _Conclusion("UNVERIFIED", Reason(Cause.INTERRUPTED, text))
 
 
-def _ended(examination: Examination, conclusion: _Conclusion) -> _Conclusion:
-    """End the candidate's process; return the verdict with what is only known then.
+def _explained(
+    examination: Examination, conclusion: _Conclusion, *, small: bool
+) -> tuple[list[Finding], list[DeviationResult]]:
+    """End the candidate's process; return findings and known deviations with their outputs.
 
-    If something is to be explained, a fresh process replaces the ended one.
+    After an interrupt all outputs together may take some seconds. A `small` examination calls no
+    known deviation stale.
     """
-    interrupted = conclusion.reason is not None and conclusion.reason.cause is Cause.INTERRUPTED
-    if interrupted:
+    worker = examination.worker
+    if conclusion.reason is not None and conclusion.reason.cause is Cause.INTERRUPTED:
         interrupt.acknowledge()
-        examination.worker.hurry(_HURRY_S)
-    examination.end_process()
-    if examination.found or examination.occurred:
-        try:
-            examination.worker.start()
-        except (CandidateUnloadableError, KeyboardInterrupt) as error:
-            text = str(error) or "interrupted"
-            conclusion = conclusion._replace(
-                reason=conclusion.reason or Reason(Cause.UNLOADABLE, text)
-            )
-    if examination.unrepeated and conclusion.verdict != "FAIL" and conclusion.reason is None:
-        more = len(examination.unrepeated) - 1
-        text = f"once, not again: {examination.unrepeated[0]}" + (f", and {more} more" * bool(more))
-        return _Conclusion("UNVERIFIED", Reason(Cause.NOT_REPEATED, text))
-    return conclusion
+        worker.hurry(_HURRY_S)
+        if examination.end_process() or examination.found or examination.occurred:
+            with suppress(CandidateUnloadableError):  # then without outputs
+                worker.start()
+    with_stale = conclusion.reason is None and not small
+    findings = findings_of(examination)
+    deviations = deviation_results(examination, with_stale=with_stale)
+    if examination.end_process():
+        with suppress(CandidateUnloadableError):
+            worker.start()
+        findings = findings_of(examination)
+    return findings, deviations
+
+
+def _certain(examination: Examination, conclusion: _Conclusion) -> _Conclusion:
+    """Return the verdict; UNVERIFIED if a crash or a hang was seen once and not again."""
+    seen = examination.unrepeated
+    if not seen or conclusion.verdict == "FAIL" or conclusion.reason is not None:
+        return conclusion
+    more = f", and {len(seen) - 1} more" if len(seen) > 1 else ""
+    text = f"once, not again: {seen[0]}{more}"
+    return _Conclusion("UNVERIFIED", Reason(Cause.NOT_REPEATED, text))
 
 
 def _run_cases(

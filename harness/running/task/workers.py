@@ -169,6 +169,8 @@ class Worker:
         """True after a reply to good input or a death: the next call is no first call."""
         self._waited_s = timeout_s
         """Timeout of the last case."""
+        self._baseline = 0
+        """Bytes that the process holds when it has imported the candidate."""
         self._unloadable = ""
         """Reason why the last start failed."""
         self._deadline: float | None = None
@@ -197,7 +199,8 @@ class Worker:
             self._child = self._launcher.start(self._order, *self._streams)
         except OSError as error:
             raise InfrastructureError(f"a process cannot be started: {error.strerror}") from None
-        self._child.limits = Limits(2 * self._memory_bytes + self._child.memory(), _MOST_OUTPUT)
+        known = self._baseline or self._memory_bytes
+        self._child.limits = Limits(self._memory_bytes + known, _MOST_OUTPUT)
         import_s = _IMPORT_S
         if self._deadline is not None:
             import_s = max(0.0, self._deadline - time.monotonic())
@@ -206,7 +209,9 @@ class Worker:
             self.offers, self.withheld = reply.offers, reply.withheld
             if reply.compiles:
                 self._first_call_s = max(self._first_call_s, _FIRST_CALL_S)
-            self._child.limits = Limits(self._memory_bytes + self._child.memory(), _MOST_OUTPUT)
+            # Only once: to read it takes longer than to fork the process.
+            self._baseline = self._baseline or self._child.memory()
+            self._child.limits = Limits(self._memory_bytes + self._baseline, _MOST_OUTPUT)
             return
         reason = reply.reason if isinstance(reply, Unloadable) else str(self._ended(import_s))
         self.end_process()
