@@ -78,7 +78,7 @@ def assert_verdicts(summary, unfinished):
     assert bool(summary["findings"]) == (verdicts["is_block_tables_empty"] == "FAIL")
 
 
-@pytest.mark.parametrize("moment", moments("interrupt", 8))
+@pytest.mark.parametrize("moment", moments("interrupt", 3))
 def test_an_interrupt_ends_soon_and_keeps_what_was_found(moment, started):
     run, before = started
     time.sleep(moment)
@@ -101,7 +101,7 @@ def test_an_interrupt_ends_soon_and_keeps_what_was_found(moment, started):
         assert "interrupted" in ended.err
 
 
-@pytest.mark.parametrize("moment", moments("main", 5))
+@pytest.mark.parametrize("moment", moments("main", 2))
 def test_a_killed_run_leaves_the_earlier_report(moment, started):
     run, before = started
     time.sleep(moment)
@@ -118,7 +118,7 @@ def test_a_killed_run_leaves_the_earlier_report(moment, started):
 
 @pytest.mark.parametrize(
     ("part", "moment"),
-    [(part, t) for part in ("task", "launcher", "worker") for t in moments(part, 5)],
+    [(part, t) for part in ("task", "launcher", "worker") for t in moments(part, 2)],
 )
 def test_a_killed_part_costs_one_operation(part, moment, started):
     run, _ = started
@@ -173,7 +173,7 @@ def test_what_happens_to_a_worker_once_is_no_finding(number, tmp_path):
     assert "once, not again" in found.text
 
 
-@pytest.mark.parametrize("moment", [0.5, 2.0] if not REPEATS else moments("real", 0))
+@pytest.mark.parametrize("moment", [1.0] if not REPEATS else moments("real", 0))
 def test_an_interrupt_of_the_real_command_line(moment, tmp_path):
     run = shell(
         "exec $attnproof verify --no-remember --steps 0 --out o --candidate reference", tmp_path
