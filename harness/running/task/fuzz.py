@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
-from hypothesis.errors import FlakyFailure, Unsatisfiable
+from hypothesis.errors import Unsatisfiable
 from hypothesis.stateful import run_state_machine_as_test
 
 from attnproof.harness.model.case import Case, Sourced
@@ -146,9 +146,7 @@ def _explore(
         _drawn(body, examination, examples, run_seed)()
     except Discovery as found:
         return [found]
-    except FlakyFailure as flaky:
-        return _discoveries(flaky)
-    except ExceptionGroup as group:
+    except BaseExceptionGroup as group:  # of an interrupt too, which `_discoveries` raises
         return _discoveries(group)
     except Unsatisfiable:
         return []
@@ -186,5 +184,5 @@ def _discoveries(group: BaseExceptionGroup[BaseException]) -> list[Discovery]:
         elif isinstance(error, Discovery):
             found.append(error)
         else:
-            raise error  # an error of the harness, which findings must not hide
+            raise error  # an interrupt or an error of the harness, which findings must not hide
     return found
