@@ -32,7 +32,7 @@ QUICK = ("--examples", "20", "--steps", "0", "--seed", "1", "--timeout", "2", "-
 
 
 class Ended:
-    """What a run has left: its status, texts, report and processes."""
+    """An ended run: exit status, output, report and surviving processes."""
 
     def __init__(
         self, status: int, out: str, err: str, survivors: list[str], seconds: float, folder: Path

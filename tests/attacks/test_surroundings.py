@@ -1,4 +1,4 @@
-"""What surrounds a run (limits, streams, folders, other runs) never blames the reference."""
+"""Limits, streams, folders and other runs cause no finding on the reference."""
 
 from __future__ import annotations
 

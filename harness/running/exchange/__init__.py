@@ -1,1 +1,1 @@
-"""What a candidate's process tells the judging process: raw outputs and observations."""
+"""Messages between a candidate's process and the process that judges it, as data."""

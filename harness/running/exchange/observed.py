@@ -113,9 +113,9 @@ class Observer:
         again = trial.again if judged and repeated else None
         late = trial.late if judged and again and not (again.error or again.malformed) else None
         self._end_forked()
-        # Now, as the calls below may change memory that the results share.
         # To format a traceback takes longer than a call with malformed input.
         logged = once or not trial.case.fault
+        # Now, as the calls below may change memory that the results share.
         report: dict[str, Any] = found | {"first": self._attempt(trial.first, logged=logged)}
         if again is not None:
             report["again"] = self._attempt(again, judged_inputs=False)

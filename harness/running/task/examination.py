@@ -306,9 +306,9 @@ class Examination:
         case = sourced.case
         self.ledger.announce(sourced)
         digested = repeated and len(self._digests) * self.costly_share < _FRESH_CASES
-        history = list(self.worker.cases)
+        history, deaths = list(self.worker.cases), self.worker.deaths
         verdict = self.worker.judge(case, digested=digested, repeated=repeated)
-        verdict = self._certain(verdict, case, history)
+        verdict = self._certain(verdict, case, history, fresh=self.worker.deaths > deaths)
         self._last = sourced
         if self.worker.has_children and self._parent is None:
             self._parent = sourced
@@ -321,8 +321,13 @@ class Examination:
             self._digests.append((case, verdict.digest))
         return explained
 
-    def _certain(self, verdict: Verdict, case: Case, history: list[Case]) -> Verdict:
-        """Return the verdict; without a death that does not happen again in a fresh process."""
+    def _certain(
+        self, verdict: Verdict, case: Case, history: list[Case], *, fresh: bool
+    ) -> Verdict:
+        """Return the verdict; without a death that does not happen again in a fresh process.
+
+        `history` are the earlier cases of the process; `fresh` is True if it was replaced.
+        """
         death = next((f for f in verdict.failures if _is_death(f)), None)
         if death is None or death.root in self._confirmed:
             return verdict
@@ -335,24 +340,24 @@ class Examination:
         elif death.field == LATE:
             learnt = max(_SHORTEST_S, _TIMES_SLOWEST * self.worker.slowest_s)
             self.worker.timeout_s = min(self._timeout_s, learnt)
-        if death.oracle != PROCESS:  # the process lives
+        if not fresh:  # it lives: memory that was not there, or a forked copy
             self.worker.restart_warm()
-        fresh = self.worker.judge(case)
-        if any(failure.root == death.root for failure in fresh.failures):
+        again = self.worker.judge(case)
+        if any(failure.root == death.root for failure in again.failures):
             self._confirmed.add(death.root)
             return verdict
         if death.field == LATE and first:
             self._first_hangs = False
-            return fresh
+            return again
         if self._repeats_after(history, case, death):
             self._after_others.add(death.root)
             number = len(history)
             message = f"{death.message}, after {number} other calls in the same process"
-            again = msgspec.structs.replace(death, message=message)
-            return msgspec.structs.replace(verdict, failures=(again,))
+            after_others = msgspec.structs.replace(death, message=message)
+            return msgspec.structs.replace(verdict, failures=(after_others,))
         self.worker.timeout_s = self._timeout_s
         self.unrepeated.append(f"{death.message} in case {case.id}")
-        return fresh
+        return again
 
     def _repeated(self, death: Failure, case: Case) -> Failure | None:
         """Return the death of a fresh process in the case, None if there is none."""
