@@ -7,14 +7,14 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
 import torch
+
+from tests.forking import become
 
 # More threads slow down small tensors.
 torch.set_num_threads(1)
@@ -63,39 +63,13 @@ def _forked(
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         child = os.fork()
         if not child:
-            os.dup2(out.fileno(), 1)
-            os.dup2(errors.fileno(), 2)
-            _call_and_exit(function, cwd, environment)
+            become(function, cwd or Path.cwd(), out.fileno(), errors.fileno(), environment)
         status = _waited(child)
         texts = []
         for stream in (out, errors):
             stream.seek(0)
             texts.append(stream.read())
     return CompletedProcess([], os.waitstatus_to_exitcode(status), *texts)
-
-
-def _call_and_exit(
-    function: Callable[[], object], cwd: Path | None, environment: dict[str, str]
-) -> None:
-    """Call the function as the main program of a process of its own; never return."""
-    code: object = 1
-    try:
-        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        warnings.resetwarnings()
-        os.chdir(cwd or Path.cwd())
-        os.environ.update(environment)
-        sys.path[:0] = [str(cwd or Path.cwd()), *environment.get("PYTHONPATH", "").split(":")]
-        function()
-        code = 0
-    except SystemExit as ending:
-        code = 0 if ending.code is None else ending.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else 1)
 
 
 def _waited(child: int) -> int:

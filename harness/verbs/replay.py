@@ -21,17 +21,14 @@ from attnproof.harness.running.candidates import installed_target, resolve
 from attnproof.harness.running.cases import CaseError, CaseFile, find_case
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.parent.plan import find_skip
+from attnproof.harness.running.task.candidate_process import CandidateUnloadableError
 from attnproof.harness.running.task.deviations import (
     Explained,
     deviations_of,
     explain,
     with_deviations,
 )
-from attnproof.harness.running.task.workers import (
-    CandidateUnloadableError,
-    InvalidCaseError,
-    Worker,
-)
+from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.verbs.options import MEMORY_BYTES, ReplayOptions
 from attnproof.harness.verbs.screen import Screen

@@ -12,15 +12,14 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from attnproof.harness.running.processes.tree import children_of
+from tests.forking import become
 
 LIMIT_S = 60.0
 """Seconds after which a run is killed with all its processes: then the attack succeeded."""
@@ -87,7 +86,7 @@ class Run:
         self._begun = time.monotonic()
         self.pid = os.fork()
         if not self.pid:
-            _become(function, folder, *(stream.fileno() for stream in self._streams))
+            become(function, folder, *(stream.fileno() for stream in self._streams))
 
     def tree(self) -> dict[str, list[int]]:
         """Return the processes of the run by their part: tasks, launchers, workers."""
@@ -164,32 +163,6 @@ def shell(text: str, folder: Path) -> Run:
         "PYTHONPATH": ":".join(path for path in sys.path if path),
     }
     return Run(lambda: os.execvpe("bash", ["bash", "-c", text], environment), folder)
-
-
-def _become(function: Callable[[], object], folder: Path, out: int, err: int) -> NoReturn:
-    """Call the function as the main program of a process and session of its own."""
-    code: object = 1
-    try:
-        os.setsid()
-        nowhere = os.open(os.devnull, os.O_RDONLY)
-        for stream, descriptor in enumerate((nowhere, out, err)):
-            os.dup2(descriptor, stream)
-        sys.stdout, sys.stderr = (os.fdopen(n, "w", closefd=False) for n in (1, 2))
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        warnings.resetwarnings()
-        os.chdir(folder)
-        sys.path.insert(0, str(folder))
-        function()
-        code = 0
-    except SystemExit as ending:
-        code = 0 if ending.code is None else ending.code
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        with suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else 1)
 
 
 def _command(pid: int) -> str:

@@ -12,8 +12,9 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, Reason, Verdict
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.parent.environment import gpu_name
+from attnproof.harness.running.task.candidate_process import CandidateUnloadableError
 from attnproof.harness.running.task.task import Settings
-from attnproof.harness.running.task.workers import CandidateUnloadableError, Worker
+from attnproof.harness.running.task.workers import Worker
 
 INTERPRETED_SHARE = 4
 """One in this many engine steps is run in Triton's interpreter, even in a thorough run."""

@@ -27,9 +27,9 @@ from attnproof.harness.running.candidates import imports_once
 from attnproof.harness.running.parent.plan import Plan, Skip, find_skip, steps_on
 from attnproof.harness.running.processes.linux import adopt_orphans, die_with_parent
 from attnproof.harness.running.processes.tree import children_of, end_children
+from attnproof.harness.running.task.candidate_process import launching
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.task.task import Outcome, examine
-from attnproof.harness.running.task.workers import launching
 from attnproof.harness.running.worker.worker import warm_up
 
 _STOPPING_S = 4.0

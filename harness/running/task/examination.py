@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,15 +17,15 @@ from attnproof.harness.model.verdict import (
     ORACLES,
     PROCESS,
     Failure,
-    Verdict,
 )
 from attnproof.harness.oracles.determinism import FRESH_PROCESS
 from attnproof.harness.running import interrupt
+from attnproof.harness.running.task.certainty import LEFT_BEHIND, Certainty, is_death
 from attnproof.harness.running.task.deviations import Explained, explain
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.occurrences import Occurrence, count_occurrences
-from attnproof.harness.running.task.shrink import SHRINK_SECONDS, shrink
-from attnproof.harness.running.task.workers import LATE, InvalidCaseError, Worker
+from attnproof.harness.running.task.shrink import shrink
+from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
 Root = tuple[str, str]
 _FRESH_CASES = 20
@@ -37,15 +36,6 @@ _MOST_DEATHS = 80
 """Worker deaths after which an operation is not examined further."""
 _TRIES, _DEADLY_TRIES = 1500, 30
 """Cases that shrinking may try; fewer if each try kills a worker."""
-_OUT_OF_MEMORY = ("MemoryError", "allocate memory")
-"""Parts of messages of failed allocations, in Python and PyTorch."""
-_MOST_HISTORY_S = 20.0
-"""Seconds that may be spent on the earlier cases of a process to see a failure again."""
-_TIMES_FIRST_CALL = 2
-"""Factor on the timeout of a first call that was late."""
-_TIMES_SLOWEST, _SHORTEST_S = 20, 1.0
-"""Limit on a call of a candidate that hangs: a factor on its slowest call, and the least limit."""
-LEFT_BEHIND = "leaves processes behind"
 _MOST_VERDICTS = 20_000
 """Verdicts kept in memory, so that shrinking judges no case twice."""
 
@@ -79,8 +69,6 @@ class Examination:
     """Known deviations of the candidate, counted separately; they hide no other failure."""
     costly_share: int = 1
     """`Settings.costly_share` if a case is costly, otherwise 1."""
-    _timeout_s: float = field(init=False)
-    """Timeout of a case, in seconds."""
     occurred: dict[str, Occurrence] = field(default_factory=dict)
     """Occurrences of known deviations, by id of the deviation."""
     found: dict[Root, Found] = field(default_factory=dict)
@@ -93,14 +81,8 @@ class Examination:
     checks: list[int] = field(default_factory=lambda: [0] * len(ORACLES))
     failures_by_oracle: dict[str, int] = field(default_factory=dict)
     known_by_oracle: dict[str, int] = field(default_factory=dict)
-    unrepeated: list[str] = field(default_factory=list)
-    """Crashes, hangs and failed allocations that did not happen again, in words."""
-    _confirmed: set[Root] = field(default_factory=set)
-    """Root causes that are deaths and happened again in a fresh process."""
-    _after_others: set[Root] = field(default_factory=set)
-    """Root causes that are deaths and happen only after the same earlier calls."""
-    _first_hangs: bool = False
-    """True if the first call of a fresh process hangs."""
+    certainty: Certainty = field(init=False)
+    """Crashes, hangs and failed allocations that happened again, or did not."""
     _parent: Sourced | None = None
     """First case after which the candidate's process had children."""
     _last: Sourced | None = None
@@ -110,7 +92,7 @@ class Examination:
     _digests: list[tuple[Case, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._timeout_s = self.worker.timeout_s
+        self.certainty = Certainty(self.worker)
 
     @property
     def cases(self) -> int:
@@ -211,20 +193,13 @@ class Examination:
             return found is not None
 
         tries = _DEADLY_TRIES if failure.oracle == PROCESS else _TRIES
-        smallest = shrink(sourced.case, fails, tries, self.shrink_seconds(failure))
-        if smallest is not sourced.case and _is_death(failure):
-            repeated = self._repeated(failure, smallest)
+        smallest = shrink(sourced.case, fails, tries, self.certainty.shrink_seconds(failure))
+        if smallest is not sourced.case and is_death(failure):
+            repeated = self.certainty.repeated(failure, smallest)
             if repeated is None:  # only once: the first case is known to show it again
                 return failure, sourced
             best[smallest.id] = repeated
         return best[smallest.id], Sourced(smallest, sourced.origin, sourced.source)
-
-    def shrink_seconds(self, failure: Failure) -> float:
-        """Return the time limit of shrinking; a hang is complete within three timeouts."""
-        if failure.field != LATE:
-            return SHRINK_SECONDS
-        # A first call was given three already, as it may have compiled something.
-        return 0.0 if self._first_hangs else min(SHRINK_SECONDS, self._timeout_s / 4)
 
     def end_process(self) -> bool:
         """End the candidate's process; record what it leaves behind, True if that is new."""
@@ -306,9 +281,7 @@ class Examination:
         case = sourced.case
         self.ledger.announce(sourced)
         digested = repeated and len(self._digests) * self.costly_share < _FRESH_CASES
-        history, deaths = list(self.worker.cases), self.worker.deaths
-        verdict = self.worker.judge(case, digested=digested, repeated=repeated)
-        verdict = self._certain(verdict, case, history, fresh=self.worker.deaths > deaths)
+        verdict = self.certainty.judge(case, digested=digested, repeated=repeated)
         self._last = sourced
         if self.worker.has_children and self._parent is None:
             self._parent = sourced
@@ -320,73 +293,6 @@ class Examination:
         if verdict.digest and not explained.unknown:
             self._digests.append((case, verdict.digest))
         return explained
-
-    def _certain(
-        self, verdict: Verdict, case: Case, history: list[Case], *, fresh: bool
-    ) -> Verdict:
-        """Return the verdict; without a death that does not happen again in a fresh process.
-
-        `history` are the earlier cases of the process; `fresh` is True if it was replaced.
-        """
-        death = next((f for f in verdict.failures if _is_death(f)), None)
-        if death is None or death.root in self._confirmed:
-            return verdict
-        if death.root in self._after_others:  # the case alone does not show it
-            return self.worker.judge(case)
-        first = all(earlier.fault for earlier in history)
-        if death.field == LATE and first:  # it may have compiled something
-            self._first_hangs = True
-            self.worker.restart(_TIMES_FIRST_CALL * self._timeout_s)
-        elif death.field == LATE:
-            learnt = max(_SHORTEST_S, _TIMES_SLOWEST * self.worker.slowest_s)
-            self.worker.timeout_s = min(self._timeout_s, learnt)
-        if not fresh:  # it lives: memory that was not there, or a forked copy
-            self.worker.restart_warm()
-        again = self.worker.judge(case)
-        if any(failure.root == death.root for failure in again.failures):
-            self._confirmed.add(death.root)
-            return verdict
-        if death.field == LATE and first:
-            self._first_hangs = False
-            return again
-        if self._repeats_after(history, case, death):
-            self._after_others.add(death.root)
-            number = len(history)
-            message = f"{death.message}, after {number} other calls in the same process"
-            after_others = msgspec.structs.replace(death, message=message)
-            return msgspec.structs.replace(verdict, failures=(after_others,))
-        self.worker.timeout_s = self._timeout_s
-        self.unrepeated.append(f"{death.message} in case {case.id}")
-        return again
-
-    def _repeated(self, death: Failure, case: Case) -> Failure | None:
-        """Return the death of a fresh process in the case, None if there is none."""
-        limit, self.worker.timeout_s = self.worker.timeout_s, self._timeout_s
-        self.worker.restart_warm()
-        try:
-            failures = self.worker.judge(case).failures
-        finally:
-            self.worker.timeout_s = limit
-        return next((failure for failure in failures if failure.root == death.root), None)
-
-    def _repeats_after(self, history: list[Case], case: Case, death: Failure) -> bool:
-        """True if a fresh process dies in the case after the same calls as before."""
-        self.worker.restart_warm()
-        end = time.monotonic() + _MOST_HISTORY_S
-        for earlier in history:
-            interrupt.check()
-            deaths = self.worker.deaths
-            self.worker.judge(earlier)
-            if self.worker.deaths > deaths or time.monotonic() > end:
-                return False
-        return any(failure.root == death.root for failure in self.worker.judge(case).failures)
-
-
-def _is_death(failure: Failure) -> bool:
-    """True if the failure may be the machine's: a death, or memory that was not there."""
-    if failure.oracle == PROCESS:
-        return failure.field not in ("", LEFT_BEHIND)
-    return any(words in failure.message for words in _OUT_OF_MEMORY)
 
 
 def _add_one(counts: dict[Any, int], keys: Iterable[Any]) -> None:

@@ -122,7 +122,7 @@ def _one_pass(
             return
         root = failure.root
         if not firsts:
-            budget["end"] = time.monotonic() + examination.shrink_seconds(failure)
+            budget["end"] = time.monotonic() + examination.certainty.shrink_seconds(failure)
         firsts.setdefault(root, sourced)
         kind = kinds.setdefault(root, type("Discovery", (Discovery,), {}))
         latest[root] = kind(failure, sourced), firsts[root]

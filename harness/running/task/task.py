@@ -25,18 +25,17 @@ from attnproof.harness.model.run import (
 )
 from attnproof.harness.model.verdict import ORACLES, PROCESS
 from attnproof.harness.running import interrupt
+from attnproof.harness.running.task.candidate_process import (
+    CandidateUnloadableError,
+    Launching,
+)
 from attnproof.harness.running.task.deviations import DeviationError, deviations_of
 from attnproof.harness.running.task.examination import Examination, TooManyDeaths
 from attnproof.harness.running.task.findings import deviation_results, findings_of
 from attnproof.harness.running.task.fuzz import fuzz
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.saved_failures import SavedFailures
-from attnproof.harness.running.task.workers import (
-    CandidateUnloadableError,
-    InvalidCaseError,
-    Launching,
-    Worker,
-)
+from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
 _LARGE_PATIENCE = 15
 """Factor on the timeout of a case of real size, where the reference loops in float64."""
@@ -228,7 +227,7 @@ def _explained(
 
 def _certain(examination: Examination, conclusion: _Conclusion) -> _Conclusion:
     """Return the verdict; UNVERIFIED if a crash or a hang was seen once and not again."""
-    seen = examination.unrepeated
+    seen = examination.certainty.unrepeated
     if not seen or conclusion.verdict == "FAIL" or conclusion.reason is not None:
         return conclusion
     more = f", and {len(seen) - 1} more" if len(seen) > 1 else ""
