@@ -104,25 +104,22 @@ class CandidateProcess:
     def start(self, import_s: float) -> Ready:
         """Fork a process and return its reply when it has imported the candidate.
 
-        Raises CandidateUnloadableError, InfrastructureError, KeyboardInterrupt.
+        A process that dies is replaced once. Raises CandidateUnloadableError,
+        InfrastructureError, KeyboardInterrupt.
         """
-        for stream in self._streams:
-            os.ftruncate(stream, 0)
-            os.lseek(stream, 0, os.SEEK_SET)
-        try:
-            self._child = self._launcher.start(self._order, *self._streams)
-        except OSError as error:
-            raise InfrastructureError(f"a process cannot be started: {error.strerror}") from None
-        known = self._baseline or self._memory_bytes
-        self._child.limits = Limits(self._memory_bytes + known, _MOST_OUTPUT)
-        reply = self.ask(IMPORT, import_s)
-        if isinstance(reply, Ready):
-            # Only once: to read it takes longer than to fork the process.
-            self._baseline = self._baseline or self._child.memory()
-            self._child.limits = Limits(self._memory_bytes + self._baseline, _MOST_OUTPUT)
-            return reply
-        reason = reply.reason if isinstance(reply, Unloadable) else _in_words(*self._death())
-        self.end()
+        for _ in range(2):
+            child = self._child = self._forked()
+            reply = self.ask(IMPORT, import_s)
+            if isinstance(reply, Ready):
+                # Only once: to read it takes longer than to fork the process.
+                self._baseline = self._baseline or child.memory()
+                child.limits = Limits(self._memory_bytes + self._baseline, _MOST_OUTPUT)
+                return reply
+            kind, detail = ("", "") if isinstance(reply, Unloadable) else self._death()
+            reason = reply.reason if isinstance(reply, Unloadable) else _in_words(kind, detail)
+            self.end()
+            if kind in ("", LATE):
+                break
         self._unloadable = f"candidate {self._name} cannot be imported: {reason}"
         raise CandidateUnloadableError(self._unloadable)
 
@@ -183,6 +180,18 @@ class CandidateProcess:
         self.end()
         for stream in self._streams:
             os.close(stream)
+
+    def _forked(self) -> Child:
+        for stream in self._streams:
+            os.ftruncate(stream, 0)
+            os.lseek(stream, 0, os.SEEK_SET)
+        try:
+            child = self._launcher.start(self._order, *self._streams)
+        except OSError as error:
+            raise InfrastructureError(f"a process cannot be started: {error.strerror}") from None
+        known = self._baseline or self._memory_bytes
+        child.limits = Limits(self._memory_bytes + known, _MOST_OUTPUT)
+        return child
 
     def _death(self) -> tuple[str, str]:
         """Kill the process that did not reply; return how it ended: a verb phrase, a detail."""

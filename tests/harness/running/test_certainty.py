@@ -34,6 +34,13 @@ def examined(examine_candidate, tmp_path):
     return run
 
 
+def test_an_import_that_is_killed_once_is_repeated(examine_candidate, tmp_path):
+    once = "if not FLAG.exists(): FLAG.write_text('x'); os.kill(os.getpid(), signal.SIGKILL)\n"
+    (tmp_path / "mine.py").write_text(HEAD + once + BODY.format(statement="pass"))
+    outcome = examine_candidate(str(tmp_path / "mine.py"), SPLIT, examples=5)
+    assert outcome.result.verdict == "PASS"
+
+
 ONCE = "if CALLS == 30 and not FLAG.exists(): FLAG.write_text('x'); {}"
 
 
