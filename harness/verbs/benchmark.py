@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -206,9 +207,9 @@ def prepare(
     """Choose the workloads. Raise UsageError for bad options, InfrastructureError for the clock."""
     host_clock()
     folder = options.markdown.parent if options.markdown else Path()
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112 (`is_dir` raises for a name that is too long)
         raise UsageError(f"--markdown {options.markdown}: there is no folder {folder}")
-    if options.markdown and options.markdown.is_dir():
+    if options.markdown and os.path.isdir(options.markdown):  # noqa: PTH112
         raise UsageError(f"--markdown {options.markdown}: it is a folder, name a file")
     for name in filter(None, (options.baseline, options.save_baseline)):
         path_of(name, options.baselines)
