@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
 
 import typer
@@ -160,6 +161,11 @@ def main() -> None:
     from attnproof.harness.running.errors import INFRASTRUCTURE
 
     prepare_streams()
+    try:
+        Path.cwd()
+    except OSError as error:  # torch would end the process
+        complain(f"there is no current folder: {error.strerror}")
+        sys.exit(INFRASTRUCTURE)
     code = _run()
     if problem := output_problem():
         complain(f"the output cannot be written: {problem}")

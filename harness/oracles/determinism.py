@@ -41,6 +41,15 @@ def judge(trial: Trial) -> Iterator[Failure]:
     for failure in differences(trial, trial.first.outputs, again.outputs, NAME):
         message = f"second call: {failure.message}"
         yield msgspec.structs.replace(failure, diagnosis="not deterministic", message=message)
+    if again.modified:
+        yield Failure(
+            oracle=NAME,
+            field="",
+            diagnosis="the second call modifies an input",
+            message=f"the second call on equal input modifies {again.modified}",
+            expected="no write",
+            got=again.modified,
+        )
     yield from _read_early(trial)
 
 

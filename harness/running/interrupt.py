@@ -28,9 +28,11 @@ def listen(parent: int) -> None:
 
 
 def watch() -> None:
-    """Let Ctrl-C and SIGTERM request this process to stop."""
+    """Let Ctrl-C, SIGTERM and the end of the terminal request this process to stop."""
     signal.signal(signal.SIGINT, _request)
     signal.signal(signal.SIGTERM, _request)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` sets it
+        signal.signal(signal.SIGHUP, _request)
 
 
 def _request(_signal: int, _frame: object) -> None:

@@ -101,6 +101,15 @@ def test_an_interrupt_ends_soon_and_keeps_what_was_found(moment, started):
         assert "interrupted" in ended.err
 
 
+def test_a_closed_terminal_is_an_interrupt(started):
+    run, _ = started
+    time.sleep(1.0)
+    run.signal(signal.SIGHUP)
+    ended = run.end()
+    ended.assert_orderly(1, 3)
+    assert (ended.folder / "o" / "incomplete" / "summary.json").exists()
+
+
 @pytest.mark.parametrize("moment", moments("main", 1))
 def test_a_killed_run_leaves_the_earlier_report(moment, started):
     run, before = started

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from tests.attacks.runs import QUICK, shell, verify
+from attnproof.harness import cli
+from tests.attacks.runs import QUICK, Run, shell, verify
 
 VERIFY = "exec $attnproof verify --ops is_block_tables_empty --candidate reference " + " ".join(
     QUICK
@@ -214,6 +215,19 @@ def test_a_condition_of_extremes_ends_soon(when, status, tmp_path):
     )
     options = ("--candidate", "wrong.py", "--deviations", "known.toml")
     verify(tmp_path, *options, operations="is_block_tables_empty").end(20.0).assert_orderly(status)
+
+
+def test_a_removed_folder_is_named(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+
+    def call():
+        folder.rmdir()
+        cli.main()
+
+    ended = Run(call, folder).end()
+    ended.assert_orderly(5)
+    assert ended.err == "attnproof: there is no current folder: No such file or directory\n"
 
 
 def test_cases_without_a_report_are_not_replaced(tmp_path):

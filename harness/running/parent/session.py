@@ -111,6 +111,7 @@ class _Session:
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         begun_never, self.waiting = self.waiting, []
         for task in self.running:
             task.process.terminate()
@@ -143,7 +144,7 @@ class _Session:
 
         def drive() -> None:
             interrupt.listen(parent)
-            die_with_parent(parent, signal.SIGTERM)
+            die_with_parent(parent, signal.SIGKILL)  # it may be inside a call for long
             adopt_orphans()
             ours.close()
             try:
