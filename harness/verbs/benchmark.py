@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,6 @@ from attnproof.harness.model.timing import Bench
 from attnproof.harness.report.formats.bench_markdown import bench_markdown
 from attnproof.harness.report.shared.baseline import place_text, uncompared_reason, worse
 from attnproof.harness.report.shared.wording import many
-from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.errors import InfrastructureError, UsageError
 from attnproof.harness.running.parent.plan import Plan
@@ -73,10 +71,7 @@ class Benchmark:
         `ledgers` is the folder of the ledgers, which hold the verdict on each case.
         """
         verdicts = {c.name: _verdicts(c, run, plan, ledgers) for c in self.candidates}
-        interrupt.watch()
         outcome = self._measure(verdicts, run.environment)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         run.bench, problems = outcome.bench, outcome.problems
         run.fail({(w.operation, w.candidate): w.reason for w in outcome.wrong})
         run.settings |= self._settings(outcome.interrupted)

@@ -6,7 +6,6 @@ import fcntl
 import os
 import re
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,14 +63,6 @@ class Output:
         An interrupted run does not replace an earlier report: it goes to `incomplete/`. Raise
         InfrastructureError if a file cannot be written.
         """
-        # An interrupt must not leave half of a report; it takes a second or two.
-        usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            return self._finish(run, candidates)
-        finally:
-            signal.signal(signal.SIGINT, usual)
-
-    def _finish(self, run: Run, candidates: list[Candidate]) -> Path:
         interrupted = bool(run.settings.get("interrupted"))
         place = self.folder
         if interrupted and (self.folder / "summary.json").exists():

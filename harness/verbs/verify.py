@@ -15,6 +15,7 @@ from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.run import Cause, Finding, OperationResult, Run, RunVerdict
 from attnproof.harness.report.terminal.bench import bench_text
+from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve
 from attnproof.harness.running.errors import (
     INCOMPLETE,
@@ -55,6 +56,7 @@ _THOROUGH_STEPS = 200
 """Engine steps of a thorough run."""
 
 
+@interrupt.restored_handlers()
 def verify(
     options: VerifyOptions,
     *,

@@ -260,7 +260,8 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     """Examine every pair; return the outcomes in order, and True if the run was interrupted.
 
     Ledgers are written to `folder`. Ctrl-C ends the running tasks: their outcomes hold what
-    they found so far, and tasks that had not begun are UNVERIFIED.
+    they found so far, and tasks that had not begun are UNVERIFIED. Ctrl-C and SIGTERM do not
+    end the process afterwards either, so that the caller can write the report.
     """
     warm_up()
     warm_up_hypothesis()
@@ -276,9 +277,6 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     except KeyboardInterrupt:
         interrupted = True
         session.interrupt()
-    else:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     adopt_orphans(adopt=False)
     end_children(0.0, spared=ours)  # orphans of a task that was killed
     gc.unfreeze()
