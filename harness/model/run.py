@@ -41,6 +41,8 @@ class Cause(StrEnum):
     """The harness failed on a case."""
     TASK_DIED = auto()
     """A process of the harness ended."""
+    MACHINE = auto()
+    """The machine failed, such as a full disk."""
 
 
 class Reason(msgspec.Struct, frozen=True):

@@ -131,8 +131,8 @@ def verify(
 
 
 def _exit_code(run: Run) -> int:
-    """Return the exit code of the verdict; a fault of the harness is none of the candidate."""
-    faults = (Cause.INVALID_CASE, Cause.TASK_DIED)
+    """Return the exit code of the verdict; a fault of the harness or the machine is none of it."""
+    faults = (Cause.INVALID_CASE, Cause.TASK_DIED, Cause.MACHINE)
     if run.verdict == "INCOMPLETE" and any(result.cause in faults for result in run.operations):
         return INFRASTRUCTURE
     return _EXIT_CODES[run.verdict]

@@ -112,6 +112,12 @@ def test_a_full_disk_is_named(full_disk):
     assert "No space left" in ended.err
 
 
+def test_a_disk_that_becomes_full_is_named(full_disk):
+    ended = verify(full_disk, "--candidate", "reference", operations="build_slot_mapping").end()
+    ended.assert_orderly(5)
+    assert "the ledger cannot be written: No space left" in ended.out
+
+
 def test_two_runs_do_not_share_a_folder(tmp_path):
     first = verify(tmp_path, "--seconds", "2", "--candidate", "reference")
     time.sleep(1.0)
