@@ -72,6 +72,8 @@ def _distinct(given: dict[str, Candidate]) -> list[Candidate]:
 
 def _resolve(name: str, device: str) -> Candidate:
     lane: Lane = "cpu" if device == "auto" else device  # type: ignore[assignment]
+    if not name:
+        raise UsageError("--candidate is empty: name a built-in candidate, a module or a file")
     for candidate in _NAMED:
         if candidate.name == name:
             _require_adapted(candidate)
