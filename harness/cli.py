@@ -109,11 +109,11 @@ def replay(options: ReplayOptions) -> int:
     """Run one case again; print the batch, and expected values beside those of the candidate.
 
     Exit codes: 0 the case passes, or fails by known deviations only; 1 it fails; 2 usage;
-    3 the operation is not offered, or the device is missing.
+    3 the operation is not offered, or the device is missing; 5 infrastructure.
     """
     from attnproof.harness.verbs.replay import replay as run
 
-    return run(options)
+    return run(options, command=_command_line())
 
 
 @app.command(name="list")
