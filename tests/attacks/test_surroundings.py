@@ -31,6 +31,25 @@ def test_a_closed_stream_changes_no_verdict(closed, tmp_path):
     assert ended.candidate("reference").verdict == "PASS"
 
 
+@pytest.mark.parametrize("own_proc", ["", "--mount-proc"])
+@pytest.mark.parametrize("name", ["reference", "leaver.py"])
+def test_another_namespace_of_processes_changes_no_verdict(name, own_proc, tmp_path):
+    if subprocess.run(["unshare", "-pf", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no right to make a namespace")
+    (tmp_path / "leaver.py").write_text(
+        "import subprocess\n"
+        "def is_block_tables_empty(block_tables):\n"
+        "    subprocess.Popen(['sleep', '99'])\n"
+        "    return not block_tables\n",
+        encoding="utf-8",
+    )
+    line = VERIFY.replace("exec", f"exec unshare -pf {own_proc}").replace("reference", name)
+    ended = shell(f"{line} --out o", tmp_path).end()
+    ended.assert_orderly(0 if name == "reference" else 1)
+    texts = {finding["diagnosis"] for finding in ended.summary["findings"]}
+    assert ("leaves processes behind" in texts) == (name == "leaver.py")
+
+
 def test_files_of_the_user_are_not_replaced(tmp_path):
     (tmp_path / "cases").mkdir()
     mine = [tmp_path / name for name in ("cases/mine.txt", "bench.json", "index.html")]
