@@ -39,6 +39,8 @@ def batch_picture(
         y += 24
     for row in view.rows:
         drawn = draw_request(row, left, y, prefix)
+        if row.focused:
+            body.append(rect(0, y, drawn.right, ROW - 4, "focus-row"))
         body.append(drawn.markup)
         right, y = max(right, drawn.right), y + ROW
     if view.below:
@@ -120,6 +122,7 @@ def _legend(view: BatchView, y: float, prefix: str) -> tuple[Drawn, float]:
         ("stale", "stale: must not be read", bool(stale)),
         ("padding", "graph padding", bool(view.padded_tokens)),
         ("cut", view.mark, any(row.marks for row in view.rows)),
+        ("focus-row", "affected request", any(row.focused for row in view.rows)),
         ("focus", "first difference", any(r.focus_position is not None for r in view.rows)),
     ]
     parts, x, right = [], 0.0, 0.0
