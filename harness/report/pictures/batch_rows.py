@@ -34,7 +34,7 @@ def draw_request(row: RequestRow, left: float, y: float, prefix: str) -> Drawn:
         text(0, y + 36, size_text(row), "t soft"),
     ]
     if row.focused:
-        parts.append(tag("path", d=f"M{left - 15:.0f} {y + 19:.0f}l10 7l-10 7z", class_="mark"))
+        parts.append(tag("path", d=f"M{left - 15:.0f} {y + 19:.0f}l10 7l-10 7z", class_="sign"))
     x, label_end = left, 0.0
     last = 0
     for piece in row.pieces:

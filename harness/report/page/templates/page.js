@@ -144,7 +144,7 @@
     target.querySelector("h3[tabindex]")?.focus({ preventScroll: true });
   };
   addEventListener("hashchange", arrive);
-  arrive();
+  addEventListener("load", arrive); // before it, the browser would take the focus away again
 
   // Folded parts are printed open.
   let folded = [];
