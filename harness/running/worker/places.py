@@ -20,14 +20,15 @@ def place_of(module: Any, names: Iterable[str]) -> str:
 
     The path is relative to the current folder if it is below it. Nothing is read from disk.
     """
-    offered = (getattr(module, name, None) for name in names)
     try:
+        offered = (getattr(module, name, None) for name in names)
         code = next((found for each in offered if (found := _code(each))), None)
+        here = Path.cwd()
     except Exception:  # attributes of a candidate's objects may raise anything
         return ""
     if code is None:
         return ""
-    path, here = Path(code.co_filename), Path.cwd()
+    path = Path(code.co_filename)
     if path.is_relative_to(here):
         path = path.relative_to(here)
     return utf8(f"{os.fspath(path)}:{code.co_firstlineno}")
