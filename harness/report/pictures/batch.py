@@ -85,7 +85,8 @@ def _padding(view: BatchView, left: float, y: float, prefix: str) -> list[Drawn]
     if view.padded_rows:
         label = text(0, y + 22, many(view.padded_rows, "padded row"), "t strong")
         label += text(left, y + 22, "q 0 · s 0", "t soft")
-        words = "stale columns each" if view.padded_rows > 1 else "stale columns"
+        words = "stale column" if view.columns == 1 else "stale columns"
+        words += " each" if view.padded_rows > 1 else ""
         stale = stale_boxes(view.columns, left + 11 * CHARACTER, y + 7, words, prefix)
         drawn.append(Drawn(label + stale.markup, stale.right))
         y += ROW - 10
