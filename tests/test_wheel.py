@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("reference", "optimized", "harness")
 FACE = ("__init__.py", "__main__.py", "py.typed")
 """Files of `attnproof/` that are not links."""
-DATA = {".j2", ".css", ".js", ".json", ".typed"}
+DATA = {".j2", ".css", ".js", ".json", ".md", ".typed"}
 
 
 @pytest.fixture(scope="module")

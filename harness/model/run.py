@@ -163,6 +163,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Program of a sequence that reproduces the failure."""
     failed_cases: int
     """Cases of this run that failed by the same root cause."""
+    function: str = ""
+    """Source of the candidate's function or class, such as "backend.py:12"; "" if unknown."""
     command: str
     """The `attnproof replay` command that reproduces it."""
     outputs: list[Difference] = []

@@ -1,4 +1,4 @@
-"""The one way of a case from outside: from a file, a folder, standard input, a ledger, a database.
+"""The one way of a case from outside: from a file, a folder, standard input, a run, a database.
 
 Each is decoded to the declared types and checked (`case_check.problem_of`) before anything else
 reads it. Sizes are bounded, and only regular files are opened.
@@ -17,12 +17,13 @@ import msgspec
 
 from attnproof.harness.model.case import Batch, Case, Origin, Sourced
 from attnproof.harness.running.case_check import problem_of
+from attnproof.harness.running.results import CASES
 
 SCHEMA = "attnproof.case/1"
 STANDARD_INPUT = "-"
 """Name of standard input in place of a file's."""
 MOST_BYTES = 2**26
-"""Maximum size of a case file and of a line of a ledger."""
+"""Maximum size of a case file and of a line of the cases of a run."""
 
 
 class CaseError(ValueError):
@@ -45,7 +46,7 @@ class CaseFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class _Line(msgspec.Struct):
-    """Fields of a ledger's line that a case is found by; other fields are ignored."""
+    """Fields of a line that a case is found by; other fields are ignored."""
 
     event: str
     id: str = ""
@@ -102,10 +103,10 @@ def find_case(name: str, out: Path) -> CaseFile:
     path = Path(name)
     if name == STANDARD_INPUT or path.suffix == ".json" or os.path.lexists(path):
         return read_case(name)
-    saved, ledger = out / "cases" / f"{name}.json", out / "results.jsonl"
+    saved, archive = out / "cases" / f"{name}.json", out / CASES
     if saved.is_file():
         return read_case(saved)
-    case = _in_ledger(name, ledger) if ledger.is_file() else None
+    case = _in_archive(name, archive) if archive.is_file() else None
     if case is None:
         raise CaseError(f"no case {name!r}: not a file, and not a case of the run in {out}")
     return CaseFile(case=case)
@@ -131,33 +132,42 @@ def _case_file(data: bytes, place: str) -> CaseFile:
     return saved
 
 
-def _in_ledger(case_id: str, ledger: Path) -> Case | None:
-    """Return the case with this id, None if the ledger has none."""
+def _in_archive(case_id: str, archive: Path) -> Case | None:
+    """Return the case with this id, None if the run has none."""
     batches: dict[str, msgspec.Raw] = {}
-    place = f"case {case_id} of {ledger}"
-    with ledger.open("rb") as file:
-        for line in _lines(file, case_id):
-            record: _Line = _decoded(line, _Line, str(ledger))
-            if record.event == "batch":
-                batches[record.batch_id] = record.batch
-            elif record.event == "case" and record.id == case_id:
-                fields: dict[str, Any] = _decoded(record.case, dict[str, Any], place)
-                # A large batch is written once, before the first case that has it.
-                if "batch_id" in fields:
-                    batch = batches.get(fields.pop("batch_id"))
-                    if batch is None:
-                        raise CaseError(f"{place} refers to a batch that is not in the file")
-                    fields["batch"] = _decoded(batch, Batch, place)
-                return _checked(_decoded(msgspec.json.encode(fields), Case, place), place)
+    place = f"case {case_id} of {archive}"
+    for line in _lines(archive, case_id):
+        record: _Line = _decoded(line, _Line, str(archive))
+        if record.event == "batch":
+            batches[record.batch_id] = record.batch
+        elif record.event == "case" and record.id == case_id:
+            fields: dict[str, Any] = _decoded(record.case, dict[str, Any], place)
+            # A large batch is written once, before the first case that has it.
+            if "batch_id" in fields:
+                batch = batches.get(fields.pop("batch_id"))
+                if batch is None:
+                    raise CaseError(f"{place} refers to a batch that is not in the file")
+                fields["batch"] = _decoded(batch, Batch, place)
+            return _checked(_decoded(msgspec.json.encode(fields), Case, place), place)
     return None
 
 
-def _lines(file: IO[bytes], case_id: str) -> Iterator[bytes]:
-    """Yield the complete lines that hold a batch or the case."""
+def _lines(archive: Path, case_id: str) -> Iterator[bytes]:
+    """Yield the complete lines that hold a batch or the case. Raise CaseError."""
+    try:
+        import lzma
+    except ModuleNotFoundError:
+        raise CaseError(f"{archive} cannot be read: no module lzma") from None
     wanted = f'"id":"{case_id}"'.encode()
-    while line := file.readline(MOST_BYTES):
-        if line.endswith(b"\n") and (line.startswith(b'{"event":"batch"') or wanted in line):
-            yield line
+    try:
+        with lzma.open(archive) as file:
+            while line := file.readline(MOST_BYTES):
+                if line.endswith(b"\n") and (
+                    line.startswith(b'{"event":"batch"') or wanted in line
+                ):
+                    yield line
+    except (EOFError, OSError, lzma.LZMAError) as error:
+        raise CaseError(f"{archive} cannot be read: {error}") from None
 
 
 def _decoded(data: bytes | msgspec.Raw, kind: Any, place: str) -> Any:

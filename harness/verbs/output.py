@@ -19,10 +19,11 @@ from attnproof.harness.oracles import CONTRACTS
 from attnproof.harness.report import write_report
 from attnproof.harness.running.cases import CaseFile, write_case
 from attnproof.harness.running.errors import InfrastructureError, UsageError
+from attnproof.harness.running.results import CASES, RESULTS, write_results
 from attnproof.harness.verbs.messages import complain
 
 _OURS = (
-    *("results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "bench.json"),
+    *("summary.json", "index.html", "junit.xml", "summary.md", "bench.json", RESULTS, CASES),
     "cases",
 )
 _CASE = re.compile(r"[0-9a-f]{12}\.json")
@@ -101,10 +102,9 @@ class Output:
                 diagnosis=finding.diagnosis,
             )
             write_case(cases / f"{finding.case_id}.json", saved)
-        with (self.scratch / "results.jsonl").open("wb") as results:
-            for ledger in sorted(self.scratch.glob("ledger-*.jsonl")):
-                with ledger.open("rb") as lines:
-                    shutil.copyfileobj(lines, results)
+        unwritten = write_results(sorted(self.scratch.glob("ledger-*.jsonl")), self.scratch)
+        if unwritten:
+            complain(unwritten)
         if run.bench is not None:
             samples = msgspec.json.format(
                 msgspec.json.encode(escape_tree(msgspec.to_builtins(run.bench))), indent=0

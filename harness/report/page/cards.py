@@ -15,6 +15,7 @@ from attnproof.harness.report.pictures.difference import FieldPicture, field_pic
 from attnproof.harness.report.pictures.focus import find_focus, find_marks
 from attnproof.harness.report.pictures.sequence_input import step_count
 from attnproof.harness.report.pictures.svg import drawn
+from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.literal import case_literal, example_line
 from attnproof.harness.report.shared.wording import many, middle_out, shared_mistake, shorten
 
@@ -37,6 +38,8 @@ class Card(NamedTuple):
     label: str
     """Label such as "F1"; its lower case is the prefix of the card's ids."""
     finding: Finding
+    consequence: str
+    """What the mistake does to an engine, in one sentence; "" if unknown."""
     message: str
     expected: str
     got: str
@@ -100,7 +103,7 @@ def build_known_cards(
 ) -> list[Card]:
     """Return the cards of known deviations, which have their own numbers."""
     room = _Budget(budget)
-    return [_guarded(f"K{number}", finding, room) for number, finding in numbered]
+    return [_guarded(f"D{number}", finding, room) for number, finding in numbered]
 
 
 def _guarded(label: str, finding: Finding, room: _Budget) -> Card:
@@ -116,6 +119,7 @@ def _bare_card(label: str, finding: Finding, fault: str) -> Card:
     return Card(
         label=label,
         finding=finding,
+        consequence="",
         message=f"{finding.message[:_SENTENCE]} ({fault})",
         expected=finding.expected[:_SENTENCE],
         got=finding.got[:_SENTENCE],
@@ -153,6 +157,7 @@ def _card(label: str, finding: Finding, room: _Budget) -> Card:
     return Card(
         label=label,
         finding=finding,
+        consequence=consequence(finding),
         message=shorten(finding.message, _SENTENCE),
         expected=shorten(finding.expected, _SENTENCE),
         got=shorten(finding.got, _SENTENCE),

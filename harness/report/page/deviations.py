@@ -16,7 +16,7 @@ class DeviationCard(NamedTuple):
     """One known deviation as the page shows it."""
 
     label: str
-    """Label such as "K1"."""
+    """Label such as "D1"."""
     anchor: str
     deviation: DeviationResult
     age: str
@@ -37,7 +37,7 @@ def build_deviations(run: Run) -> list[DeviationCard]:
         DeviationCard(
             label, _anchor(deviation), deviation, _age(deviation, run.started), cards.get(label)
         )
-        for label, deviation in ((f"K{n}", d) for n, d in enumerate(run.deviations, 1))
+        for label, deviation in ((f"D{n}", d) for n, d in enumerate(run.deviations, 1))
     ]
 
 

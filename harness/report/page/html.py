@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from attnproof.harness.report.page.appendix import GLOSSARY, environment_rows, s
 from attnproof.harness.report.page.cards import Card, build_cards
 from attnproof.harness.report.page.deviations import build_deviations
 from attnproof.harness.report.page.matrix import Matrix, build_matrix, skips
+from attnproof.harness.report.page.specification import build_specification, link_of
 from attnproof.harness.report.performance.section import build_performance
 from attnproof.harness.report.shared.deviations import deviations_title
 from attnproof.harness.report.shared.literal import IMPORTS
@@ -34,7 +36,7 @@ from attnproof.harness.report.shared.wording import (
 _TEMPLATES = Path(__file__).with_name("templates")
 _STYLES = ("colours.css", "page.css", "parts.css", "pictures.css", "charts.css", "print.css")
 _SCRIPTS = ("page.js",)
-_SECTIONS = ("failures", "deviations", "matrix", "performance", "appendix")
+_SECTIONS = ("failures", "deviations", "matrix", "performance", "appendix", "specification")
 _REASON_LABELS = {
     "Failed": "Failed because",
     "Slower": "Slower than the baseline allows",
@@ -51,7 +53,7 @@ def render_html(run: Run, oracles: Mapping[str, str]) -> str:
     templates = _environment()
     with collected_faults() as faults:
         facts = _facts(run, oracles)
-        facts["drawn_cards"] = [_card(templates, card) for card in facts["cards"]]
+        facts["drawn_cards"] = [_card(templates, card, facts) for card in facts["cards"]]
         sections = [_section(templates, name, facts) for name in _SECTIONS]
         # Rendered last, because it lists the faults of the others.
         header = attempt(
@@ -76,6 +78,7 @@ def _facts(run: Run, oracles: Mapping[str, str]) -> dict[str, Any]:
     def several(what: str, make: Callable[[], Iterable[Any]]) -> list[Any]:
         return attempt(what, lambda: list(make()), lambda _fault: [])
 
+    specification = several("the specification", lambda: build_specification(run))
     matrix = attempt("the matrix", lambda: build_matrix(run, oracles), lambda _: Matrix((), (), ()))
     return {
         "run": run,
@@ -89,6 +92,9 @@ def _facts(run: Run, oracles: Mapping[str, str]) -> dict[str, Any]:
         "deviations_title": attempt(
             "the number of deviations", lambda: deviations_title(run.deviations), str
         ),
+        "specification": specification,
+        "section_numbers": {result.name: result.section for result in run.operations},
+        "cite": partial(link_of, sections=specification),
         "performance": attempt("the performance", lambda: build_performance(run), lambda _: None),
         "skips": several("the skips", lambda: skips(matrix)),
         "environment": several("the environment", lambda: environment_rows(run)),
@@ -113,10 +119,10 @@ def _section(templates: jinja2.Environment, name: str, facts: Mapping[str, Any])
     return attempt(f"the section {name}", lambda: _render(templates, name, facts), _as_section)
 
 
-def _card(templates: jinja2.Environment, card: Card) -> Markup:
+def _card(templates: jinja2.Environment, card: Card, facts: Mapping[str, Any]) -> Markup:
     """Return a failure card, a sentence if it cannot be made."""
-    facts = {"card": card, "case_imports": IMPORTS}
-    return attempt(f"the card {card.label}", lambda: _render(templates, "card", facts), _as_section)
+    known = {"card": card} | dict(facts)
+    return attempt(f"the card {card.label}", lambda: _render(templates, "card", known), _as_section)
 
 
 def _as_section(fault: str) -> Markup:

@@ -14,7 +14,7 @@ _JUDGED = ("PASS", "FAIL", "DEVIATES")
 
 
 class Link(NamedTuple):
-    """A link to the card of a finding, "F2", or of a known deviation, "K1"."""
+    """A link to the card of a finding, "F2", or of a known deviation, "D1"."""
 
     label: str
     href: str
@@ -54,6 +54,11 @@ class MatrixGroup(NamedTuple):
     name: str
     section: str
     rows: tuple[MatrixRow, ...]
+
+    @property
+    def offered(self) -> tuple[MatrixRow, ...]:
+        """The rows of the candidates that offer the operation."""
+        return tuple(row for row in self.rows if row.verdict != "NOT OFFERED")
 
 
 class Total(NamedTuple):
@@ -107,7 +112,7 @@ def _deviation_links(deviations: list[DeviationResult]) -> Links:
         if deviation.shown is None:
             continue
         pair = (deviation.operation, deviation.candidate, deviation.shown.device)
-        link = Link(f"K{number}", f"#/finding/{deviation.shown.id}")
+        link = Link(f"D{number}", f"#/finding/{deviation.shown.id}")
         for oracle in deviation.oracles:
             key = (pair, f"{_KNOWN}{oracle}")
             links[key] = (*links.get(key, ()), link)

@@ -39,6 +39,8 @@ def batch_picture(
         y += 24
     for row in view.rows:
         drawn = draw_request(row, left, y, prefix)
+        if row.focused:
+            body.append(rect(0, y, drawn.right, ROW - 4, "focus-row"))
         body.append(drawn.markup)
         right, y = max(right, drawn.right), y + ROW
     if view.below:
@@ -83,7 +85,8 @@ def _padding(view: BatchView, left: float, y: float, prefix: str) -> list[Drawn]
     if view.padded_rows:
         label = text(0, y + 22, many(view.padded_rows, "padded row"), "t strong")
         label += text(left, y + 22, "q 0 · s 0", "t soft")
-        words = "stale columns each" if view.padded_rows > 1 else "stale columns"
+        words = "stale column" if view.columns == 1 else "stale columns"
+        words += " each" if view.padded_rows > 1 else ""
         stale = stale_boxes(view.columns, left + 11 * CHARACTER, y + 7, words, prefix)
         drawn.append(Drawn(label + stale.markup, stale.right))
         y += ROW - 10
@@ -120,6 +123,7 @@ def _legend(view: BatchView, y: float, prefix: str) -> tuple[Drawn, float]:
         ("stale", "stale: must not be read", bool(stale)),
         ("padding", "graph padding", bool(view.padded_tokens)),
         ("cut", view.mark, any(row.marks for row in view.rows)),
+        ("focus-row", "affected request", any(row.focused for row in view.rows)),
         ("focus", "first difference", any(r.focus_position is not None for r in view.rows)),
     ]
     parts, x, right = [], 0.0, 0.0

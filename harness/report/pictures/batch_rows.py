@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from attnproof.harness.report.pictures.batch_view import RequestRow
-from attnproof.harness.report.pictures.svg import CHARACTER, Markup, hatched, rect, text
+from attnproof.harness.report.pictures.svg import CHARACTER, Markup, hatched, rect, tag, text
 
 CELL = 24
 """Width and height of a token's cell, in pixels."""
@@ -34,7 +34,7 @@ def draw_request(row: RequestRow, left: float, y: float, prefix: str) -> Drawn:
         text(0, y + 36, size_text(row), "t soft"),
     ]
     if row.focused:
-        parts.append(text(left - 16, y + 30, "▶", "t mark"))
+        parts.append(tag("path", d=f"M{left - 15:.0f} {y + 19:.0f}l10 7l-10 7z", class_="sign"))
     x, label_end = left, 0.0
     last = 0
     for piece in row.pieces:

@@ -135,4 +135,4 @@ class _Drawing:
         below = hatched(x, low, *size, "wrong", self.prefix)
         below += rect(x, low, *size, "focus" if cell is self.view.first else "frame")
         below += text(middle, low + 16, cell.got or "none", "t middle halo")
-        return above + below + text(middle, low + _CELL + 12, "≠", "t mark middle")
+        return above + below + text(middle, low + _CELL + 12, "≠", "t sign middle")

@@ -266,12 +266,13 @@ class Examination:
             sourced = Sourced(case, "fuzz", "fresh process")
             self.ledger.announce(sourced)
             verdict = self.worker.call_once(case)
-            self.ledger.settle(case, explain(self.deviations, case, verdict.failures))
             if verdict.digest == digest:
+                self.ledger.settle(case, explain(self.deviations, case, verdict.failures))
                 continue
             got = verdict.failures[0].diagnosis if verdict.failures else verdict.digest
             failure = msgspec.structs.replace(FRESH_PROCESS, expected=digest, got=got)
             explained = explain(self.deviations, case, (failure,))
+            self.ledger.settle(case, explained)
             self._count(explained, sourced)
             if explained.unknown:
                 self.record(failure, sourced, sourced)

@@ -108,6 +108,7 @@ def _finding(
         steps_before=first.case.num_steps,
         snippet=explanation.snippet,
         failed_cases=cases,
+        function=examination.worker.places.get(case.operation, ""),
         command="",
         outputs=outputs,
         log=failure.log or explanation.log,

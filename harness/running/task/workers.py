@@ -99,6 +99,8 @@ class Worker:
         self.deaths = 0
         self.offers: dict[str, tuple[str, ...]] = {}
         self.withheld: dict[str, str] = {}
+        self.places: dict[str, str] = {}
+        """Source of the function or class of each operation, such as "backend.py:12"."""
         self.cases: deque[Case] = deque(maxlen=_MOST_CASES)
         """Last cases that the process has been sent, in order."""
         self.ended_cases = self.cases
@@ -138,7 +140,7 @@ class Worker:
         if self._deadline is not None:
             import_s = max(0.0, self._deadline - time.monotonic())
         ready = self._process.start(import_s)
-        self.offers, self.withheld = ready.offers, ready.withheld
+        self.offers, self.withheld, self.places = ready.offers, ready.withheld, ready.places
         if ready.compiles:
             self._first_call_s = max(self._first_call_s, _FIRST_CALL_S)
 

@@ -37,6 +37,7 @@ from attnproof.harness.running.exchange.memory import SharedMemory
 from attnproof.harness.running.exchange.observed import Observed, Observer
 from attnproof.harness.running.processes.channel import FORKED_STATUS, Channel, messages
 from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work
+from attnproof.harness.running.worker.places import place_of
 
 IMPORT = b"import"
 JUDGE, JUDGE_UNREPEATED, CALL_ONCE = b"J", b"U", b"C"
@@ -62,6 +63,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """Reasons that the candidate gives for operations it does not offer, by name."""
     compiles: bool
     """True if a first call may compile a kernel."""
+    places: dict[str, str] = {}
+    """Source of the function or class of each operation, such as "backend.py:12"."""
 
 
 class Unloadable(msgspec.Struct, frozen=True, tag=True):
@@ -154,6 +157,11 @@ class _Worker:
             },
             {name: reason for name, reason in reasons.items() if reason},
             imports_once(self._candidate) or _may_compile(module, set(sys.modules) - known),
+            {
+                name: place_of(module, operation.call.names(name))
+                for name, operation in self._operations.items()
+                if self._offers[name] is not None
+            },
         )
 
     def _called(self, message: bytes) -> Reply:

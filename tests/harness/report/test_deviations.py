@@ -57,10 +57,10 @@ def test_the_line_of_the_terminal(known):
 
 def test_cards_of_a_shown_and_of_a_stale_deviation(known):
     there, stale = build_deviations(known)
-    assert (there.label, there.age) == ("K1", "known since 2024-12-03, 30 days")
+    assert (there.label, there.age) == ("D1", "known since 2024-12-03, 30 days")
     assert there.card is not None
     assert there.card.batch.startswith("<svg")
-    assert (stale.label, stale.age, stale.card) == ("K2", "", None)
+    assert (stale.label, stale.age, stale.card) == ("D2", "", None)
     assert deviations_title(known.deviations) == "2 known deviations, 1 of them stale"
 
 
@@ -70,7 +70,7 @@ def test_the_page_has_a_section_a_link_and_words(known, oracles):
     assert "E2: Counts &lt;padded&gt; rows" in page
     assert "Reference: SPEC &lt;2&gt;" in page
     assert "<strong>Stale:</strong>" in page
-    assert f'href="#/finding/{known.deviations[0].shown.id}" aria-label="Finding K1"' in page
+    assert f'href="#/finding/{known.deviations[0].shown.id}" aria-label="Finding D1"' in page
 
 
 def test_the_matrix_distinguishes_known_from_verified(known, oracles):
@@ -78,7 +78,7 @@ def test_the_matrix_distinguishes_known_from_verified(known, oracles):
     row = matrix.groups[0].rows[0]
     cell = row.cells[matrix.oracles.index("equality")]
     assert (row.verdict, cell.state, cell.words) == ("DEVIATES", "DEVIATES", "31 of 400 known")
-    assert cell.links[0].label == "K1"
+    assert cell.links[0].label == "D1"
     totals = {total.state: total.pairs for total in matrix.totals}
     assert (totals["PASS"], totals["DEVIATES"]) == (1, 1)
 
@@ -92,7 +92,7 @@ def test_a_failure_comes_before_a_known_deviation(known, oracles, make_finding):
     )
     matrix = build_matrix(failing, oracles)
     cell = matrix.groups[0].rows[0].cells[matrix.oracles.index("equality")]
-    assert (cell.state, [link.label for link in cell.links]) == ("FAIL", ["F1", "K1"])
+    assert (cell.state, [link.label for link in cell.links]) == ("FAIL", ["F1", "D1"])
 
 
 def test_junit_skips_an_operation_that_deviates(known):

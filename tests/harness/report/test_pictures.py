@@ -57,7 +57,7 @@ def test_batch_picture_shows_every_kind_of_cell(mixed):
         "1 stale logits index",
         "stale: must not be read",
         "first difference",
-        "▶",
+        "affected request",
     ):
         assert text in found, text
     description = root.find("desc").text

@@ -96,6 +96,36 @@ def test_the_first_difference_is_found_in_the_batch(
     assert find_focus(case, [make_difference(field, expected, got)]) == focus
 
 
+@pytest.mark.parametrize(
+    ("field", "index", "element", "focus"),
+    [
+        ("[0].slot_mapping", None, 2, Focus(1, 2)),
+        ("[1].slot_mapping", None, 1, Focus(1, 4)),
+        ("[1].seq_lens", None, 0, Focus(1, None)),  # the slice begins inside request 1
+        ("[1].seq_lens", None, 2, Focus(3, None)),
+        ("[1].query_start_loc", None, 3, Focus(3, None)),
+        ("seq_lens", 1, 2, Focus(3, None)),  # one child alone
+        ("[2].seq_lens", None, 0, None),  # there is no third slice
+        ("[1].max_seq_len", None, 0, None),
+    ],
+)
+def test_the_first_difference_is_found_in_a_slice(
+    field, index, element, focus, mixed, make_difference
+):
+    right = [5] * 4
+    wrong = [*right[:element], 6, *right[element + 1 :]]
+    params = {"cuts": [3]} | ({"index": index} if index is not None else {})
+    case = Case("split_attn_metadata", mixed, params)
+    assert find_focus(case, [make_difference(field, right, wrong)]) == focus
+
+
+def test_a_request_that_is_alone_is_the_affected_one(make_difference):
+    wrong = [make_difference("num_reqs", 1, 2)]
+    alone, padded = (Batch(4, (1,), (0,), ((3,),), padded_requests=rows) for rows in (0, 1))
+    assert find_focus(Case("x", alone), wrong) == Focus(0, None)
+    assert find_focus(Case("x", padded), wrong) is None
+
+
 def test_a_vector_is_cut_into_lines_around_the_first_difference(make_difference):
     right = list(range(1000))
     wrong = [*right[:500], -7, *right[501:]]

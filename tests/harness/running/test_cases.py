@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import lzma
 import os
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from attnproof.harness.running.cases import (
     remembered_case,
     write_case,
 )
+from attnproof.harness.running.results import CASES, write_results
 from attnproof.harness.running.task.deviations import Explained
 from attnproof.harness.running.task.ledger import Ledger
 
@@ -107,9 +109,8 @@ def test_a_case_is_read_from_a_file_a_folder_and_standard_input(tmp_path, monkey
     assert find_case("-", tmp_path).case == LARGE
 
 
-def test_a_case_is_found_in_the_ledger_of_a_run(tmp_path):
-    path = tmp_path / "results.jsonl"
-    ledger = Ledger(path, "some", "mine")
+def test_a_case_is_found_in_the_archive_of_a_run(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", "some", "mine")
     for case in (
         CASE,
         LARGE,
@@ -118,19 +119,27 @@ def test_a_case_is_found_in_the_ledger_of_a_run(tmp_path):
         ledger.announce(Sourced(case, "fuzz"))
         ledger.settle(case, Explained((), ()))
     ledger.close()
-    with path.open("ab") as file:
-        file.write(b'{"event":"case","id":"cut"')  # the process died while it wrote
+    assert write_results([tmp_path / "ledger.jsonl"], tmp_path) == ""
     assert find_case(CASE.id, tmp_path).case == CASE
     assert find_case(LARGE.id, tmp_path).case == LARGE
     with pytest.raises(CaseError, match="no case 'cut': not a file, and not a case of the run"):
         find_case("cut", tmp_path)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(line for line in lines if b'"event":"batch"' not in line))
+    path = tmp_path / CASES
+    lines = lzma.decompress(path.read_bytes()).splitlines(keepends=True)
+    without = b"".join(line for line in lines if b'"event":"batch"' not in line)
+    path.write_bytes(lzma.compress(without))
     with pytest.raises(CaseError, match="refers to a batch that is not in the file"):
         find_case(LARGE.id, tmp_path)
-    path.write_bytes(b"".join(lines).replace(b"decode_threshold", b"threshold"))
+    path.write_bytes(lzma.compress(b"".join(lines).replace(b"decode_threshold", b"threshold")))
     with pytest.raises(CaseError, match=f"case {LARGE.id} of .*unknown field `threshold`"):
         find_case(LARGE.id, tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"", b"no xz", lzma.compress(b"x" * 1000)[:-20]])
+def test_an_archive_that_is_damaged_is_refused(tmp_path, data):
+    (tmp_path / CASES).write_bytes(data)
+    with pytest.raises(CaseError, match=f"{CASES} cannot be read: "):
+        find_case(CASE.id, tmp_path)
 
 
 def test_a_remembered_case_without_a_meaning_is_dropped_with_a_note(examine_candidate, tmp_path):

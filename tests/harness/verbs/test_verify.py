@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import jsonschema
@@ -22,7 +23,15 @@ from attnproof.harness.verbs.replay import replay
 from attnproof.harness.verbs.verify import verify
 
 CANDIDATES = Path(__file__).parents[1] / "candidates"
-FILES = {"results.jsonl", "summary.json", "index.html", "junit.xml", "summary.md", "cases"}
+FILES = {
+    "results.jsonl",
+    "cases.jsonl.xz",
+    "summary.json",
+    "index.html",
+    "junit.xml",
+    "summary.md",
+    "cases",
+}
 
 
 @pytest.fixture
@@ -46,6 +55,11 @@ def options(tmp_path, monkeypatch):
 
 def summary_of(folder):
     return json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+
+
+def results_of(folder):
+    lines = (folder / "results.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line) for line in lines]
 
 
 def test_verified_run_writes_every_file(options, capfd):
@@ -91,9 +105,8 @@ def test_failing_run_saves_its_cases_and_prints_replay_commands(options, capfd):
 
 def test_case_of_the_last_run_is_replayed_by_its_id(options, capfd):
     verify(options())
-    lines = (options().out / "results.jsonl").read_bytes().splitlines()
-    events = [msgspec.json.decode(line) for line in lines]
-    traced = next(e for e in events if e["event"] == "case" and e["origin"] == "trace")
+    traced = next(each for each in results_of(options().out) if each["origin"] == "trace")
+    assert traced["verdict"] == "PASS"
     by_id = ReplayOptions(case=traced["id"], candidates=["reference"], out=options().out)
     assert replay(by_id) == VERIFIED
     assert f"case {traced['id']}" in capfd.readouterr().out
@@ -107,10 +120,8 @@ def test_same_seed_gives_the_same_cases_and_findings(options):
         verify(made)
         summary = summary_of(made.out)
         summaries.append([(f["id"], f["case_id"], f["diagnosis"]) for f in summary["findings"]])
-        lines = (made.out / "results.jsonl").read_bytes().splitlines()
-        events = [msgspec.json.decode(line) for line in lines]
         # The second run also tries what the first one left in its memory.
-        ids.append([e["id"] for e in events if e["event"] == "case" and e["origin"] != "corpus"])
+        ids.append([each["id"] for each in results_of(made.out) if each["origin"] != "corpus"])
     assert summaries[0] == summaries[1]
     assert ids[0] == ids[1]
 
@@ -125,13 +136,7 @@ def test_failing_cases_are_remembered_until_they_pass(options):
 
 def _origins_of_second_run(made):
     verify(made)
-    lines = (made.out / "results.jsonl").read_bytes().splitlines()
-    events = [msgspec.json.decode(line) for line in lines]
-    origins = {}
-    for event in events:
-        if event["event"] == "case":
-            origins[event["origin"]] = origins.get(event["origin"], 0) + 1
-    return origins
+    return Counter(result["origin"] for result in results_of(made.out))
 
 
 def test_corpus_of_an_earlier_run_is_run_again(options, tmp_path):
