@@ -19,8 +19,9 @@ from attnproof.reference.checks.common import (
 from attnproof.reference.interface import InputBatch, SchedulerOutput
 from attnproof.reference.shared import CommonAttentionMetadata
 
+from . import checking
 from .host import batch_split as host
-from .host.shapes import lengths_dtype
+from .host.shapes import shapes_fit
 
 __all__ = [
     "reorder_batch_to_split_decodes_and_prefills",
@@ -40,31 +41,45 @@ def split_decodes_and_prefills(
 
     Return (num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens), four
     Python ints. A decode has at most `decode_threshold` query tokens; with
-    `require_uniform` all decodes have as many as the first request. One pass over the CPU
-    offsets; no device tensor is read. Errors as in `reference`. SPEC.md section 2.
+    `require_uniform` all decodes have as many as the first request. At most one pass over
+    the CPU offsets; no device tensor is read. Errors as in `reference`. SPEC.md section 2.
     """
-    md, uniform = common_attn_metadata, require_uniform
-    if lengths_dtype(md) is None:
-        check_common_metadata(_SPLIT, md)
-    if type(decode_threshold) is not int or decode_threshold < 1 or type(uniform) is not bool:
-        check_int(_SPLIT, "decode_threshold", decode_threshold, 1)
-        check_bool(_SPLIT, "require_uniform", uniform)
-    offsets = md.query_start_loc_cpu
-    if not offsets.is_contiguous():
-        offsets = offsets.contiguous()
-    num_reqs, num_tokens, longest = md.num_reqs, md.num_actual_tokens, md.max_query_len
-    wide = offsets.dtype is torch.int64
-    num_decodes, decode_tokens = host.leading_decodes(
-        wide, offsets.data_ptr(), num_reqs, num_tokens, longest, decode_threshold, uniform
-    )
+    md = common_attn_metadata
+    if checking.enabled:
+        _check_split(md, decode_threshold, require_uniform)
+    num_reqs, longest = md.num_reqs, md.max_query_len
+    if longest <= decode_threshold and (not require_uniform or decode_threshold == 1):
+        return (num_reqs, 0, md.num_actual_tokens if num_reqs else 0, 0)
+    num_tokens = md.num_actual_tokens
+    num_decodes, decode_tokens = _leading_decodes(md, decode_threshold, require_uniform)
     if num_decodes < 0:
         check_queries(_SPLIT, md)
     if num_reqs == 0:
         return (0, 0, 0, 0)
-    all_short = longest <= decode_threshold and (not uniform or decode_threshold == 1)
-    if all_short or num_decodes == num_reqs:
+    if num_decodes == num_reqs:
         return (num_reqs, 0, num_tokens, 0)
     return (num_decodes, num_reqs - num_decodes, decode_tokens, num_tokens - decode_tokens)
+
+
+def _leading_decodes(md: CommonAttentionMetadata, threshold: int, uniform: bool) -> tuple[int, int]:
+    """Return the number of leading decodes and of their tokens; (-1, 0) if lengths disagree."""
+    offsets = md.query_start_loc_cpu
+    if not offsets.is_contiguous():
+        offsets = offsets.contiguous()
+    wide, address = offsets.dtype is torch.int64, offsets.data_ptr()
+    bounds = md.num_actual_tokens, md.max_query_len
+    return host.leading_decodes(wide, address, md.num_reqs, *bounds, threshold, uniform)
+
+
+def _check_split(md: CommonAttentionMetadata, threshold: int, uniform: bool) -> None:
+    """Check the arguments; the shared checks raise the error if a cheap check fails."""
+    if not shapes_fit(md):
+        check_common_metadata(_SPLIT, md)
+    if type(threshold) is not int or threshold < 1 or type(uniform) is not bool:
+        check_int(_SPLIT, "decode_threshold", threshold, 1)
+        check_bool(_SPLIT, "require_uniform", uniform)
+    if _leading_decodes(md, threshold, uniform)[0] < 0:
+        check_queries(_SPLIT, md)
 
 
 def reorder_batch_to_split_decodes_and_prefills(

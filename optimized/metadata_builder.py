@@ -6,6 +6,7 @@ import array
 from collections.abc import Sequence
 from copy import deepcopy
 from itertools import chain
+from operator import index
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -20,16 +21,17 @@ from attnproof.reference.checks.v0 import (
 )
 from attnproof.reference.interface import PAD_SLOT_ID, MetadataError
 from attnproof.reference.interface.protocols_v0 import InputBuilder, InterData, PlaceholderMap
-from attnproof.reference.shared import (
-    AttentionMetadataBuilderV0,
-    compute_slot_mapping_start_idx,
-    is_block_tables_empty,
-)
+from attnproof.reference.shared import AttentionMetadataBuilderV0
 
+from . import checking
 from .host.arrays import Array
 from .host.metadata_builder import fill_rectangle
 from .packed import Packed
-from .sequence_slots import compute_slot_mapping
+from .sequence_slots import (
+    compute_slot_mapping,
+    compute_slot_mapping_start_idx,
+    is_block_tables_empty,
+)
 
 __all__ = [
     "CommonMetadataBuilder",
@@ -74,9 +76,12 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
 
         Errors are those of `reference` and leave the batch unchanged. SPEC.md section 7.
         """
-        if self._add_decode(inter_data):
+        if checking.enabled:
+            if self._add_decode(inter_data):
+                return
+            check_seq_group(inter_data)
+        elif self._add_trusted_decode(inter_data):
             return
-        check_seq_group(inter_data)
         tables, rows = inter_data.block_tables, range(len(inter_data.seq_ids))
         is_profile_run = is_block_tables_empty(tables)
         slots: list[int] = []
@@ -134,6 +139,25 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         self.num_decode_tokens += 1
         return True
 
+    def _add_trusted_decode(self, group: InterData) -> bool:
+        """Add a group of one decode without a look at its values; return False for any other."""
+        tables: Any = group.block_tables
+        if group.is_prompt or len(group.seq_ids) != 1 or tables is None:
+            return False
+        blocks = tables[group.seq_ids[0]]
+        if blocks is None:  # a profile run
+            return False
+        context_len, last = group.context_lens[0], group.curr_sliding_window_blocks[0]
+        block_size = self.block_size
+        block = index(blocks[context_len // block_size])
+        self.slot_mapping.append(block * block_size + context_len % block_size)
+        windowed = last and not group.prefix_cache_hit
+        self.block_tables.append(list(blocks[-last:] if windowed else blocks))
+        self.context_lens.append(context_len)
+        self.curr_seq_lens.append(group.seq_lens[0])
+        self.num_decode_tokens += 1
+        return True
+
     def _add_slots(
         self, slots: list[int], group: InterData, row: int, is_profile_run: bool
     ) -> None:
@@ -180,14 +204,23 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         those of `reference` and leave the batch unchanged. No synchronisation. SPEC.md
         section 7.
         """
+        arguments = seq_lens, query_lens, cuda_graph_pad_size, batch_size
+        if not checking.enabled:
+            return self._added_and_built(*arguments)
         before = self._batch()
         try:
-            for inter_data in self.input_builder.inter_data_list:
-                self._add_seq_group(inter_data, self.input_builder.chunked_prefill_enabled)
-            return self._build(seq_lens, query_lens, cuda_graph_pad_size, batch_size)
+            return self._added_and_built(*arguments)
         except Exception:
             vars(self).update(before)
             raise
+
+    def _added_and_built(
+        self, seq_lens: list[int], query_lens: list[int], pad_size: int, batch_size: int
+    ) -> M:
+        chunked = self.input_builder.chunked_prefill_enabled
+        for inter_data in self.input_builder.inter_data_list:
+            self._add_seq_group(inter_data, chunked)
+        return self._build(seq_lens, query_lens, pad_size, batch_size)
 
     def _batch(self) -> dict[str, Any]:
         """Return a copy of the batch, which is empty unless groups were added before `build`."""
@@ -201,13 +234,15 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
     def _build(
         self, seq_lens: list[int], query_lens: list[int], pad_size: int, batch_size: int
     ) -> M:
-        tokens = self.num_prefill_tokens + self.num_decode_tokens
-        check_build(seq_lens, query_lens, pad_size, batch_size, len(self.context_lens), tokens)
+        if checking.enabled:
+            tokens = self.num_prefill_tokens + self.num_decode_tokens
+            check_build(seq_lens, query_lens, pad_size, batch_size, len(self.context_lens), tokens)
         in_graph = pad_size != -1
         table_lengths = np.array([len(table) for table in self.block_tables])
         rows, width = len(table_lengths), int(table_lengths.max())
         if in_graph:
-            check_graph(self.runner, self.num_prefills, len(seq_lens), batch_size, width)
+            if checking.enabled:
+                check_graph(self.runner, self.num_prefills, len(seq_lens), batch_size, width)
             rows, width = batch_size, self.runner.graph_block_tables.shape[1]
         int32 = self._packed(seq_lens, query_lens, table_lengths, rows, width)
         return self._make_metadata(
