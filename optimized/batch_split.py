@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
@@ -19,7 +18,7 @@ from attnproof.reference.checks.common import (
 from attnproof.reference.interface import InputBatch, SchedulerOutput
 from attnproof.reference.shared import CommonAttentionMetadata
 
-from . import checking
+from .checking import checks
 from .host import batch_split as host
 from .host.shapes import shapes_fit
 
@@ -45,12 +44,11 @@ def split_decodes_and_prefills(
     the CPU offsets; no device tensor is read. Errors as in `reference`. SPEC.md section 2.
     """
     md = common_attn_metadata
-    if checking.enabled:
+    if checks.on:
         _check_split(md, decode_threshold, require_uniform)
-    num_reqs, longest = md.num_reqs, md.max_query_len
-    if longest <= decode_threshold and (not require_uniform or decode_threshold == 1):
-        return (num_reqs, 0, md.num_actual_tokens if num_reqs else 0, 0)
-    num_tokens = md.num_actual_tokens
+    num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
+    if md.max_query_len <= decode_threshold and (not require_uniform or decode_threshold == 1):
+        return (num_reqs, 0, num_tokens if num_reqs else 0, 0)
     num_decodes, decode_tokens = _leading_decodes(md, decode_threshold, require_uniform)
     if num_decodes < 0:
         check_queries(_SPLIT, md)
@@ -105,10 +103,13 @@ def reorder_batch_to_split_decodes_and_prefills(
     num_decodes = len(tokens) - len(prefills)
     if prefills[0] >= num_decodes:
         return False
-    misplaced = prefills[: bisect_left(prefills, num_decodes)]
-    from_the_end = range(len(tokens) - 1, num_decodes - 1, -1)
-    decodes = [row for row in from_the_end if tokens[row] <= decode_threshold]
-    for prefill, decode in zip(misplaced, decodes, strict=True):
+    decode = len(tokens)
+    for prefill in prefills:
+        if prefill >= num_decodes:
+            break
+        decode -= 1
+        while tokens[decode] > decode_threshold:
+            decode -= 1
         input_batch.swap_states(prefill, decode)
     return True
 

@@ -10,10 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
-# A module's global: reading it takes 3 ns, a ContextVar 50 ns, and the shortest call takes 50 ns.
-enabled = False
-"""True if operations check their input; for all threads of the process."""
+
+class Checks:
+    """State of the switch, for all threads of the process."""
+
+    # The shortest operation takes 36 ns. A slot is read in 3 ns, a ContextVar in 50 ns.
+    __slots__ = ("on",)
+
+    def __init__(self) -> None:
+        self.on = False
+
+
+checks: Final = Checks()
 
 
 @contextmanager
@@ -22,15 +32,8 @@ def checked(on: bool = True) -> Iterator[None]:
 
     It holds for all threads of the process. Contexts may be nested.
     """
-    before = enabled
-    set_checks(on=on)
+    before, checks.on = checks.on, on
     try:
         yield
     finally:
-        set_checks(on=before)
-
-
-def set_checks(*, on: bool) -> None:
-    """Switch the checks on or off until they are switched again."""
-    global enabled  # noqa: PLW0603 - the switch
-    enabled = on
+        checks.on = before

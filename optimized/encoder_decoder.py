@@ -14,7 +14,7 @@ from attnproof.reference import shared
 from attnproof.reference.interface import AttentionType
 from attnproof.reference.interface.protocols import EncoderDecoderMetadata
 
-from . import checking
+from .checking import checks
 
 __all__ = [
     "get_num_prefill_decode_query_kv_tokens",
@@ -37,7 +37,7 @@ def get_num_prefill_decode_query_kv_tokens(
     Result and errors as in `reference`. SPEC.md section 7.
     """
     md = attn_metadata
-    if not checking.enabled:
+    if not checks.on:
         if attn_type in _DECODERS:
             tokens = md.num_prefill_tokens
             return tokens, tokens, md.num_decode_tokens
@@ -57,7 +57,7 @@ def get_seq_len_block_table_args(
     Result and errors as in `reference`. SPEC.md section 7.
     """
     md: Any = attn_metadata
-    if not checking.enabled:
+    if not checks.on:
         if attn_type == _DECODER:
             longest = md.max_prefill_seq_len if is_prompt else md.max_decode_seq_len
             return md.seq_lens_tensor, longest, md.block_tables

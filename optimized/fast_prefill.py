@@ -15,7 +15,7 @@ from attnproof.reference.checks.fast_prefill import (
 from attnproof.reference.shared import CommonAttentionMetadata
 from attnproof.reference.shared.subclasses import fast_prefill_backend
 
-from . import checking
+from .checking import checks
 from .dispatch import download, on_device
 from .host import fast_prefill as loops
 from .host.arrays import as_dtype, dense
@@ -39,7 +39,7 @@ def make_kv_sharing_fast_prefill_common_attn_metadata(
     Python ints; no sync if the argument itself is returned. SPEC.md section 6.
     """
     md = common_attn_metadata
-    if checking.enabled:
+    if checks.on:
         _check(md)
     if md.max_query_len == 1:
         return md

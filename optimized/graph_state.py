@@ -7,7 +7,7 @@ from typing import Any
 from attnproof.reference import shared
 from attnproof.reference.shared.graph_state import DECODER, ENCODER, PADDING, fill
 
-from . import checking
+from .checking import checks
 
 __all__ = [
     "CommonAttentionState",
@@ -30,7 +30,7 @@ class CommonAttentionState(shared.CommonAttentionState):
 
         Result and errors as in `reference`. Runs before every replay of a graph.
         """
-        if checking.enabled:
+        if checks.on:
             super().prepare_graph_input_buffers(
                 input_buffers, attn_metadata, is_encoder_decoder_model
             )

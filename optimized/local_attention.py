@@ -12,7 +12,7 @@ from attnproof.reference.checks.common import check_local_attention, check_logit
 from attnproof.reference.interface.fields import added_fields
 from attnproof.reference.shared import CommonAttentionMetadata
 
-from . import checking
+from .checking import checks
 from .dispatch import on_device, staging, upload
 from .host import local_attention as loops
 from .host.arrays import pieces
@@ -99,7 +99,7 @@ block table, and the request of each virtual request on the device, None on the 
 
 def _plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _Plan:
     """Count the virtual requests; check the arguments if checks are on."""
-    if checking.enabled:
+    if checks.on:
         _check(chunk, md, block_size)
     dtype = lengths_dtype(md)
     wide = dtype is torch.int64

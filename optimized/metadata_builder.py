@@ -5,7 +5,7 @@ from __future__ import annotations
 import array
 from collections.abc import Sequence
 from copy import deepcopy
-from itertools import chain
+from itertools import accumulate, chain
 from operator import index
 from typing import Any, Final, Generic, TypeVar
 
@@ -23,7 +23,7 @@ from attnproof.reference.interface import PAD_SLOT_ID, MetadataError
 from attnproof.reference.interface.protocols_v0 import InputBuilder, InterData, PlaceholderMap
 from attnproof.reference.shared import AttentionMetadataBuilderV0
 
-from . import checking
+from .checking import checks
 from .host.arrays import Array
 from .host.metadata_builder import fill_rectangle
 from .packed import Packed
@@ -76,7 +76,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
 
         Errors are those of `reference` and leave the batch unchanged. SPEC.md section 7.
         """
-        if checking.enabled:
+        if checks.on:
             if self._add_decode(inter_data):
                 return
             check_seq_group(inter_data)
@@ -205,7 +205,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         section 7.
         """
         arguments = seq_lens, query_lens, cuda_graph_pad_size, batch_size
-        if not checking.enabled:
+        if not checks.on:
             return self._added_and_built(*arguments)
         before = self._batch()
         try:
@@ -234,14 +234,14 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
     def _build(
         self, seq_lens: list[int], query_lens: list[int], pad_size: int, batch_size: int
     ) -> M:
-        if checking.enabled:
+        if checks.on:
             tokens = self.num_prefill_tokens + self.num_decode_tokens
             check_build(seq_lens, query_lens, pad_size, batch_size, len(self.context_lens), tokens)
         in_graph = pad_size != -1
-        table_lengths = np.array([len(table) for table in self.block_tables])
-        rows, width = len(table_lengths), int(table_lengths.max())
+        table_lengths = [*map(len, self.block_tables)]
+        rows, width = len(table_lengths), max(table_lengths)
         if in_graph:
-            if checking.enabled:
+            if checks.on:
                 check_graph(self.runner, self.num_prefills, len(seq_lens), batch_size, width)
             rows, width = batch_size, self.runner.graph_block_tables.shape[1]
         int32 = self._packed(seq_lens, query_lens, table_lengths, rows, width)
@@ -273,7 +273,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         self,
         seq_lens: list[int],
         query_lens: list[int],
-        table_lengths: Array,
+        table_lengths: list[int],
         rows: int,
         width: int,
     ) -> list[torch.Tensor]:
@@ -287,7 +287,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         _running_sum(seq_lens, arrays[2])
         arrays[3][:] = self.context_lens
         blocks = _flat(self.block_tables)
-        fill_rectangle(blocks, table_lengths, width, arrays[4])
+        fill_rectangle(blocks, np.array(table_lengths), width, arrays[4])
         return packed.on(self.runner.device)
 
     def _slots(self, pad_size: int) -> torch.Tensor:
@@ -331,12 +331,11 @@ def _flat(tables: list[Sequence[int]]) -> Array:
     except TypeError as error:
         raise TypeError(f"{BUILD}: block_tables is not a list of ints: {error}") from None
     blocks: Array = np.frombuffer(ids, dtype=np.int32) if ids else np.zeros(0, dtype=np.int32)
-    if len(blocks) and blocks.min() < 0:
+    if checks.on and len(blocks) and blocks.min() < 0:
         raise MetadataError(BUILD, "block_tables", int(blocks.min()), "at least 0")
     return blocks
 
 
 def _running_sum(lengths: list[int], out: Array) -> None:
     """Write the running sum of the lengths to `out`, after a leading 0."""
-    out[0] = 0
-    np.cumsum(lengths, out=out[1:])
+    out[:] = list(accumulate(lengths, initial=0))  # np.cumsum takes 5 us more for a few

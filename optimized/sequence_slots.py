@@ -16,7 +16,7 @@ from attnproof.reference.checks.common import check_bool, check_int, check_list
 from attnproof.reference.checks.slots import check_block_row, check_blocks, check_range
 from attnproof.reference.interface import PAD_SLOT_ID
 
-from . import checking
+from .checking import checks
 from .host import slot_mapping as loops
 
 __all__ = [
@@ -38,7 +38,7 @@ def compute_slot_mapping_start_idx(
 
     Result and errors as in `reference`. SPEC.md section 5.
     """
-    if checking.enabled:
+    if checks.on:
         return shared.compute_slot_mapping_start_idx(
             is_prompt, query_len, context_len, sliding_window
         )
@@ -52,7 +52,7 @@ def is_block_tables_empty(block_tables: Mapping[int, Sequence[int] | None] | Non
 
     Errors as in `reference`. SPEC.md section 5.
     """
-    if checking.enabled:
+    if checks.on:
         return shared.is_block_tables_empty(block_tables)
     if block_tables is None:
         return True
@@ -139,7 +139,7 @@ def _compute_slot_mapping_python(
     block_size: int,
 ) -> None:
     """Append the slots of positions [range_start, range_end), one block at a time."""
-    if not checking.enabled:
+    if not checks.on:
         if range_end == range_start + 1:
             block = index(block_table[range_start // block_size])
             slot_mapping.append(block * block_size + range_start % block_size)
@@ -164,7 +164,7 @@ def _compute_slot_mapping_numpy(
 ) -> None:
     """Append the slots of positions [range_start, range_end), computed as one numpy array."""
     operation = "_compute_slot_mapping_numpy"
-    if checking.enabled:
+    if checks.on:
         check_list(operation, "slot_mapping", slot_mapping)
         check_range(operation, block_table, range_start, range_end, block_size)
     if not _extend_at_once(slot_mapping, block_table, range_start, range_end, block_size):

@@ -10,7 +10,7 @@ import torch
 
 from attnproof.reference import shared
 
-from . import checking
+from .checking import checks
 
 __all__ = [
     "reshape_attn_output_for_spec_decode",
@@ -23,7 +23,7 @@ def reshape_query_for_spec_decode(query: torch.Tensor, batch_size: int) -> torch
 
     Result and errors as in `reference`. SPEC.md section 6.
     """
-    if checking.enabled:
+    if checks.on:
         return shared.reshape_query_for_spec_decode(query, batch_size)
     tokens, heads, size = query.shape
     return query.view(batch_size, tokens // batch_size, heads, size)
@@ -34,7 +34,7 @@ def reshape_attn_output_for_spec_decode(attn_output: torch.Tensor) -> torch.Tens
 
     Result and errors as in `reference`. SPEC.md section 6.
     """
-    if checking.enabled:
+    if checks.on:
         return shared.reshape_attn_output_for_spec_decode(attn_output)
     if attn_output.dim() == 3:
         return attn_output

@@ -193,7 +193,7 @@ def load(candidate: Candidate) -> Any:
         names = filter(None, attributes.split("."))
         loaded = reduce(getattr, names, importlib.import_module(module_name))
         if candidate.target == OPTIMIZED:
-            loaded.checking.set_checks(on=candidate.checked)
+            loaded.checking.checks.on = candidate.checked
         return loaded
     sys.path.insert(0, str(path.parent))
     name, source = path.stem, path
