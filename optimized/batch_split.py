@@ -52,10 +52,8 @@ def split_decodes_and_prefills(
     num_decodes, decode_tokens = _leading_decodes(md, decode_threshold, require_uniform)
     if num_decodes < 0:
         check_queries(_SPLIT, md)
-    if num_reqs == 0:
-        return (0, 0, 0, 0)
     if num_decodes == num_reqs:
-        return (num_reqs, 0, num_tokens, 0)
+        return (num_reqs, 0, num_tokens if num_reqs else 0, 0)
     return (num_decodes, num_reqs - num_decodes, decode_tokens, num_tokens - decode_tokens)
 
 
