@@ -42,7 +42,7 @@ def compute_slot_mapping_start_idx(
         return shared.compute_slot_mapping_start_idx(
             is_prompt, query_len, context_len, sliding_window
         )
-    if sliding_window is None or not is_prompt or query_len <= sliding_window:
+    if not is_prompt or sliding_window is None or query_len <= sliding_window:
         return 0
     return query_len - sliding_window
 
