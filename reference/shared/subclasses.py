@@ -8,7 +8,6 @@ its instances can be copied but not pickled.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import Field, is_dataclass, make_dataclass
 from dataclasses import fields as dataclass_fields
 from inspect import ismemberdescriptor
@@ -92,12 +91,8 @@ def fast_prefill_backend(
         )
     underlying_builder = underlying_attn_backend.get_builder_cls()
     _check_class(_FAST_PREFILL, "underlying_attn_backend.get_builder_cls()", underlying_builder)
-    # One class per class that the underlying builder makes, not one per engine step. Making it
-    # takes half a millisecond: that of the declared metadata is made before the first step.
+    # One class per class that the underlying builder makes, not one per engine step.
     extended: dict[type[Any], type[Any]] = {}
-    with suppress(Exception):  # an error of the class that the builder makes shows there
-        declared = underlying_attn_backend.get_metadata_cls()
-        extended[declared] = _with_logits_fields(prefix, declared)
 
     def build(
         self: Any,
