@@ -27,6 +27,8 @@ __all__ = [
     "split_decodes_and_prefills",
 ]
 
+_checked = checks.follow(globals())
+
 _SPLIT = "split_decodes_and_prefills"
 _REORDER = "reorder_batch_to_split_decodes_and_prefills"
 
@@ -44,7 +46,7 @@ def split_decodes_and_prefills(
     the CPU offsets; no device tensor is read. Errors as in `reference`. SPEC.md section 2.
     """
     # Decodes alone are the batch of most engine steps, and take 70 ns.
-    if checks.on or common_attn_metadata.max_query_len > decode_threshold or require_uniform:
+    if _checked or common_attn_metadata.max_query_len > decode_threshold or require_uniform:
         return _split(common_attn_metadata, decode_threshold, require_uniform)
     num_reqs = common_attn_metadata.num_reqs
     return (num_reqs, 0, common_attn_metadata.num_actual_tokens if num_reqs else 0, 0)
@@ -52,7 +54,7 @@ def split_decodes_and_prefills(
 
 def _split(md: CommonAttentionMetadata, threshold: int, uniform: bool) -> tuple[int, int, int, int]:
     """Compute `split_decodes_and_prefills` of any batch; check it if checks are on."""
-    if checks.on:
+    if _checked:
         _check_split(md, threshold, uniform)
     num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
     num_decodes, decode_tokens = num_reqs, num_tokens

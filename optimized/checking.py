@@ -10,17 +10,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 
 class Checks:
-    """State of the switch, for all threads of the process."""
-
-    # The shortest operation takes 36 ns. A slot is read in 3 ns, a ContextVar in 50 ns.
-    __slots__ = ("on",)
+    """The switch, for all threads of the process."""
 
     def __init__(self) -> None:
-        self.on = False
+        self._on = False
+        self._modules: list[dict[str, Any]] = []
+
+    @property
+    def on(self) -> bool:
+        """True if operations check their input."""
+        return self._on
+
+    @on.setter
+    def on(self, on: bool) -> None:
+        self._on = on
+        for names in self._modules:
+            names["_checked"] = on
+
+    def follow(self, names: dict[str, Any]) -> bool:
+        """Keep `_checked` of a module, whose `globals()` are given, equal to the switch; return it.
+
+        The shortest operation takes 40 ns. A global is read in 1 ns, this object in 5 ns and a
+        ContextVar in 50 ns.
+        """
+        self._modules.append(names)
+        return self._on
 
 
 checks: Final = Checks()

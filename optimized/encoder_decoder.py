@@ -23,6 +23,8 @@ __all__ = [
     "is_all_encoder_attn_metadata_set",
 ]
 
+_checked = checks.follow(globals())
+
 _DECODER: Final = AttentionType.DECODER
 _ENCODER: Final = AttentionType.ENCODER
 _ENCODER_DECODER: Final = AttentionType.ENCODER_DECODER
@@ -37,7 +39,7 @@ def get_num_prefill_decode_query_kv_tokens(
     Result and errors as in `reference`. SPEC.md section 7.
     """
     md = attn_metadata
-    if not checks.on:
+    if not _checked:
         if attn_type in _DECODERS:
             tokens = md.num_prefill_tokens
             return tokens, tokens, md.num_decode_tokens
@@ -57,7 +59,7 @@ def get_seq_len_block_table_args(
     Result and errors as in `reference`. SPEC.md section 7.
     """
     md: Any = attn_metadata
-    if not checks.on:
+    if not _checked:
         if attn_type == _DECODER:
             longest = md.max_prefill_seq_len if is_prompt else md.max_decode_seq_len
             return md.seq_lens_tensor, longest, md.block_tables

@@ -26,6 +26,8 @@ __all__ = [
     "make_kv_sharing_fast_prefill_common_attn_metadata",
 ]
 
+_checked = checks.follow(globals())
+
 _FIELDS = fields(CommonAttentionMetadata)
 
 
@@ -38,7 +40,7 @@ def make_kv_sharing_fast_prefill_common_attn_metadata(
     R + 2 integers to pinned memory with a sync, as max_query_len and num_actual_tokens are
     Python ints; no sync if the argument itself is returned. SPEC.md section 6.
     """
-    if checks.on:
+    if _checked:
         _check(common_attn_metadata)
     if common_attn_metadata.max_query_len == 1:
         return common_attn_metadata

@@ -13,6 +13,8 @@ __all__ = [
     "CommonAttentionState",
 ]
 
+_checked = checks.follow(globals())
+
 
 class CommonAttentionState(shared.CommonAttentionState):
     """Input buffers of captured graphs, which must stay alive as long as the graphs.
@@ -30,7 +32,7 @@ class CommonAttentionState(shared.CommonAttentionState):
 
         Result and errors as in `reference`. Runs before every replay of a graph.
         """
-        if checks.on:
+        if _checked:
             super().prepare_graph_input_buffers(
                 input_buffers, attn_metadata, is_encoder_decoder_model
             )

@@ -23,6 +23,8 @@ __all__ = [
     "make_local_attention_virtual_batches",
 ]
 
+_checked = checks.follow(globals())
+
 _LOCAL = "make_local_attention_virtual_batches"
 
 
@@ -99,7 +101,7 @@ block table, and the request of each virtual request on the device, None on the 
 
 def _plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _Plan:
     """Count the virtual requests; check the arguments if checks are on."""
-    if checks.on:
+    if _checked:
         _check(chunk, md, block_size)
     dtype = lengths_dtype(md)
     wide = dtype is torch.int64

@@ -37,6 +37,8 @@ __all__ = [
     "CommonMetadataBuilder",
 ]
 
+_checked = checks.follow(globals())
+
 M = TypeVar("M")
 _INT: Final = {int}  # made once: `_add_decode` runs for each decode
 
@@ -76,7 +78,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
 
         Errors are those of `reference` and leave the batch unchanged. SPEC.md section 7.
         """
-        if checks.on:
+        if _checked:
             if self._add_decode(inter_data):
                 return
             check_seq_group(inter_data)
@@ -205,7 +207,7 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
         section 7.
         """
         arguments = seq_lens, query_lens, cuda_graph_pad_size, batch_size
-        if not checks.on:
+        if not _checked:
             return self._added_and_built(*arguments)
         before = self._batch()
         try:
@@ -234,14 +236,14 @@ class CommonMetadataBuilder(AttentionMetadataBuilderV0[M], Generic[M]):
     def _build(
         self, seq_lens: list[int], query_lens: list[int], pad_size: int, batch_size: int
     ) -> M:
-        if checks.on:
+        if _checked:
             tokens = self.num_prefill_tokens + self.num_decode_tokens
             check_build(seq_lens, query_lens, pad_size, batch_size, len(self.context_lens), tokens)
         in_graph = pad_size != -1
         table_lengths = [*map(len, self.block_tables)]
         rows, width = len(table_lengths), max(table_lengths)
         if in_graph:
-            if checks.on:
+            if _checked:
                 check_graph(self.runner, self.num_prefills, len(seq_lens), batch_size, width)
             rows, width = batch_size, self.runner.graph_block_tables.shape[1]
         int32 = self._packed(seq_lens, query_lens, table_lengths, rows, width)
@@ -331,7 +333,7 @@ def _flat(tables: list[Sequence[int]]) -> Array:
     except TypeError as error:
         raise TypeError(f"{BUILD}: block_tables is not a list of ints: {error}") from None
     blocks: Array = np.frombuffer(ids, dtype=np.int32) if ids else np.zeros(0, dtype=np.int32)
-    if checks.on and len(blocks) and blocks.min() < 0:
+    if _checked and len(blocks) and blocks.min() < 0:
         raise MetadataError(BUILD, "block_tables", int(blocks.min()), "at least 0")
     return blocks
 

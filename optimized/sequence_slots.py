@@ -27,6 +27,8 @@ __all__ = [
     "is_block_tables_empty",
 ]
 
+_checked = checks.follow(globals())
+
 _FEW_BLOCKS: Final = 2
 """Blocks up to which one `range` per block is faster than a compiled loop and a `tolist`."""
 
@@ -38,7 +40,7 @@ def compute_slot_mapping_start_idx(
 
     Result and errors as in `reference`. SPEC.md section 5.
     """
-    if checks.on:
+    if _checked:
         return shared.compute_slot_mapping_start_idx(
             is_prompt, query_len, context_len, sliding_window
         )
@@ -52,7 +54,7 @@ def is_block_tables_empty(block_tables: Mapping[int, Sequence[int] | None] | Non
 
     Errors as in `reference`. SPEC.md section 5.
     """
-    if checks.on:
+    if _checked:
         return shared.is_block_tables_empty(block_tables)
     if block_tables is None:
         return True
@@ -139,7 +141,7 @@ def _compute_slot_mapping_python(
     block_size: int,
 ) -> None:
     """Append the slots of positions [range_start, range_end), one block at a time."""
-    if not checks.on:
+    if not _checked:
         if range_end == range_start + 1:
             block = index(block_table[range_start // block_size])
             slot_mapping.append(block * block_size + range_start % block_size)
@@ -164,7 +166,7 @@ def _compute_slot_mapping_numpy(
 ) -> None:
     """Append the slots of positions [range_start, range_end), computed as one numpy array."""
     operation = "_compute_slot_mapping_numpy"
-    if checks.on:
+    if _checked:
         check_list(operation, "slot_mapping", slot_mapping)
         check_range(operation, block_table, range_start, range_end, block_size)
     if not _extend_at_once(slot_mapping, block_table, range_start, range_end, block_size):

@@ -22,6 +22,8 @@ __all__ = [
     "get_dcp_local_seq_lens",
 ]
 
+_checked = checks.follow(globals())
+
 _TENSOR, _INT64 = torch.Tensor, torch.int64
 _WIDE: Final = {torch.int32: False, torch.int64: True}
 _NO_SLOTS: Final = torch.empty(0, dtype=torch.int64)
@@ -187,7 +189,7 @@ def get_dcp_local_seq_lens(
     Result, shapes and errors as in `reference`. No sync. SPEC.md section 10.
     """
     interleave = cp_kv_cache_interleave_size
-    if checks.on:
+    if _checked:
         _check_dcp(seq_lens, dcp_size, dcp_rank, interleave)
     if dcp_rank is None:
         lengths = seq_lens[:, None]

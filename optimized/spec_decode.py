@@ -17,13 +17,15 @@ __all__ = [
     "reshape_query_for_spec_decode",
 ]
 
+_checked = checks.follow(globals())
+
 
 def reshape_query_for_spec_decode(query: torch.Tensor, batch_size: int) -> torch.Tensor:
     """Return a (T, H, D) query as a (batch_size, T / batch_size, H, D) view.
 
     Result and errors as in `reference`. SPEC.md section 6.
     """
-    if checks.on:
+    if _checked:
         return shared.reshape_query_for_spec_decode(query, batch_size)
     tokens, heads, size = query.shape
     return query.view(batch_size, tokens // batch_size, heads, size)
@@ -34,7 +36,7 @@ def reshape_attn_output_for_spec_decode(attn_output: torch.Tensor) -> torch.Tens
 
     Result and errors as in `reference`. SPEC.md section 6.
     """
-    if checks.on:
+    if _checked:
         return shared.reshape_attn_output_for_spec_decode(attn_output)
     if attn_output.dim() == 3:
         return attn_output

@@ -35,6 +35,8 @@ __all__ = [
     "split_attn_metadata",
 ]
 
+_checked = checks.follow(globals())
+
 _SLICE = "_make_metadata_with_slice"
 Bounds = tuple[int, int, int, int]
 """Requests [r0, r1) and tokens [t0, t1) of one slice."""
@@ -47,7 +49,7 @@ def slice_query_start_locs(query_start_loc: torch.Tensor, request_slice: slice) 
     dtype and device with one entry more than requests. Raise MetadataError for a slice
     that is empty or out of range. SPEC.md section 3.
     """
-    if checks.on:
+    if _checked:
         operation = "slice_query_start_locs"
         check_tensor(operation, "query_start_loc", query_start_loc, 1)
         check_slice(operation, "request_slice", request_slice, query_start_loc.shape[0] - 1)
@@ -94,7 +96,7 @@ def _children(
     rows = _rows(operation, md)
     bounds = []
     for ubatch in ubatch_slices:
-        if checks.on:
+        if _checked:
             _check_slice(ubatch, md, rows)
         bounds.append(_bounds(ubatch, md, rows))
     if not bounds or not on_device(md.query_start_loc):
@@ -121,13 +123,13 @@ class _Rows:
 
 def _rows(operation: str, md: CommonAttentionMetadata) -> _Rows:
     """Return the mirrors of a batch, which is checked if checks are on."""
-    if checks.on and not shapes_fit(md):
+    if _checked and not shapes_fit(md):
         check_common_metadata(operation, md)
     dtype = lengths_dtype(md)
     wide, mirrors = dtype is torch.int64, dense_lengths(md, dtype)
     offsets, seq_lens, computed = mirrors
     addresses = offsets.data_ptr(), seq_lens.data_ptr(), computed.data_ptr()
-    if checks.on:
+    if _checked:
         bounds = md.num_actual_tokens, md.max_query_len, md.max_seq_len
         if not lengths.lengths_fit_at(wide, *addresses, md.num_reqs, *bounds):
             check_queries(operation, md)

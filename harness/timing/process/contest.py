@@ -161,7 +161,7 @@ def _step(calls: Sequence[TimedCall]) -> TimedCall:
         for one in calls:
             one.touch()
 
-    return TimedCall(step, mismatch, touch, sum(one.nbytes for one in calls))
+    return TimedCall(step, mismatch, touch, nbytes=sum(one.nbytes for one in calls))
 
 
 def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> Budget:

@@ -181,6 +181,8 @@ class _Runner:
         thunks = [one.run for one in order]
         for one in made:
             one.touch()
+        for one in made:  # after the tensors, which may displace objects from the caches
+            one.read_fields()
         self._prime(untimed)
         if self._clock is not None:
             self._clock.wait()
