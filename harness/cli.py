@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
 
 import typer
@@ -108,11 +109,11 @@ def replay(options: ReplayOptions) -> int:
     """Run one case again; print the batch, and expected values beside those of the candidate.
 
     Exit codes: 0 the case passes, or fails by known deviations only; 1 it fails; 2 usage;
-    3 the operation is not offered, or the device is missing.
+    3 the operation is not offered, or the device is missing; 5 infrastructure.
     """
     from attnproof.harness.verbs.replay import replay as run
 
-    return run(options)
+    return run(options, command=_command_line())
 
 
 @app.command(name="list")
@@ -160,6 +161,11 @@ def main() -> None:
     from attnproof.harness.running.errors import INFRASTRUCTURE
 
     prepare_streams()
+    try:
+        Path.cwd()
+    except OSError as error:  # torch would end the process
+        complain(f"there is no current folder: {error.strerror}")
+        sys.exit(INFRASTRUCTURE)
     code = _run()
     if problem := output_problem():
         complain(f"the output cannot be written: {problem}")

@@ -21,6 +21,7 @@ FILES = {
     "syntax.py": "def broken(:\n",
     "empty.py": "x = 1\n",
     "unimportable.py": "import a_module_that_is_not_there\n",
+    "unreadable.py": "def __getattr__(name):\n    raise RuntimeError('no names here')\n",
     "package/readme.txt": "no Python here\n",
     "no_rows.csv": "",
     "bad_cell.csv": AZURE + "2023-11-16 18:15:47.0,ten,20\n",
@@ -41,6 +42,7 @@ MISTAKES = [
     ("list --markdown --candidate mine", "--markdown lists no candidates: leave out --candidate"),
     ("verify --ops ,", "no operation '': `attnproof list` prints all names"),
     ("verify --candidate nope", "no candidate 'nope': not built in or installed (optimized, "),
+    ("verify --candidate=", "--candidate is empty: name a built-in candidate, a module or a file"),
     ("verify --candidate nope.py", "candidate file nope.py does not exist"),
     ("verify --candidate syntax.py", "candidate file syntax.py, line 1: invalid syntax"),
     ("verify --candidate package", "candidate file package/__init__.py does not exist"),
@@ -51,11 +53,9 @@ MISTAKES = [
     ("verify --seed -1", "--seed is -1, expected a number of at least 0"),
     ("verify --seconds nan", "--seconds is nan, expected a number from 0 to 1,000,000"),
     ("verify --memory inf", "--memory is inf, expected a number from 0 to 1,000,000"),
-    ("verify --timeout nan", "--timeout is nan, expected a number from 0 to 1,000,000"),
     ("verify --seconds -1", "--seconds is -1.0, expected a number from 0 to 1,000,000"),
     ("verify --steps 0 --trace t.csv", "--trace with --steps 0 takes no step of the trace"),
-    ("verify --timeout 0", "--timeout and --memory must be above 0"),
-    ("verify --memory 0", "--timeout and --memory must be above 0"),
+    ("verify --memory 0", "--memory is 0, expected more than 0"),
     ("verify --device tpu", "--device is 'tpu', expected one of auto, cpu, interpreter, cuda"),
     (
         "bench --markdown nowhere/table.md",
@@ -82,6 +82,11 @@ MISTAKES = [
         "case file no_fault/case.json: get_kv_cache_layout has no fault 'x'",
     ),
     ("verify --corpus no_fault", "case file no_fault/case.json: get_kv_cache_layout has no fault"),
+    ("verify --timeout nan", "--timeout is nan, expected more than 0 and at most 1,000,000"),
+    ("verify --timeout 0", "--timeout is 0, expected more than 0 and at most 1,000,000"),
+    ("replay none.json --timeout -5", "--timeout is -5, expected more than 0 and at most 1,"),
+    ("replay none.json --timeout nan", "--timeout is nan, expected more than 0 and at most 1,"),
+    ("replay none.json --device tpu", "--device is 'tpu', expected one of auto, cpu, "),
     ("replay none.json", "case file none.json cannot be read: No such file or directory"),
     ("replay abcdef123456", "no case 'abcdef123456': not a file, and not a case of the run in "),
 ]
@@ -91,6 +96,10 @@ MISTAKES_SEEN_AFTER_AN_IMPORT = [
         "verify --candidate unimportable.py",
         "candidate unimportable cannot be imported: ModuleNotFoundError: No module named "
         "'a_module_that_is_not_there'",
+    ),
+    (
+        "verify --candidate unreadable.py",
+        "candidate unreadable cannot be imported: RuntimeError: no names here",
     ),
     (
         "verify --ops is_block_tables_empty --steps 0 --out file/below",

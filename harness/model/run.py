@@ -43,6 +43,8 @@ class Cause(StrEnum):
     """The harness failed on a case."""
     TASK_DIED = auto()
     """A process of the harness ended."""
+    MACHINE = auto()
+    """The machine failed, such as a full disk."""
 
 
 EXPECTED = (Cause.HOST_ONLY, Cause.CHECKS_OFF)

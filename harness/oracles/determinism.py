@@ -13,6 +13,7 @@ import msgspec
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.equality import differences
 from attnproof.harness.oracles.late_copies import LateCall
+from attnproof.harness.oracles.purity import modified_inputs
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "determinism"
@@ -41,6 +42,15 @@ def judge(trial: Trial) -> Iterator[Failure]:
     for failure in differences(trial, trial.first.outputs, again.outputs, NAME):
         message = f"second call: {failure.message}"
         yield msgspec.structs.replace(failure, diagnosis="not deterministic", message=message)
+    if again.modified and not any(modified_inputs(trial.first, NAME)):
+        yield Failure(
+            oracle=NAME,
+            field="",
+            diagnosis="the second call modifies an input",
+            message=f"the second call on equal input modifies {again.modified}",
+            expected="no write",
+            got=again.modified,
+        )
     yield from _read_early(trial)
 
 

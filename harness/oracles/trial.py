@@ -59,6 +59,8 @@ class Attempt:
     """Number of the function's allocations with changed guard words."""
     unwaited_copies: bool = False
     """True if the function made a non-blocking copy, perhaps to the host."""
+    modified: str = ""
+    """Name of an input that a repeated call has modified, "" if none."""
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
@@ -197,7 +199,12 @@ class Trial:
     @cached_property
     def again(self) -> Attempt:
         """The candidate's second call, on equal input."""
-        return self._attempt(0)
+        made = self._attempt(0)
+        writes = made.call.arena.unexpected_writes(made.call.written) if made.call.arena else ()
+        names = [write.name for write in writes if write.inside]
+        names += [change.name for change in made.changes if not change.allowed]
+        made.modified = next(iter(names), "")
+        return made
 
     @cached_property
     def unwaited(self) -> Attempt:

@@ -21,6 +21,7 @@ from attnproof import reference
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, Lane
 from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running.errors import UsageError
 
@@ -73,6 +74,8 @@ def _distinct(given: dict[str, Candidate]) -> list[Candidate]:
 
 def _resolve(name: str, device: str) -> Candidate:
     lane: Lane = "cpu" if device == "auto" else device  # type: ignore[assignment]
+    if not name:
+        raise UsageError("--candidate is empty: name a built-in candidate, a module or a file")
     for candidate in _NAMED:
         if candidate.name == name:
             _require_adapted(candidate)
@@ -81,7 +84,7 @@ def _resolve(name: str, device: str) -> Candidate:
     if name in installed:
         return Candidate(name, installed[name], lane)
     path = Path(name)
-    if path.suffix == ".py" or path.is_dir() or os.sep in name:
+    if path.suffix == ".py" or os.path.isdir(path) or os.sep in name:  # noqa: PTH112
         source = _checked(path).resolve()
         source = source.parent if source.name == "__init__.py" else source
         return Candidate(escape_line(source.stem), str(source), lane)
@@ -145,9 +148,10 @@ def _find_spec(name: str) -> Any:
 
 def _checked(path: Path) -> Path:
     """Return the path of a Python file or package that compiles (UsageError)."""
-    source = path / "__init__.py" if path.is_dir() else path
+    # Not `path.is_dir()`, which raises for a name that is too long.
+    source = path / "__init__.py" if os.path.isdir(path) else path  # noqa: PTH112
     try:
-        compile(source.read_text(encoding="utf-8"), str(path), "exec")
+        compile(read_regular(source).decode(), str(path), "exec")
     except FileNotFoundError:
         raise UsageError(f"candidate file {source} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _requested = False
 
@@ -27,10 +29,25 @@ def listen(parent: int) -> None:
     signal.signal(signal.SIGTERM, request)
 
 
+@contextmanager
+def restored_handlers() -> Iterator[None]:
+    """Give Ctrl-C, SIGTERM and SIGHUP back their handlers at the end of the block."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    usual = {number: signal.getsignal(number) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+
+
 def watch() -> None:
-    """Let Ctrl-C and SIGTERM request this process to stop."""
+    """Let Ctrl-C, SIGTERM and the end of the terminal request a stop; forget earlier requests."""
+    acknowledge()
     signal.signal(signal.SIGINT, _request)
     signal.signal(signal.SIGTERM, _request)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` sets it
+        signal.signal(signal.SIGHUP, _request)
 
 
 def _request(_signal: int, _frame: object) -> None:

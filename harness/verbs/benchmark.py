@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import os
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ from attnproof.harness.model.timing import Bench
 from attnproof.harness.report.formats.bench_markdown import bench_markdown
 from attnproof.harness.report.shared.baseline import place_text, uncompared_reason, worse
 from attnproof.harness.report.shared.wording import many
-from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.errors import InfrastructureError, UsageError
 from attnproof.harness.running.parent.plan import Plan
@@ -72,10 +71,7 @@ class Benchmark:
         `ledgers` is the folder of the ledgers, which hold the verdict on each case.
         """
         verdicts = {c.name: _verdicts(c, run, plan, ledgers) for c in self.candidates}
-        interrupt.watch()
         outcome = self._measure(verdicts, run.environment)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         run.bench, problems = outcome.bench, outcome.problems
         run.fail({(w.operation, w.candidate): w.reason for w in outcome.wrong})
         run.settings |= self._settings(outcome.interrupted)
@@ -206,9 +202,9 @@ def prepare(
     """Choose the workloads. Raise UsageError for bad options, InfrastructureError for the clock."""
     host_clock()
     folder = options.markdown.parent if options.markdown else Path()
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112 (`is_dir` raises for a name that is too long)
         raise UsageError(f"--markdown {options.markdown}: there is no folder {folder}")
-    if options.markdown and options.markdown.is_dir():
+    if options.markdown and os.path.isdir(options.markdown):  # noqa: PTH112
         raise UsageError(f"--markdown {options.markdown}: it is a folder, name a file")
     for name in filter(None, (options.baseline, options.save_baseline)):
         path_of(name, options.baselines)

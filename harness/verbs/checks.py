@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnproof.harness.running.errors import UsageError
-from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
+from attnproof.harness.verbs.options import CallOptions, TimingOptions, VerifyOptions
 
 _MOST = 1_000_000
 _MOST_TIMED_STEPS = 10_000
@@ -11,21 +11,30 @@ _MOST_TIMING_SECONDS = 36_000
 _DEVICES = ("auto", "cpu", "interpreter", "cuda")
 
 
+def check_call(options: CallOptions) -> None:
+    """Raise UsageError for a timeout out of range or an unknown device."""
+    if not 0 < options.timeout_s <= _MOST:
+        raise UsageError(
+            f"--timeout is {options.timeout_s:g}, expected more than 0 and at most {_MOST:,}"
+        )
+    if options.device not in _DEVICES:
+        raise UsageError(f"--device is {options.device!r}, expected one of {', '.join(_DEVICES)}")
+
+
 def check_run(options: VerifyOptions) -> None:
     """Raise UsageError for a value out of range, an unknown device, or a trace without steps."""
-    for name in ("examples", "steps", "jobs", "seconds", "timeout_s", "memory_gib"):
+    check_call(options)
+    for name in ("examples", "steps", "jobs", "seconds", "memory_gib"):
         value = getattr(options, name)
         # Not `value < 0 or …`: a NaN must fail too.
         if not 0 <= value <= _MOST:
-            flag = name.removesuffix("_s").removesuffix("_gib")
+            flag = name.removesuffix("_gib")
             raise UsageError(f"--{flag} is {value}, expected a number from 0 to {_MOST:,}")
-    if not options.timeout_s or not options.memory_gib:
-        raise UsageError("--timeout and --memory must be above 0")
+    if not options.memory_gib:
+        raise UsageError("--memory is 0, expected more than 0")
     _check_source(options.seed or 0, options)
     if options.examples < 1:
         raise UsageError("--examples is 0, expected at least 1")
-    if options.device not in _DEVICES:
-        raise UsageError(f"--device is {options.device!r}, expected one of {', '.join(_DEVICES)}")
 
 
 def check_timing(options: TimingOptions) -> None:

@@ -30,8 +30,8 @@ def closing_summary(record: Run, place: Path) -> str:
     known = attempt("the counts", lambda: _known_counts(record.deviations), lambda _fault: "")
     why = f" ({record.reason})" if record.reason else ""
     lines.append(
-        f"{record.verdict}{why}: {counts.cases:,} cases, {counts.checks:,} checks, "
-        f"{len(record.findings)} findings, {known}{counts.unverified} "
+        f"{record.verdict}{why}: {many(counts.cases, 'case')}, {many(counts.checks, 'check')}, "
+        f"{many(len(record.findings), 'finding')}, {known}{counts.unverified} "
         f"unverified, seed {record.seed}, {record.seconds:.0f} s"
     )
     lines.append(f"report: {place / 'index.html'}")

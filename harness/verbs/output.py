@@ -6,7 +6,6 @@ import fcntl
 import os
 import re
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +28,8 @@ _OURS = (
 _CASE = re.compile(r"[0-9a-f]{12}\.json")
 """Names of the files in `cases`."""
 _SCRATCH = ".running-"
+_MARK = "attnproof"
+"""File of a scratch folder: a folder without it is somebody else's."""
 
 
 class Output:
@@ -36,19 +37,21 @@ class Output:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        foreign = next(_foreign_files(folder), None)
-        if foreign is not None:
-            raise UsageError(
-                f"--out {folder} has files that the report would replace and attnproof did not "
-                f"write, such as {foreign}; name another folder"
-            )
         try:
+            foreign = next(_foreign_files(folder), None)
+            if foreign is not None:
+                raise UsageError(
+                    f"--out {folder} has files that the report would replace and attnproof did "
+                    f"not write, such as {foreign}; name another folder"
+                )
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
             _lock(self._lock, folder)
             for leftover in folder.glob(f"{_SCRATCH}*"):
-                shutil.rmtree(leftover, ignore_errors=True)
+                if (leftover / _MARK).exists():
+                    shutil.rmtree(leftover, ignore_errors=True)
             self.scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=folder))
+            (self.scratch / _MARK).touch()
         except OSError as error:
             raise UsageError(
                 f"--out {folder} cannot be written: {error.strerror}; name another folder"
@@ -60,14 +63,6 @@ class Output:
         An interrupted run does not replace an earlier report: it goes to `incomplete/`. Raise
         InfrastructureError if a file cannot be written.
         """
-        # An interrupt must not leave half of a report; it takes a second or two.
-        usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            return self._finish(run, candidates)
-        finally:
-            signal.signal(signal.SIGINT, usual)
-
-    def _finish(self, run: Run, candidates: list[Candidate]) -> Path:
         interrupted = bool(run.settings.get("interrupted"))
         place = self.folder
         if interrupted and (self.folder / "summary.json").exists():
@@ -138,7 +133,9 @@ def _foreign_files(folder: Path) -> Iterator[Path]:
         for name in _OURS:
             path = place / name
             if path.is_dir() and not path.is_symlink():
-                yield from (file for file in path.iterdir() if not _CASE.fullmatch(file.name))
+                for file in path.iterdir():
+                    if not (written and _CASE.fullmatch(file.name)):
+                        yield file
             elif path.exists() and not written:
                 yield path
 

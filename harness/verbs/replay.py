@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from rich.text import Text
 
-from attnproof.harness.escaping import shell_command
+from attnproof.harness.escaping import shell_command, shell_path
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
@@ -28,22 +28,26 @@ from attnproof.harness.running.task.deviations import (
     explain,
     with_deviations,
 )
+from attnproof.harness.running.task.left_behind import left_behind
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 from attnproof.harness.running.worker.worker import warm_up
+from attnproof.harness.verbs.checks import check_call
 from attnproof.harness.verbs.options import MEMORY_BYTES, ReplayOptions
 from attnproof.harness.verbs.screen import Screen
 
 
-def replay(options: ReplayOptions) -> int:
+def replay(options: ReplayOptions, *, command: str = "attnproof replay") -> int:
     """Run the case on each candidate and print the results; return the exit code.
 
-    Raise UsageError if the case or a candidate cannot be found or loaded.
+    `command` is the command line, which a message repeats. Raise UsageError if the case or a
+    candidate cannot be found or loaded.
     """
+    check_call(options)
     try:
         saved = find_case(options.case, options.out)
     except CaseError as error:
         raise UsageError(str(error)) from None
-    names = options.candidates or _saved_candidate(saved, options.case)
+    names = options.candidates or _saved_candidate(saved, command)
     candidates = with_deviations(resolve(names, options.device), options.deviations)
     warm_up()
     console = Screen(soft_wrap=True)
@@ -55,7 +59,7 @@ def replay(options: ReplayOptions) -> int:
     return max(codes, key=[VERIFIED, INCOMPLETE, MISMATCH].index)
 
 
-def _saved_candidate(saved: CaseFile, typed: str) -> list[str]:
+def _saved_candidate(saved: CaseFile, command: str) -> list[str]:
     """Return the name of the candidate that failed on the case, none without one.
 
     A case is data, perhaps from a stranger. It selects installed candidates only (UsageError).
@@ -66,10 +70,10 @@ def _saved_candidate(saved: CaseFile, typed: str) -> list[str]:
     installed = installed_target(name)
     if installed is not None and target in ("", installed):
         return [name]
-    words = shell_command(["attnproof", "replay", typed, "--candidate", target or name])
+    option = shell_command(["--candidate", shell_path(target or name)])
     raise UsageError(
         f"the case names the code of candidate {name!r}, which a case file cannot select; "
-        f"to run that code: {words}"
+        f"to run that code: {command} {option}"
     )
 
 
@@ -99,13 +103,16 @@ def _replay_on(candidate: Candidate, case: Case, console: Screen, timeout_s: flo
 
 
 def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
-    verdict = worker.judge(case)
-    explained = explain(deviations_of(worker.candidate), case, verdict.failures)
-    known = [failure for _, failure in explained.known]
-    failures = [*explained.unknown, *known]
+    found = worker.judge(case).failures
     explanation = attempt(
         "the expected values", lambda: worker.explain(case), lambda fault: Explanation([], fault)
     )
+    worker.end_process()
+    if worker.survivors:
+        found = (*found, left_behind(worker.survivors))
+    explained = explain(deviations_of(worker.candidate), case, found)
+    known = [failure for _, failure in explained.known]
+    failures = [*explained.unknown, *known]
     differences: list[Difference] = attempt(
         "the comparison of the outputs",
         lambda: [msgspec.convert(output, Difference) for output in explanation.outputs],

@@ -15,6 +15,7 @@ from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.run import EXPECTED, Cause, Finding, OperationResult, Run, RunVerdict
 from attnproof.harness.report.terminal.bench import bench_text
+from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve
 from attnproof.harness.running.errors import (
     INCOMPLETE,
@@ -55,6 +56,7 @@ _THOROUGH_STEPS = 200
 """Engine steps of a thorough run."""
 
 
+@interrupt.restored_handlers()
 def verify(
     options: VerifyOptions,
     *,
@@ -129,8 +131,8 @@ def verify(
 
 
 def _exit_code(run: Run) -> int:
-    """Return the exit code of the verdict; a fault of the harness is none of the candidate."""
-    faults = (Cause.INVALID_CASE, Cause.TASK_DIED)
+    """Return the exit code of the verdict; a fault of the harness or the machine is none of it."""
+    faults = (Cause.INVALID_CASE, Cause.TASK_DIED, Cause.MACHINE)
     if run.verdict == "INCOMPLETE" and any(result.cause in faults for result in run.operations):
         return INFRASTRUCTURE
     return _EXIT_CODES[run.verdict]

@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def warm_parent():
-    """Import what a run needs, so that a forked one begins at once, and adopt orphans."""
+    """Import what a run needs, so that a forked one begins at once."""
     import attnproof.harness.verbs.replay
     import attnproof.harness.verbs.verify  # noqa: F401
     from attnproof.harness.running.task.fuzz import warm_up_hypothesis
@@ -28,6 +28,11 @@ def warm_parent():
 
     warm_up()
     warm_up_hypothesis()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def adopted_orphans():
+    """Adopt the orphans of the runs, but not those of tests in other folders."""
     adopt_orphans()
     yield
     adopt_orphans(adopt=False)

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from tests.attacks.runs import ORPHAN_S, shell, verify
+from tests.attacks.runs import LIMIT_S, ORPHAN_S, shell, verify
 
 REPEATS = int(os.environ.get("ATTNPROOF_ATTACK_REPEATS", "0"))
 LONGEST_END_S = 10.0
@@ -99,6 +99,36 @@ def test_an_interrupt_ends_soon_and_keeps_what_was_found(moment, started):
         assert_verdicts(json.loads(incomplete.read_text(encoding="utf-8")), len(RIGHT) + 1)
     else:
         assert "interrupted" in ended.err
+
+
+def test_a_closed_terminal_is_an_interrupt(started):
+    run, _ = started
+    time.sleep(1.0)
+    run.signal(signal.SIGHUP)
+    ended = run.end()
+    ended.assert_orderly(1, 3)
+    assert (ended.folder / "o" / "incomplete" / "summary.json").exists()
+
+
+def test_an_interrupt_after_the_last_verdict_keeps_it(tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    # The report names the commit: a slow `git` makes the time between verdict and report long.
+    (tools / "git").write_text("#!/bin/sh\ntouch called\nsleep 2\n", encoding="utf-8")
+    (tools / "git").chmod(0o755)
+    (tmp_path / "wrong.py").write_text(CANDIDATE, encoding="utf-8")
+    line = "$attnproof verify --examples 5 --steps 0 --no-remember --out o"
+    line += " --ops is_block_tables_empty --candidate wrong.py"
+    run = shell(f"PATH={tools}:$PATH; exec {line}", tmp_path)
+    deadline = time.monotonic() + LIMIT_S
+    while not (tmp_path / "called").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    run.signal(signal.SIGINT)
+    time.sleep(0.1)
+    run.signal(signal.SIGTERM)
+    ended = run.end()
+    ended.assert_orderly(1)
+    ended.assert_report()
 
 
 @pytest.mark.parametrize("moment", moments("main", 1))

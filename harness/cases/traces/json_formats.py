@@ -69,7 +69,7 @@ def _rows(lines: Lines, row_type: type[AnyRow]) -> Iterator[Row]:
             yield decode(text).row()
         except msgspec.ValidationError as error:
             raise lines.error(number, str(error), "repair or delete the row") from error
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise lines.cut(number) or lines.error(
                 number, "is not JSON", "repair or delete the row"
             ) from error

@@ -18,6 +18,7 @@ from attnproof.harness.cases.traces.formats import (
     TraceFormat,
     TraceRequest,
 )
+from attnproof.harness.model.files import read_regular
 
 DEFAULT_RATE = 2.0
 """Requests per second of a trace without arrivals."""
@@ -97,7 +98,7 @@ def _request(arrival: float, row: Row, tokens_per_hash: int) -> TraceRequest:
 def _lines(path: Path) -> Lines:
     advice = "give the path of a trace"
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
     except OSError as error:
         raise TraceError(path, None, f"cannot be read ({error.strerror})", advice) from error
     except UnicodeDecodeError as error:
@@ -125,5 +126,5 @@ def _detect(lines: Lines) -> TraceFormat:
 def _json_keys(lines: Lines, head: str) -> list[str]:
     try:
         return list(msgspec.json.decode(head, type=dict[str, object]))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise lines.cut(1) or lines.error(1, "is not JSON", "give one object a line") from error

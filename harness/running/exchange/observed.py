@@ -57,6 +57,7 @@ class AttemptData(msgspec.Struct, frozen=True, array_like=True):
     unwaited_copies: bool
     changes: list[tuple[str, str, bool]]
     observed: Plain
+    modified: str
 
 
 class LateData(msgspec.Struct, frozen=True, array_like=True):
@@ -157,6 +158,7 @@ class Observer:
             made.unwaited_copies,
             [(change.name, change.text, change.allowed) for change in made.changes],
             observed,
+            utf8(made.modified),
         )
 
 
@@ -275,6 +277,7 @@ class ObservedTrial(Trial):
             raise ForgedReportError(str(error)) from error
         made.malformed, made.log = data.malformed, data.log
         made.stray_writes, made.unwaited_copies = data.stray_writes, data.unwaited_copies
+        made.modified = data.modified
         made.changes = tuple(Change(*change) for change in data.changes)
         return made
 

@@ -25,6 +25,8 @@ _MOST_BITS = 10_000
 """Most bits of an integer that is passed on; Python prints at most 4,300 digits."""
 _MOST_ELEMENTS = 1 << 28
 """Most elements of a tensor or an array."""
+_MOST_REPEATED = 1 << 20
+"""Most elements of a tensor that has fewer in memory: the judge may copy each of them."""
 _MOST_CHARACTERS = 1 << 20
 """Most characters of a text that is passed on."""
 _MOST_DEPTH = 50
@@ -229,7 +231,8 @@ def _in_memory(tensor: torch.Tensor) -> torch.Tensor | None:
         plain = plain.as_subclass(torch.Tensor)
     if plain.layout is not torch.strided or plain.is_quantized or plain.is_meta or plain.is_nested:
         return None
-    if plain.numel() > _MOST_ELEMENTS:
+    most = _MOST_ELEMENTS if plain.numel() <= _extent(plain) else _MOST_REPEATED
+    if plain.numel() > most:
         return None
     return plain.resolve_conj().resolve_neg() if plain.is_complex() else plain
 

@@ -24,6 +24,7 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, OperationResult, Reason
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import imports_once
+from attnproof.harness.running.errors import AttnproofError
 from attnproof.harness.running.parent.plan import Plan, Skip, find_skip, steps_on
 from attnproof.harness.running.processes.linux import adopt_orphans, die_with_parent
 from attnproof.harness.running.processes.tree import children_of, end_children
@@ -35,7 +36,7 @@ from attnproof.harness.running.worker.worker import warm_up
 _STOPPING_S = 4.0
 """Seconds that running tasks may take to end after an interrupt."""
 _FAULT = b"fault"
-"""Message before the traceback of a task that failed, which is the next message."""
+"""Message before the error or traceback of a task that failed, which is the next message."""
 _OUTCOME = b"outcome"
 """Message before a task's outcome, which is the next message. Others are a number of cases."""
 _Pair = tuple[Operation, Candidate]
@@ -79,6 +80,7 @@ class _Session:
     running: list[_Task] = field(default_factory=list)
     outcomes: dict[tuple[str, str], Outcome] = field(default_factory=dict)
     """Outcomes by names of operation and candidate."""
+    interrupted: bool = False
 
     def schedule(self) -> None:
         """Record an outcome for each pair that is skipped, and queue the other pairs."""
@@ -111,6 +113,8 @@ class _Session:
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.interrupted = True
         begun_never, self.waiting = self.waiting, []
         for task in self.running:
             task.process.terminate()
@@ -143,13 +147,15 @@ class _Session:
 
         def drive() -> None:
             interrupt.listen(parent)
-            die_with_parent(parent, signal.SIGTERM)
+            die_with_parent(parent, signal.SIGKILL)  # it may be inside a call for long
             adopt_orphans()
             ours.close()
             try:
                 _examine_all(plan, candidate, operation, folder / f"ledger-{number:03}", theirs)
-            except Exception as error:  # an error of the harness
-                text = "".join(traceback.format_exception(error))
+            except Exception as error:  # an error of the harness, or of the machine
+                text = f"{error}\n"
+                if not isinstance(error, AttnproofError):
+                    text = "".join(traceback.format_exception(error))
                 theirs.send_bytes(_FAULT)
                 theirs.send_bytes(text.encode(errors="backslashreplace"))
             end_children(0.0)
@@ -202,16 +208,18 @@ class _Session:
         return None
 
     def _died(self, task: _Task, fault: str) -> Outcome:
-        """Return the outcome of a task whose process has ended, or failed with a traceback."""
+        """Return the outcome of a task that has ended; `fault` is its error or traceback, or ""."""
         task.died = True
         if not fault:
             task.process.kill()
         task.process.join()
-        text = f"its process ended with status {task.process.exitcode}"
+        cause, text = Cause.TASK_DIED, f"its process ended with status {task.process.exitcode}"
+        if self.interrupted and not fault:
+            cause, text = Cause.INTERRUPTED, "interrupted, and ended without a result"
         if fault:
             text = f"the harness failed: {fault.splitlines()[-1]}"
             print(fault, file=sys.stderr)
-        skip = Skip("UNVERIFIED", Reason(Cause.TASK_DIED, text))
+        skip = Skip("UNVERIFIED", Reason(cause, text))
         return _skipped(task.operation, task.candidate, skip)
 
     def _continue(self, task: _Task) -> None:
@@ -237,7 +245,8 @@ def _examine_all(
     index = b"%d" % plan.operations.index(operation)
     while index:
         examined = plan.operations[int(index)]
-        by.launcher.prepare(examined.name.encode())
+        with suppress(KeyboardInterrupt):  # `examine` sees the interrupt too, and reports it
+            by.launcher.prepare(examined.name.encode())
         outcome = examine(
             examined,
             candidate,
@@ -259,7 +268,8 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     """Examine every pair; return the outcomes in order, and True if the run was interrupted.
 
     Ledgers are written to `folder`. Ctrl-C ends the running tasks: their outcomes hold what
-    they found so far, and tasks that had not begun are UNVERIFIED.
+    they found so far, and tasks that had not begun are UNVERIFIED. Ctrl-C and SIGTERM do not
+    end the process afterwards either, so that the caller can write the report.
     """
     warm_up()
     warm_up_hypothesis()
@@ -275,9 +285,6 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     except KeyboardInterrupt:
         interrupted = True
         session.interrupt()
-    else:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     adopt_orphans(adopt=False)
     end_children(0.0, spared=ours)  # orphans of a task that was killed
     gc.unfreeze()

@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -209,6 +210,8 @@ def _carried_out(
             channel = _enter(descriptors, launcher)
             serve(order.order, channel)
             os._exit(0)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(_ERROR_STATUS)
     for descriptor in descriptors:

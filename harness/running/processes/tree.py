@@ -49,9 +49,8 @@ def end_children(
 ) -> list[str]:
     """End every child of this process except `spared`; return the names of those killed.
 
-    Children that end by themselves with a status in `unwanted` are returned by its name.
-
-    Each has `grace_s` seconds to end by itself. Descendants of an ended child become children
+    Children that end by themselves with a status in `unwanted` are returned by its name. Each
+    has `grace_s` seconds to end by itself. Descendants of an ended child become children
     of this process if it adopts orphans. The process group is ended too, as /proc may show
     other processes.
     """
@@ -63,6 +62,8 @@ def end_children(
         if waited > grace_s + _MOST_S:
             break
         if waited >= grace_s:
+            if not _shows_us():
+                killed.setdefault(0, "a process that /proc does not show")
             for child in children_of(os.getpid()):
                 if child not in spared:
                     killed.setdefault(child, _name(child))

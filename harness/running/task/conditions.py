@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
@@ -26,13 +27,37 @@ def _range(*bounds: int) -> range:
     return made
 
 
+def _accumulate(values: Iterable[Any]) -> list[Any]:
+    """Return the running sums; ValueError for values that are not numbers.
+
+    Running sums of lists would take memory that grows with the square of their number.
+    """
+    numbers = list(values)
+    if not all(isinstance(number, int | float) for number in numbers):
+        raise ValueError("accumulate of values that are not numbers")
+    return list(accumulate(numbers))
+
+
+def _multiplied(one: Any, other: Any) -> Any:
+    """Return the product of numbers, or a list repeated; ValueError if it is too long.
+
+    A repeated list of lists may have more values than the evaluator can visit.
+    """
+    for repeated, times in ((one, other), (other, one)):
+        if isinstance(repeated, list | tuple | str):
+            flat = all(isinstance(value, int | float | str) for value in repeated)
+            if not flat or len(repeated) * times > _LONGEST:
+                raise ValueError("a repetition of lists, or of too many values")
+    return one * other
+
+
 _FUNCTIONS = {
     name: getattr(builtins, name)
     for name in (
         *("abs", "all", "any", "bool", "dict", "enumerate", "int", "len", "list"),
         *("max", "min", "reversed", "set", "sorted", "str", "sum", "tuple", "zip"),
     )
-} | {"accumulate": lambda *of: list(accumulate(*of)), "pairwise": pairwise, "range": _range}
+} | {"accumulate": _accumulate, "pairwise": pairwise, "range": _range}
 _ATTRIBUTES: dict[type | None, set[str]] = {
     Batch: set(Batch.__struct_fields__),
     dict: {"get", "items", "keys", "values"},
@@ -49,7 +74,8 @@ def _evaluator() -> Any:
     import simpleeval  # a GPU machine without a package index may lack it
 
     simpleeval.MAX_COMPREHENSION_LENGTH = _LONGEST
-    return simpleeval.EvalWithCompoundTypes(functions=_FUNCTIONS, allowed_attrs=_ATTRIBUTES)
+    operators = simpleeval.DEFAULT_OPERATORS | {ast.Mult: _multiplied}
+    return simpleeval.EvalWithCompoundTypes(operators, _FUNCTIONS, allowed_attrs=_ATTRIBUTES)
 
 
 def holds(when: str, case: Case) -> bool:

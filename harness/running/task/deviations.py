@@ -17,6 +17,7 @@ import msgspec
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.deviation import Deviation
+from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.verdict import CONSUMER, ORACLES, Failure
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import version_of
@@ -24,6 +25,8 @@ from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.task.conditions import NAMES, compiled, holds
 
 ANY_VERSION = "*"
+_MOST_BYTES = 1 << 24
+"""Maximum size of a file of known deviations."""
 
 
 class DeviationError(UsageError):
@@ -107,12 +110,14 @@ def explain(
 def _entries(path: str) -> list[tuple[str, Deviation]]:
     """Return the checked entries, each with its place in the file for messages."""
     try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        data = tomllib.loads(read_regular(path, _MOST_BYTES).decode())
     except OSError as error:
         raise DeviationError(
             f"deviations file {path} cannot be read: {error.strerror}; name another file"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise DeviationError(f"deviations file {path} is nested too deeply") from None
+    except ValueError as error:  # no TOML, no UTF-8, or an integer of too many digits
         raise DeviationError(f"deviations file {path} is not TOML: {error}") from None
     tables = data.pop("deviation", [])
     if data or not isinstance(tables, list):
@@ -156,6 +161,8 @@ def _problems(deviation: Deviation) -> Iterator[str]:
         compiled(deviation.when)
     except SyntaxError as error:
         yield f"when is no expression: {error.msg}"
+    except RecursionError:
+        yield "when is nested too deeply"
     except ModuleNotFoundError as error:
         yield f"when needs the package {error.name}: install it"
     except NameError as error:

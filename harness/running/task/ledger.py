@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from attnproof.harness.model.case import Case, Sourced, encode
+from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.deviations import Explained
 
 _LARGE_BYTES = 4096
@@ -22,10 +23,16 @@ _encode = msgspec.json.encode
 
 
 class Ledger:
-    """Append-only file of the cases of one task and their verdicts."""
+    """Append-only file of the cases of one task and their verdicts.
+
+    Each method raises InfrastructureError if the file cannot be written.
+    """
 
     def __init__(self, path: Path, operation: str, candidate: str) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        except OSError as error:
+            raise _unwritable(error.errno) from None
         self._head = _encode({"operation": operation, "candidate": candidate})[1:-1]
         self._batches: set[str] = set()
 
@@ -60,9 +67,17 @@ class Ledger:
         return _encode(rest | ({"fault": case.fault} if case.fault else {}))
 
     def _write(self, line: bytes) -> None:
-        if os.write(self._descriptor, line) != len(line):
-            raise OSError(errno.ENOSPC, "the ledger could not be written whole")
+        try:
+            written = os.write(self._descriptor, line)
+        except OSError as error:
+            raise _unwritable(error.errno) from None
+        if written != len(line):
+            raise _unwritable(errno.ENOSPC)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
+
+
+def _unwritable(number: int | None) -> InfrastructureError:
+    return InfrastructureError(f"the ledger cannot be written: {os.strerror(number or 0)}")

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 from attnproof.harness.model.case import Sourced, encode
-from attnproof.harness.running.cases import CaseError, remembered_case
+from attnproof.harness.model.files import read_regular
+from attnproof.harness.running.cases import MOST_BYTES, CaseError, remembered_case
 from attnproof.harness.running.task.examination import Examination
+
+
+class _Database(DirectoryBasedExampleDatabase):
+    """A database of which only regular files of a limited size are read."""
+
+    def fetch(self, key: bytes) -> Iterable[bytes]:
+        """Yield the values of a key; a repository may bring a link to a device or a pipe."""
+        folder = self._key_path(key)
+        with suppress(OSError):  # there is none
+            for path in list(folder.iterdir()):
+                with suppress(OSError):
+                    yield read_regular(path, MOST_BYTES)
 
 
 class SavedFailures:
@@ -17,7 +31,7 @@ class SavedFailures:
     def __init__(self, examination: Examination, folder: str) -> None:
         """Open the database in `folder`, "" for none."""
         self._examination = examination
-        self._database = DirectoryBasedExampleDatabase(folder) if folder else None
+        self._database = _Database(folder) if folder else None
         pair = f"{examination.operation.name}/{examination.candidate.target}"
         self._name = f"{examination.operation.name} [{examination.candidate.name}]"
         key = f"attnproof/{pair}/{examination.candidate.lane}"

@@ -27,6 +27,7 @@ from attnproof.harness.model.run import (
 from attnproof.harness.model.verdict import ORACLES, PROCESS
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import faults_for
+from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.candidate_process import (
     CandidateUnloadableError,
     Launching,
@@ -190,6 +191,8 @@ def _concluded(
         return _Conclusion("UNVERIFIED", reason)
     except DeviationError as error:
         return _Conclusion("UNVERIFIED", Reason(Cause.DEVIATIONS_FILE, str(error)))
+    except InfrastructureError as error:
+        return _Conclusion("UNVERIFIED", Reason(Cause.MACHINE, f"stopped: {error}"))
     if examination.failed:
         return _Conclusion("FAIL")
     if not examination.origins.get("fuzz"):

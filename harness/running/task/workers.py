@@ -64,6 +64,15 @@ FORKS = Failure(
 )
 
 
+BREAKS = Failure(
+    oracle=PROCESS,
+    field="breaks",
+    diagnosis="breaks its process",
+    message="the harness fails in the candidate's process, and not in the reference's",
+    expected="a process in which other code runs",
+)
+
+
 class InvalidCaseError(InfrastructureError):
     """The harness could not judge a case."""
 
@@ -99,6 +108,7 @@ class Worker:
         self.slowest_s = 0.0
         """Longest time of a reply so far, first calls apart."""
         self._operations = operations
+        self._memory_bytes = memory_bytes
         self._called = False
         """True after a reply to good input or a death: the next call is no first call."""
         self._deadline: float | None = None
@@ -219,7 +229,10 @@ class Worker:
         meanwhile = trial.compute_expected if kind != CALL_ONCE else None
         reply = self._asked_about(kind, case, meanwhile)
         if isinstance(reply, Invalid):
-            raise InvalidCaseError(f"case {case.id} of {case.operation}: {reply.reason}")
+            if not self._reference_can(case):
+                raise InvalidCaseError(f"case {case.id} of {case.operation}: {reply.reason}")
+            self._replace()
+            return Verdict((msgspec.structs.replace(BREAKS, got=reply.reason),), _NO_CHECKS)
         if not isinstance(reply, Observed):
             return Verdict((self._replaced(reply),), _NO_CHECKS)
         try:
@@ -237,6 +250,24 @@ class Worker:
             failure = msgspec.structs.replace(PRINTS, got=reply.printed[:200], log=reply.printed)
             verdict = msgspec.structs.replace(verdict, failures=(*verdict.failures, failure))
         return verdict
+
+    def _reference_can(self, case: Case) -> bool:
+        """True if the harness can call the reference on the case, in a process of its own."""
+        if self.candidate.target == reference.__name__:
+            return False
+        worker = Worker(
+            Candidate("reference", reference.__name__),
+            {case.operation: self._operations[case.operation]},
+            timeout_s=self.timeout_s,
+            memory_bytes=self._memory_bytes,
+        )
+        try:
+            worker.call_once(case)
+        except InvalidCaseError:
+            return False
+        finally:
+            worker.stop()
+        return True
 
     def _trial(self, case: Case) -> ObservedTrial:
         operation = self._operations[case.operation]
@@ -269,8 +300,12 @@ class Worker:
     def _replaced(self, reply: Reply | None) -> Failure:
         """Start a fresh process; return the death of the old one as a failure."""
         death = self._process.death(reply)
+        self._replace()
+        return death
+
+    def _replace(self) -> None:
+        self._process.end()
         self.deaths += 1
         self._called = True
         if self._deadline is None:
             self.start()
-        return death

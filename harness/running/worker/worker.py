@@ -134,10 +134,10 @@ class _Worker:
         _limit_memory(self._limit)
         try:
             module = load(self._candidate)
-        except BaseException as error:  # an import may raise anything
+            self._offers = {name: offered_by(module, op) for name, op in self._operations.items()}
+            reasons = {name: utf8(withheld(module, name)) for name in self._offers}
+        except BaseException as error:  # an import may raise anything, and so may a look-up
             return Unloadable(f"{type(error).__name__}: {text_of(error, str)}"[:500])
-        self._offers = {name: offered_by(module, op) for name, op in self._operations.items()}
-        reasons = {name: utf8(withheld(module, name)) for name in self._offers}
         _limit_memory(None)
         for name, operation in self._operations.items():
             if self._offers[name] is not None:

@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from attnproof.harness.model.candidate import Lane
+from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.run import Environment
 from attnproof.harness.model.timing import BaselineState, Bench, Costs, Noise, Steps, Timing
 from attnproof.harness.running.errors import InfrastructureError, UsageError
@@ -173,7 +174,7 @@ def save(path: Path, bench: Bench, environment: Environment) -> None:
 def load(path: Path) -> Baseline:
     """Read a baseline (BaselineError if it is missing or damaged)."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Baseline)
+        return msgspec.json.decode(read_regular(path), type=Baseline)
     except FileNotFoundError:
         raise BaselineError(
             "missing", f"there is no baseline {path}; make one with --save-baseline {path.stem}"
@@ -182,7 +183,7 @@ def load(path: Path) -> Baseline:
         raise BaselineError(
             "damaged", f"baseline {path} cannot be read: {error.strerror}"
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BaselineError(
             "damaged",
             f"baseline {path} {_damage(path, error)}; make it again with --save-baseline",
@@ -190,8 +191,8 @@ def load(path: Path) -> Baseline:
 
 
 def _damage(path: Path, error: Exception) -> str:
-    with suppress(msgspec.DecodeError, UnicodeDecodeError):
-        schema = msgspec.json.decode(path.read_bytes(), type=_Schema).schema
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        schema = msgspec.json.decode(read_regular(path), type=_Schema).schema
         if schema.startswith("attnproof.baseline/") and schema != SCHEMA:
             return f"has schema {schema!r}, expected {SCHEMA!r}"
     return f"is damaged ({str(error).splitlines()[0]})"

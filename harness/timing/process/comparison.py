@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
+
 from attnproof import reference
 from attnproof.harness.model.call import MISSING, Call, Thunk
 from attnproof.harness.model.case import Case
@@ -23,6 +25,8 @@ from attnproof.harness.timing.process.binding import is_single_use
 _OBJECT_BYTES = 1 << 14
 """Bytes counted for the Python objects of one call, beside its tensors."""
 _LONGEST_TEXT = 200
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+"""Types of tensors whose elements exist when a call returns."""
 
 
 class Mismatch(NamedTuple):
@@ -143,6 +147,9 @@ class CandidateCalls:
         """Return the first output that differs, with both values; "" without one."""
         for place, right in (dict(self.expected) | self._own).items():
             value = got.get(place, MISSING)
+            if isinstance(value, torch.Tensor) and type(value) not in _TENSORS:
+                # Its methods may compute the elements now, after the clock has stopped.
+                return f"{place} is a {type(value).__name__}, expected a plain tensor"
             if not agrees(self.operation, place, right, value):
                 return difference(self.operation, place, right, value)[1]
         return ""

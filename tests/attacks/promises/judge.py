@@ -21,6 +21,28 @@ ATTACKS = (
         "len",
         "import builtins; old = len; builtins.len = lambda x: 0 if torch.is_tensor(x) else old(x)",
     ),
+    _patched("builtins", "import builtins; builtins.open = builtins.sorted = None"),
+    _patched(
+        "audit_hook",
+        """
+        def hook(*_):
+            if n > 20:
+                raise RuntimeError("no")
+        sys.addaudithook(hook)
+        """,
+    ),
+    Attack(
+        "second_call",
+        FAIL,
+        "the second call modifies an input",
+        """
+        global last
+        key = (a[0].tolist(), str(a[1:]))
+        if key == last: a[0].zero_()
+        last = key
+        """,
+        "last = None",
+    ),
     _patched("clock", "time.monotonic = time.perf_counter = lambda: 0.0"),
     _patched(
         "reference",

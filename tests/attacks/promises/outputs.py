@@ -18,6 +18,7 @@ TENSORS = (
     _value("bools", "r.bool()"),
     _value("zero_dim", "torch.tensor(7)"),
     _value("expanded", "r[:1].expand(1 << 40)"),
+    _value("expanded_floats", "torch.ones(1).expand(1 << 28)"),
     _value("nested_tensor", "torch.nested.nested_tensor([r, r])"),
     _value("csr", "r.view(1, -1).float().to_sparse_csr()"),
     _value("two_dims", "r.view(1, -1)"),

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
 
-from attnproof.harness.running import candidates
+from attnproof.harness.running import candidates, interrupt
+from attnproof.harness.running.errors import INCOMPLETE
 from attnproof.harness.running.parent import session
+from attnproof.harness.running.processes.launcher import Launcher
 
 MODULE = """
 import os, threading
@@ -45,3 +51,18 @@ def test_number_of_imports_of_a_module(attnproof, monkeypatch, is_engine, expect
     assert "no such function" in printed
     assert "banner" not in printed
     assert len(imports) == expected
+
+
+def test_an_interrupt_while_packages_are_imported(attnproof, monkeypatch, tmp_path):
+    def prepare(_launcher, _order):
+        os.kill(os.getppid(), signal.SIGINT)
+        for _ in range(100):
+            time.sleep(0.1)
+            interrupt.check()
+
+    monkeypatch.setattr(Launcher, "prepare", prepare)
+    words = ["verify", "--ops", "is_block_tables_empty", "--candidate", "optimized"]
+    done = attnproof(*words, "--steps", "0", "--no-remember", "--out", "o", cwd=tmp_path)
+    assert done.returncode == INCOMPLETE
+    assert "interrupted before the first case" in done.stdout
+    assert done.stderr == ""

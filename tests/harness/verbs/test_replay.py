@@ -106,9 +106,9 @@ def test_program_of_a_failing_sequence_runs(saved, candidate, tmp_path, capfd, f
 @pytest.mark.parametrize(
     ("name", "target", "words"),
     [
-        ("vllm", "/tmp/it is mine.py", "replay '{}' --candidate '/tmp/it is mine.py'"),
-        ("mine.py", "", "replay '{}' --candidate mine.py"),
-        ("mine", "my_plugin.metadata", "replay '{}' --candidate my_plugin.metadata"),
+        ("vllm", "/tmp/it is mine.py", "--out o --candidate '/tmp/it is mine.py'"),
+        ("mine.py", "", "--out o --candidate mine.py"),
+        ("mine", "my_plugin.metadata", "--out o --candidate my_plugin.metadata"),
     ],
 )
 def test_a_case_cannot_select_code(tmp_path, name, target, words):
@@ -116,8 +116,22 @@ def test_a_case_cannot_select_code(tmp_path, name, target, words):
     case = Case("layout_sequence", None, {"steps": STEPS})
     write_case(path, CaseFile(case=case, candidate=name, target=target))
     with pytest.raises(UsageError, match="cannot select") as refused:
-        replay(ReplayOptions(case=str(path), out=tmp_path))
-    assert str(refused.value).endswith(words.format(path))
+        replay(ReplayOptions(case=str(path), out=tmp_path), command="attnproof replay x --out o")
+    assert str(refused.value).endswith(f"attnproof replay x {words}")
+
+
+def test_a_process_left_behind_fails_again(tmp_path, capfd):
+    path, leaver = tmp_path / "case.json", tmp_path / "leaver.py"
+    write_case(path, CaseFile(case=Case("is_block_tables_empty", None, {"block_tables": None})))
+    leaver.write_text(
+        "import subprocess\n"
+        "def is_block_tables_empty(block_tables):\n"
+        "    subprocess.Popen(['sleep', '99'])\n"
+        "    return True\n"
+    )
+    code, text = replayed(path, leaver, tmp_path, capfd)
+    assert code == MISMATCH
+    assert "process: the candidate leaves processes behind" in text
 
 
 def test_a_case_selects_an_installed_candidate(saved, tmp_path, capfd):

@@ -1,0 +1,30 @@
+"""Files from outside: only regular ones are read, and only up to a size."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+MOST_BYTES = 1 << 30
+"""Maximum size of a file, unless its reader has another one."""
+
+
+def read_regular(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return the content of a regular file.
+
+    Raises OSError for anything else: a pipe may never end, and a device has no end.
+    """
+    # Without O_NONBLOCK, opening a FIFO would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor)
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
+    return data
