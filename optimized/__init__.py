@@ -1,8 +1,9 @@
 """Fast implementations of SPEC.md: numba loops on the host, Triton kernels on a device.
 
 The public names are those of `reference`; results are equal element by element. The device
-of the tensors selects the implementation (`attnproof.optimized.dispatch`). numba and Triton
-are imported by the first call that needs them.
+of the tensors selects the implementation (`attnproof.optimized.dispatch`). Input is trusted
+unless checks are on: `with attnproof.optimized.checking.checked():`. numba and Triton are
+imported by the first call that needs them.
 """
 
 import sys
@@ -17,7 +18,9 @@ from attnproof.reference.shared import __all__ as _shared
 from .batch_split import *
 from .cache_write import *
 from .causal_conv1d import *
+from .encoder_decoder import *
 from .fast_prefill import *
+from .graph_state import *
 from .kv_cache import *
 from .local_attention import *
 from .metadata_builder import *
@@ -25,13 +28,14 @@ from .paged_attention import *
 from .persistent_batch import *
 from .sequence_slots import *
 from .slot_mapping import *
+from .spec_decode import *
 from .ubatch import *
 from .xformers_backend import *
 
-__all__ = [*_checks, *_interface, *_shared]  # noqa: PLE0604
-__all__ += [
+_own = [
     name
     for path, module in tuple(sys.modules.items())
     if path.rpartition(".")[0] == __name__
     for name in getattr(module, "__all__", ())
 ]
+__all__ = [*dict.fromkeys([*_checks, *_interface, *_shared, *_own])]  # noqa: PLE0604

@@ -15,15 +15,18 @@ from attnproof.reference.checks.fast_prefill import (
 from attnproof.reference.shared import CommonAttentionMetadata
 from attnproof.reference.shared.subclasses import fast_prefill_backend
 
+from .checking import checks
 from .dispatch import download, on_device
 from .host import fast_prefill as loops
 from .host.arrays import as_dtype, dense
-from .host.shapes import lengths_dtype
+from .host.shapes import lengths_dtype, shapes_fit
 
 __all__ = [
     "create_fast_prefill_custom_backend",
     "make_kv_sharing_fast_prefill_common_attn_metadata",
 ]
+
+_checked = checks.follow(globals())
 
 _FIELDS = fields(CommonAttentionMetadata)
 
@@ -37,11 +40,19 @@ def make_kv_sharing_fast_prefill_common_attn_metadata(
     R + 2 integers to pinned memory with a sync, as max_query_len and num_actual_tokens are
     Python ints; no sync if the argument itself is returned. SPEC.md section 6.
     """
-    md = common_attn_metadata
-    offsets = _checked_offsets(md)
+    if _checked:
+        _check(common_attn_metadata)
+    if common_attn_metadata.max_query_len == 1:
+        return common_attn_metadata
+    return _reduced(common_attn_metadata)  # a call of fewer variables takes 3 of 50 ns less
+
+
+def _reduced(md: CommonAttentionMetadata) -> CommonAttentionMetadata:
+    """Return a batch with a longer query, reduced if it has logits indices."""
     indices = md.logits_indices_padded
-    if md.max_query_len == 1 or indices is None:
+    if indices is None:
         return md
+    offsets = dense(md.query_start_loc_cpu, lengths_dtype(md))
     if on_device(md.query_start_loc):
         starts, mirror, longest, total = _on_device(md, indices[: md.num_logits_indices])
     else:
@@ -87,21 +98,16 @@ _Counted = tuple[torch.Tensor, torch.Tensor, int, int]
 """Offsets of the reduced batch, their mirror, the longest query, the number of tokens."""
 
 
-def _checked_offsets(md: CommonAttentionMetadata) -> torch.Tensor:
-    """Check a batch and return its CPU offsets, dense.
-
-    Cheap checks run first; if one fails, the shared checks raise the error.
-    """
-    dtype = lengths_dtype(md)
-    if dtype is None:
+def _check(md: CommonAttentionMetadata) -> None:
+    """Check a batch; the shared checks raise the error if a cheap check fails."""
+    if not shapes_fit(md):
         check_fast_prefill(md)
-        dtype = torch.int64
+    dtype = lengths_dtype(md)
     offsets = dense(md.query_start_loc_cpu, dtype)
     rows, bounds = (offsets.data_ptr(), md.num_reqs), (md.num_actual_tokens, md.max_query_len)
     if not loops.queries_fit(dtype is torch.int64, *rows, *bounds):
         check_fast_prefill(md)
     check_fast_prefill_logits(md)
-    return offsets
 
 
 def _on_host(md: CommonAttentionMetadata, offsets: torch.Tensor, indices: torch.Tensor) -> _Counted:

@@ -12,15 +12,18 @@ from attnproof.reference.checks.common import check_local_attention, check_logit
 from attnproof.reference.interface.fields import added_fields
 from attnproof.reference.shared import CommonAttentionMetadata
 
+from .checking import checks
 from .dispatch import on_device, staging, upload
 from .host import local_attention as loops
 from .host.arrays import pieces
 from .host.lengths import dense_lengths, take_dtypes
-from .host.shapes import lengths_dtype
+from .host.shapes import lengths_dtype, shapes_fit
 
 __all__ = [
     "make_local_attention_virtual_batches",
 ]
+
+_checked = checks.follow(globals())
 
 _LOCAL = "make_local_attention_virtual_batches"
 
@@ -39,7 +42,7 @@ def make_local_attention_virtual_batches(
     costs one more launch. SPEC.md section 4.
     """
     md = common_attn_metadata
-    plan = _checked_plan(attn_chunk_size, md, block_size)
+    plan = _plan(attn_chunk_size, md, block_size)
     columns = attn_chunk_size // block_size
     rows = (_on_device if on_device(md.query_start_loc) else _on_host)(md, plan, columns)
     starts, starts_cpu, lengths, lengths_cpu, computed_cpu, longest, table, owners = rows
@@ -96,16 +99,11 @@ _Rows = tuple[
 block table, and the request of each virtual request on the device, None on the host."""
 
 
-def _checked_plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _Plan:
-    """Check the arguments and count the virtual requests.
-
-    Cheap checks run first; if one fails, the shared check raises the error.
-    """
-    sizes_fit = type(chunk) is type(block_size) is int and chunk > 0 < block_size
-    dtype = lengths_dtype(md) if sizes_fit and chunk % block_size == 0 else None
-    if dtype is None or not (md.block_table_tensor.shape[1] or md.num_reqs == 0):
-        check_local_attention(chunk, md, block_size)
-        dtype = torch.int64
+def _plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _Plan:
+    """Count the virtual requests; check the arguments if checks are on."""
+    if _checked:
+        _check(chunk, md, block_size)
+    dtype = lengths_dtype(md)
     wide = dtype is torch.int64
     offsets, seq_lens, computed = dense_lengths(md, dtype)
     batch = offsets.data_ptr(), seq_lens.data_ptr(), md.num_reqs, chunk
@@ -113,9 +111,17 @@ def _checked_plan(chunk: int, md: CommonAttentionMetadata, block_size: int) -> _
     count = loops.count_virtual(wide, *batch, computed.data_ptr(), *bounds)
     if count < 0 or md.dcp_local_seq_lens is not None:
         check_local_attention(chunk, md, block_size)
+    return _Plan(wide, offsets, seq_lens, batch, count)
+
+
+def _check(chunk: int, md: CommonAttentionMetadata, block_size: int) -> None:
+    """Check all but lengths and dcp lengths; the shared check raises if a cheap check fails."""
+    sizes_fit = type(chunk) is type(block_size) is int and chunk > 0 < block_size
+    fit = sizes_fit and chunk % block_size == 0 and shapes_fit(md)
+    if not fit or not (md.block_table_tensor.shape[1] or md.num_reqs == 0):
+        check_local_attention(chunk, md, block_size)
     check_logits(_LOCAL, md)
     check_rows(_LOCAL, md)
-    return _Plan(wide, offsets, seq_lens, batch, count)
 
 
 def _on_host(md: CommonAttentionMetadata, plan: _Plan, columns: int) -> _Rows:

@@ -11,20 +11,57 @@ from typing import Any, Final
 
 import numpy as np
 
+from attnproof.reference import shared
 from attnproof.reference.checks.common import check_bool, check_int, check_list
 from attnproof.reference.checks.slots import check_block_row, check_blocks, check_range
 from attnproof.reference.interface import PAD_SLOT_ID
 
+from .checking import checks
 from .host import slot_mapping as loops
 
 __all__ = [
     "_compute_slot_mapping_numpy",
     "_compute_slot_mapping_python",
     "compute_slot_mapping",
+    "compute_slot_mapping_start_idx",
+    "is_block_tables_empty",
 ]
+
+_checked = checks.follow(globals())
 
 _FEW_BLOCKS: Final = 2
 """Blocks up to which one `range` per block is faster than a compiled loop and a `tolist`."""
+
+
+def compute_slot_mapping_start_idx(
+    is_prompt: bool, query_len: int, context_len: int, sliding_window: int | None
+) -> int:
+    """Return the first position, in tokens, that gets a slot.
+
+    Result and errors as in `reference`. SPEC.md section 5.
+    """
+    if _checked:
+        return shared.compute_slot_mapping_start_idx(
+            is_prompt, query_len, context_len, sliding_window
+        )
+    if not is_prompt or sliding_window is None or query_len <= sliding_window:
+        return 0
+    return query_len - sliding_window
+
+
+def is_block_tables_empty(block_tables: Mapping[int, Sequence[int] | None] | None) -> bool:
+    """True for None and for a dict whose values are all None.
+
+    Errors as in `reference`. SPEC.md section 5.
+    """
+    if _checked:
+        return shared.is_block_tables_empty(block_tables)
+    if block_tables is None:
+        return True
+    for table in block_tables.values():  # noqa: SIM110 - a generator costs as much as 8 tables
+        if table is not None:
+            return False
+    return True
 
 
 def compute_slot_mapping(
@@ -104,6 +141,13 @@ def _compute_slot_mapping_python(
     block_size: int,
 ) -> None:
     """Append the slots of positions [range_start, range_end), one block at a time."""
+    if not _checked:
+        if range_end == range_start + 1:
+            block = index(block_table[range_start // block_size])
+            slot_mapping.append(block * block_size + range_start % block_size)
+        else:
+            _extend_by_block(slot_mapping, block_table, range_start, range_end, block_size)
+        return
     operation = "_compute_slot_mapping_python"
     check_list(operation, "slot_mapping", slot_mapping)
     check_range(operation, block_table, range_start, range_end, block_size)
@@ -122,8 +166,9 @@ def _compute_slot_mapping_numpy(
 ) -> None:
     """Append the slots of positions [range_start, range_end), computed as one numpy array."""
     operation = "_compute_slot_mapping_numpy"
-    check_list(operation, "slot_mapping", slot_mapping)
-    check_range(operation, block_table, range_start, range_end, block_size)
+    if _checked:
+        check_list(operation, "slot_mapping", slot_mapping)
+        check_range(operation, block_table, range_start, range_end, block_size)
     if not _extend_at_once(slot_mapping, block_table, range_start, range_end, block_size):
         check_blocks(operation, "block_table", block_table, range_start, range_end, block_size)
         _extend_by_block(slot_mapping, block_table, range_start, range_end, block_size)

@@ -13,6 +13,7 @@ from attnproof.reference.checks.common import check_device, check_int, check_ten
 from attnproof.reference.checks.slots import check_slot_mapping
 from attnproof.reference.interface import MetadataError
 
+from .checking import checks
 from .dispatch import INTERPRETED, on_device
 from .host import slot_mapping as loops
 
@@ -20,6 +21,8 @@ __all__ = [
     "build_slot_mapping",
     "get_dcp_local_seq_lens",
 ]
+
+_checked = checks.follow(globals())
 
 _TENSOR, _INT64 = torch.Tensor, torch.int64
 _WIDE: Final = {torch.int32: False, torch.int64: True}
@@ -185,7 +188,24 @@ def get_dcp_local_seq_lens(
 
     Result, shapes and errors as in `reference`. No sync. SPEC.md section 10.
     """
-    operation, interleave = "get_dcp_local_seq_lens", cp_kv_cache_interleave_size
+    interleave = cp_kv_cache_interleave_size
+    if _checked:
+        _check_dcp(seq_lens, dcp_size, dcp_rank, interleave)
+    if dcp_rank is None:
+        lengths = seq_lens[:, None]
+        ranks: int | torch.Tensor = torch.arange(dcp_size, device=seq_lens.device)
+    else:
+        lengths, ranks = seq_lens, dcp_rank
+    turns = torch.div(lengths, dcp_size * interleave, rounding_mode="floor")
+    rest = lengths - turns * (dcp_size * interleave)
+    in_last_turn = (rest - ranks * interleave).clamp_(0, interleave)
+    return (turns * interleave + in_last_turn).to(torch.int32)
+
+
+def _check_dcp(
+    seq_lens: torch.Tensor, dcp_size: int, dcp_rank: int | torch.Tensor | None, interleave: int
+) -> None:
+    operation = "get_dcp_local_seq_lens"
     check_tensor(operation, "seq_lens", seq_lens, 1)
     check_int(operation, "dcp_size", dcp_size, 1)
     check_int(operation, "cp_kv_cache_interleave_size", interleave, 1)
@@ -202,13 +222,3 @@ def get_dcp_local_seq_lens(
             raise MetadataError(operation, "dcp_rank", rank, f"at most {dcp_size - 1}")
     if seq_lens.is_cpu and bool((seq_lens < 0).any()):
         raise MetadataError(operation, "seq_lens", int(seq_lens.min()), "lengths of at least 0")
-
-    if dcp_rank is None:
-        lengths = seq_lens[:, None]
-        ranks: int | torch.Tensor = torch.arange(dcp_size, device=seq_lens.device)
-    else:
-        lengths, ranks = seq_lens, dcp_rank
-    turns = torch.div(lengths, dcp_size * interleave, rounding_mode="floor")
-    rest = lengths - turns * (dcp_size * interleave)
-    in_last_turn = (rest - ranks * interleave).clamp_(0, interleave)
-    return (turns * interleave + in_last_turn).to(torch.int32)

@@ -21,18 +21,21 @@ from attnproof.reference.interface import MetadataError, UBatchSlice
 from attnproof.reference.interface.fields import added_fields
 from attnproof.reference.shared import CommonAttentionMetadata
 
+from .checking import checks
 from .dispatch import on_device
 from .host import lengths
 from .host import ubatch as loops
 from .host.arrays import dense, pieces
 from .host.lengths import dense_lengths, take_dtypes
-from .host.shapes import lengths_dtype
+from .host.shapes import lengths_dtype, shapes_fit
 
 __all__ = [
     "_make_metadata_with_slice",
     "slice_query_start_locs",
     "split_attn_metadata",
 ]
+
+_checked = checks.follow(globals())
 
 _SLICE = "_make_metadata_with_slice"
 Bounds = tuple[int, int, int, int]
@@ -46,10 +49,11 @@ def slice_query_start_locs(query_start_loc: torch.Tensor, request_slice: slice) 
     dtype and device with one entry more than requests. Raise MetadataError for a slice
     that is empty or out of range. SPEC.md section 3.
     """
-    operation = "slice_query_start_locs"
-    check_tensor(operation, "query_start_loc", query_start_loc, 1)
-    num_reqs = query_start_loc.shape[0] - 1
-    start, stop = check_slice(operation, "request_slice", request_slice, num_reqs)
+    if _checked:
+        operation = "slice_query_start_locs"
+        check_tensor(operation, "query_start_loc", query_start_loc, 1)
+        check_slice(operation, "request_slice", request_slice, query_start_loc.shape[0] - 1)
+    start, stop = request_slice.start, request_slice.stop
     if not query_start_loc.is_cpu:
         return query_start_loc[start : stop + 1] - query_start_loc[start]
     dtype = query_start_loc.dtype
@@ -89,8 +93,12 @@ def _children(
 
     Errors about the batch contain `operation`, errors about a slice always `_SLICE`.
     """
-    rows = _checked_rows(operation, md)
-    bounds = [_checked_bounds(ubatch, md, rows) for ubatch in ubatch_slices]
+    rows = _rows(operation, md)
+    bounds = []
+    for ubatch in ubatch_slices:
+        if _checked:
+            _check_slice(ubatch, md, rows)
+        bounds.append(_bounds(ubatch, md, rows))
     if not bounds or not on_device(md.query_start_loc):
         return [_child(md, rows, b, None) for b in bounds]
 
@@ -113,33 +121,39 @@ class _Rows:
     """Addresses of the three tensors."""
 
 
-def _checked_rows(operation: str, md: CommonAttentionMetadata) -> _Rows:
-    dtype = lengths_dtype(md)
-    if dtype is None:
+def _rows(operation: str, md: CommonAttentionMetadata) -> _Rows:
+    """Return the mirrors of a batch, which is checked if checks are on."""
+    if _checked and not shapes_fit(md):
         check_common_metadata(operation, md)
-        dtype = torch.int64
+    dtype = lengths_dtype(md)
     wide, mirrors = dtype is torch.int64, dense_lengths(md, dtype)
     offsets, seq_lens, computed = mirrors
     addresses = offsets.data_ptr(), seq_lens.data_ptr(), computed.data_ptr()
-    bounds = md.num_actual_tokens, md.max_query_len, md.max_seq_len
-    if not lengths.lengths_fit_at(wide, *addresses, md.num_reqs, *bounds):
-        check_queries(operation, md)
-        check_sequences(operation, md)
-    check_logits(operation, md)
-    check_rows(operation, md)
+    if _checked:
+        bounds = md.num_actual_tokens, md.max_query_len, md.max_seq_len
+        if not lengths.lengths_fit_at(wide, *addresses, md.num_reqs, *bounds):
+            check_queries(operation, md)
+            check_sequences(operation, md)
+        check_logits(operation, md)
+        check_rows(operation, md)
     return _Rows(wide, *mirrors, addresses)
 
 
-def _checked_bounds(ubatch: UBatchSlice, md: CommonAttentionMetadata, rows: _Rows) -> Bounds:
+def _bounds(ubatch: UBatchSlice, md: CommonAttentionMetadata, rows: _Rows) -> Bounds:
+    requests, tokens = ubatch.request_slice, ubatch.token_slice
+    r0, r1, t0, t1 = requests.start, requests.stop, tokens.start, tokens.stop
+    if md.dcp_local_seq_lens is not None and int(rows.offsets[r1]) > t1:
+        expected = "None, or no request cut at its end"
+        raise MetadataError(_SLICE, "dcp_local_seq_lens", "set", expected)
+    return r0, r1, t0, t1
+
+
+def _check_slice(ubatch: UBatchSlice, md: CommonAttentionMetadata, rows: _Rows) -> None:
     requests, tokens = check_ubatch(_SLICE, ubatch)
     r0, r1 = check_slice(_SLICE, "request_slice", requests, md.num_reqs)
     t0, t1 = check_slice(_SLICE, "token_slice", tokens, md.num_actual_tokens)
     if not loops.spans_match(rows.wide, rows.addresses[0], md.num_reqs, r0, r1, t0, t1):
         check_span(_SLICE, rows.offsets.tolist(), r0, r1, t0, t1)
-    if md.dcp_local_seq_lens is not None and int(rows.offsets[r1]) > t1:
-        expected = "None, or no request cut at its end"
-        raise MetadataError(_SLICE, "dcp_local_seq_lens", "set", expected)
-    return r0, r1, t0, t1
 
 
 def _child(

@@ -24,6 +24,7 @@ from attnproof.reference.shared.xformers import XFormersBackend, XFormersImpl
 
 from .batch_split import reorder_batch_to_split_decodes_and_prefills, split_decodes_and_prefills
 from .cache_write import reshape_and_cache_flash
+from .graph_state import CommonAttentionState
 from .host import lengths as loops
 from .host.arrays import common_dtype
 from .host.lengths import dense_lengths
@@ -202,6 +203,11 @@ class XFormersAttentionBackend(XFormersBackend):
     def get_impl_cls() -> type[XFormersAttentionImpl]:
         """Return the class that runs attention."""
         return XFormersAttentionImpl
+
+    @staticmethod
+    def get_state_cls() -> type[CommonAttentionState]:
+        """Return the class of the state for CUDA graphs."""
+        return CommonAttentionState
 
     @staticmethod
     def get_builder_cls() -> type[Any]:

@@ -28,7 +28,7 @@ def test_public_functions_have_the_same_parameters(name):
     if inspect.isfunction(theirs):
         assert _parameters(ours) == _parameters(theirs)
     elif name in (*checks.__all__, *interface.__all__, *shared.__all__):
-        assert ours is theirs
+        assert ours is theirs or (ours.__name__ == name and issubclass(ours, theirs))
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -97,6 +97,8 @@ class BuiltIn:
     """Package that the implementation imports; without it the verdict is UNVERIFIED."""
     load: Callable[[], None] = lambda: None
     """Function that makes slow imports, called before a process runs or times its first case."""
+    malformed_steps: bool = False
+    """True if steps of the sequence must be refused: then it is judged with checks only."""
     shared: str = ""
     """Reason why both packages have one implementation, "" if each has its own."""
 

@@ -23,6 +23,8 @@ class Cause(StrEnum):
     NO_GPU = auto()
     HOST_ONLY = auto()
     """The candidate has only kernels, and the operation has none."""
+    CHECKS_OFF = auto()
+    """The candidate does not check its input, and the operation's steps include malformed input."""
     PACKAGE_ABSENT = auto()
     NO_FUNCTION = auto()
     WITHHELD = auto()
@@ -43,6 +45,10 @@ class Cause(StrEnum):
     """A process of the harness ended."""
     MACHINE = auto()
     """The machine failed, such as a full disk."""
+
+
+EXPECTED = (Cause.HOST_ONLY, Cause.CHECKS_OFF)
+"""Causes for which a candidate of ours is not judged on an operation that it has."""
 
 
 class Reason(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ import msgspec
 from attnproof import reference
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, Lane
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running.errors import UsageError
@@ -27,6 +28,7 @@ from attnproof.harness.running.errors import UsageError
 GROUP = "attnproof.candidates"
 BUILT_IN = (
     Candidate("optimized", OPTIMIZED),
+    Candidate("optimized-unchecked", OPTIMIZED, checked=False),
     Candidate("optimized-triton", OPTIMIZED, "interpreter", kernels_only=True),
 )
 _REFERENCE = Candidate("reference", REFERENCE)
@@ -186,13 +188,17 @@ def enter_lane(candidate: Candidate) -> None:
 def load(candidate: Candidate) -> Any:
     """Import the candidate: a module, or the object that an entry point names in it.
 
-    Raises whatever the import raises.
+    Switches the checks of `optimized` on or off in this process. Raises whatever the import
+    raises.
     """
     path = Path(candidate.target)
     if not path.is_absolute():
         module_name, _, attributes = candidate.target.partition(":")
         names = filter(None, attributes.split("."))
-        return reduce(getattr, names, importlib.import_module(module_name))
+        loaded = reduce(getattr, names, importlib.import_module(module_name))
+        if candidate.target == OPTIMIZED:
+            loaded.checking.checks.on = candidate.checked
+        return loaded
     sys.path.insert(0, str(path.parent))
     name, source = path.stem, path
     if path.is_dir():
@@ -209,6 +215,16 @@ def load(candidate: Candidate) -> Any:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def load_to_time(candidate: Candidate) -> Any:
+    """Import the candidate as engines use it: `optimized` without its checks."""
+    return load(msgspec.structs.replace(candidate, checked=False))
+
+
+def faults_for(operation: Operation, candidate: Candidate) -> dict[str, Fault]:
+    """Return the faults that the candidate must detect: none if it does not check its input."""
+    return operation.inputs.faults_on(candidate.device) if candidate.checked else {}
 
 
 def imports_once(candidate: Candidate) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.guard import attempt
-from attnproof.harness.model.run import Cause, DeviationResult, Finding, OperationResult, Run
+from attnproof.harness.model.run import EXPECTED, DeviationResult, Finding, OperationResult, Run
 from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.wording import many
 
@@ -56,7 +56,7 @@ def _not_offered(results: list[OperationResult]) -> Iterator[str]:
     missing = Counter(
         result.candidate
         for result in results
-        if result.verdict == "NOT OFFERED" and result.cause is not Cause.HOST_ONLY
+        if result.verdict == "NOT OFFERED" and result.cause not in EXPECTED
     )
     for candidate, count in missing.items():
         asked = sum(result.candidate == candidate for result in results)

@@ -13,7 +13,7 @@ import msgspec
 from attnproof.harness.escaping import escape_line, shell_command, shell_path
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
-from attnproof.harness.model.run import Cause, Finding, OperationResult, Run, RunVerdict
+from attnproof.harness.model.run import EXPECTED, Cause, Finding, OperationResult, Run, RunVerdict
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve
@@ -188,7 +188,7 @@ def _record(
 
 def _unverified_if_absent(result: OperationResult) -> OperationResult:
     """Return the result; UNVERIFIED if the candidate lacks an operation that --ops names."""
-    if result.verdict != "NOT OFFERED" or result.cause is Cause.HOST_ONLY:
+    if result.verdict != "NOT OFFERED" or result.cause in EXPECTED:
         return result
     return msgspec.structs.replace(
         result,

@@ -1,6 +1,7 @@
 """State that a first-generation (V0) backend keeps for CUDA graphs (SPEC.md section 7).
 
-Both packages share it: copies into buffers cannot be made faster.
+Both packages share it: copies into buffers cannot be made faster, but `optimized` can leave
+out the checks before them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..interface.protocols_v0 import Runner
 from .backend import AttentionState
 
 ENCODER_DECODER_BACKENDS: Final = ("XFORMERS", "FLASH_ATTN", "ROCM_FLASH")
-_PADDING: Final = {
+PADDING: Final = {
     "slot_mapping": PAD_SLOT_ID,
     "seq_lens_tensor": 1,
     "block_tables": 0,
@@ -28,8 +29,8 @@ _PADDING: Final = {
     "cross_block_tables": 1,
 }
 """Value of each buffer in rows without a request: such a row writes no token and reads one."""
-_DECODER: Final = ("seq_lens_tensor", "block_tables")
-_ENCODER: Final = ("encoder_seq_lens_tensor", "cross_slot_mapping", "cross_block_tables")
+DECODER: Final = ("seq_lens_tensor", "block_tables")
+ENCODER: Final = ("encoder_seq_lens_tensor", "cross_slot_mapping", "cross_block_tables")
 
 
 class CommonAttentionState(AttentionState):
@@ -155,7 +156,7 @@ class CommonAttentionState(AttentionState):
                 expected = f"at most the buffer's {tuple(buffer.shape)}"
                 raise MetadataError(operation, name, f"of shape {tuple(source.shape)}", expected)
         for name, source in sources.items():
-            _fill(input_buffers[name], source, _PADDING[name])
+            fill(input_buffers[name], source, PADDING[name])
 
     def begin_forward(self, model_input: Any) -> None:
         """Do nothing: `prepare_graph_input_buffers` has written the input of the graphs."""
@@ -171,10 +172,10 @@ class CommonAttentionState(AttentionState):
         decode = metadata.decode_metadata
         if decode is None:
             raise MetadataError(operation, "decode_metadata", None, "the decodes of the step")
-        tensors: dict[str, Any] = {name: getattr(decode, name, None) for name in _DECODER}
+        tensors: dict[str, Any] = {name: getattr(decode, name, None) for name in DECODER}
         tensors["slot_mapping"] = metadata.slot_mapping
         if is_encoder_decoder:
-            tensors |= {name: getattr(decode, name, None) for name in _ENCODER}
+            tensors |= {name: getattr(decode, name, None) for name in ENCODER}
         for name, tensor in tensors.items():
             if tensor is None:
                 raise MetadataError(operation, name, None, "a tensor")
@@ -208,8 +209,11 @@ def _ndim(name: str) -> int:
     return 2 if name.endswith("block_tables") else 1
 
 
-def _fill(buffer: torch.Tensor, source: torch.Tensor, padding: int) -> None:
+def fill(buffer: torch.Tensor, source: torch.Tensor, padding: int) -> None:
     """Copy `source` to the first rows and columns of the buffer; fill the rest with `padding`."""
+    if buffer.shape == source.shape:
+        buffer.copy_(source, non_blocking=True)
+        return
     rows = source.shape[0]
     # Every element is written once: the three regions do not overlap.
     buffer[rows:].fill_(padding)

@@ -14,7 +14,7 @@ from attnproof.harness.cases.steps.workloads import trace_steps
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import enter_lane, load, offered_by, resolve
+from attnproof.harness.running.candidates import enter_lane, load_to_time, offered_by, resolve
 from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.running.task.deviations import deviations_of, explain
 from attnproof.harness.running.task.workers import Worker
@@ -40,7 +40,7 @@ class Contestant:
         enter_lane(self.candidate)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an engine warns when it is imported
-            return load(self.candidate)
+            return load_to_time(self.candidate)
 
     def function(self, timed: TimedCase) -> Any:
         """Return the candidate's function or class for the operation."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 from attnproof import optimized, reference
 from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work
 from attnproof.optimized import dispatch
+from attnproof.optimized.checking import checked
 from attnproof.reference import CommonAttentionMetadata
 
 if dispatch.INTERPRETED:
@@ -40,6 +41,13 @@ _spec.loader.exec_module(_layers)
 def layers() -> Any:
     """Module `layers.py`, imported by path because test folders are not packages."""
     return _layers
+
+
+@pytest.fixture(autouse=True)
+def _checks() -> Iterator[None]:
+    """Check input: the tests also cover the errors. `agree` compares results without checks."""
+    with checked():
+        yield
 
 
 @pytest.fixture
@@ -68,7 +76,8 @@ def build() -> Build:
 def agree() -> Callable[..., Any]:
     """Function that calls an operation of both packages and requires identical outcomes.
 
-    Results or errors must be equal, and the arguments must not change.
+    Results or errors must be equal, and the arguments must not change. A result must be the
+    same without checks.
     """
     return _agree
 
@@ -122,7 +131,11 @@ def _strided(tensor: torch.Tensor) -> torch.Tensor:
 
 def _agree(name: str, *args: Any, **kwargs: Any) -> Any:
     expected = _outcome(getattr(reference, name), *args, **kwargs)
-    before = copy.deepcopy((args, kwargs))
+    before, again = copy.deepcopy((args, kwargs)), copy.deepcopy((args, kwargs))
+    if not isinstance(expected, Exception):
+        with checked(False):
+            trusted = _outcome(getattr(optimized, name), *again[0], **again[1])
+        _same(trusted, expected, f"{name} without checks")
     got = _outcome(getattr(optimized, name), *args, **kwargs)
     _same(got, expected, name)
     _same((args, kwargs), before, f"{name}: inputs after the call")

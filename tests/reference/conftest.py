@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from attnproof.optimized.checking import checked
+
 _spec = importlib.util.spec_from_file_location("builders", Path(__file__).parent / "builders.py")
 _module = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_module)
@@ -21,5 +23,6 @@ def make_metadata():
 
 @pytest.fixture(params=["attnproof.reference", "attnproof.optimized"])
 def package(request):
-    """Each of the two packages: SPEC.md applies to both."""
-    return importlib.import_module(request.param)
+    """Each of the two packages: SPEC.md applies to both. `optimized` checks its input."""
+    with checked():
+        yield importlib.import_module(request.param)

@@ -15,7 +15,7 @@ from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
@@ -235,7 +235,6 @@ reshape_query_for_spec_decode = Operation(
         invariants=_query_invariants, may_alias=frozenset({"result"}), diagnose=_diagnose
     ),
     bench=Bench(cases=lambda batch: _query_steps(batch) if batch.num_requests == 64 else ()),
-    built_in=BuiltIn(shared=SHARED),
 )
 
 reshape_attn_output_for_spec_decode = Operation(
@@ -268,7 +267,6 @@ reshape_attn_output_for_spec_decode = Operation(
         invariants=_output_invariants, may_alias=frozenset({"result"}), diagnose=_diagnose
     ),
     bench=Bench(cases=lambda batch: _output_steps(batch) if batch.num_requests == 64 else ()),
-    built_in=BuiltIn(shared=SHARED),
 )
 
 OPERATIONS = (reshape_query_for_spec_decode, reshape_attn_output_for_spec_decode)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
-from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import returned, wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Params, Positive
@@ -83,7 +83,6 @@ compute_slot_mapping_start_idx = Operation(
     ),
     contract=Contract(invariants=_invariants),
     bench=Bench(cases=lambda batch: _steps(batch) if batch.num_requests == 1 else ()),
-    built_in=BuiltIn(shared="a difference of two numbers"),
 )
 
 OPERATIONS = (compute_slot_mapping_start_idx,)

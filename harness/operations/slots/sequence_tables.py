@@ -11,7 +11,7 @@ from msgspec import Meta
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import returned, wrong_type
 from attnproof.harness.operations.shared.params import MOST_STEPS, Counts, Params
@@ -78,7 +78,6 @@ is_block_tables_empty = Operation(
     call=FunctionCall(prepare=_prepare, outputs=returned),
     contract=Contract(invariants=_invariants),
     bench=Bench(cases=lambda batch: _steps(batch) if batch.num_requests == 8 else ()),
-    built_in=BuiltIn(shared="one pass over a dict"),
 )
 
 OPERATIONS = (is_block_tables_empty,)

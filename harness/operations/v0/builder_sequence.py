@@ -19,7 +19,7 @@ from attnproof.harness.cases.engines.script_v0 import BLOCK_SIZE, BLOCKS, ROWS
 from attnproof.harness.cases.machine import Machine
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Bench, Contract, Operation
+from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.program import Do, Let, Line, Name, Script, Statement, do
 from attnproof.harness.operations.shared.params import sequence_params
@@ -271,6 +271,7 @@ builder_sequence = Operation(
     call=SequenceCall(parts=("CommonMetadataBuilder",), write=_script, observe=_observe),
     contract=Contract(diagnose=_diagnose),
     bench=Bench(never=SEQUENCE_NOT_TIMED),
+    built_in=BuiltIn(malformed_steps=True),
 )
 
 OPERATIONS = (builder_sequence,)

@@ -15,7 +15,7 @@ from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import returned, wrong_type, wrong_value
@@ -41,7 +41,6 @@ from attnproof.harness.operations.v0.encoder_decoder_cases import (
 
 _MAXIMA = ("max_prefill_seq_len", "max_decode_seq_len", "max_encoder_seq_len")
 _TOTALS = ("num_prefills", "num_prefill_tokens", "num_decode_tokens", "num_encoder_tokens")
-_WHY_SHARED = "picks fields and computes nothing"
 _NO_METADATA = {"no metadata": wrong_type("attn_metadata")}
 
 
@@ -77,7 +76,6 @@ def _operation(
         call=FunctionCall(prepare=prepare, outputs=outputs),
         contract=contract,
         bench=Bench(cases=lambda batch: steps_of(name)(batch) if batch.num_requests == 8 else ()),
-        built_in=BuiltIn(shared=_WHY_SHARED),
     )
 
 

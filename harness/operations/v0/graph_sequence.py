@@ -268,7 +268,7 @@ graph_sequence = Operation(
     call=SequenceCall(parts=("CommonAttentionState",), write=_script, observe=_observe),
     contract=Contract(diagnose=_diagnose),
     bench=Bench(never=SEQUENCE_NOT_TIMED),
-    built_in=BuiltIn(shared="copies into buffers: there is nothing to make faster"),
+    built_in=BuiltIn(malformed_steps=True),
 )
 
 OPERATIONS = (graph_sequence,)

@@ -18,7 +18,7 @@ from attnproof.harness.consumer.v0 import graph_violations
 from attnproof.harness.model.call import MISSING, Call, Outputs
 from attnproof.harness.model.call_kinds import ClassCall, Clocked, bound
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
@@ -313,7 +313,6 @@ common_attention_state = Operation(
         diagnose=_diagnose,
     ),
     bench=Bench(cases=_timed),
-    built_in=BuiltIn(shared="copies into buffers: there is nothing to make faster"),
 )
 
 OPERATIONS = (common_attention_state,)

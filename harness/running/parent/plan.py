@@ -20,6 +20,7 @@ INTERPRETED_SHARE = 4
 """One in this many engine steps is run in Triton's interpreter, even in a thorough run."""
 _NO_GPU = Reason(Cause.NO_GPU, "no CUDA device on this machine")
 _HOST_ONLY = Reason(Cause.HOST_ONLY, "reads only CPU mirrors: there is no device path to verify")
+_CHECKS_OFF = Reason(Cause.CHECKS_OFF, "some steps are malformed, and its checks are off")
 
 Lacking = dict[str, dict[str, Reason]]
 """Reasons for operations that are not offered, by candidate and operation."""
@@ -80,6 +81,8 @@ def find_skip(operation: Operation, candidate: Candidate) -> Skip | None:
         return Skip("UNVERIFIED", _NO_GPU)
     if candidate.kernels_only and not operation.built_in.kernels:
         return Skip("NOT OFFERED", _HOST_ONLY)
+    if operation.built_in.malformed_steps and not candidate.checked:
+        return Skip("NOT OFFERED", _CHECKS_OFF)
     package = operation.built_in.package if candidate.target == OPTIMIZED else ""
     if package and find_spec(package) is None:
         return Skip("UNVERIFIED", Reason(Cause.PACKAGE_ABSENT, f"{package} is not installed"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -13,8 +13,10 @@ from hypothesis.errors import Unsatisfiable
 from hypothesis.stateful import run_state_machine_as_test
 
 from attnproof.harness.model.case import Case, Sourced
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import Failure
+from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.examination import Examination, Root
 
@@ -40,10 +42,9 @@ class Discovery(Exception):  # noqa: N818 - not an error of the harness
         self.sourced = sourced
 
 
-def strategy(operation: Operation, device: str = "cpu") -> st.SearchStrategy[Case]:
-    """Return the strategy for the operation's cases, malformed ones among them."""
+def strategy(operation: Operation, faults: Mapping[str, Fault]) -> st.SearchStrategy[Case]:
+    """Return the strategy for the operation's cases, some malformed by one of the faults."""
     good, lot = operation.inputs.cases(), st.integers(0, _MALFORMED_SHARE - 1)
-    faults = operation.inputs.faults_on(device)
 
     @st.composite
     def draw_case(draw: st.DrawFn) -> Case:
@@ -171,7 +172,8 @@ def _drawn(
         print_blob=False,
     )
     if machine is None:
-        return seed(run_seed)(how(given(strategy(operation, examination.candidate.device))(body)))
+        faults = faults_for(operation, examination.candidate)
+        return seed(run_seed)(how(given(strategy(operation, faults))(body)))
     bound = seed(run_seed)(type(machine.__name__, (machine,), {"judge": staticmethod(body)}))
     return partial(run_state_machine_as_test, bound, settings=how)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ import msgspec
 
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Batch, Sourced
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import (
     Cause,
@@ -25,6 +26,7 @@ from attnproof.harness.model.run import (
 )
 from attnproof.harness.model.verdict import ORACLES, PROCESS
 from attnproof.harness.running import interrupt
+from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.candidate_process import (
     CandidateUnloadableError,
@@ -249,7 +251,8 @@ def _run_cases(
     examples = -(-settings.examples // examination.costly_share)
     fuzz(examination, examples, first_seed)
     device = examination.candidate.device
-    for sourced in _explicit_cases(operation, device, steps, corpus):
+    faults = faults_for(operation, examination.candidate)
+    for sourced in _explicit_cases(operation, faults, steps, corpus):
         _judge(examination, sourced)
     if device == "cuda":
         with examination.worker.patient(_LARGE_PATIENCE):
@@ -271,10 +274,12 @@ def _run_cases(
 
 
 def _explicit_cases(
-    operation: Operation, device: str, steps: list[tuple[str, Batch]], corpus: list[Sourced]
+    operation: Operation,
+    faults: Mapping[str, Fault],
+    steps: list[tuple[str, Batch]],
+    corpus: list[Sourced],
 ) -> Iterator[Sourced]:
     """Yield boundaries, each fault on two of them, cases of engine steps, and the corpus."""
-    faults = operation.inputs.faults_on(device)
     faults_left = dict.fromkeys(faults, 2)
     for name, case in operation.inputs.boundaries():
         yield Sourced(case, "boundary", name)

@@ -62,6 +62,8 @@ class TimedCall(NamedTuple):
     """Function from the result of `run` to its mismatch, None without one."""
     touch: Callable[[], None] = _nothing
     """Function that reads the inputs' memory, so that caches hold it."""
+    read_fields: Callable[[], None] = _nothing
+    """Function that reads the fields of the arguments: an adapter has just made its own."""
     nbytes: int = _OBJECT_BYTES
     """Memory of the inputs in bytes, approximately."""
 
@@ -74,6 +76,13 @@ def expected_outputs(operation: Operation, case: Case, device: str) -> dict[Plac
     offered = offered_by(reference, operation)
     result = operation.call.bind(offered, call)()
     return by_place(operation.call.timed_outputs(offered, call, result))
+
+
+def _read_fields(run: Thunk) -> None:
+    """Read all fields of the arguments that are dataclasses."""
+    for argument in getattr(run, "args", ()):
+        for name in getattr(argument, "__dataclass_fields__", ()):
+            getattr(argument, name, None)
 
 
 @dataclass
@@ -109,9 +118,11 @@ class CandidateCalls:
         """Prepare new inputs; return the call."""
         call, run = self._bound()
         mismatch = partial(self._mismatch, call)
+        fields = partial(_read_fields, run)
         if call.arena is None:
-            return TimedCall(run, mismatch)
-        return TimedCall(run, mismatch, call.arena.touch, _OBJECT_BYTES + call.arena.nbytes)
+            return TimedCall(run, mismatch, read_fields=fields)
+        nbytes = _OBJECT_BYTES + call.arena.nbytes
+        return TimedCall(run, mismatch, call.arena.touch, fields, nbytes)
 
     def is_single_use(self) -> bool:
         """True if each call can run only once."""

@@ -11,7 +11,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.running.candidates import enter_lane, load, offered_by
+from attnproof.harness.running.candidates import enter_lane, load_to_time, offered_by
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.timing.plan.entries import (
     Entry,
@@ -108,7 +108,7 @@ class Contest:
         enter_lane(self._candidates[0])
         for candidate in self._candidates:
             try:
-                self._modules[candidate.name] = load(candidate)
+                self._modules[candidate.name] = load_to_time(candidate)
             except BaseException as error:  # an import may raise anything
                 reason = f"{type(error).__name__}: {error}"[:300]
                 raise InfrastructureError(
@@ -161,7 +161,7 @@ def _step(calls: Sequence[TimedCall]) -> TimedCall:
         for one in calls:
             one.touch()
 
-    return TimedCall(step, mismatch, touch, sum(one.nbytes for one in calls))
+    return TimedCall(step, mismatch, touch, nbytes=sum(one.nbytes for one in calls))
 
 
 def _budget(ready: list[Contestant], seconds: float, least: int, most: int) -> Budget:
