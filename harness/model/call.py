@@ -16,20 +16,20 @@ A value is a tensor, an array, a list, a scalar, None or MISSING.
 """
 
 
-class Bounds:
-    """Bounds of a view, all equal: bounds need not be tight, so only invariants judge them."""
+class Free:
+    """Values that the contract leaves free, all equal: only invariants judge them."""
 
     def __init__(self, **values: Any) -> None:
         self.values = values
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Bounds)
+        return isinstance(other, Free)
 
     def __hash__(self) -> int:
-        return hash(Bounds)
+        return hash(Free)
 
     def __repr__(self) -> str:
-        return f"Bounds({self.values})"
+        return f"{self.values}"
 
 
 Thunk = Callable[[], Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.consumer.batch import expected_tokens
 from attnproof.harness.consumer.parts import count_violations
-from attnproof.harness.model.call import Call, Facts, Outputs
+from attnproof.harness.model.call import Call, Facts, Free, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
@@ -260,24 +260,46 @@ def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
 
 def _reorder_outputs(call: Call, result: Any) -> Outputs:
     engine = call.facts.engine
-    return {"moved": result, "req_ids": list(engine.rows), "num_swaps": len(engine.swaps)}
+    return {"moved": result, "order": order_of(engine)}
+
+
+def order_of(engine: Engine) -> Free:
+    """Return the order of the rows and what led to it, which is free within `order_violations`."""
+    return Free(
+        req_ids=list(engine.rows), swaps=len(engine.swaps), read_after_swap=engine.read_after_swap
+    )
+
+
+def order_violations(
+    scheduled: Mapping[str, int], threshold: int, order: Free
+) -> Iterator[Violation]:
+    """Check that decodes stand first, and that rows moved by few swaps (section 2)."""
+    rows = order.values["req_ids"]
+    if sorted(rows) != sorted(scheduled):
+        yield Violation("order", "loses or doubles a request")
+        return
+    decode = [scheduled[req_id] <= threshold for req_id in rows]
+    if decode != sorted(decode, reverse=True):
+        yield Violation("order", "has a decode behind a prefill")
+    if order.values["read_after_swap"]:
+        yield Violation("order", "follows from rows that were read after the first swap")
+    before = [length <= threshold for length in scheduled.values()]
+    swaps = order.values["swaps"]
+    if swaps and before == sorted(before, reverse=True):
+        yield Violation("order", "moves rows that are in order")
+    elif swaps >= max(1, len(rows)):
+        yield Violation("order", "takes more swaps than there are rows")
 
 
 def _reorder_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    engine, threshold = call.facts.engine, call["decode_threshold"]
-    decode = [engine.state[req_id] <= threshold for req_id in outputs["req_ids"]]
-    if decode != sorted(decode, reverse=True):
-        yield Violation("req_ids", "a decode stands behind a prefill")
-    if engine.read_after_swap:
-        yield Violation("req_ids", "was read after the first swap")
-    if sorted(outputs["req_ids"]) != sorted(engine.state):
-        yield Violation("req_ids", "a request was lost or doubled")
+    scheduled = call.facts.engine.state
+    yield from order_violations(scheduled, call["decode_threshold"], outputs["order"])
 
 
 reorder_batch_to_split_decodes_and_prefills = Operation(
     name=REORDER,
     section="2",
-    summary="moves the decodes to the front with the fewest swaps",
+    summary="moves the decodes to the front with few swaps",
     inputs=Inputs(
         params=_ReorderParams,
         has_batch=False,

@@ -302,17 +302,21 @@ batch_sequence = Operation(
     section="7",
     summary="a persistent batch through the steps of an engine",
     inputs=sequence_inputs(
-        params=BATCH_PARAMS, machine=_Machine, boundaries=_boundaries, from_batch=_from_batch
+        params=BATCH_PARAMS,
+        machine=_Machine,
+        boundaries=_boundaries,
+        from_batch=_from_batch,
     ),
     call=SequenceCall(
         parts=(
             "PersistentBatch",
             "build_slot_mapping",
             "make_local_attention_virtual_batches",
-            "reorder_batch_to_split_decodes_and_prefills",
             "split_attn_metadata",
             "split_decodes_and_prefills",
         ),
+        # Any order of the rows inside its regions is right, and the steps are made for one.
+        given=("reorder_batch_to_split_decodes_and_prefills",),
         write=script,
         observe=_observe,
     ),

@@ -148,7 +148,7 @@ class Engine:
         )
 
     def _reorder(self, step: Step) -> Line | None:
-        """Swap the first prefills with the last decodes (section 2)."""
+        """Swap the first prefills with the last decodes, as the reference does (section 2)."""
         if None in self.rows or not self.rows:
             return None
         threshold, scheduled = 1 + step["threshold"], self._schedule(step["lens"])

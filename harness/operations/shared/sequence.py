@@ -62,6 +62,8 @@ class SequenceCall:
     """Case and poison pattern (0 or 1) to the program."""
     observe: Callable[[dict[str, Any]], Outputs]
     """Program's variables to the outputs to compare after a step, without stale data."""
+    given: tuple[str, ...] = ()
+    """Names that the script uses, of functions that are always the reference's."""
     isolated: bool = False
     """True if the steps change the process: each sequence then gets a process of its own."""
 
@@ -71,10 +73,11 @@ class SequenceCall:
 
     def names(self, _operation: str) -> tuple[str, ...]:
         """Return the names that the script uses."""
-        return self.parts
+        return (*self.parts, *self.given)
 
     def offered(self, own: dict[str, Any], ours: dict[str, Any], *, built_in: bool) -> Any:  # noqa: ARG002
         """Return the parts, None if the candidate has none of them."""
+        own = {name: part for name, part in own.items() if name in self.parts}
         return Parts(ours | own, tuple(own)) if own else None
 
     def prepare(self, case: Case, pattern: int, _device: str) -> Call:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -26,7 +25,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.batch.batch_split import Engine
+from attnproof.harness.operations.batch.batch_split import Engine, order_of, order_violations
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, metadata_faults
 from attnproof.harness.operations.shared.params import Params
 from attnproof.harness.operations.xformers.decode_mask import (
@@ -129,7 +128,7 @@ def _run(offered: Any, call: Call) -> Outputs:
     config = SimpleNamespace(speculative_config=None)
     builder = offered(spec, ["layer.0"], config, call.facts.device)
     engine = call.facts.engine
-    outputs = {"moved": builder.reorder_batch(engine, engine), "req_ids": list(engine.rows)}
+    outputs = {"moved": builder.reorder_batch(engine, engine), "order": order_of(engine)}
     if via == "build":
         made = builder.build(prefix, metadata, fast)
     elif via == "build_for_drafting":
@@ -163,7 +162,8 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Compare the split and the lengths in the mask with the batch."""
+    """Compare the order, the split and the lengths in the mask with the batch."""
+    yield from order_violations(call.facts.engine.state, 1, outputs["order"])
     batch, made = call.facts.batch, batch_arrays(call.facts.batch, call.facts.pattern)
     split = split_of(batch)
     behind = made.num_actual_tokens - split.tokens if made.num_reqs else 0
@@ -172,9 +172,6 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     for name, count in zip(COUNTS, counts, strict=True):
         if outputs[name] != count:
             yield Violation(name, f"is not {count}")
-    lens = [call.facts.engine.state[name] for name in outputs["req_ids"]]
-    if any(a > 1 >= b for a, b in pairwise(lens)):
-        yield Violation("req_ids", "has a decode behind a prefill")
     if "attn_bias" not in outputs:
         return
     columns = made.block_table.shape[1]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.consumer.batch import expected_tokens
 from attnproof.harness.consumer.parts import view_violations as part_violations
-from attnproof.harness.model.call import MISSING, Bounds, Outputs
+from attnproof.harness.model.call import MISSING, Free, Outputs
 from attnproof.harness.model.case import Batch
 from attnproof.harness.model.violation import Violation
 
@@ -54,7 +54,7 @@ def view_outputs(view: Any, prefix: str, mask: Any) -> Outputs:
         outputs[f"{prefix}.{name}"] = getattr(view, name, MISSING)
     bias = getattr(view, "attn_bias", MISSING)
     outputs[f"{prefix}.attn_bias"] = "given" if bias is mask else bias
-    outputs[f"{prefix}.bounds"] = Bounds(**{name: getattr(view, name, None) for name in BOUNDS})
+    outputs[f"{prefix}.bounds"] = Free(**{name: getattr(view, name, None) for name in BOUNDS})
     return outputs
 
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import torch
 
-from attnproof.harness.model.call import MISSING, Bounds
+from attnproof.harness.model.call import MISSING, Free
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.text import text_of, utf8
 from attnproof.harness.running.exchange.memory import SharedMemory
@@ -253,8 +253,8 @@ def _rarer(value: Any) -> Plain:
         return {"t": "place", "fields": list(value)}
     if kind is slice and all(type(v) in (int, type(None)) for v in (value.start, value.stop)):
         return {"t": "slice", "fields": [value.start, value.stop, value.step]}
-    if kind is Bounds:
-        return {"t": "bounds", "items": Writer(()).write(value.values)}
+    if kind is Free:
+        return {"t": "free", "items": Writer(()).write(value.values)}
     array = isinstance(value, np.ndarray) and kind is np.ndarray
     if (array or isinstance(value, np.generic)) and not value.dtype.hasobject:
         if value.size > _MOST_ELEMENTS:
@@ -280,8 +280,8 @@ def _read_rarer(kind: str, plain: Plain) -> Any:
             return Place(*plain["fields"])
         case "slice":
             return slice(*plain["fields"])
-        case "bounds":
-            return Bounds(**Reader((), ()).read(plain["items"]))
+        case "free":
+            return Free(**Reader((), ()).read(plain["items"]))
         case "array" | "scalar":
             array = np.frombuffer(bytearray(plain["data"]), dtype=np.dtype(plain["dtype"]))
             return array.reshape(plain["shape"]) if kind == "array" else array[0]

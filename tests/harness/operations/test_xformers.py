@@ -17,7 +17,7 @@ from attnproof.harness.cases.layers.xformers_step import (
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.xformers.backend import steps_of
 from attnproof.harness.operations.xformers.decode_mask import MASK, mask_name
-from attnproof.harness.operations.xformers.metadata_views import Bounds, split_of
+from attnproof.harness.operations.xformers.metadata_views import Free, split_of
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 
@@ -61,7 +61,7 @@ def test_bounds_of_a_view_are_judged_by_invariants_only(change, text):
 def test_bounds_that_are_not_tight_are_right():
     offered = type("Tight", (LooseBounds,), {"change": {"max_query_len": 1}})
     assert failures(METADATA, "decodes, then prefills", offered) == {}
-    assert Bounds(a=1) == Bounds(a=2) != 1
+    assert Free(a=1) == Free(a=2) != 1
 
 
 def test_a_view_that_is_built_each_time_is_found_without_the_reference():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnproof.harness.model.call import MISSING, Bounds
+from attnproof.harness.model.call import MISSING, Free
 from attnproof.harness.model.place import Place
 from attnproof.harness.oracles.equality import same
 from attnproof.harness.running.exchange.memory import SharedMemory
@@ -77,8 +77,8 @@ def test_value_is_equal_after_the_way(name, memory):
 
 
 def test_bounds_keep_their_values(memory):
-    [found], _ = travelled([Bounds(max_query_len=4)], memory)
-    assert isinstance(found, Bounds)
+    [found], _ = travelled([Free(max_query_len=4)], memory)
+    assert isinstance(found, Free)
     assert found.values == {"max_query_len": 4}
 
 
