@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from attnproof.harness.model.verdict import Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.cases import read_corpus
@@ -82,7 +83,9 @@ def test_the_reference_is_right_where_vllm_is_not(name, judge):
 @pytest.mark.parametrize("deviation", DEVIATIONS, ids=lambda d: d.id)
 def test_page_lists_each_deviation_with_its_versions_and_cases(deviation):
     line = line_of(deviation.id)
-    _, _, operations, versions, title, consequence, _ = (cell.strip() for cell in line.split("|"))
+    cells = [cell.strip() for cell in line.split("|")]
+    _, _, operations, versions, title, evidence, consequence, _ = cells
+    assert set(evidence.split("; ")[0].split(", ")) <= set(Kind) or "not shown" in evidence
     linked = re.findall(r"\]\(\.\./tests/corpus/vllm/([^)]+)\)", operations)
     assert linked == [name for name, known in WANTED.items() if known == deviation]
     assert re.findall(r"`(\w+)`", operations) == list(deviation.operations)
