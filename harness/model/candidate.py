@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from attnproof.harness.model.verdict import STRICT, Kind
+
 Lane = Literal["cpu", "interpreter", "cuda"]
 """Device of a candidate's tensors: CPU, CPU with Triton's interpreter, or a GPU."""
 
@@ -28,6 +30,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """False for `optimized` without its checks: it is given well-formed cases only."""
     deviations: str = ""
     """Path of the file of its known deviations, "" without one."""
+    judged: frozenset[Kind] = STRICT
+    """Classes of failures that fail it."""
 
     @property
     def device(self) -> str:

@@ -77,6 +77,26 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         """Number of query tokens, without padding."""
         return sum(self.query_lens)
 
+    @property
+    def unreal(self) -> str:
+        """Why no engine makes the batch, "" if one may."""
+        if not self.num_requests + self.padded_requests:
+            return "an engine makes no step without a row"
+        if not self.num_tokens + self.padded_tokens:
+            return "an engine makes no step without a token"
+        rows = list(zip(self.query_lens, self.computed_lens, strict=False))
+        while rows and not any(rows[-1]):  # the same as a padded row
+            rows.pop()
+        if not all(query_len for query_len, _ in rows):
+            return "an engine gives each request of a step a token"
+        if self.logits_indices == ():
+            return "an engine samples a token in each step"
+        if self.logits_indices and max(self.logits_indices) >= self.num_tokens:
+            return "an engine samples no padding"
+        if self.strided:
+            return "the tensors of an engine have no gaps between their elements"
+        return "" if self.dtype == "int32" else "offsets and lengths of an engine are int32"
+
 
 class Case(
     msgspec.Struct,

@@ -30,6 +30,9 @@ class Inputs:
 
     params: type[msgspec.Struct]
     """Type of `Case.params`; its ranges contain all cases below."""
+    unreal: Callable[[Case], str] = lambda _: ""
+    """Function from a well-formed case to why no engine makes it, "" if one may; the batch is
+    looked at in any case."""
     problem: Callable[[Case], str] = lambda _: ""
     """Function from a case of the right types to why it cannot be run, "" if it can."""
     has_batch: bool = True
@@ -69,6 +72,8 @@ class Contract:
     """Function that changes the reference's call in place to write tolerant fields in float64."""
     may_alias: frozenset[str] = frozenset()
     """Roots of outputs that may be views of an input."""
+    unread: frozenset[str] = frozenset()
+    """Output fields that no kernel and no later operation of an engine reads."""
     may_sync: Callable[[Case], bool] = lambda _: False
     """True if SPEC.md allows the call to wait for the device (oracle 10)."""
     diagnose: Callable[[Call, Place, Any, Any], str] = _no_diagnosis
@@ -117,3 +122,9 @@ class Operation:
     contract: Contract = field(default_factory=Contract)
     bench: Bench = field(default_factory=Bench)
     built_in: BuiltIn = field(default_factory=BuiltIn)
+
+    def why_unreal(self, case: Case) -> str:
+        """Return why no engine makes the case, "" if one may."""
+        if case.fault:
+            return "" if self.inputs.faults[case.fault].engine else "an engine makes no such input"
+        return (case.batch.unreal if case.batch else "") or self.inputs.unreal(case)

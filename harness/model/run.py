@@ -10,6 +10,7 @@ import msgspec
 from attnproof.harness.model.case import Case, Origin
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.timing import Bench
+from attnproof.harness.model.verdict import Kind
 
 Verdict = Literal["PASS", "FAIL", "DEVIATES", "UNVERIFIED", "NOT OFFERED"]
 """DEVIATES: every failure is a known deviation."""
@@ -35,6 +36,8 @@ class Cause(StrEnum):
     DEVIATIONS_FILE = auto()
     INTERRUPTED = auto()
     TOO_MANY_DEATHS = auto()
+    PARTS_FAIL = auto()
+    """Every function of the candidate that a sequence calls fails by itself."""
     NOTHING_DRAWN = auto()
     """The strategy of the operation gives no case."""
     NOT_REPEATED = auto()
@@ -110,8 +113,10 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     """Cases with a failure that is not a known deviation."""
     known: int = 0
     """Cases whose failures are all known deviations."""
+    advice: int = 0
+    """Findings that do not fail the candidate."""
     origins: dict[str, int] = {}
-    """Cases by origin."""
+    """Cases by origin; "shrinking" are those tried to make a failing case smaller."""
     oracles: dict[str, OracleCount] = {}
     seconds: float = 0.0
 
@@ -132,6 +137,13 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Indices of the wrong elements; None if every element that differs is wrong."""
 
 
+class Evidence(msgspec.Struct, frozen=True):
+    """Cases of one origin that show a finding, of those that were run."""
+
+    shown: int
+    cases: int
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One root cause, with the smallest case that shows it."""
 
@@ -141,10 +153,14 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     candidate: str
     device: str
     oracle: str
+    kind: Kind
+    """Class of the finding."""
     field: str
     """The first wrong field, with the index of its first wrong element."""
     place: Place | None = None
     """Place of the first wrong output, None without one."""
+    fields: tuple[str, ...] = ()
+    """All fields that are wrong by the same root cause."""
     diagnosis: str
     """The mistake in words of the domain."""
     message: str
@@ -161,6 +177,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     requests_before: int
     """Requests of the case that first failed, before shrinking."""
     tokens_before: int
+    also: tuple[str, ...] = ()
+    """Other operations that fail because of it: with the reference's function instead of the
+    candidate's they pass."""
     steps: list[tuple[str, str]] = []
     """Steps of a sequence: each in words and as source."""
     steps_before: int = 0
@@ -168,7 +187,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     snippet: str = ""
     """Program of a sequence that reproduces the failure."""
     failed_cases: int
-    """Cases of this run that failed by the same root cause."""
+    """Cases of this run that failed by the same root cause, those of shrinking too."""
+    evidence: dict[str, Evidence] = {}
+    """Cases that show it, by origin."""
+    unreal: str = ""
+    """Why no engine makes the shrunk case, "" if one may."""
     function: str = ""
     """Source of the candidate's function or class, such as "backend.py:12"; "" if unknown."""
     command: str
@@ -192,6 +215,8 @@ class DeviationResult(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the candidate's package."""
     cases: int
     """Cases that showed it; 0 means that it is stale."""
+    kinds: tuple[Kind, ...] = ()
+    """Classes of its failures."""
     oracles: tuple[str, ...] = ()
     """Oracles that failed because of it."""
     fields: tuple[str, ...] = ()
@@ -203,6 +228,11 @@ class DeviationResult(msgspec.Struct, frozen=True, kw_only=True):
     def stale(self) -> bool:
         """True if it was expected to occur and did not."""
         return self.cases == 0
+
+    @property
+    def evidence(self) -> dict[str, Evidence]:
+        """Cases that show it, by origin."""
+        return self.shown.evidence if self.shown else {}
 
     @property
     def case(self) -> Case | None:
@@ -253,6 +283,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Resolved options: examples, seconds, traces, jobs and so on."""
     operations: list[OperationResult]
     findings: list[Finding]
+    advice: list[Finding] = []
+    """Findings of classes that do not fail their candidates."""
     notes: list[str] = []
     """Parts that this run did not examine, each with its reason."""
     deviations: list[DeviationResult] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -16,19 +17,45 @@ CONSUMER = "consumer"
 """The oracle whose failures follow from any other mistake in the same case."""
 WITHOUT_REFERENCE = ("invariants", CONSUMER)
 """Oracles that do not use the reference, which may have the same mistake."""
-ORACLES = (
-    PROCESS,
-    ERRORS,
-    "determinism",
-    "equality",
-    "sequences",
-    "invariants",
-    CONSUMER,
-    "purity",
-    "padding",
-    "red zones",
-    "cost",
-)
+
+
+class Kind(StrEnum):
+    """Classes of findings, the worst first."""
+
+    WRONG_RESULT = "wrong-result"
+    """A value, slot, row or length that a kernel would use is wrong."""
+    UNSAFE = "unsafe"
+    """A crash, a hang, a write outside, a changed input, stale data, shared memory."""
+    CONTRACT = "contract"
+    """A rule that no batch of an engine needs, such as the refusal of malformed input."""
+    TYPE = "type"
+    """The right value in another type: a numpy scalar, another dtype, another class."""
+
+
+ENGINE = frozenset((Kind.WRONG_RESULT, Kind.UNSAFE))
+"""Classes that fail a candidate under the engine contract; the strict contract has all."""
+STRICT = frozenset(Kind)
+_KINDS = {
+    PROCESS: Kind.UNSAFE,
+    ERRORS: Kind.UNSAFE,
+    "determinism": Kind.UNSAFE,
+    "equality": Kind.WRONG_RESULT,
+    "sequences": Kind.WRONG_RESULT,
+    "invariants": Kind.WRONG_RESULT,
+    CONSUMER: Kind.WRONG_RESULT,
+    "purity": Kind.UNSAFE,
+    "padding": Kind.UNSAFE,
+    "red zones": Kind.UNSAFE,
+    "cost": Kind.CONTRACT,
+}
+"""Class of an oracle's failures on input that an engine makes."""
+LOST = "lost field"
+"""Diagnosis of an output that is not set."""
+SHARES = "shares memory with an input"
+"""Diagnosis of an output in the memory of an input."""
+OVERFLOW = "32-bit overflow"
+"""Diagnosis of integers that are reduced to 32 bits."""
+ORACLES = tuple(_KINDS)
 """Names of the oracles in the order in which they judge; the first failure leads."""
 
 
@@ -37,7 +64,6 @@ _LENGTHS = (
     "query_start_loc_cpu",
     "seq_lens",
     "seq_lens_cpu",
-    "num_computed_tokens_cpu",
     "num_reqs",
     "num_actual_tokens",
 )
@@ -66,6 +92,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     index: tuple[int, ...] | None = None
     """Index of its first wrong element, None if no single element is wrong."""
     log: str = ""
+    other_kind: Kind | None = None
+    """Class of the failure if it is not that of the oracle."""
+
+    @property
+    def kind(self) -> Kind:
+        """Class of the failure."""
+        return self.other_kind or _KINDS[self.oracle]
 
     @property
     def where(self) -> str:
@@ -75,9 +108,22 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.place}{'' if self.index is None else list(self.index)}"
 
     @property
-    def root(self) -> tuple[str, str]:
+    def root(self) -> tuple[str, str, str]:
         """Root cause: equal for two failures of one operation by the same bug."""
-        return (self.oracle, self.field)
+        place = self.field
+        if self.diagnosis in (LOST, SHARES):  # what is done to one field is done to others
+            place = self.diagnosis
+        elif self.diagnosis == OVERFLOW:  # it explains every wrong element
+            place = f"{place} {OVERFLOW}"
+        elif place.endswith("raises"):  # in a sequence: errors of two types are two mistakes
+            place = f"{place} {self.got}"
+        return (self.kind, self.oracle, place)
+
+    def follows_from(self, root: tuple[str, str, str]) -> bool:
+        """True if it is a failure by this root cause, perhaps of a class that matters less."""
+        kinds = list(Kind)
+        same = root[1:] == self.root[1:]
+        return same and kinds.index(Kind(root[0])) <= kinds.index(self.kind)
 
     @property
     def group(self) -> str:
@@ -85,7 +131,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         if self.oracle == CONSUMER:
             return CONSUMER
         name = self.field.rsplit(".", 1)[-1]
-        return _GROUPS.get(name, name or self.oracle)
+        group = _GROUPS.get(name, name or self.oracle)
+        # A changed input or a stray write says nothing about the value of a field.
+        return f"{self.oracle} {group}" if self.oracle in ("purity", "red zones") else group
 
 
 class Verdict(msgspec.Struct, frozen=True):

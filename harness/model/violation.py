@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.verdict import Kind
 
 
 class Violation(NamedTuple):
@@ -15,6 +16,8 @@ class Violation(NamedTuple):
     text: str
     detail: str = ""
     """First place that shows the violation, as a sentence; "" if field and text suffice."""
+    kind: Kind | None = None
+    """Class of the violation if it is not a wrong result."""
 
 
 def in_child(violations: Iterable[Violation], child: int) -> Iterator[Violation]:

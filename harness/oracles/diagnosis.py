@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -10,12 +12,20 @@ import torch
 
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
 from attnproof.harness.model.call import MISSING, Facts, Quantity
-from attnproof.harness.model.case import Case
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.verdict import LOST
 from attnproof.harness.oracles.guards import FILLS
 
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")
 _IDS = ("block_table_tensor",)
-_OTHER_ROWS = ("encoder_seq_lens", "dcp_local_seq_lens")
+_OF_ROWS: dict[str, Callable[[Batch], Sequence[int]]] = {
+    "seq_lens": lambda batch: list(map(add, batch.query_lens, batch.computed_lens)),
+    "seq_lens_cpu": lambda batch: list(map(add, batch.query_lens, batch.computed_lens)),
+    "num_computed_tokens_cpu": lambda batch: batch.computed_lens,
+    "encoder_seq_lens": lambda batch: batch.encoder_seq_lens or (),
+    "dcp_local_seq_lens": lambda batch: batch.dcp_local_seq_lens or (),
+}
+"""The given values of the fields with one entry for each request."""
 _RESULTS = ("result", "out")
 
 
@@ -36,6 +46,17 @@ class Context:
     def holds(self, field: str, quantity: Quantity) -> bool:
         """True if the field is the operation's result and its integers are this quantity."""
         return field in _RESULTS and self.facts.result is quantity
+
+
+def is_overflow(expected: Any, got: Any) -> bool:
+    """True if each wrong integer is the expected one, reduced to 32 bits."""
+    right, wrong = _array(expected), _array(got)
+    if right is None or wrong is None or right.shape != wrong.shape or right.dtype.kind != "i":
+        return False
+    where = right != wrong
+    if not where.any() or np.abs(right[where]).min() < 2**31:
+        return False
+    return bool((wrong[where] == right[where].astype(np.int32)).all())
 
 
 def diagnose(context: Context, name: str, expected: Any, got: Any) -> str:
@@ -67,7 +88,7 @@ def _raised(expected: str | None, got: Any) -> str:
 def _kind(expected: Any, got: Any) -> str:
     """Return the diagnosis of a wrong type, "" if the types agree."""
     if got is MISSING or (got is None and expected is not None):
-        return "lost field"
+        return LOST
     if expected is None:
         return "field that should not be set"
     if isinstance(expected, torch.Tensor) and not isinstance(got, torch.Tensor):
@@ -113,7 +134,7 @@ def _values(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) 
         return f"{field} is of another type"
     a, b = right[where], wrong[where]
     difference = b - a
-    for fits in (_stale, _wrapped, _zero_length, _repeated_tile, _rebased, _progress):
+    for fits in (_zero_length, _repeated_tile, _rebased, _progress, _stale):
         text = fits(context, field, right, wrong)
         if text:
             return text
@@ -123,11 +144,11 @@ def _values(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) 
         return _slots(context, np.flatnonzero(where), a, b)
     if right.size > 1 and np.array_equal(np.sort(right, axis=None), np.sort(wrong, axis=None)):
         return "wrong order"
+    if _are_of_other_rows(context, field, right, wrong):
+        return "another request's row"
     if (np.abs(difference) == 1).all():
         unit = "request" if field in ("num_decodes", "num_prefills", "num_reqs") else "token"
         return f"off by one {unit}"
-    if field in _OTHER_ROWS and _of_another_row(context, field, b):
-        return "another request's row"
     if field == "seq_lens" and (np.abs(difference) == context.block_size).all():
         return "off by one block"
     if (difference > 0).all():
@@ -135,9 +156,14 @@ def _values(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) 
     return f"{field} {'too small' if (difference < 0).all() else 'wrong'}"
 
 
-def _of_another_row(context: Context, field: str, values: np.ndarray) -> bool:
-    rows = getattr(context.case.batch, field, None) or ()
-    return bool(np.isin(values, rows).all())
+def _are_of_other_rows(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> bool:
+    """True if each wrong value is that of another row of this batch or of the given one."""
+    batch = context.case.batch
+    if batch is None or right.ndim != 1 or field not in _OF_ROWS:
+        return False
+    given = _OF_ROWS[field](batch)
+    values = wrong[right != wrong]
+    return bool(np.isin(values, right).all() or np.isin(values, given).all())
 
 
 def _stale(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
@@ -146,14 +172,6 @@ def _stale(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray)
         return "stale entry read"
     filled = [int.from_bytes(bytes([fill]) * size, "little") for fill in FILLS for size in (4, 8)]
     return "memory returned that was never written" if np.isin(bad, filled).any() else ""
-
-
-def _wrapped(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
-    where = right != wrong
-    if np.abs(right[where]).max() < 2**31:
-        return ""
-    narrow = right[where].astype(np.int32).astype(np.int64)
-    return "32-bit overflow" if (wrong[where] == narrow).all() else ""
 
 
 def _zero_length(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnproof.harness.cases.batches.subclass import ADDED_FIELDS
 from attnproof.harness.cases.layers.tolerance import close, farthest
 from attnproof.harness.model.call import MISSING, Facts
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.model.verdict import Failure
-from attnproof.harness.oracles.diagnosis import Context, diagnose
-from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.model.verdict import OVERFLOW, Failure, Kind
+from attnproof.harness.operations.shared.metadata import CLASS
+from attnproof.harness.oracles.diagnosis import Context, diagnose, is_overflow
+from attnproof.harness.oracles.trial import Attempt, Trial
 
 NAME = "equality"
 CONTRACT = "every output element equals the reference's (SPEC.md rule 0.7)"
@@ -37,12 +39,18 @@ def checks(trial: Trial) -> int:
 
 
 def differences(
-    trial: Trial, expected: dict[Place, Any], got: dict[Place, Any], oracle: str
+    trial: Trial,
+    expected: dict[Place, Any],
+    got: dict[Place, Any],
+    oracle: str,
+    made: Attempt | None = None,
 ) -> Iterator[Failure]:
     """Yield a failure for each field that differs, in the order of the operation's outputs.
 
-    For a sequence, yield only those of the first step that differs.
+    `made` is the call that gave them, by default the first one. For a sequence, yield only those
+    of the first step that differs.
     """
+    made = made or trial.first
     context: Context | None = None
     wrong_step: int | None = None
     for place, right in expected.items():
@@ -52,24 +60,55 @@ def differences(
         if wrong_step not in (None, place.step):
             return  # differences of later steps follow from it
         wrong_step = place.step
-        context = context or Context(trial.case, trial.first.call.facts or Facts())
+        context = context or Context(trial.case, made.call.facts or Facts())
         index, text = difference(trial.operation, place, right, value)
         yield Failure(
             oracle=oracle,
             field=place.root,
-            diagnosis=_diagnosis(trial, context, place, right, value),
+            diagnosis=_diagnosis(trial, made, context, place, right, value),
             message=text,
             expected=brief(right),
             got=brief(value),
             place=place,
             index=index,
+            other_kind=_other_kind(trial, place, right, value),
         )
 
 
-def _diagnosis(trial: Trial, context: Context, place: Place, right: Any, value: Any) -> str:
+def _other_kind(trial: Trial, place: Place, right: Any, value: Any) -> Kind | None:
+    """Return the class of a difference that gives a kernel no other value, None for others."""
+    name = place.field.rsplit(".", 1)[-1]
+    if name == CLASS or (name in ADDED_FIELDS and (value is None or value is MISSING)):
+        return Kind.TYPE
+    if place.field == "raises":  # a step that must raise this error, or none
+        return Kind.UNSAFE if right is None else Kind.CONTRACT
+    if name in trial.operation.contract.unread:
+        return Kind.CONTRACT
+    return Kind.TYPE if _is_of_another_type(right, value) else None
+
+
+def _is_of_another_type(right: Any, value: Any) -> bool:
+    """True if an integer, or each element of a tensor, has its value in another type."""
+    if isinstance(right, torch.Tensor) and isinstance(value, torch.Tensor):
+        if right.shape != value.shape or right.device != value.device:
+            return False
+        plain = not (right.is_floating_point() or value.is_floating_point())
+        return plain and torch.equal(right.long(), value.long())
+    if type(right) in (int, bool) and type(value) is not type(right):
+        if not isinstance(value, int | np.integer | np.bool_):
+            return isinstance(value, torch.Tensor) and value.numel() == 1 and int(value) == right
+        return bool(value == right)
+    return False
+
+
+def _diagnosis(
+    trial: Trial, made: Attempt, context: Context, place: Place, right: Any, value: Any
+) -> str:
     """Return the operation's own diagnosis, or the general one."""
     try:
-        own = trial.operation.contract.diagnose(trial.first.call, place, right, value)
+        if is_overflow(right, value):
+            return OVERFLOW
+        own = trial.operation.contract.diagnose(made.call, place, right, value)
         with np.errstate(all="ignore"):  # wrong values may be of any size
             return own or diagnose(context, place.field, right, value)
     except Exception:  # a value that no diagnosis was written for is wrong nevertheless

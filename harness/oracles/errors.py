@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
-from attnproof.harness.model.verdict import Failure
+from attnproof.harness.model.verdict import Failure, Kind
 from attnproof.harness.oracles.purity import modified_inputs
 from attnproof.harness.oracles.trial import Attempt, Trial
 from attnproof.reference.interface import MetadataError
@@ -75,10 +77,12 @@ def _documented(name: str, fault: Fault, made: Attempt) -> Iterator[Failure]:
         yield _failure("accepts malformed input", name, fault, wanted, "no error")
     elif not isinstance(error, accepted):
         got = f"{kind}: {str(error)[:200]}"
-        yield _failure("wrong error for malformed input", name, fault, wanted, got, made.log)
+        failure = _failure("wrong error for malformed input", name, fault, wanted, got, made.log)
+        yield msgspec.structs.replace(failure, other_kind=Kind.CONTRACT)
     elif fault.named != _named(error, fault.named):
         got = f"{kind}: {str(error)[:200]}"
-        yield _failure("error does not name the field", name, fault, wanted, got)
+        failure = _failure("error does not name the field", name, fault, wanted, got)
+        yield msgspec.structs.replace(failure, other_kind=Kind.CONTRACT)
 
 
 def _named(error: BaseException, field: str) -> str:

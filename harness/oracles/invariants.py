@@ -31,6 +31,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
             diagnosis=violation.text,
             message=f"{violation.field} {violation.text}",
             place=place,
+            other_kind=violation.kind,
         )
 
 

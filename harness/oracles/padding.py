@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from attnproof.harness.model.verdict import Failure
+from attnproof.harness.model.verdict import OVERFLOW, Failure, Kind
 from attnproof.harness.oracles.equality import differences
 from attnproof.harness.oracles.trial import Trial
 
@@ -34,12 +34,15 @@ def judge(trial: Trial) -> Iterator[Failure]:
             log=made.log,
         )
         return
-    failures = list(differences(trial, trial.expected_poisoned, made.outputs, NAME))
+    failures = list(differences(trial, trial.expected_poisoned, made.outputs, NAME, made))
     if not failures:
         return
     always_wrong = {f.field for f in differences(trial, trial.expected, trial.first.outputs, NAME)}
     for failure in failures:
         if failure.field in always_wrong:
+            continue
+        if failure.diagnosis == OVERFLOW:  # the other pattern gives blocks higher ids
+            yield msgspec.structs.replace(failure, other_kind=Kind.WRONG_RESULT)
             continue
         diagnosis = f"depends on stale entries ({failure.diagnosis})"
         yield msgspec.structs.replace(failure, diagnosis=diagnosis)

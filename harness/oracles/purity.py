@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from attnproof.harness.model.place import Place, place_of
-from attnproof.harness.model.verdict import Failure
+from attnproof.harness.model.verdict import SHARES, Failure
 from attnproof.harness.oracles.trial import Attempt, Trial
 
 NAME = "purity"
@@ -31,7 +31,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
             owner = arena.owner(value)
             if owner is not None:
                 text = f"is stored in the memory of {owner}"
-                yield _failure(name, "shares memory with an input", text)
+                yield _failure(name, SHARES, text)
     yield from _shared_between_children(outputs, trial.operation.contract.may_alias)
 
 
@@ -45,16 +45,16 @@ def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) ->
 
     With `after_error` the inputs that the operation may write must be unchanged too.
     """
-    call = made.call
+    call, diagnosis = made.call, "written before the error" if after_error else "input modified"
     written = frozenset() if after_error else call.written
     for intrusion in call.arena.unexpected_writes(written) if call.arena else ():
         if intrusion.inside:
             place = call.places.get(intrusion.name, Place(intrusion.name))
             where = f"{intrusion.name} (word {intrusion.word})"
-            yield _failure(place, "input modified", f"was modified at {where}", oracle)
+            yield _failure(place, diagnosis, f"was modified at {where}", oracle)
     for change in made.changes:
         if after_error or not change.allowed:
-            yield _failure(change.name, "input modified", change.text, oracle)
+            yield _failure(change.name, diagnosis, change.text, oracle)
 
 
 def _shared_between_children(

@@ -52,6 +52,8 @@ class Mutation(NamedTuple):
     """Most query tokens of a shrunk case."""
     steps: int = 6
     """Most steps of a shrunk sequence."""
+    strict: str = ""
+    """Why only the strict contract finds it, "" if the engine contract does too."""
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from attnproof import optimized, reference
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.verdict import Failure
+from attnproof.harness.model.verdict import ENGINE, Failure, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.task.task import Outcome, Settings, examine
 from attnproof.harness.running.task.workers import Worker
@@ -29,6 +29,7 @@ class Found(NamedTuple):
     requests: int
     tokens: int
     steps: int
+    kind: Kind
 
 
 class Result(NamedTuple):
@@ -50,6 +51,9 @@ class Result(NamedTuple):
             surplus = objecting - expected if side == "both" else set()
             texts += [f"{where}: {name} does not object" for name in sorted(missing)]
             texts += [f"{where}: {name} objects too" for name in sorted(surplus)]
+        judged = any(found.kind in ENGINE for found in self.findings)
+        if self.findings and judged == bool(self.mutation.strict):
+            texts.append(f"{'found' if judged else 'not found'} under the engine contract")
         for found in self.findings:
             if not found.diagnosis.startswith(self.mutation.diagnoses):
                 texts.append(f"another diagnosis: {found.message}")
@@ -91,7 +95,7 @@ def run(mutation: Mutation, ledger: Path) -> Result:
         oracles = outcome.result.oracles.items()
         objecting[mutation.examined] = {name for name, count in oracles if count.failed}
         findings = [
-            Found(f.diagnosis, f.message, f.requests, f.tokens, len(f.steps))
+            Found(f.diagnosis, f.message, f.requests, f.tokens, len(f.steps), f.kind)
             for f in outcome.findings
         ]
         cases += [finding.case for finding in outcome.findings]
@@ -103,7 +107,8 @@ def run(mutation: Mutation, ledger: Path) -> Result:
         objecting[side] = {failure.oracle for failure in failures}
         if failures and mutation.examined is None:
             sizes = (cases[0].num_requests, cases[0].num_tokens, cases[0].num_steps)
-            findings = [Found(failures[0].diagnosis, failures[0].message, *sizes)]
+            first = failures[0]
+            findings = [Found(first.diagnosis, first.message, *sizes, first.kind)]
     return Result(mutation, objecting, findings, judged)
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import EXPECTED, DeviationResult, Finding, OperationResult, Run
+from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.deviations import deviation_line
+from attnproof.harness.report.shared.evidence import evidence
 from attnproof.harness.report.shared.wording import many
 
 
@@ -19,28 +21,48 @@ def closing_summary(record: Run, place: Path) -> str:
 
     `place` is the folder of the report.
     """
-    counts = record.counts
     lines = [line for finding in record.findings for line in _finding(finding)]
+    lines += map(_advice, record.advice)
     for deviation in record.deviations:
         make = partial(deviation_line, deviation)
         lines.append(attempt(f"the line on {deviation.id}", make, str))
     lines += attempt(
         "the missing operations", lambda: list(_not_offered(record.operations)), lambda f: [f]
     )
-    known = attempt("the counts", lambda: _known_counts(record.deviations), lambda _fault: "")
     why = f" ({record.reason})" if record.reason else ""
-    lines.append(
-        f"{record.verdict}{why}: {many(counts.cases, 'case')}, {many(counts.checks, 'check')}, "
-        f"{many(len(record.findings), 'finding')}, {known}{counts.unverified} "
-        f"unverified, seed {record.seed}, {record.seconds:.0f} s"
-    )
+    counts = attempt("the counts", lambda: _counts(record), lambda _fault: "counts unknown")
+    lines.append(f"{record.verdict}{why}: {counts}, seed {record.seed}, {record.seconds:.0f} s")
     lines.append(f"report: {place / 'index.html'}")
     return "\n".join(map(escape_line, lines))
 
 
+def _counts(record: Run) -> str:
+    counts = record.counts
+    advice = f"{len(record.advice)} advice, " if record.advice else ""
+    return (
+        f"{many(counts.cases, 'case')}, {many(counts.checks, 'check')}, "
+        f"{many(len(record.findings), 'finding')}, {advice}{_known_counts(record.deviations)}"
+        f"{counts.unverified} unverified"
+    )
+
+
 def _finding(finding: Finding) -> list[str]:
-    head = f"{finding.operation} [{finding.candidate}]: {finding.diagnosis}"
-    return [head, f"    {finding.message}", f"    {finding.command}"]
+    head = f"{finding.operation} [{finding.candidate}] ({finding.kind}): {finding.diagnosis}"
+    message = f"    {finding.message}"
+    shown = attempt(
+        "the evidence",
+        lambda: f"    shown by {evidence(finding)}. {consequence(finding)}",
+        lambda fault: f"    {fault}",
+    )
+    if len(finding.fields) > 1:
+        message += f" (in all: {', '.join(finding.fields)})"
+    also = [f"    also fails because of it: {', '.join(finding.also)}"] if finding.also else []
+    return [head, message, shown, *also, f"    {finding.command}"]
+
+
+def _advice(finding: Finding) -> str:
+    head = f"ADVICE {finding.operation} [{finding.candidate}] ({finding.kind})"
+    return f"{head}: {finding.diagnosis}: {finding.message}"
 
 
 def _known_counts(deviations: list[DeviationResult]) -> str:

@@ -44,6 +44,20 @@ class CallOptions(CandidateOptions):
         str, typer.Option(help="auto, cpu, interpreter (CPU tensors, Triton interpreted) or cuda")
     ] = "auto"
     out: Annotated[Path, typer.Option(help="folder of the report")] = Path("reports/latest")
+    contract: Annotated[
+        str,
+        typer.Option(
+            help="engine (fail on wrong results and unsafe behaviour on batches of an engine) or "
+            "strict (on every finding, as built-in candidates always are)"
+        ),
+    ] = "engine"
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            help="classes of findings to fail on instead, separated by commas: wrong-result, "
+            "unsafe, contract, type"
+        ),
+    ] = ""
     timeout_s: Annotated[
         float, typer.Option("--timeout", help="seconds that a candidate may take for one case")
     ] = 20.0

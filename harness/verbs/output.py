@@ -91,7 +91,7 @@ class Output:
         cases = self.scratch / "cases"
         cases.mkdir()
         shown = [deviation.shown for deviation in run.deviations if deviation.shown]
-        for finding in [*shown, *run.findings]:
+        for finding in [*shown, *run.advice, *run.findings]:
             saved = CaseFile(
                 case=finding.case,
                 origin=finding.origin,

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.run import OperationResult, OracleCount
 from attnproof.harness.running.parent.session import ProgressCallbacks
+from attnproof.harness.running.task.task import Outcome
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.screen import Screen
 
@@ -31,10 +32,15 @@ def run_progress(expected_cases: int) -> Iterator[ProgressCallbacks]:
         )
 
 
-def _print_result(result: OperationResult) -> None:
-    """Print one line, except for NOT OFFERED: the closing summary counts those results."""
-    if result.verdict != "NOT OFFERED":
-        say(line(result))
+def _print_result(outcome: Outcome) -> None:
+    """Print a line and those of its findings; the closing summary counts NOT OFFERED."""
+    if outcome.result.verdict != "NOT OFFERED":
+        say("\n".join(_lines(outcome)))
+
+
+def _lines(outcome: Outcome) -> list[str]:
+    found = [f"    {f.kind}: {f.diagnosis}: {f.message}" for f in outcome.findings]
+    return [line(outcome.result), *map(escape_line, found)]
 
 
 def line(result: OperationResult) -> str:
@@ -47,6 +53,7 @@ def _line(result: OperationResult) -> str:
     if result.verdict == "UNVERIFIED":
         return f"{head} {result.reason}"
     failed = f", {result.failed} failed" if result.failed else ""
+    failed += f", {result.advice} advice" if result.advice else ""
     steps = result.oracles.get("sequences", OracleCount()).checks
     done, unit = (steps, "steps") if steps else (result.cases, "cases")
     rate = done / result.seconds if result.seconds else 0
@@ -73,11 +80,12 @@ def _bars(expected_cases: int) -> Iterator[ProgressCallbacks]:
         def progressed(operation: str, candidate: str, cases: int) -> None:
             progress.update(tasks[operation, candidate], completed=cases)
 
-        def ended(result: OperationResult) -> None:
+        def ended(outcome: Outcome) -> None:
+            result = outcome.result
             progress.remove_task(tasks.pop((result.name, result.candidate)))
             progress.advance(whole)
             if result.verdict not in ("PASS", "NOT OFFERED"):
-                progress.console.print(line(result))
+                progress.console.print("\n".join(_lines(outcome)))
 
         yield ProgressCallbacks(planned, started, progressed, ended, progress.refresh)
 

@@ -34,6 +34,7 @@ from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.verbs.checks import check_call
 from attnproof.harness.verbs.options import MEMORY_BYTES, ReplayOptions
 from attnproof.harness.verbs.screen import Screen
+from attnproof.harness.verbs.selection import with_contract
 
 
 def replay(options: ReplayOptions, *, command: str = "attnproof replay") -> int:
@@ -49,6 +50,7 @@ def replay(options: ReplayOptions, *, command: str = "attnproof replay") -> int:
         raise UsageError(str(error)) from None
     names = options.candidates or _saved_candidate(saved, command)
     candidates = with_deviations(resolve(names, options.device), options.deviations)
+    candidates = with_contract(candidates, options)
     warm_up()
     console = Screen(soft_wrap=True)
     console.print_line(f"case {saved.case.id} of {saved.case.operation}", style="bold")
@@ -110,9 +112,10 @@ def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
     worker.end_process()
     if worker.survivors:
         found = (*found, left_behind(worker.survivors))
-    explained = explain(deviations_of(worker.candidate), case, found)
+    candidate = worker.candidate
+    explained = explain(deviations_of(candidate), case, found, candidate.judged)
     known = [failure for _, failure in explained.known]
-    failures = [*explained.unknown, *known]
+    failures = [*explained.unknown, *known, *explained.advice]
     differences: list[Difference] = attempt(
         "the comparison of the outputs",
         lambda: [msgspec.convert(output, Difference) for output in explanation.outputs],
@@ -155,6 +158,9 @@ def _conclude(explained: Explained, console: Screen, label: str) -> int:
     for deviation in {deviation.id: deviation for deviation, _ in explained.known}.values():
         text = f"KNOWN {label} {deviation.id}: {deviation.title} ({deviation.reference})"
         console.print_line(text, style="yellow")
+    if explained.advice and not explained.unknown:
+        advice = explained.advice[0]
+        console.print_line(f"ADVICE {label} ({advice.kind}): {advice.diagnosis}", style="yellow")
     if not explained.unknown:
         return VERIFIED
     diagnosis = explained.unknown[0].diagnosis
@@ -165,4 +171,4 @@ def _conclude(explained: Explained, console: Screen, label: str) -> int:
 def _sentence(failure: Failure) -> str:
     repeated = failure.diagnosis in failure.message
     diagnosis = "" if repeated else f"{failure.diagnosis}: "
-    return f"{failure.oracle}: {diagnosis}{failure.message}"
+    return f"{failure.oracle} ({failure.kind}): {diagnosis}{failure.message}"

@@ -11,14 +11,17 @@ from attnproof.harness.cases.steps.from_trace import batches_from_trace
 from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.cases.traces.formats import TraceError
 from attnproof.harness.escaping import escape_line
-from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
 from attnproof.harness.model.case import Batch, Sourced
 from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.verdict import ENGINE, STRICT, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.report.shared.wording import listed, many
 from attnproof.harness.running.cases import CaseError, read_corpus
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.verbs.options import CallOptions
 
+_CONTRACTS = {"engine": ENGINE, "strict": STRICT}
 _NAMED_FILES = 20
 """Maximum number of files that a note names; further ones are counted."""
 
@@ -35,6 +38,26 @@ def pick_operations(names: str) -> list[Operation]:
             raise UsageError(f"no operation {name!r}: {hint}")
         picked.append(ALL[name])
     return picked
+
+
+def with_contract(candidates: list[Candidate], options: CallOptions) -> list[Candidate]:
+    """Return the candidates with the classes of findings that fail them. Raise UsageError.
+
+    Built-in candidates fail on every class.
+    """
+    if options.contract not in _CONTRACTS:
+        known = " or ".join(_CONTRACTS)
+        raise UsageError(f"--contract is {options.contract!r}, expected {known}")
+    judged = _CONTRACTS[options.contract]
+    if options.fail_on:
+        names = [part.strip() for part in options.fail_on.split(",")]
+        for name in names:
+            if name not in list(Kind):
+                known = ", ".join(Kind)
+                raise UsageError(f"--fail-on names {name!r}, expected classes of {known}")
+        judged = frozenset(map(Kind, names))
+    own = (OPTIMIZED, REFERENCE)
+    return [c if c.target in own else structs.replace(c, judged=judged) for c in candidates]
 
 
 def pick_steps(

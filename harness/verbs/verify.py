@@ -12,8 +12,9 @@ import msgspec
 
 from attnproof.harness.escaping import escape_line, shell_command, shell_path
 from attnproof.harness.guard import attempt
-from attnproof.harness.model.candidate import OPTIMIZED, Candidate
+from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
 from attnproof.harness.model.run import EXPECTED, Cause, Finding, OperationResult, Run, RunVerdict
+from attnproof.harness.model.verdict import ENGINE, STRICT
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve
@@ -42,6 +43,7 @@ from attnproof.harness.verbs.selection import (
     pick_operations,
     pick_steps,
     unused_corpus,
+    with_contract,
 )
 
 _EXIT_CODES: dict[RunVerdict, int] = {
@@ -80,7 +82,7 @@ def verify(
     candidates = resolve(options.candidates, options.device)
     if options.device == "auto" and not options.candidates and gpu_name() is not None:
         candidates.append(Candidate("optimized-cuda", OPTIMIZED, "cuda"))
-    candidates = with_deviations(candidates, options.deviations)
+    candidates = with_contract(with_deviations(candidates, options.deviations), options)
     settings = Settings(
         examples=options.examples,
         seconds=options.seconds,
@@ -155,6 +157,7 @@ def _record(
     if options.ops:
         results = [r if r.candidate == peer else _unverified_if_absent(r) for r in results]
     findings = [finding for outcome in outcomes for finding in outcome.findings]
+    advice = [finding for outcome in outcomes for finding in outcome.advice]
     deviations = [deviation for outcome in outcomes for deviation in outcome.deviations]
     verdict, reason = _verdict(results, interrupted)
     return RunBuilder(
@@ -172,10 +175,12 @@ def _record(
             "timeout per case (s)": plan.settings.timeout_s,
             "corpus cases": len(plan.corpus),
             "jobs": plan.jobs,
+            "contract": options.fail_on or options.contract,
             "interrupted": interrupted,
         },
         operations=results,
         findings=[_with_command(finding, plan.candidates, options) for finding in findings],
+        advice=[_with_command(finding, plan.candidates, options) for finding in advice],
         notes=[*_stale_notes(plan), *(note for outcome in outcomes for note in outcome.notes)],
         deviations=[
             msgspec.structs.replace(
@@ -206,6 +211,8 @@ def _with_command(finding: Finding, candidates: list[Candidate], options: Verify
     words = ["attnproof", "replay", shell_path(options.out / finding.case_path)]
     words += ["--candidate", shell_path(name_of(candidate))]
     words += [] if plain else ["--device", candidate.lane]
+    usual = ENGINE if candidate.target not in (OPTIMIZED, REFERENCE) else STRICT
+    words += [] if finding.kind in usual else ["--contract", "strict"]
     words += ["--deviations", shell_path(options.deviations)] if given else []
     return msgspec.structs.replace(finding, command=shell_command(words))
 

@@ -46,6 +46,7 @@ def test_the_wrong_backend_fails(wrong_run):
     folder, done = wrong_run
     assert done.returncode == 1, done.stdout + done.stderr
     assert summary(folder)["verdict"] == "FAIL"
+    assert len(summary(folder)["findings"]) == 4
     assert (folder / "out" / "index.html").exists()
 
 
@@ -53,7 +54,7 @@ def test_the_wrong_backend_fails(wrong_run):
     ("operation", "field", "diagnosis", "requests", "tokens"),
     [
         ("split_decodes_and_prefills", "num_decodes", "zero-length (padded) rows", 1, 1),
-        ("_make_metadata_with_slice", "num_computed_tokens_cpu[0]", "computed tokens", 1, 1),
+        ("_make_metadata_with_slice", "num_computed_tokens_cpu[0]", "computed tokens", 1, 2),
         ("build_slot_mapping", "result[0]", "32-bit overflow", 1, 1),
         ("_compute_slot_mapping_numpy", "slot_mapping[34]", "repeats the values", 1, 33),
     ],

@@ -49,6 +49,7 @@ Subclassed: type[Any] = subclass_of(CommonAttentionMetadata)
 REQUEST_FIELDS = ("request_tags", "request_tags_cpu")
 REQUEST_TUPLES = ("request_marks",)
 TOKEN_FIELDS = ("token_tags",)
+ADDED_FIELDS = (*REQUEST_FIELDS, *REQUEST_TUPLES, *TOKEN_FIELDS, "label")
 
 
 def plain_fields(num_reqs: int) -> dict[str, Any]:

@@ -191,6 +191,8 @@ make_local_attention_virtual_batches = Operation(
     contract=Contract(
         invariants=_invariants,
         consume=_consumed,
+        # No layer of local attention samples logits or attends to an encoder.
+        unread=frozenset(("logits_indices_padded", "num_logits_indices", "encoder_seq_lens")),
         diagnose=diagnose_metadata,
         may_alias=frozenset({"slot_mapping", "logits_indices_padded", *TOKEN_FIELDS}),
     ),

@@ -229,6 +229,8 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
     contract=Contract(
         invariants=lambda call, outputs: reduced_violations(call[_GIVEN], outputs),
         consume=lambda call, outputs: reduced_consumed(call[_GIVEN], call.facts.batch, outputs),
+        # The wrapper of an engine reads the indices of the batch that it was given.
+        unread=frozenset(("logits_indices_padded",)),
         may_alias=KEPT,
         may_sync=makes_new_batch,
         diagnose=_diagnose,

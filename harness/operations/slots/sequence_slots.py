@@ -14,6 +14,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
+from attnproof.harness.model.verdict import Kind
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Blocks, BlockSize, Params, Tokens
@@ -120,7 +121,7 @@ def slot_invariants(_call: Call, outputs: Outputs) -> Iterator[Violation]:
     if slots[:2] != [11, -1]:
         yield Violation("slot_mapping", "loses what the list held before")
     if not all(type(slot) is int for slot in slots):
-        yield Violation("slot_mapping", "holds something other than Python ints")
+        yield Violation("slot_mapping", "holds something other than Python ints", kind=Kind.TYPE)
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:

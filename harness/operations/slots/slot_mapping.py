@@ -254,6 +254,9 @@ build_slot_mapping = Operation(
     inputs=Inputs(
         params=_Params,
         problem=_problem,
+        unreal=lambda case: (
+            "a block table of an engine has a column" if case.params.get("columns") == 0 else ""
+        ),
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

@@ -79,6 +79,18 @@ def _problem(case: Case) -> str:
     return ""
 
 
+def _unreal(case: Case) -> str:
+    """Return why no engine cuts the batch in this way, "" if one may."""
+    batch, cuts = batch_of(case), case.params["cuts"] or []
+    if not batch.causal:
+        return "an engine cuts causal batches only"
+    if case.params.get("picked") is not None or case.params["cuts"] is None:
+        return "an engine takes all slices, in order"
+    if any(cut >= batch.num_tokens for cut in cuts):
+        return "an engine begins no slice in padding"
+    return ""
+
+
 def spans_of(case: Case) -> list[Span]:
     """Return the slices of a case: all between its cuts, or the picked ones."""
     batch = batch_of(case)
@@ -268,6 +280,7 @@ _make_metadata_with_slice = Operation(
     inputs=Inputs(
         params=_MakeParams,
         problem=_problem,
+        unreal=_unreal,
         cases=_make_cases,
         boundaries=_make_boundaries,
         from_batch=_make_steps,
@@ -295,6 +308,7 @@ split_attn_metadata = Operation(
     inputs=Inputs(
         params=_SplitParams,
         problem=_problem,
+        unreal=_unreal,
         cases=_split_cases,
         boundaries=_split_boundaries,
         from_batch=_split_steps,

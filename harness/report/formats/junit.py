@@ -13,7 +13,9 @@ from attnproof.harness.model.run import DeviationResult, Finding, OperationResul
 from attnproof.harness.model.timing import BaselineResult, BaselineState, Regression
 from attnproof.harness.report.pictures.sequence_input import input_size
 from attnproof.harness.report.shared.baseline import is_worse, uncompared_reason, worse_text
+from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.deviations import deviation_line
+from attnproof.harness.report.shared.evidence import evidence
 from attnproof.harness.report.shared.wording import (
     NO_REASON,
     listed,
@@ -141,7 +143,7 @@ def _known(deviations: list[DeviationResult]) -> str:
 
 def _bare(finding: Finding, fault: str) -> Any:
     """Return the failure of a finding whose text could not be made."""
-    return junitparser.Failure(escape_line(fault), escape_line(finding.oracle))
+    return junitparser.Failure(escape_line(fault), escape_line(finding.kind))
 
 
 def _without_finding(result: OperationResult) -> str:
@@ -151,10 +153,12 @@ def _without_finding(result: OperationResult) -> str:
 
 def _failure(finding: Finding) -> Any:
     failure = junitparser.Failure(
-        escape_line(shorten(finding.message, _MESSAGE)), escape_line(finding.oracle)
+        escape_line(shorten(finding.message, _MESSAGE)), escape_line(finding.kind)
     )
     lines = [
-        f"{finding.diagnosis} ({finding.oracle} oracle, finding {finding.id})",
+        f"{finding.diagnosis} ({finding.kind}, {finding.oracle} oracle, finding {finding.id})",
+        f"shown by: {evidence(finding)}",
+        f"effect:   {consequence(finding)}",
         f"field:    {finding.field}",
         f"expected: {shorten(finding.expected, _MESSAGE)}",
         f"got:      {shorten(finding.got, _MESSAGE)}",

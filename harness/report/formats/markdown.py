@@ -10,6 +10,8 @@ from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import DeviationResult, Finding, Run, Verdict
 from attnproof.harness.report.formats.performance_markdown import performance_parts
 from attnproof.harness.report.pictures.sequence_input import input_size
+from attnproof.harness.report.shared.consequences import consequence
+from attnproof.harness.report.shared.evidence import advice_counts, evidence
 from attnproof.harness.report.shared.wording import (
     GLYPHS,
     NO_REASON,
@@ -43,6 +45,9 @@ def run_markdown(run: Run) -> str:
         parts.append(attempt(f"the text of finding F{number}", make, markdown_text))
     if len(run.findings) > _FINDINGS:
         parts.append(f"{many(len(run.findings) - _FINDINGS, 'more finding')}: see index.html.")
+    if run.advice:
+        advice = attempt("the advice", lambda: advice_counts(run.advice), str)
+        parts.append(markdown_text(f"Advice, which fails no candidate: {advice}."))
     if run.bench:
         make_parts = partial(performance_parts, run.bench, markdown_text)
         parts += attempt("the performance", make_parts, lambda fault: [markdown_text(fault)])
@@ -88,10 +93,12 @@ def _finding(number: int, finding: Finding) -> str:
             f"**F{number}. {markdown_text(shorten(finding.diagnosis, 300))}**  ",
             f"{markdown_code(finding.operation)} of {markdown_code(finding.candidate)}"
             f" ({markdown_text(finding.device)}),"
+            f" {markdown_text(finding.kind)},"
             f" {markdown_text(finding.oracle)} oracle, field {markdown_code(finding.field)},"
             f" {markdown_text(shorten(input_size(finding), 300))}:"
             f" expected {markdown_code(shorten(finding.expected, 120))},"
-            f" got {markdown_code(shorten(finding.got, 120))}.",
+            f" got {markdown_code(shorten(finding.got, 120))}."
+            f" Shown by {markdown_text(evidence(finding))}. {markdown_text(consequence(finding))}",
             "",
             markdown_block(escape_line(finding.command), "sh"),
         ]

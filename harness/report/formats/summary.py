@@ -13,18 +13,24 @@ from attnproof.harness.model.run import (
     Counts,
     DeviationResult,
     Environment,
+    Evidence,
     Finding,
     OperationResult,
     Run,
     RunVerdict,
     Verdict,
 )
+from attnproof.harness.model.verdict import Kind
 from attnproof.harness.report.formats.performance_summary import (
     SummaryPerformance,
     summarize_performance,
 )
 from attnproof.harness.report.pictures.sequence_input import step_count
+from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.files import replace_file
+
+_MADE = ("steps", "consequence")
+"""Fields of a summary's finding that are made from others."""
 
 
 class SummaryOperation(msgspec.Struct, kw_only=True):
@@ -36,6 +42,8 @@ class SummaryOperation(msgspec.Struct, kw_only=True):
     verdict: Verdict
     cases: int
     checks: int
+    advice: int
+    """Findings that do not fail the candidate."""
     reason: str
     """Reason of the verdict UNVERIFIED or NOT OFFERED, "" otherwise."""
 
@@ -48,7 +56,11 @@ class SummaryFinding(msgspec.Struct, kw_only=True):
     candidate: str
     device: str
     oracle: str
+    kind: Kind
+    """Class of the finding."""
     field: str
+    fields: tuple[str, ...]
+    """All fields that are wrong by the same root cause."""
     diagnosis: str
     message: str
     case_id: str
@@ -59,6 +71,14 @@ class SummaryFinding(msgspec.Struct, kw_only=True):
     steps: int
     """Number of steps of a sequence, 0 for other operations."""
     failed_cases: int
+    evidence: dict[str, Evidence]
+    """Cases that show it, by origin."""
+    unreal: str
+    """Why no engine makes the smallest case, "" if one may."""
+    consequence: str
+    """What the mistake does to an engine, "" if that is not known."""
+    also: tuple[str, ...]
+    """Other operations that fail because of it."""
     expected: str
     got: str
     command: str
@@ -78,6 +98,10 @@ class SummaryDeviation(msgspec.Struct, kw_only=True):
     stale: bool
     """True if a complete run had no case that shows it."""
     cases: int
+    kinds: tuple[Kind, ...]
+    """Classes of its failures."""
+    evidence: dict[str, Evidence]
+    """Cases that show it, by origin."""
     oracles: tuple[str, ...]
     fields: tuple[str, ...]
     message: str
@@ -103,6 +127,8 @@ class Summary(msgspec.Struct, kw_only=True):
     counts: Counts
     operations: list[SummaryOperation]
     findings: list[SummaryFinding]
+    advice: list[SummaryFinding]
+    """Findings of classes that do not fail their candidates."""
     deviations: list[SummaryDeviation]
     notes: list[str]
     """Parts that the run left out, with reasons."""
@@ -125,6 +151,7 @@ def summarize(run: Run) -> Summary:
         counts=run.counts,
         operations=[_operation(result) for result in run.operations],
         findings=[_finding(finding) for finding in run.findings],
+        advice=[_finding(finding) for finding in run.advice],
         deviations=[_deviation(deviation) for deviation in run.deviations],
         notes=run.notes,
         performance=attempt(
@@ -158,6 +185,7 @@ def _deviation(deviation: DeviationResult) -> SummaryDeviation:
 
 def _finding(finding: Finding) -> SummaryFinding:
     names = SummaryFinding.__struct_fields__
-    fields = {name: getattr(finding, name) for name in names if name != "steps"}
+    fields = {name: getattr(finding, name) for name in names if name not in _MADE}
     steps = attempt("the number of steps", lambda: step_count(finding), lambda _fault: 0)
-    return SummaryFinding(**fields, steps=steps)
+    effect = attempt("the consequence", lambda: consequence(finding), lambda _fault: "")
+    return SummaryFinding(**fields, steps=steps, consequence=effect)

@@ -23,6 +23,7 @@ from attnproof.harness.report.page.matrix import Matrix, build_matrix, skips
 from attnproof.harness.report.page.specification import build_specification, link_of
 from attnproof.harness.report.performance.section import build_performance
 from attnproof.harness.report.shared.deviations import deviations_title
+from attnproof.harness.report.shared.evidence import evidence
 from attnproof.harness.report.shared.literal import IMPORTS
 from attnproof.harness.report.shared.wording import (
     STATE_WORDS,
@@ -148,6 +149,7 @@ def _environment() -> jinja2.Environment:
         finalize=_finalize,
     )
     environment.filters["many"] = many
+    environment.filters["evidence"] = evidence
     environment.filters["capital"] = capital
     environment.filters["state_word"] = STATE_WORDS.__getitem__
     environment.filters["picture"] = Markup

@@ -99,6 +99,8 @@ _BY_ORACLE = {
 
 def consequence(finding: Finding) -> str:
     """Return what the mistake does to an engine, in one sentence; "" if that is not known."""
+    if finding.unreal:
+        return f"None that is known: {finding.unreal}."
     field = _field(finding)
     for rule in _BY_DIAGNOSIS:
         if (

@@ -32,6 +32,7 @@ class RunBuilder:
     settings: dict[str, Any]
     operations: list[OperationResult]
     findings: list[Finding]
+    advice: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     deviations: list[DeviationResult] = field(default_factory=list)

@@ -19,13 +19,14 @@ from pathlib import Path
 import msgspec
 
 from attnproof.harness.escaping import escape_lines
-from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, OperationResult, Reason
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import imports_once
 from attnproof.harness.running.errors import AttnproofError
 from attnproof.harness.running.parent.plan import Plan, Skip, find_skip, steps_on
+from attnproof.harness.running.parent.root_causes import link
 from attnproof.harness.running.processes.linux import adopt_orphans, die_with_parent
 from attnproof.harness.running.processes.tree import children_of, end_children
 from attnproof.harness.running.task.candidate_process import launching
@@ -51,9 +52,18 @@ class ProgressCallbacks:
     started: Callable[[str, str], None]
     progressed: Callable[[str, str, int], None]
     """Called repeatedly with the number of cases so far."""
-    ended: Callable[[OperationResult], None]
+    ended: Callable[[Outcome], None]
     tick: Callable[[], None]
     """Called several times a second."""
+
+
+class _Order(msgspec.Struct, frozen=True):
+    """One examination of a task."""
+
+    index: int
+    """Index of the operation in the plan."""
+    exchanged: tuple[str, ...]
+    """Functions that are exchanged for the reference's, as they fail by themselves."""
 
 
 @dataclass
@@ -102,8 +112,8 @@ class _Session:
         """Start waiting tasks as others end, until all have ended (KeyboardInterrupt)."""
         while self.waiting or self.running:
             interrupt.check()
-            while self.waiting and len(self.running) < self.plan.jobs:
-                self._start(*(self._next(self.waiting) or self.waiting[0]))
+            while len(self.running) < self.plan.jobs and (ready := self._ready()):
+                self._start(*(self._next(ready) or ready[0]))
             self._collect()
 
     def interrupt(self) -> None:
@@ -131,6 +141,22 @@ class _Session:
     def _skip(self, operation: Operation, candidate: Candidate, skip: Skip) -> None:
         self.outcomes[operation.name, candidate.name] = _skipped(operation, candidate, skip)
 
+    def _ready(self) -> list[_Pair]:
+        """Return the waiting pairs; a sequence waits for the functions that it calls."""
+        unknown = {(operation.name, candidate.name) for operation, candidate in self.waiting}
+        unknown |= {(task.operation.name, task.candidate.name) for task in self.running}
+        return [
+            (operation, candidate)
+            for operation, candidate in self.waiting
+            if candidate.target == OPTIMIZED
+            or not any((name, candidate.name) in unknown for name in _called_by(operation))
+        ]
+
+    def _failed(self, operation: Operation, candidate: Candidate) -> list[str]:
+        """Return the functions of the candidate that a sequence calls, and that have failed."""
+        outcomes = [(n, self.outcomes.get((n, candidate.name))) for n in _called_by(operation)]
+        return [name for name, outcome in outcomes if outcome and outcome.findings]
+
     def _next(self, pairs: list[_Pair], task: _Task | None = None) -> _Pair | None:
         """Return the first pair whose package no task except `task` has imported, None without."""
         # Importing a package takes seconds: one process runs all operations that need it.
@@ -145,13 +171,15 @@ class _Session:
 
         parent = os.getpid()
 
+        first = self._order(operation, candidate)
+
         def drive() -> None:
             interrupt.listen(parent)
             die_with_parent(parent, signal.SIGKILL)  # it may be inside a call for long
             adopt_orphans()
             ours.close()
             try:
-                _examine_all(plan, candidate, operation, folder / f"ledger-{number:03}", theirs)
+                _examine_all(plan, candidate, first, folder / f"ledger-{number:03}", theirs)
             except Exception as error:  # an error of the harness, or of the machine
                 text = f"{error}\n"
                 if not isinstance(error, AttnproofError):
@@ -166,6 +194,10 @@ class _Session:
         theirs.close()
         self.running.append(_Task(operation, candidate, process, ours))
         self._assign(self.running[-1], operation)
+
+    def _order(self, operation: Operation, candidate: Candidate) -> _Order:
+        index = self.plan.operations.index(operation)
+        return _Order(index, tuple(self._failed(operation, candidate)))
 
     def _assign(self, task: _Task, operation: Operation) -> None:
         """Record that the task examines the operation."""
@@ -188,7 +220,7 @@ class _Session:
             outcome = self._receive(task)
             if outcome is not None:
                 self.outcomes[task.operation.name, task.candidate.name] = outcome
-                self.callbacks.ended(outcome.result)
+                self.callbacks.ended(outcome)
                 self._continue(task)
         self.callbacks.tick()
 
@@ -225,11 +257,11 @@ class _Session:
     def _continue(self, task: _Task) -> None:
         """Send the next operation to a task that has ended one, or stop its process."""
         keeps = imports_once(task.candidate) and not task.died
-        pairs = [pair for pair in self.waiting if pair[1] is task.candidate] if keeps else []
+        pairs = [pair for pair in self._ready() if pair[1] is task.candidate] if keeps else []
         following = self._next(pairs, task)
         if following is not None:
             self._assign(task, following[0])
-            _send(task, b"%d" % self.plan.operations.index(task.operation))
+            _send(task, msgspec.msgpack.encode(self._order(*following)))
             return
         self.running.remove(task)
         _send(task, b"")
@@ -238,13 +270,12 @@ class _Session:
 
 
 def _examine_all(
-    plan: Plan, candidate: Candidate, operation: Operation, ledger: Path, parent: Connection
+    plan: Plan, candidate: Candidate, order: _Order, ledger: Path, parent: Connection
 ) -> None:
-    """Examine the operation, then those whose indices the parent sends; send each outcome."""
+    """Carry out the order, then those that the parent sends; send each outcome."""
     by = launching(candidate, {each.name: each for each in plan.operations})
-    index = b"%d" % plan.operations.index(operation)
-    while index:
-        examined = plan.operations[int(index)]
+    while True:
+        examined = plan.operations[order.index]
         with suppress(KeyboardInterrupt):  # `examine` sees the interrupt too, and reports it
             by.launcher.prepare(examined.name.encode())
         outcome = examine(
@@ -253,14 +284,18 @@ def _examine_all(
             plan.settings,
             steps_on(candidate, plan.steps, plan.settings.costly_share),
             plan.corpus,
-            ledger.with_name(f"{ledger.name}-{int(index):03}.jsonl"),
+            ledger.with_name(f"{ledger.name}-{order.index:03}.jsonl"),
             lambda cases: parent.send_bytes(b"%d" % cases),
             by,
+            order.exchanged,
         )
         encoded = msgspec.msgpack.encode(outcome)
         parent.send_bytes(_OUTCOME)
         parent.send_bytes(encoded)
-        index = parent.recv_bytes()
+        following = parent.recv_bytes()
+        if not following:
+            break
+        order = msgspec.msgpack.decode(following, type=_Order)
     by.launcher.stop()
 
 
@@ -276,6 +311,7 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     gc.freeze()  # collections in forked processes then skip the objects imported here
     session = _Session(plan, folder, callbacks)
     session.schedule()
+    order = [(o.name, c.name) for c in plan.candidates for o in plan.operations]
     interrupted = False
     interrupt.watch()
     ours = children_of(os.getpid())
@@ -285,11 +321,14 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     except KeyboardInterrupt:
         interrupted = True
         session.interrupt()
+    outcomes = [session.outcomes[pair] for pair in order]
+    if not interrupted:
+        with suppress(KeyboardInterrupt):  # then they are not linked
+            outcomes = link(outcomes, plan)
     adopt_orphans(adopt=False)
     end_children(0.0, spared=ours)  # orphans of a task that was killed
     gc.unfreeze()
-    order = [(o.name, c.name) for c in plan.candidates for o in plan.operations]
-    return [session.outcomes[pair] for pair in order], interrupted
+    return outcomes, interrupted
 
 
 def _skipped(operation: Operation, candidate: Candidate, skip: Skip) -> Outcome:
@@ -305,7 +344,12 @@ def _skipped(operation: Operation, candidate: Candidate, skip: Skip) -> Outcome:
     return Outcome(result, [])
 
 
-def _send(task: _Task, index: bytes) -> None:
-    """Send the index of the next operation; empty bytes stop the task."""
+def _called_by(operation: Operation) -> list[str]:
+    """Return the names of the functions and classes that a sequence calls, none for others."""
+    return [name for name in operation.call.names(operation.name) if name != operation.name]
+
+
+def _send(task: _Task, order: bytes) -> None:
+    """Send the next order; empty bytes stop the task."""
     with suppress(OSError):  # the next `_receive` reports a task that died
-        task.connection.send_bytes(index)
+        task.connection.send_bytes(order)

@@ -78,13 +78,18 @@ class CandidateProcess:
     """A process with one candidate, and its successors when it has ended."""
 
     def __init__(
-        self, candidate: Candidate, operations: list[str], memory_bytes: int, launcher: Launcher
+        self,
+        candidate: Candidate,
+        operations: list[str],
+        memory_bytes: int,
+        launcher: Launcher,
+        exchanged: tuple[str, ...] = (),
     ) -> None:
         """`memory_bytes` may be allocated beyond those of the process after its import."""
         self.survivors: list[str] = []
         """Command lines of processes that were left behind by the processes so far."""
         self._name = candidate.name
-        self._order = msgspec.msgpack.encode(Order(operations, memory_bytes))
+        self._order = msgspec.msgpack.encode(Order(operations, memory_bytes, exchanged))
         self._memory_bytes = memory_bytes
         self._launcher = launcher
         self._child: Child | None = None

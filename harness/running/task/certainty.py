@@ -37,9 +37,9 @@ class Certainty:
         self._worker = worker
         self._timeout_s = worker.timeout_s
         """Timeout of a case in seconds, before a shorter one is learnt."""
-        self._confirmed: set[tuple[str, str]] = set()
+        self._confirmed: set[tuple[str, str, str]] = set()
         """Root causes that happened again in a fresh process."""
-        self._after_others: set[tuple[str, str]] = set()
+        self._after_others: set[tuple[str, str, str]] = set()
         """Root causes that happen only after the same earlier calls."""
         self._first_hangs = False
         """True if the first call of a fresh process hangs."""
@@ -89,6 +89,10 @@ class Certainty:
         finally:
             self._worker.timeout_s = limit
         return next((failure for failure in failures if failure.root == death.root), None)
+
+    def was_hurried(self, failure: Failure) -> bool:
+        """True if the failure is a hang within a learnt limit."""
+        return failure.field == LATE and self._worker.timeout_s < self._timeout_s
 
     def shrink_seconds(self, failure: Failure) -> float:
         """Return the time limit of shrinking; a hang is complete within three timeouts."""

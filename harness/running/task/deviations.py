@@ -18,7 +18,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.model.files import read_regular
-from attnproof.harness.model.verdict import CONSUMER, ORACLES, Failure
+from attnproof.harness.model.verdict import CONSUMER, ORACLES, STRICT, Failure, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.errors import UsageError
@@ -34,11 +34,13 @@ class DeviationError(UsageError):
 
 
 class Explained(NamedTuple):
-    """The failures of one case: unknown ones, and those that known deviations explain."""
+    """The failures of one case: unknown ones, and those that do not fail the candidate."""
 
-    unknown: tuple[Failure, ...]
+    unknown: tuple[Failure, ...] = ()
     """Failures that no known deviation explains."""
-    known: tuple[tuple[Deviation, Failure], ...]
+    known: tuple[tuple[Deviation, Failure], ...] = ()
+    advice: tuple[Failure, ...] = ()
+    """Failures of classes that the contract does not judge."""
 
 
 def deviations_of(candidate: Candidate) -> tuple[Deviation, ...]:
@@ -86,24 +88,27 @@ def known(deviations: Iterable[Deviation], case: Case, failure: Failure) -> Devi
 
 
 def explain(
-    deviations: tuple[Deviation, ...], case: Case, failures: tuple[Failure, ...]
+    deviations: tuple[Deviation, ...],
+    case: Case,
+    failures: tuple[Failure, ...],
+    judged: frozenset[Kind] = STRICT,
 ) -> Explained:
-    """Divide the failures of one case into known and unknown ones (DeviationError).
+    """Divide the failures of one case (DeviationError); `judged` are the classes that count.
 
     A failure of the consumer follows from any other mistake. If all other failures are known,
     it is explained by the first of their deviations whose `oracles` allow the consumer.
     """
-    if not deviations or not failures:
-        return Explained(failures, ())
     pairs = [(known(deviations, case, failure), failure) for failure in failures]
     unknown = [failure for deviation, failure in pairs if deviation is None]
     if all(failure.oracle == CONSUMER for failure in unknown):
         causes = [deviation for deviation, _ in pairs if deviation is not None]
         cause = next((d for d in causes if not d.oracles or CONSUMER in d.oracles), None)
         pairs = [(deviation or cause, failure) for deviation, failure in pairs]
+    unknown = [failure for deviation, failure in pairs if deviation is None]
     return Explained(
-        tuple(failure for deviation, failure in pairs if deviation is None),
+        tuple(failure for failure in unknown if failure.kind in judged),
         tuple((deviation, failure) for deviation, failure in pairs if deviation is not None),
+        tuple(failure for failure in unknown if failure.kind not in judged),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,18 +17,21 @@ from attnproof.harness.model.verdict import (
     CONSUMER,
     ORACLES,
     PROCESS,
+    STRICT,
     Failure,
+    Kind,
 )
 from attnproof.harness.oracles.determinism import FRESH_PROCESS
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.task.certainty import LEFT_BEHIND, Certainty, is_death
+from attnproof.harness.running.task.certainty import Certainty, is_death
 from attnproof.harness.running.task.deviations import Explained, explain
 from attnproof.harness.running.task.ledger import Ledger
+from attnproof.harness.running.task.left_behind import left_behind
 from attnproof.harness.running.task.occurrences import Occurrence, count_occurrences
 from attnproof.harness.running.task.shrink import shrink
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
-Root = tuple[str, str]
+Root = tuple[str, str, str]
 _FRESH_CASES = 20
 """Number of cases that are called again in a fresh process, divided by `costly_share`."""
 _REPORT_EVERY = 25
@@ -67,15 +71,24 @@ class Examination:
     """Called every `_REPORT_EVERY` cases with the number of cases so far."""
     deviations: tuple[Deviation, ...] = ()
     """Known deviations of the candidate, counted separately; they hide no other failure."""
+    judged: frozenset[Kind] = STRICT
+    """Classes of failures that fail the candidate; the others are advice."""
     costly_share: int = 1
     """`Settings.costly_share` if a case is costly, otherwise 1."""
     occurred: dict[str, Occurrence] = field(default_factory=dict)
     """Occurrences of known deviations, by id of the deviation."""
+    advised: dict[Root, Occurrence] = field(default_factory=dict)
+    """Occurrences of failures of other classes, by root cause."""
     found: dict[Root, Found] = field(default_factory=dict)
     failed_by_root: dict[Root, int] = field(default_factory=dict)
-    origins: dict[Origin, int] = field(default_factory=dict)
+    shown_by_root: dict[Root, Counter[Origin]] = field(default_factory=dict)
+    """Failed cases by origin, without those of shrinking."""
+    fields_by_root: dict[Root, set[str]] = field(default_factory=dict)
+    origins: Counter[Origin] = field(default_factory=Counter)
+    shrinking: int = 0
+    """Drawn cases that were tried while another one was shrunk."""
     failed: int = 0
-    """Cases with a failure that no known deviation explains."""
+    """Cases with a failure that fails the candidate."""
     known: set[str] = field(default_factory=set)
     """Ids of the cases whose failures are all known deviations."""
     checks: list[int] = field(default_factory=lambda: [0] * len(ORACLES))
@@ -97,14 +110,19 @@ class Examination:
     @property
     def cases(self) -> int:
         """Distinct cases counted so far."""
-        return sum(self.origins.values())
+        return self.origins.total() + self.shrinking
+
+    @property
+    def is_sequence(self) -> bool:
+        """True if the cases are sequences, which take long to find alone and to shrink."""
+        return self.operation.inputs.machine is not None
 
     def has_judged(self, case: Case) -> bool:
         """True if the verdict on the case is in memory."""
         return case.id in self._verdicts
 
-    def check(self, sourced: Sourced) -> tuple[Failure, ...]:
-        """Judge a case and count it; return the failures that no known deviation explains.
+    def check(self, sourced: Sourced, *, shrinking: bool = False) -> tuple[Failure, ...]:
+        """Judge a case and count it; return the failures that fail the candidate.
 
         A case that was judged before is not run again. Raises TooManyDeaths, DeviationError,
         KeyboardInterrupt.
@@ -116,23 +134,36 @@ class Examination:
         if case.id in self._verdicts:
             return self._verdicts[case.id].unknown
         explained = self._run(sourced, repeated=self.cases % self.costly_share == 0)
-        self.origins[sourced.origin] = self.origins.get(sourced.origin, 0) + 1
+        if shrinking:
+            self.shrinking += 1
+        else:
+            self.origins[sourced.origin] += 1
         if self.cases % _REPORT_EVERY == 0:
             self.progressed(self.cases)
-        self._count(explained, sourced)
+        self._count(explained, sourced, shrinking=shrinking)
         return explained.unknown
 
-    def _count(self, explained: Explained, sourced: Sourced) -> None:
+    def _count(self, explained: Explained, sourced: Sourced, *, shrinking: bool = False) -> None:
         failures = explained.unknown
         if failures:
             self.failed += 1
-        elif explained.known:
+        elif explained.known and not shrinking:
             self.known.add(sourced.case.id)
         _add_one(self.failed_by_root, {failure.root for failure in failures})
         objecting = {failure.oracle for failure in failures}
         _add_one(self.failures_by_oracle, objecting)
         _add_one(self.known_by_oracle, {f.oracle for _, f in explained.known} - objecting)
-        count_occurrences(self.occurred, explained, sourced)
+        if shrinking:
+            return
+        for failure in failures:
+            self.fields_by_root.setdefault(failure.root, set()).add(failure.field)
+        for root in {failure.root for failure in failures}:
+            self.shown_by_root.setdefault(root, Counter())[sourced.origin] += 1
+        known = [(deviation.id, failure) for deviation, failure in explained.known]
+        count_occurrences(self.occurred, known, sourced, failures)
+        advice = [(failure.root, failure) for failure in explained.advice]
+        beside = (*failures, *(failure for _, failure in explained.known), *explained.advice)
+        count_occurrences(self.advised, advice, sourced, beside)
 
     def minimise_and_record(self, failure: Failure, sourced: Sourced, first: Sourced) -> None:
         """Add a root cause with the smallest case found; `first` is its first case."""
@@ -148,7 +179,8 @@ class Examination:
 
         def fails(smaller: Sourced) -> Failure | None:
             failures = self._try(smaller).unknown
-            return next((other for other in failures if other.root == failure.root), None)
+            new = failures if self.is_sequence else self.new_failures(failures)
+            return next((other for other in new if other.root == failure.root), None)
 
         return self._minimise(failure, sourced, fails)
 
@@ -159,8 +191,8 @@ class Examination:
         condition of a deviation is then too narrow, or the candidate has another mistake.
         """
         others: dict[frozenset[Root], Sourced] = {}
-        for occurrence in self.occurred.values():
-            name, root = occurrence.deviation.id, occurrence.failure.root
+        for name, occurrence in self.occurred.items():
+            root = occurrence.failure.root
 
             def deviates(smaller: Sourced, name: str = name, root: Root = root) -> Failure | None:
                 explained = self._try(smaller)
@@ -194,7 +226,8 @@ class Examination:
 
         tries = _DEADLY_TRIES if failure.oracle == PROCESS else _TRIES
         smallest = shrink(sourced.case, fails, tries, self.certainty.shrink_seconds(failure))
-        if smallest is not sourced.case and is_death(failure):
+        changed = smallest is not sourced.case
+        if is_death(failure) and (changed or self.certainty.was_hurried(failure)):
             repeated = self.certainty.repeated(failure, smallest)
             if repeated is None:  # only once: the first case is known to show it again
                 return failure, sourced
@@ -206,17 +239,9 @@ class Examination:
         self.worker.end_process()
         sourced = self._parent or self._last
         if self.worker.survivors and sourced is not None:
-            names = ", ".join(dict.fromkeys(self.worker.survivors))[:300]
-            failure = Failure(
-                oracle=PROCESS,
-                field=LEFT_BEHIND,
-                diagnosis=LEFT_BEHIND,
-                message=f"the candidate {LEFT_BEHIND}, which the harness ended: {names}",
-                expected="no process of the candidate runs when its own process has ended",
-                got=names,
-            )
+            failure = left_behind(self.worker.survivors)
             if failure.root not in self.found:
-                self._count(explain(self.deviations, sourced.case, (failure,)), sourced)
+                self._count(self._explain(sourced.case, (failure,)), sourced)
                 self.record(failure, sourced, sourced)
                 return True
         return False
@@ -228,34 +253,52 @@ class Examination:
         if known is not None:
             return known
         if case.fault and not self.operation.inputs.faults[case.fault].applies(case):
-            return Explained((), ())  # the fault would leave the input well-formed
+            return Explained()  # the fault would leave the input well-formed
         try:
             return self._run(sourced)
         except InvalidCaseError:
-            return Explained((), ())
+            return Explained()
+
+    def is_new(self, failure: Failure, sourced: Sourced) -> bool:
+        """True if no root cause found so far accounts for the failure of the case.
+
+        Always True of a sequence.
+        """
+        if self.is_sequence:
+            return True
+        new = self.new_failures(self._try(sourced).unknown)
+        return any(other.root == failure.root for other in new)
 
     def new_failure(self, failures: tuple[Failure, ...]) -> Failure | None:
-        """Return the first failure that no root cause found so far accounts for, None without.
+        """Return the first failure of `new_failures`, None without."""
+        return next(iter(self.new_failures(failures)), None)
+
+    def new_failures(self, failures: tuple[Failure, ...]) -> list[Failure]:
+        """Return the failures that no root cause found so far accounts for.
 
         A root cause accounts for the other fields that are wrong in its own smallest case.
         Wrong lengths account for wrong bounds, and any root cause for failures of the
         consumer. Other failures of the same case are another mistake.
         """
-        roots = {failure.root for failure in failures}
-        present = [found for root, found in self.found.items() if root in roots]
+        present = [
+            found
+            for root, found in self.found.items()
+            if any(failure.follows_from(root) for failure in failures)
+        ]
         accounted = {group for found in present for group in found.groups}
         if "lengths" in accounted:
             accounted.add("bounds")
         if present:
             accounted.add(CONSUMER)
-        for failure in failures:
-            if failure.root not in self.found and failure.group not in accounted:
-                return failure
-        return None
+        return [
+            failure
+            for failure in failures
+            if failure.group not in accounted and not any(map(failure.follows_from, self.found))
+        ]
 
     def record(self, failure: Failure, smallest: Sourced, first: Sourced) -> None:
         """Add a root cause with its smallest and its first case."""
-        shown = self._verdicts.get(smallest.case.id, Explained((failure,), ())).unknown
+        shown = self._verdicts.get(smallest.case.id, Explained((failure,))).unknown
         groups = frozenset(other.group for other in (failure, *shown))
         self.found.setdefault(failure.root, Found(failure, smallest, first, groups))
 
@@ -267,16 +310,19 @@ class Examination:
             self.ledger.announce(sourced)
             verdict = self.worker.call_once(case)
             if verdict.digest == digest:
-                self.ledger.settle(case, explain(self.deviations, case, verdict.failures))
+                self.ledger.settle(case, self._explain(case, verdict.failures))
                 continue
             got = verdict.failures[0].diagnosis if verdict.failures else verdict.digest
             failure = msgspec.structs.replace(FRESH_PROCESS, expected=digest, got=got)
-            explained = explain(self.deviations, case, (failure,))
+            explained = self._explain(case, (failure,))
             self.ledger.settle(case, explained)
             self._count(explained, sourced)
             if explained.unknown:
                 self.record(failure, sourced, sourced)
                 return
+
+    def _explain(self, case: Case, failures: tuple[Failure, ...]) -> Explained:
+        return explain(self.deviations, case, failures, self.judged)
 
     def _run(self, sourced: Sourced, *, repeated: bool = True) -> Explained:
         case = sourced.case
@@ -286,7 +332,7 @@ class Examination:
         self._last = sourced
         if self.worker.has_children and self._parent is None:
             self._parent = sourced
-        explained = explain(self.deviations, case, verdict.failures)
+        explained = self._explain(case, verdict.failures)
         self.ledger.settle(case, explained)
         self.checks = [a + b for a, b in zip(self.checks, verdict.checks, strict=True)]
         if len(self._verdicts) < _MOST_VERDICTS:

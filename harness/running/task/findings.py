@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import Any
 
 import msgspec
 
 from attnproof.harness.guard import attempt
-from attnproof.harness.model.case import Case, Sourced
+from attnproof.harness.model.case import Case, Origin, Sourced
 from attnproof.harness.model.deviation import Deviation
-from attnproof.harness.model.run import DeviationResult, Difference, Finding
-from attnproof.harness.model.verdict import ERRORS, ORACLES, PROCESS, Explanation, Failure
+from attnproof.harness.model.run import DeviationResult, Difference, Evidence, Finding
+from attnproof.harness.model.verdict import (
+    ERRORS,
+    ORACLES,
+    PROCESS,
+    WITHOUT_REFERENCE,
+    Explanation,
+    Failure,
+    Kind,
+)
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.task.examination import Examination
+from attnproof.harness.running.task.occurrences import Occurrence
 
 _WITHOUT_FIELD = (PROCESS, ERRORS)
 """Oracles whose failures have a kind in place of an output field."""
@@ -23,14 +33,50 @@ def findings_of(examination: Examination) -> list[Finding]:
     """Return one finding for each smallest case, from the first oracle that it fails."""
     order: dict[str, Any] = {name: index for index, name in enumerate(ORACLES)}
     kept: dict[str, Finding] = {}
-    for found in examination.found.values():
-        count = examination.failed_by_root.get(found.failure.root, 0)
-        name = f"{found.failure.oracle}/{found.failure.field}"
-        finding = _finding(examination, name, found.failure, found.smallest, found.first, count)
+    for root, found in examination.found.items():
+        if any(found.failure.follows_from(other) for other in examination.found if other != root):
+            continue  # of a batch that no engine makes, and found on one that an engine makes too
+        count = examination.failed_by_root.get(root, 0)
+        shown = examination.shown_by_root.get(root, Counter())
+        finding = _finding(
+            examination,
+            found.failure,
+            found.smallest,
+            found.first,
+            count,
+            shown,
+            examination.fields_by_root.get(root, set()),
+        )
         other = kept.get(finding.case_id)
         if other is None or order[finding.oracle] < order[other.oracle]:
             kept[finding.case_id] = finding
     return list(kept.values())
+
+
+def advice_of(examination: Examination) -> list[Finding]:
+    """Return the findings that do not fail the candidate, without those of another cause.
+
+    A field that is wrong in the smallest case of one root cause follows from that in others too.
+    """
+    groups = {root: found.groups for root, found in examination.found.items()}
+    kept: list[Occurrence] = []
+    for root, one in sorted(examination.advised.items(), key=lambda item: len(item[1].beside)):
+        causes = [
+            cause for cause in groups if any(beside.follows_from(cause) for beside in one.beside)
+        ]
+        accounted = {group for cause in causes for group in groups[cause]}
+        if causes and one.failure.oracle in WITHOUT_REFERENCE:
+            continue
+        if one.failure.group in accounted or any(map(one.failure.follows_from, groups)):
+            continue
+        groups[root] = frozenset(failure.group for failure in one.beside)
+        kept.append(one)
+    return [
+        _finding(
+            examination, one.failure, one.smallest, one.first, one.cases, one.shown, one.fields
+        )
+        for one in kept
+    ]
 
 
 def deviation_results(examination: Examination, *, with_stale: bool) -> list[DeviationResult]:
@@ -62,19 +108,29 @@ def _deviation(examination: Examination, deviation: Deviation) -> DeviationResul
         cases=found.cases,
         oracles=tuple(sorted(found.oracles, key=list(ORACLES).index)),
         fields=tuple(sorted(found.fields)),
+        kinds=tuple(kind for kind in Kind if kind in found.kinds),
         shown=_finding(
-            examination, deviation.id, found.failure, found.smallest, found.first, found.cases
+            examination,
+            found.failure,
+            found.smallest,
+            found.first,
+            found.cases,
+            found.shown,
+            found.fields,
+            deviation.id,
         ),
     )
 
 
 def _finding(
     examination: Examination,
-    name: str,
     failure: Failure,
     smallest: Sourced,
     first: Sourced,
     cases: int,
+    shown: Counter[Origin],
+    fields: set[str],
+    name: str = "",
 ) -> Finding:
     case, candidate = smallest.case, examination.candidate
     explanation, outputs = attempt(
@@ -82,6 +138,7 @@ def _finding(
         lambda: _explained(examination, case),
         lambda fault: (Explanation([], fault), []),
     )
+    name = name or f"{failure.oracle}/{failure.field}"
     identity = f"{case.operation}/{candidate.name}/{name}"
     return Finding(
         id=hashlib.blake2b(identity.encode(), digest_size=4).hexdigest(),
@@ -89,8 +146,10 @@ def _finding(
         candidate=candidate.name,
         device=candidate.lane,
         oracle=failure.oracle,
+        kind=failure.kind,
         field=failure.where or ("" if failure.oracle in _WITHOUT_FIELD else failure.field),
         place=failure.place,
+        fields=tuple(sorted(fields)),
         diagnosis=failure.diagnosis,
         message=failure.message,
         expected=failure.expected,
@@ -108,6 +167,10 @@ def _finding(
         steps_before=first.case.num_steps,
         snippet=explanation.snippet,
         failed_cases=cases,
+        evidence={
+            origin: Evidence(shown[origin], count) for origin, count in examination.origins.items()
+        },
+        unreal=examination.operation.why_unreal(case),
         function=examination.worker.places.get(case.operation, ""),
         command="",
         outputs=outputs,

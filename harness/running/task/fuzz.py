@@ -19,6 +19,7 @@ from attnproof.harness.model.verdict import Failure
 from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.examination import Examination, Root
+from attnproof.harness.running.task.shrink import is_emptier
 
 _ROUNDS = 6
 """Passes over the strategy: a pass ignores the root causes that earlier passes found."""
@@ -79,6 +80,8 @@ def fuzz(examination: Examination, examples: int, run_seed: int) -> None:
         try:
             discoveries = _one_pass(examination, examples, run_seed + round_number, latest)
             for discovery, first in discoveries:
+                if not examination.is_new(discovery.failure, discovery.sourced):
+                    continue  # shrunk to a case of another one: a further pass finds it alone
                 # Hypothesis may stop early where a draw depends on an earlier one.
                 examination.minimise_and_record(discovery.failure, discovery.sourced, first)
         except BaseException:  # such as an interrupt: what was found so far is kept
@@ -114,7 +117,7 @@ def _one_pass(
             if _spent(examination, budget) and not examination.has_judged(case):
                 return
         try:
-            failures = examination.check(sourced)
+            failures = examination.check(sourced, shrinking=bool(firsts))
         except InfrastructureError as error:  # Hypothesis would take it for a failing case
             stopped.append(error)
             return
@@ -122,6 +125,8 @@ def _one_pass(
         if failure is None:
             return
         root = failure.root
+        if root in firsts and is_emptier(case, firsts[root].case):
+            return
         if not firsts:
             budget["end"] = time.monotonic() + examination.certainty.shrink_seconds(failure)
         firsts.setdefault(root, sourced)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -33,7 +34,7 @@ def shrink(
     while progress:
         progress = False
         for smaller in simpler(case):
-            if smaller.id in seen or problem_of(smaller):
+            if smaller.id in seen or is_emptier(smaller, case) or problem_of(smaller):
                 continue
             seen.add(smaller.id)
             tries -= 1
@@ -46,15 +47,43 @@ def shrink(
     return case
 
 
+def is_emptier(smaller: Case, case: Case) -> bool:
+    """True if the smaller case has no token, which hides a mistake that needs none."""
+    return bool(case.num_tokens) and not smaller.num_tokens
+
+
 def simpler(case: Case) -> Iterator[Case]:
     """Yield simpler cases, the largest reductions first."""
     if case.batch is not None:
         for batch in _simpler_batches(case.batch):
             yield msgspec.structs.replace(case, batch=batch)
+        yield from _with_cuts(case, case.batch)
     # Numbers before lists: a shorter range makes many list entries unnecessary at once.
     for name, value in sorted(case.params.items(), key=lambda item: isinstance(item[1], list)):
         for simple in _simpler_values(value):
             yield msgspec.structs.replace(case, params=case.params | {name: simple})
+
+
+def _with_cuts(case: Case, batch: Batch) -> Iterator[Case]:
+    """Yield the case with a shorter or no request, and its cuts where they were in the others."""
+    cuts = case.params.get("cuts")
+    if not isinstance(cuts, list) or not cuts:
+        return
+    starts = [0, *accumulate(batch.query_lens)]
+    for row, length in enumerate(batch.query_lens):
+        for shorter in (None, *_smaller(length)):
+            if shorter is None:
+                smaller = _without(batch, range(row, row + 1))
+            else:
+                lengths = _with(batch.query_lens, row, shorter)
+                smaller = _rebuilt(batch, lengths, batch.computed_lens)
+            left = starts[row] + (shorter or 0)
+            moved = [
+                cut if cut <= starts[row] else max(min(cut, left), cut - length + (shorter or 0))
+                for cut in cuts
+            ]
+            params = case.params | {"cuts": [cut for cut in moved if cut > 0]}
+            yield msgspec.structs.replace(case, batch=smaller, params=params)
 
 
 def _simpler_batches(batch: Batch) -> Iterator[Batch]:

@@ -34,7 +34,7 @@ from attnproof.harness.running.task.candidate_process import (
 )
 from attnproof.harness.running.task.deviations import DeviationError, deviations_of
 from attnproof.harness.running.task.examination import Examination, TooManyDeaths
-from attnproof.harness.running.task.findings import deviation_results, findings_of
+from attnproof.harness.running.task.findings import advice_of, deviation_results, findings_of
 from attnproof.harness.running.task.fuzz import fuzz
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.saved_failures import SavedFailures
@@ -80,6 +80,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
     result: OperationResult
     findings: list[Finding]
+    advice: list[Finding] = []
+    """Findings of classes that do not fail the candidate."""
     deviations: list[DeviationResult] = []
     notes: list[str] = []
     """A sentence on each remembered case that was dropped."""
@@ -102,10 +104,12 @@ def examine(
     ledger_path: Path,
     progressed: Callable[[int], None] = lambda _cases: None,
     by: Launching | None = None,
+    exchanged: tuple[str, ...] = (),
 ) -> Outcome:
     """Run the drawn cases, boundaries, engine steps, corpus and saved failures.
 
-    `progressed` is called repeatedly with the number of cases so far. An interrupt ends the
+    `progressed` is called repeatedly with the number of cases so far. The functions named in
+    `exchanged` are exchanged for the reference's. An interrupt ends the
     examination early; the outcome is UNVERIFIED and holds what was found so far.
     """
     started = time.monotonic()
@@ -114,6 +118,7 @@ def examine(
     conclusion = _Conclusion("UNVERIFIED")
     counts: dict[str, Any] = {}
     findings: list[Finding] = []
+    advice: list[Finding] = []
     deviations: list[DeviationResult] = []
     notes: list[str] = []
     try:
@@ -124,16 +129,27 @@ def examine(
             timeout_s=settings.timeout_s,
             memory_bytes=settings.memory_bytes,
             by=by,
+            exchanged=exchanged,
         )
-        lacking = worker.why_not_offered(operation.name)
-        if lacking is not None:
-            conclusion = _Conclusion("NOT OFFERED", lacking)
+        skipped = _skipped(worker, operation, exchanged)
+        if skipped is not None:
+            conclusion = skipped
         else:
             share = settings.costly_share if is_costly(operation, candidate) else 1
             examination = Examination(
-                operation, candidate, worker, ledger, progressed, known, costly_share=share
+                operation,
+                candidate,
+                worker,
+                ledger,
+                progressed,
+                known,
+                candidate.judged,
+                costly_share=share,
             )
             notes = examination.notes
+            if exchanged:
+                text = f"{operation.name} [{candidate.name}]: ran with the reference's "
+                notes.append(f"{text}{', '.join(exchanged)}; the candidate's fail by themselves")
             conclusion = _concluded(examination, settings, steps, corpus)
             small = not settings.usual_depth or share > 1
             try:
@@ -142,6 +158,7 @@ def examine(
                 conclusion = _interrupted(examination)
                 findings, deviations = _explained(examination, conclusion, small=small)
             conclusion = _certain(examination, conclusion)
+            advice = advice_of(examination)
             counts = _counts(examination, conclusion.verdict)
     except KeyboardInterrupt:
         reason = Reason(Cause.INTERRUPTED, "interrupted before the first case")
@@ -163,9 +180,24 @@ def examine(
         reason=conclusion.reason.text if conclusion.reason else "",
         cause=conclusion.reason.cause if conclusion.reason else None,
         seconds=round(time.monotonic() - started, 3),
+        advice=len(advice),
         **counts,
     )
-    return Outcome(result, findings, deviations, notes)
+    return Outcome(result, findings, advice, deviations, notes)
+
+
+def _skipped(
+    worker: Worker, operation: Operation, exchanged: tuple[str, ...]
+) -> _Conclusion | None:
+    """Return the verdict if the candidate has nothing to examine, None otherwise."""
+    lacking = worker.why_not_offered(operation.name)
+    if lacking is not None:
+        return _Conclusion("NOT OFFERED", lacking)
+    own = worker.offers[operation.name]
+    if exchanged and set(own) <= set(exchanged):
+        text = f"not run: {', '.join(own)} of the candidate fail by themselves"
+        return _Conclusion("UNVERIFIED", Reason(Cause.PARTS_FAIL, text))
+    return None
 
 
 def _concluded(
@@ -319,6 +351,7 @@ def _counts(examination: Examination, verdict: Verdict) -> dict[str, Any]:
         "checks": sum(examination.checks),
         "failed": examination.failed,
         "known": len(examination.known),
-        "origins": {str(origin): count for origin, count in examination.origins.items()},
+        "origins": dict(examination.origins)
+        | ({"shrinking": examination.shrinking} if examination.shrinking else {}),
         "oracles": oracles,
     }

@@ -18,7 +18,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, Reason
-from attnproof.harness.model.verdict import ORACLES, PROCESS, Explanation, Failure, Verdict
+from attnproof.harness.model.verdict import ORACLES, PROCESS, Explanation, Failure, Kind, Verdict
 from attnproof.harness.oracles import call_once, judge
 from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.errors import InfrastructureError
@@ -51,6 +51,7 @@ PRINTS = Failure(
     field="",
     diagnosis="writes to standard output",
     message="the candidate wrote to standard output",
+    other_kind=Kind.CONTRACT,
 )
 
 
@@ -77,6 +78,11 @@ class InvalidCaseError(InfrastructureError):
     """The harness could not judge a case."""
 
 
+def _of_no_engine(failure: Failure) -> Failure:
+    """Return a failure on input that no engine makes."""
+    return msgspec.structs.replace(failure, other_kind=failure.other_kind or Kind.CONTRACT)
+
+
 def _nothing() -> None:
     """Do nothing."""
 
@@ -92,8 +98,12 @@ class Worker:
         timeout_s: float,
         memory_bytes: int,
         by: Launching | None = None,
+        exchanged: tuple[str, ...] = (),
     ) -> None:
-        """Start the process, by a launcher of its own if there is none."""
+        """Start the process, by a launcher of its own if there is none.
+
+        `exchanged` are names of functions to exchange for the reference's.
+        """
         self.candidate = candidate
         self.timeout_s = timeout_s
         self.deaths = 0
@@ -119,7 +129,9 @@ class Worker:
         """Timeout of a first call, in seconds."""
         self._owned = None if by else launching(candidate, operations)
         launcher, self._memory = by or self._owned  # type: ignore[misc]
-        self._process = CandidateProcess(candidate, list(operations), memory_bytes, launcher)
+        self._process = CandidateProcess(
+            candidate, list(operations), memory_bytes, launcher, exchanged
+        )
         try:
             if self._owned:
                 launcher.prepare(b"")
@@ -158,11 +170,15 @@ class Worker:
         `digested` adds a hash of the outputs. Without `repeated` the oracle determinism is left
         out.
         """
-        return self._verdict(
+        verdict = self._verdict(
             JUDGE if repeated else JUDGE_UNREPEATED,
             case,
             lambda trial: judge(trial, digested=digested, repeated=repeated),
         )
+        if not verdict.failures or not self._operations[case.operation].why_unreal(case):
+            return verdict
+        failures = tuple(map(_of_no_engine, verdict.failures))
+        return msgspec.structs.replace(verdict, failures=failures)
 
     def call_once(self, case: Case) -> Verdict:
         """Return the digest of one call's outputs, or the failure that it ended with.

@@ -28,6 +28,7 @@ from attnproof.harness.oracles.device import DeviceLostError
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import (
     enter_lane,
+    exchange,
     imports_once,
     load,
     offered_by,
@@ -52,6 +53,8 @@ class Order(msgspec.Struct, frozen=True):
     operations: list[str]
     """Names of the operations to look for."""
     memory_bytes: int
+    exchanged: tuple[str, ...] = ()
+    """Names of functions that are exchanged for the reference's."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -120,6 +123,7 @@ class _Worker:
         self._limit = None if candidate.lane == "cuda" else order.memory_bytes
         self._memory = memory
         self._channel = channel
+        self._exchanged = order.exchanged
         self._offers: dict[str, Any] = {}
 
     def serve(self) -> None:
@@ -137,6 +141,7 @@ class _Worker:
         _limit_memory(self._limit)
         try:
             module = load(self._candidate)
+            exchange(module, self._exchanged)
             self._offers = {name: offered_by(module, op) for name, op in self._operations.items()}
             reasons = {name: utf8(withheld(module, name)) for name in self._offers}
         except BaseException as error:  # an import may raise anything, and so may a look-up

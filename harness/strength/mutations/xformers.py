@@ -77,6 +77,7 @@ def _attending_again(impl: Any, change: Callable[[Any, Any, int], dict[str, Any]
     source="vllm-project/vllm#9026",
     diagnoses=("cut with the wrong length",),
     both=("consumer", "invariants"),
+    boundary="two queries a decode (K25)",
 )
 def rows_for_tokens(metadata: Any) -> Any:
     """The view of the prefills cuts its slots at a number of rows, not of tokens."""

@@ -9,7 +9,7 @@ import torch
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.call import MISSING, Facts, Quantity
 from attnproof.harness.model.case import Case
-from attnproof.harness.oracles.diagnosis import Context, diagnose
+from attnproof.harness.oracles.diagnosis import Context, diagnose, is_overflow
 
 BATCH = make_batch([3, 2], [5, 4], 4, padded_requests=1)
 CONTEXT = Context(Case("build_slot_mapping", BATCH), Facts(tokens=5, result=Quantity.SLOTS))
@@ -55,7 +55,11 @@ def test_diagnosis(field, expected, got, words):
 
 def test_wrapped_slot():
     wide = torch.tensor([2**33 + 4])
-    assert diagnose(CONTEXT, "result", wide, wide.int().long()) == "32-bit overflow"
+    assert is_overflow(wide, wide.int().long())
+    assert not is_overflow(wide, wide + 1)
+    assert not is_overflow(wide, wide)
+    mixed = torch.tensor([2**33 + 4, 7])
+    assert not is_overflow(mixed, torch.tensor([4, 8]))
 
 
 @pytest.mark.parametrize(

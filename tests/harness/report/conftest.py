@@ -17,12 +17,14 @@ from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import (
     Difference,
     Environment,
+    Evidence,
     Finding,
     OperationResult,
     OracleCount,
     Run,
 )
 from attnproof.harness.model.timing import BaselineResult
+from attnproof.harness.model.verdict import Kind
 
 ORACLES = {
     "equality": "Every output element is exactly the reference's.",
@@ -83,6 +85,7 @@ def finding(number: int = 1, **changes: Any) -> Finding:
         "candidate": "optimized",
         "device": "cpu",
         "oracle": "equality",
+        "kind": Kind.WRONG_RESULT,
         "field": "slot_mapping[3]",
         "diagnosis": "off by one block",
         "message": "slot_mapping[3] is 88, expected 84",
@@ -98,6 +101,7 @@ def finding(number: int = 1, **changes: Any) -> Finding:
         "requests_before": 37,
         "tokens_before": 4201,
         "failed_cases": 12,
+        "evidence": {"fuzz": Evidence(12, 200), "trace": Evidence(0, 50)},
         "command": f"attnproof replay reports/latest/cases/{case.id}.json --candidate optimized",
         "outputs": [
             difference(

@@ -46,6 +46,7 @@ def test_summary_holds_what_the_design_promises(failing, tmp_path):
         "verdict": "NOT OFFERED",
         "cases": 0,
         "checks": 0,
+        "advice": 0,
         "reason": "no such function",
     }
     assert finding["field"] == "slot_mapping[3]"

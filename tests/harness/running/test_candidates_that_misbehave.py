@@ -33,7 +33,7 @@ def test_hang_is_a_finding_after_the_timeout(examine_candidate):
     [finding] = outcome.findings
     assert finding.diagnosis == "does not answer within 0.5 s"
     assert finding.case.params["decode_threshold"] == 5
-    assert finding.requests == 0
+    assert 0 < finding.requests < 9
 
 
 def test_a_first_call_may_take_longer_as_it_compiles(examine_candidate):
@@ -51,7 +51,7 @@ def test_an_illegal_device_access_ends_the_worker(examine_candidate):
         "loses the device with CUDA error: an illegal memory access was encountered"
     )
     assert finding.case.params["decode_threshold"] == 5
-    assert finding.requests == 0
+    assert 0 < finding.requests < 9
     assert "loses_the_device.py" in finding.log
     assert outcome.result.cases > 60
 

@@ -83,7 +83,8 @@ def test_two_candidates_of_one_name_do_not_hide_each_other(folder, capfd):
         out=folder / "out",
     )
     assert verify(options) == 1
-    assert "is_block_tables_empty [a/mine.py]: the opposite answer" in capfd.readouterr().out
+    line = "is_block_tables_empty [a/mine.py] (wrong-result): the opposite answer"
+    assert line in capfd.readouterr().out
 
 
 def test_installed_candidates_are_found_by_their_entry_point(folder, monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnproof import optimized, reference
-from attnproof.harness.model.verdict import ORACLES
+from attnproof.harness.model.verdict import ORACLES, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import load, offered_by
 from attnproof.harness.strength.catalogue import all_mutations, find
@@ -55,11 +55,14 @@ def test_a_mutation_is_complete_and_planted_in_a_copy_only(mutation):
 def test_differences_from_the_catalogue_are_reported():
     (mutation,) = find("K1")
     assert Result(mutation, {}, [], 200).differences() == ["not found in 200 cases"]
-    found = Found("wrong order", "num_reqs: wrong order", requests=4, tokens=17, steps=0)
+    found = Found(
+        "wrong order", "num_reqs: wrong order", requests=4, tokens=17, steps=0, kind=Kind.TYPE
+    )
     objecting = {"one": {"purity"}, "both": {*mutation.both, "cost"}}
     assert Result(mutation, objecting, [found], 200).differences() == [
         "planted in the candidate: equality does not object",
         "planted on both sides: cost objects too",
+        "not found under the engine contract",
         "another diagnosis: num_reqs: wrong order",
         "4 requests in the shrunk case, expected at most 3",
         "17 tokens in the shrunk case, expected at most 16",

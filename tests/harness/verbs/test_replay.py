@@ -57,7 +57,8 @@ def test_a_mistake_shared_with_the_reference_is_reported(tmp_path, capfd):
     with planted(mutation, "both"):
         assert replay(options) == MISMATCH
     assert (
-        "consumer: sees another request's block: token 0 of request 1 sees block 0 of request 0, "
+        "consumer (wrong-result): sees another request's block: token 0 of request 1 sees "
+        "block 0 of request 0, "
         "must see its key at position 0\n"
         "the reference has the same mistake: equality passes, the oracle consumer fails\n"
     ) in capfd.readouterr().out
@@ -83,7 +84,8 @@ def test_failing_sequence_is_shown_step_by_step(saved, candidate, tmp_path, capf
     ) in text
     assert "\n            {'do': 'get'},\n" in text  # the literal, a step a line
     assert "\nsteps [" not in text
-    assert text.index("# 3. get") < text.index("sequences: an earlier answer was kept")
+    sentence = "sequences (wrong-result): an earlier answer was kept"
+    assert text.index("# 3. get") < text.index(sentence)
     last = "FAIL layout_sequence [keeps_its_first_answer]: an earlier answer was kept\n"
     assert text.endswith(last)
 
@@ -131,7 +133,7 @@ def test_a_process_left_behind_fails_again(tmp_path, capfd):
     )
     code, text = replayed(path, leaver, tmp_path, capfd)
     assert code == MISMATCH
-    assert "process: the candidate leaves processes behind" in text
+    assert "process (unsafe): the candidate leaves processes behind" in text
 
 
 def test_a_case_selects_an_installed_candidate(saved, tmp_path, capfd):

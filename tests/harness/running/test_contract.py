@@ -1,0 +1,153 @@
+"""Classes of findings: what fails a candidate under each contract, and what is advice."""
+
+from __future__ import annotations
+
+import pytest
+
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.verdict import ENGINE, STRICT, Kind
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.task.task import Settings, examine
+from attnproof.harness.running.worker.worker import warm_up
+
+SPLIT, SLOTS = "split_decodes_and_prefills", "build_slot_mapping"
+HEAD = "import numpy as np, torch\nfrom attnproof.reference import {name} as right\n"
+BODY = """
+def {name}(*args, **kwargs):
+    result = right(*args, **kwargs)
+{statements}
+    return result
+"""
+UNCHECKED = """
+def split_decodes_and_prefills(common_attn_metadata, decode_threshold=1, require_uniform=False):
+    try:
+        return right(common_attn_metadata, decode_threshold, require_uniform)
+    except (ValueError, TypeError):
+        return (0, 0, 0, 0)
+"""
+
+
+@pytest.fixture
+def examined(tmp_path):
+    """Examine a candidate that is right but for some statements."""
+    warm_up()
+
+    def run(statements, judged, operation=SPLIT, body=BODY, **settings):
+        lines = "\n".join(f"    {line}" for line in statements.splitlines())
+        source = (HEAD + body).format(name=operation, statements=lines)
+        path = tmp_path / "mine.py"
+        path.write_text(source, encoding="utf-8")
+        candidate = Candidate("mine", str(path), judged=judged)
+        chosen = Settings(**{"examples": 60, "examples_db": ""} | settings)
+        return examine(ALL[operation], candidate, chosen, [], [], tmp_path / "ledger.jsonl")
+
+    return run
+
+
+def test_unrefused_input_is_advice_under_the_engine_contract(examined):
+    outcome = examined("", ENGINE, body=UNCHECKED)
+    assert (outcome.result.verdict, outcome.findings) == ("PASS", [])
+    assert outcome.result.advice == len(outcome.advice) == 1
+    [advice] = outcome.advice
+    assert (advice.kind, advice.diagnosis) == (Kind.CONTRACT, "accepts malformed input")
+    assert advice.unreal == "an engine makes no such input"
+
+
+def test_unrefused_input_fails_under_the_strict_contract(examined):
+    outcome = examined("", STRICT, body=UNCHECKED)
+    assert outcome.result.verdict == "FAIL"
+    assert [finding.kind for finding in outcome.findings] == [Kind.CONTRACT]
+    assert outcome.advice == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "statement", "kind"),
+    [
+        (SPLIT, "result = (np.int64(result[0]), *result[1:])", Kind.TYPE),
+        ("slice_query_start_locs", "result = result.long()", Kind.TYPE),
+        (SPLIT, "result = tuple(map(float, result))", Kind.WRONG_RESULT),
+        (SPLIT, "if not args[0].num_reqs: result = (1, 0, 0, 0)", Kind.CONTRACT),
+        (SPLIT, "if args[0].seq_lens.stride(0) == 2: raise RuntimeError", Kind.CONTRACT),
+        (SPLIT, "if args[0].num_reqs > 2: raise RuntimeError", Kind.UNSAFE),
+        (SPLIT, "if args[0].num_reqs > 2: args[0].seq_lens[0] += 1", Kind.UNSAFE),
+    ],
+)
+def test_a_finding_has_a_class(examined, operation, statement, kind):
+    strict = examined(statement, STRICT, operation)
+    assert [finding.kind for finding in strict.findings] == [kind]
+    engine = examined(statement, ENGINE, operation)
+    listed = engine.findings if kind in ENGINE else engine.advice
+    assert [finding.kind for finding in listed] == [kind]
+    assert engine.result.verdict == ("FAIL" if kind in ENGINE else "PASS")
+
+
+def test_evidence_counts_the_cases_of_each_origin(examined):
+    outcome = examined("if args[0].num_reqs > 4: raise RuntimeError", ENGINE)
+    [finding] = outcome.findings
+    assert set(finding.evidence) == {"fuzz", "boundary"}
+    for origin, counts in finding.evidence.items():
+        assert 0 <= counts.shown <= counts.cases == outcome.result.origins[origin]
+    assert sum(counts.shown for counts in finding.evidence.values()) > 0
+
+
+def test_two_mistakes_in_one_field_are_two_findings(examined):
+    statements = "result.copy_(result.int())\nif len(result) > 4: result[3] = result[2]"
+    outcome = examined(statements, ENGINE, SLOTS, examples=200)
+    diagnoses = {finding.diagnosis for finding in outcome.findings}
+    assert len(outcome.findings) == len(diagnoses) == 2
+    assert "32-bit overflow" in diagnoses
+
+
+def test_lost_fields_are_one_finding_with_all_their_names(examined):
+    statements = "result.dcp_local_seq_lens = result.logits_indices_padded = None"
+    outcome = examined(statements, ENGINE, "_make_metadata_with_slice", examples=200)
+    [finding] = outcome.findings
+    assert finding.diagnosis == "lost field"
+    assert finding.fields == ("dcp_local_seq_lens", "logits_indices_padded")
+
+
+def test_the_smallest_case_has_a_token_if_one_of_the_failing_cases_has(examined):
+    outcome = examined("result = (*result[:3], result[3] + 1)", STRICT)
+    assert {finding.tokens for finding in outcome.findings} == {1}
+
+
+REAL = make_batch([2, 1], [0, 3], 4)
+
+
+@pytest.mark.parametrize(
+    ("batch", "reason"),
+    [
+        (REAL, ""),
+        (make_batch([2, 1], [0, 3], 4, padded_requests=1, padded_tokens=2), ""),
+        (make_batch([], [], 4, padded_requests=1, padded_tokens=1), ""),
+        (make_batch([2, 0], [0, 0], 4), ""),
+        (make_batch([], [], 4), "no step without a row"),
+        (make_batch([], [], 4, padded_tokens=1), "no step without a row"),
+        (make_batch([], [], 4, padded_requests=1), "no step without a token"),
+        (make_batch([0, 2], [3, 3], 4), "each request of a step a token"),
+        (make_batch([2, 0], [3, 3], 4), "each request of a step a token"),
+        (make_batch([2], [3], 4, logits_indices=()), "samples a token in each step"),
+        (make_batch([2], [3], 4, logits_indices=(2,), padded_tokens=1), "samples no padding"),
+        (make_batch([2], [3], 4, strided=True), "no gaps"),
+        (make_batch([2], [3], 4, dtype="int64 offsets"), "are int32"),
+    ],
+)
+def test_a_batch_that_no_engine_makes_has_a_reason(batch: Batch, reason: str):
+    assert (reason in batch.unreal) if reason else batch.unreal == ""
+
+
+@pytest.mark.parametrize(
+    ("operation", "params", "reason"),
+    [
+        ("split_attn_metadata", {"cuts": [1]}, ""),
+        ("split_attn_metadata", {"cuts": [3]}, "begins no slice in padding"),
+        ("split_attn_metadata", {"cuts": [1], "picked": [1, 0]}, "all slices, in order"),
+        (SLOTS, {"num_padded": None, "out_spare": None, "columns": 0}, "has a column"),
+    ],
+)
+def test_arguments_that_no_engine_gives_have_a_reason(operation, params, reason):
+    case = Case(operation, make_batch([2, 1], [0, 3], 4, padded_tokens=2), params)
+    found = ALL[operation].why_unreal(case)
+    assert (reason in found) if reason else found == ""
