@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _MOST_SCORES = 1 << 22
 """Largest number of scores in a case that is diagnosed; larger cases are shrunk first."""
+_LARGEST_SCORE = 88
+"""Largest score whose exponential a float32 holds."""
 
 
 def diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
@@ -36,11 +38,14 @@ def diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     wrong = _wrong_rows(expected, got)
     if _is_unwritten(call, wrong):
         return "a query's result is not written"
-    if not bool(torch.isfinite(got.double()).all()):
-        return "reads a slot that was never written (NaN)"
     tokens = prepared.tokens * prepared.shape.num_heads
-    if tokens * max(1, prepared.max_seq_len) <= _MOST_SCORES:
-        view = _View(prepared)
+    is_small, view = tokens * max(1, prepared.max_seq_len) <= _MOST_SCORES, _View(prepared)
+    if not bool(torch.isfinite(got.double()).all()):
+        # A slot that was never written holds NaN too, but its row needs no large score.
+        if is_small and _overflow(_right(prepared, view), got):
+            return f"softmax overflows: scores above {_LARGEST_SCORE}"
+        return "reads a slot that was never written (NaN)"
+    if is_small:
         for text, changed in _alternatives(prepared, view):
             if close(changed.attended().to(got.device)[wrong], got[wrong]):
                 return text
@@ -63,6 +68,12 @@ def _is_unwritten(call: Call, wrong: torch.Tensor) -> bool:
     words = out.view(prepared.before.dtype)[: prepared.tokens]
     same = words == prepared.before[: prepared.tokens]
     return bool(wrong.any()) and bool(same[wrong].all())
+
+
+def _overflow(right: _View, got: torch.Tensor) -> bool:
+    """True if each row that is not finite has a score whose exponential overflows."""
+    finite = torch.isfinite(got.double()).flatten(1).all(1).cpu()
+    return bool((right.largest_scores()[~finite] > _LARGEST_SCORE).all())
 
 
 @dataclass(frozen=True)
@@ -94,17 +105,33 @@ class _View:
 
     def attended(self) -> torch.Tensor:
         """Return (T, Hq, D) float64 attention, with 0 in place of NaN of unwritten slots."""
-        batch = self.prepared.batch
         rows = []
+        for scores, values in self._rows():
+            weights = torch.softmax(scores, dim=-1).nan_to_num(0.0)
+            rows.append(torch.einsum("qhj,jhd->qhd", weights, values))
+        return torch.cat(rows) if rows else torch.zeros(0, *self.prepared.query.shape[1:]).double()
+
+    def largest_scores(self) -> torch.Tensor:
+        """Return (T,) float64 the largest score of each query token, -inf for one without a key."""
+        rows = []
+        for scores, _ in self._rows():
+            nothing = scores.new_full((*scores.shape[:2], 1), -torch.inf)
+            rows.append(torch.cat([scores, nothing], dim=-1).flatten(1).amax(1))
+        return torch.cat(rows) if rows else torch.zeros(0).double()
+
+    def _rows(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield scores (q, Hq, n), -inf if masked, and values (n, Hq, D) of each request."""
+        batch = self.prepared.batch
         for row, (queries, computed) in enumerate(
             zip(batch.query_lens, batch.computed_lens, strict=True)
         ):
             first = sum(batch.query_lens[:row])
             query = self.prepared.query[first : first + queries].cpu().double()
-            rows.append(self._of_row(row, query, 0 if self.from_top else computed, computed))
-        return torch.cat(rows) if rows else torch.zeros(0, *self.prepared.query.shape[1:]).double()
+            yield self._of_row(row, query, 0 if self.from_top else computed, computed)
 
-    def _of_row(self, row: int, query: torch.Tensor, first: int, computed: int) -> torch.Tensor:
+    def _of_row(
+        self, row: int, query: torch.Tensor, first: int, computed: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         length = max(0, computed + len(query))
         keys, values = self._held(row, length)
         length = keys.shape[0]
@@ -121,9 +148,7 @@ class _View:
         visible |= torch.tensor(self.all_keys)
         if self.window is not None:
             visible &= position - key < self.window
-        scores = scores.masked_fill(~visible[:, None], -torch.inf)
-        weights = torch.softmax(scores, dim=-1).nan_to_num(0.0)
-        return torch.einsum("qhj,jhd->qhd", weights, values[:, picked])
+        return scores.masked_fill(~visible[:, None], -torch.inf), values[:, picked]
 
     def _held(self, row: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (n, Hkv, D) float64 keys and values of the blocks that are read."""
@@ -148,16 +173,21 @@ class _View:
         return held[0], held[1]
 
 
+def _right(prepared: PreparedAttention, view: _View) -> _View:
+    """Return the view of a kernel without a mistake."""
+    return replace(
+        view,
+        window=prepared.sliding_window,
+        soft_cap=prepared.soft_cap,
+        scale=prepared.scale,
+        k_scale=prepared.shape.k_scale,
+        v_scale=prepared.shape.v_scale,
+    )
+
+
 def _alternatives(prepared: PreparedAttention, view: _View) -> Iterator[tuple[str, _View]]:
     shape, window, cap = prepared.shape, prepared.sliding_window, prepared.soft_cap
-    right = replace(
-        view,
-        window=window,
-        soft_cap=cap,
-        scale=prepared.scale,
-        k_scale=shape.k_scale,
-        v_scale=shape.v_scale,
-    )
+    right = _right(prepared, view)
     if window:
         yield "sliding window ignored", replace(right, window=None)
     if cap:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 import torch
 
@@ -87,6 +88,18 @@ def test_a_stale_page_and_an_unwritten_row_have_different_diagnoses():
     assert ("equality", "a query's result is not written") in findings(
         "mixed batch", writes_nothing
     )
+
+
+def test_an_overflowing_softmax_reads_no_unwritten_slot():
+    def overflows(*args, out, **kwargs):
+        reference.paged_attention(*args, out=out, **kwargs)
+        out[0] = math.nan
+
+    usual = CASES["paged_attention"]["mixed batch"]
+    large = msgspec.structs.replace(usual, params=usual.params | {"scale": 1e4})
+    trial = Trial(PAGED, large, overflows, reference.paged_attention, "cpu")
+    diagnoses = {failure.diagnosis for failure in judge(trial).failures}
+    assert "softmax overflows: scores above 88" in diagnoses
 
 
 def test_rows_without_a_query_must_not_be_written():
