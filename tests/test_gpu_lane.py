@@ -77,7 +77,7 @@ def test_operations_pass_on_the_stand_in(tmp_path):
 def test_a_sync_is_a_finding(tmp_path):
     candidate = str(ROOT / "tests" / "harness" / "candidates" / "waits.py")
     names = ("--ops", "slice_query_start_locs", "--out", str(tmp_path))
-    done = _verify("--candidate", candidate, *names)
+    done = _verify("--candidate", candidate, "--contract", "strict", *names)
     assert done.returncode == 1, done.stdout + done.stderr
     summary = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     [finding] = summary["findings"]

@@ -101,6 +101,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return self.other_kind or _KINDS[self.oracle]
 
     @property
+    def is_unsafe_anywhere(self) -> bool:
+        """True if it is unsafe on any well-formed input, and not only on that of an engine."""
+        return self.kind is Kind.UNSAFE and self.oracle != ERRORS
+
+    @property
     def where(self) -> str:
         """Place and index in words, such as `[1].seq_lens[2]`; "" without a place."""
         if self.place is None:

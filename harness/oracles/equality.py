@@ -92,8 +92,8 @@ def _is_of_another_type(right: Any, value: Any) -> bool:
     if isinstance(right, torch.Tensor) and isinstance(value, torch.Tensor):
         if right.shape != value.shape or right.device != value.device:
             return False
-        plain = not (right.is_floating_point() or value.is_floating_point())
-        return plain and torch.equal(right.long(), value.long())
+        whole = all(one.dtype in _WHOLE for one in (right, value))
+        return whole and torch.equal(right.long(), value.long())
     if type(right) in (int, bool) and type(value) is not type(right):
         if not isinstance(value, int | np.integer | np.bool_):
             return isinstance(value, torch.Tensor) and value.numel() == 1 and int(value) == right
@@ -168,6 +168,7 @@ def same(expected: Any, got: Any) -> bool:
     return type(expected) is type(got) and bool(expected == got)
 
 
+_WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -12,6 +12,7 @@ import msgspec
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Origin, Sourced
 from attnproof.harness.model.deviation import Deviation
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import (
     CONSUMER,
@@ -23,6 +24,7 @@ from attnproof.harness.model.verdict import (
 )
 from attnproof.harness.oracles.determinism import FRESH_PROCESS
 from attnproof.harness.running import interrupt
+from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.task.certainty import Certainty, is_death
 from attnproof.harness.running.task.deviations import Explained, explain
 from attnproof.harness.running.task.ledger import Ledger
@@ -111,6 +113,12 @@ class Examination:
     def cases(self) -> int:
         """Distinct cases counted so far."""
         return self.origins.total() + self.shrinking
+
+    @property
+    def early_faults(self) -> dict[str, Fault]:
+        """Faults that are drawn beside good input, none if the contract does not judge them."""
+        judged = Kind.CONTRACT in self.judged
+        return faults_for(self.operation, self.candidate) if judged else {}
 
     @property
     def is_sequence(self) -> bool:

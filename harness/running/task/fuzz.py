@@ -16,7 +16,6 @@ from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import Failure
-from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.examination import Examination, Root
 from attnproof.harness.running.task.shrink import is_emptier
@@ -177,8 +176,8 @@ def _drawn(
         print_blob=False,
     )
     if machine is None:
-        faults = faults_for(operation, examination.candidate)
-        return seed(run_seed)(how(given(strategy(operation, faults))(body)))
+        drawn = strategy(operation, examination.early_faults)
+        return seed(run_seed)(how(given(drawn)(body)))
     bound = seed(run_seed)(type(machine.__name__, (machine,), {"judge": staticmethod(body)}))
     return partial(run_state_machine_as_test, bound, settings=how)
 

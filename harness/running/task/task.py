@@ -283,26 +283,44 @@ def _run_cases(
     examples = -(-settings.examples // examination.costly_share)
     fuzz(examination, examples, first_seed)
     device = examination.candidate.device
-    faults = faults_for(operation, examination.candidate)
-    for sourced in _explicit_cases(operation, faults, steps, corpus):
+    for sourced in _explicit_cases(operation, examination.early_faults, steps, corpus):
         _judge(examination, sourced)
     if device == "cuda":
         with examination.worker.patient(_LARGE_PATIENCE):
             for name, case in operation.inputs.large():
                 _judge(examination, Sourced(case, "boundary", name))
     saved = SavedFailures(examination, settings.examples_db)
-    for sourced in saved.cases():
-        _judge(examination, sourced)
+    remembered = list(saved.cases())
+    for sourced in remembered:
+        if not sourced.case.fault or examination.early_faults:
+            _judge(examination, sourced)
     deadline = time.monotonic() + settings.seconds
     for more in range(1, _MOST_PASSES):
         if time.monotonic() >= deadline:
             break
         fuzz(examination, examples, first_seed + 1000 * more)
+    if not examination.early_faults:
+        _run_malformed(examination, [*corpus, *remembered])
     if settings.minimise_known:
         for sourced in examination.minimise_known():
             _judge(examination, sourced)
     examination.repeat_in_fresh_process()
     saved.save()
+
+
+def _run_malformed(examination: Examination, others: list[Sourced]) -> None:
+    """Run each fault on two boundaries, and the malformed cases among the others.
+
+    The processes run nothing else: code that trusts its input may write outside its memory.
+    """
+    operation = examination.operation
+    faults = faults_for(operation, examination.candidate)
+    cases = [s for s in _explicit_cases(operation, faults, [], others) if s.case.fault]
+    if cases:
+        examination.worker.restart_warm()
+        for sourced in cases:
+            _judge(examination, sourced)
+        examination.worker.restart_warm()
 
 
 def _explicit_cases(

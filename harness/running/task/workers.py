@@ -51,7 +51,6 @@ PRINTS = Failure(
     field="",
     diagnosis="writes to standard output",
     message="the candidate wrote to standard output",
-    other_kind=Kind.CONTRACT,
 )
 
 
@@ -177,7 +176,10 @@ class Worker:
         )
         if not verdict.failures or not self._operations[case.operation].why_unreal(case):
             return verdict
-        failures = tuple(map(_of_no_engine, verdict.failures))
+        failures = tuple(
+            failure if failure.is_unsafe_anywhere and not case.fault else _of_no_engine(failure)
+            for failure in verdict.failures
+        )
         return msgspec.structs.replace(verdict, failures=failures)
 
     def call_once(self, case: Case) -> Verdict:

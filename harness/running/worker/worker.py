@@ -12,8 +12,10 @@ import gc
 import os
 import resource
 import sys
+import time
 import traceback
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -45,6 +47,8 @@ JUDGE, JUDGE_UNREPEATED, CALL_ONCE = b"J", b"U", b"C"
 _MOST_OUTPUT = 1 << 20
 """Bytes of standard error that are kept for the next case."""
 _MOST_PRINTED = 2000
+_FORKED_S = 0.3
+"""Seconds that a new child of the process may take to end as a forked copy."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -125,6 +129,8 @@ class _Worker:
         self._channel = channel
         self._exchanged = order.exchanged
         self._offers: dict[str, Any] = {}
+        self._had_children = False
+        """True if children were running after the last case."""
 
     def serve(self) -> None:
         """Import the candidate at the first message, call it at the others."""
@@ -162,12 +168,19 @@ class _Worker:
             },
             {name: reason for name, reason in reasons.items() if reason},
             imports_once(self._candidate) or _may_compile(module, set(sys.modules) - known),
-            {
+            self._places(module),
+        )
+
+    def _places(self, module: Any) -> dict[str, str]:
+        """Return file and line of each operation's function, none if they cannot be found."""
+        try:
+            return {
                 name: place_of(module, operation.call.names(name))
                 for name, operation in self._operations.items()
                 if self._offers[name] is not None
-            },
-        )
+            }
+        except Exception:  # the candidate has broken what the search needs
+            return {}
 
     def _called(self, message: bytes) -> Reply:
         """Call the candidate on the case of a message."""
@@ -189,8 +202,11 @@ class _Worker:
             return Lost(utf8(str(error)).splitlines()[0][:200], utf8(log))
         except Exception as error:  # an error of the harness: the task reports it
             return Invalid(f"{type(error).__name__}: {text_of(error, str)}")
-        forked = _has_forked()
-        return Observed(**report, printed=_printed(), has_children=_has_children(), forked=forked)
+        forked = _has_forked(0.0 if self._had_children else _FORKED_S)
+        self._had_children = _has_children()
+        return Observed(
+            **report, printed=_printed(), has_children=self._had_children, forked=forked
+        )
 
 
 def _may_compile(module: Any, imported: set[str]) -> bool:
@@ -233,13 +249,21 @@ def _has_children() -> bool:
         return False
 
 
-def _has_forked() -> bool:
-    """True if a forked copy of this process has returned from the candidate's code, and ended."""
+def _has_forked(seconds: float) -> bool:
+    """True if a forked copy of this process has returned from the candidate's code, and ended.
+
+    A copy that still runs may take some seconds to end.
+    """
+    end = time.monotonic() + seconds
     with suppress(ChildProcessError):
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if ended is not None and ended.si_status == FORKED_STATUS:
-            os.waitpid(ended.si_pid, 0)
-            return True
+        while True:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None and ended.si_status == FORKED_STATUS:
+                os.waitpid(ended.si_pid, 0)
+                return True
+            if ended is not None or time.monotonic() >= end:
+                return False
+            time.sleep(0.005)
     return False
 
 
@@ -248,8 +272,8 @@ def _limit_memory(extra_bytes: int | None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = hard
     if extra_bytes is not None:
-        with open("/proc/self/statm", encoding="ascii") as statm:  # noqa: PTH123
-            used = int(statm.read().split()[0]) * resource.getpagesize()
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[0]
+        used = int(pages) * resource.getpagesize()
         wanted = used + extra_bytes
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))

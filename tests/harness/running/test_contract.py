@@ -94,7 +94,7 @@ def test_evidence_counts_the_cases_of_each_origin(examined):
 
 def test_two_mistakes_in_one_field_are_two_findings(examined):
     statements = "result.copy_(result.int())\nif len(result) > 4: result[3] = result[2]"
-    outcome = examined(statements, ENGINE, SLOTS, examples=200)
+    outcome = examined(statements, ENGINE, SLOTS, examples=200, seed=1)
     diagnoses = {finding.diagnosis for finding in outcome.findings}
     assert len(outcome.findings) == len(diagnoses) == 2
     assert "32-bit overflow" in diagnoses
@@ -151,3 +151,23 @@ def test_arguments_that_no_engine_gives_have_a_reason(operation, params, reason)
     case = Case(operation, make_batch([2, 1], [0, 3], 4, padded_tokens=2), params)
     found = ALL[operation].why_unreal(case)
     assert (reason in found) if reason else found == ""
+
+
+CORRUPTS = """
+def split_decodes_and_prefills(common_attn_metadata, decode_threshold=1, require_uniform=False):
+    global wrong
+    try:
+        result = right(common_attn_metadata, decode_threshold, require_uniform)
+    except (ValueError, TypeError):
+        wrong = True
+        return (0, 0, 0, 0)
+    return (*result[:3], result[3] + wrong)
+wrong = False
+"""
+
+
+def test_malformed_input_spoils_no_other_case_under_the_engine_contract(examined):
+    outcome = examined("", ENGINE, body=CORRUPTS)
+    assert (outcome.result.verdict, outcome.findings) == ("PASS", [])
+    assert [one.diagnosis for one in outcome.advice] == ["accepts malformed input"]
+    assert examined("", STRICT, body=CORRUPTS).result.verdict == "FAIL"
