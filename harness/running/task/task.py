@@ -299,27 +299,27 @@ def _run_cases(
         if time.monotonic() >= deadline:
             break
         fuzz(examination, examples, first_seed + 1000 * more)
-    if not examination.early_faults:
-        _run_malformed(examination, [*corpus, *remembered])
     if settings.minimise_known:
         for sourced in examination.minimise_known():
             _judge(examination, sourced)
     examination.repeat_in_fresh_process()
+    if not examination.early_faults:
+        _run_malformed(examination, [*corpus, *remembered])
     saved.save()
 
 
 def _run_malformed(examination: Examination, others: list[Sourced]) -> None:
     """Run each fault on two boundaries, and the malformed cases among the others.
 
-    The processes run nothing else: code that trusts its input may write outside its memory.
+    The process runs nothing else afterwards: code that trusts its input may write outside its
+    memory.
     """
     operation = examination.operation
     faults = faults_for(operation, examination.candidate)
     cases = [s for s in _explicit_cases(operation, faults, [], others) if s.case.fault]
+    for sourced in cases:
+        _judge(examination, sourced)
     if cases:
-        examination.worker.restart_warm()
-        for sourced in cases:
-            _judge(examination, sourced)
         examination.worker.restart_warm()
 
 

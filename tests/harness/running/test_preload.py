@@ -39,7 +39,9 @@ def verify(attnproof, folder):
     ("is_engine", "expected"),
     [
         (True, 1 + 1),  # to look at it, and for both operations
-        (False, 1 + 2 * 2),  # to look at it, then a worker and a fresh one for each operation
+        # To look at it; then for each operation a worker, and fresh ones for repeated cases and
+        # after malformed ones.
+        (False, 1 + 2 * 3),
     ],
 )
 def test_number_of_imports_of_a_module(attnproof, monkeypatch, is_engine, expected, tmp_path):
