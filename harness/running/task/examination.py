@@ -317,6 +317,8 @@ class Examination:
             sourced = Sourced(case, "fuzz", "fresh process")
             self.ledger.announce(sourced)
             verdict = self.worker.call_once(case)
+            if any(map(is_death, verdict.failures)):  # perhaps the machine's
+                verdict = self.worker.call_once(case)
             if verdict.digest == digest:
                 self.ledger.settle(case, self._explain(case, verdict.failures))
                 continue
