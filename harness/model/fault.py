@@ -29,8 +29,6 @@ class Fault:
     """True if the case can be malformed in this way."""
     cpu_only: bool = False
     """True if the check needs tensors on the CPU: on a device it would synchronise."""
-    engine: str = ""
-    """Why an engine makes such input: then it is unsafe to accept it. "" if none does."""
     given: tuple[str, ...] = ()
     """Further parameters, whose values `change` takes."""
 

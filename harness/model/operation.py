@@ -126,5 +126,5 @@ class Operation:
     def why_unreal(self, case: Case) -> str:
         """Return why no engine makes the case, "" if one may."""
         if case.fault:
-            return "" if self.inputs.faults[case.fault].engine else "an engine makes no such input"
+            return "an engine makes no such input"
         return (case.batch.unreal if case.batch else "") or self.inputs.unreal(case)

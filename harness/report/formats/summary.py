@@ -76,7 +76,7 @@ class SummaryFinding(msgspec.Struct, kw_only=True):
     unreal: str
     """Why no engine makes the smallest case, "" if one may."""
     consequence: str
-    """What the mistake does to an engine, "" if that is not known."""
+    """Consequence of the mistake for an engine, a sentence; "" without one."""
     also: tuple[str, ...]
     """Other operations that fail because of it."""
     expected: str

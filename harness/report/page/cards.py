@@ -39,7 +39,7 @@ class Card(NamedTuple):
     """Label such as "F1"; its lower case is the prefix of the card's ids."""
     finding: Finding
     consequence: str
-    """What the mistake does to an engine, in one sentence; "" if unknown."""
+    """Consequence of the mistake for an engine, a sentence; "" without one."""
     message: str
     expected: str
     got: str

@@ -98,7 +98,7 @@ _BY_ORACLE = {
 
 
 def consequence(finding: Finding) -> str:
-    """Return what the mistake does to an engine, in one sentence; "" if that is not known."""
+    """Return the consequence of the mistake for an engine, a sentence; "" without one."""
     if finding.unreal:
         return f"None that is known: {finding.unreal}."
     field = _field(finding)
