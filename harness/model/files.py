@@ -28,3 +28,13 @@ def read_regular(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
     return data
+
+
+def is_of_another(path: Path, mark: str) -> bool:
+    """True if there is something at the path whose first 1000 bytes do not have the mark."""
+    try:
+        return path.stat().st_size > 0 and mark.encode() not in read_regular(path)[:1000]
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True

@@ -27,6 +27,11 @@ _OF_ROWS: dict[str, Callable[[Batch], Sequence[int]]] = {
 }
 """The given values of the fields with one entry for each request."""
 _RESULTS = ("result", "out")
+_OTHER_ROW, _ONE_TOKEN = "another request's row", "off by one token"
+_OTHER_BLOCK, _ONE_BLOCK = "another request's block", "off by one block"
+_WRONG_BLOCK = "wrong block"
+ALIKE = frozenset((_OTHER_ROW, _ONE_TOKEN, _OTHER_BLOCK, _ONE_BLOCK, _WRONG_BLOCK))
+"""Diagnoses that may fit the same values by chance, where a case has few and small ones."""
 
 
 @dataclass(frozen=True)
@@ -145,12 +150,12 @@ def _values(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) 
     if right.size > 1 and np.array_equal(np.sort(right, axis=None), np.sort(wrong, axis=None)):
         return "wrong order"
     if _are_of_other_rows(context, field, right, wrong):
-        return "another request's row"
+        return _OTHER_ROW
     if (np.abs(difference) == 1).all():
         unit = "request" if field in ("num_decodes", "num_prefills", "num_reqs") else "token"
         return f"off by one {unit}"
     if field == "seq_lens" and (np.abs(difference) == context.block_size).all():
-        return "off by one block"
+        return _ONE_BLOCK
     if (difference > 0).all():
         return f"{field} too large"
     return f"{field} {'too small' if (difference < 0).all() else 'wrong'}"
@@ -222,7 +227,7 @@ def _progress(_context: Context, field: str, right: np.ndarray, wrong: np.ndarra
 def _block_ids(context: Context, right: np.ndarray, wrong: np.ndarray) -> str:
     batch = context.case.batch
     if batch is None or right.ndim != 2:
-        return "wrong block"
+        return _WRONG_BLOCK
     where, size = right != wrong, batch.block_size
     if size > 1 and (wrong[where] == (right[where] * size).astype(np.int32)).all():
         return "pages taken for token slots"
@@ -232,9 +237,9 @@ def _block_ids(context: Context, right: np.ndarray, wrong: np.ndarray) -> str:
     value = int(wrong[row, column])
     if value in mine:
         beside = abs(value - int(right[row, column])) == 1
-        return "off by one block" if beside else "wrong block of the same request"
+        return _ONE_BLOCK if beside else "wrong block of the same request"
     if any(value in blocks for blocks in owned):
-        return "another request's block"
+        return _OTHER_BLOCK
     return "a block that no request owns"
 
 
@@ -253,11 +258,11 @@ def _slots(context: Context, tokens: np.ndarray, right: np.ndarray, wrong: np.nd
         owners = {block: row for row, blocks in blocks_by_row for block in blocks}
         mine, theirs = owners.get(int(right[0]) // size), owners.get(int(wrong[0]) // size)
         if mine is not None and theirs is not None and mine != theirs:
-            return "another request's block"
+            return _OTHER_BLOCK
     if (np.abs(wrong - right) == size).all():
-        return "off by one block"
+        return _ONE_BLOCK
     if (np.abs(wrong - right) == 1).all():
-        return "off by one token"
+        return _ONE_TOKEN
     if (wrong % size == right % size).all():
-        return "wrong block"
+        return _WRONG_BLOCK
     return "wrong slot"

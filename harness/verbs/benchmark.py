@@ -18,17 +18,18 @@ from attnproof.harness.cases.steps.workloads import (
 from attnproof.harness.cases.traces.formats import TraceError
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Sourced
+from attnproof.harness.model.files import is_of_another
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Environment, Run
 from attnproof.harness.model.timing import Bench
-from attnproof.harness.report.formats.bench_markdown import bench_markdown
+from attnproof.harness.report.formats.bench_markdown import TABLE_MARK, bench_markdown
 from attnproof.harness.report.shared.baseline import place_text, uncompared_reason, worse
 from attnproof.harness.report.shared.wording import many
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.errors import InfrastructureError, UsageError
 from attnproof.harness.running.parent.plan import Plan
 from attnproof.harness.running.parent.run_builder import RunBuilder
-from attnproof.harness.timing.analysis.baseline import path_of, save
+from attnproof.harness.timing.analysis.baseline import MARK, path_of, save
 from attnproof.harness.timing.analysis.history import read as read_history
 from attnproof.harness.timing.analysis.regressions import against, confirm, slower
 from attnproof.harness.timing.analysis.wrong_results import without_times
@@ -208,6 +209,7 @@ def prepare(
         raise UsageError(f"--markdown {options.markdown}: it is a folder, name a file")
     for name in filter(None, (options.baseline, options.save_baseline)):
         path_of(name, options.baselines)
+    _refuse_to_replace(options)
     with_speed = [candidate for candidate in candidates if candidate.lane != "interpreter"]
     if not with_speed:
         raise UsageError(
@@ -220,6 +222,15 @@ def prepare(
     batches = workloads(traces, options.seed)
     cases = timed_cases(operations, batches, real_sizes=same[0].lane == "cuda")
     return Benchmark(options, operations, same, peer, cases, steps)
+
+
+def _refuse_to_replace(options: TimingOptions) -> None:
+    """Check that the files to be written are none of someone else's (UsageError)."""
+    table, name = options.markdown, options.save_baseline
+    if table and is_of_another(table, TABLE_MARK):
+        raise UsageError(f"--markdown {table}: no benchmark wrote it; name another file")
+    if name and is_of_another(path := path_of(name, options.baselines), MARK):
+        raise UsageError(f"--save-baseline {name}: {path} is no baseline; name another one")
 
 
 def workloads(traces: Sequence[TraceSteps], seed: int) -> list[TimedBatch]:

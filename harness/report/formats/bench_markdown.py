@@ -14,6 +14,8 @@ from attnproof.harness.report.performance.step_table import TextRow, step_table
 from attnproof.harness.report.shared.quantities import SPEED_GLYPHS, percent, ratio_text, time_text
 from attnproof.harness.report.shared.timings import CLOCKS, TimingRow, step_operations, timing_rows
 
+TABLE_MARK: Final = "Made by "
+"""Text at the beginning of the tables."""
 _KINDS: Final = ("decode", "mixed", "prefill")
 _OTHERS: Final = {"trace": "steps of traces", "model": "layers of models"}
 
@@ -47,7 +49,7 @@ def _introduction(run: Run, bench: Bench) -> str:
     )
     gpu = f"{markdown_text(environment.gpu)}, " if environment.gpu else ""
     return (
-        f"Made by {markdown_code(run.command)} on {run.started[:10]}, commit "
+        f"{TABLE_MARK}{markdown_code(run.command)} on {run.started[:10]}, commit "
         f"{markdown_text(environment.commit or 'unknown')}: {markdown_text(environment.cpu)}, "
         f"{environment.cpus} cores, {gpu}torch {markdown_text(environment.torch)}. "
         f"Median times{ratios if bench.comparisons else ''}."

@@ -29,7 +29,7 @@ from attnproof.harness.running.task.certainty import Certainty, is_death
 from attnproof.harness.running.task.deviations import Explained, explain
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.left_behind import left_behind
-from attnproof.harness.running.task.occurrences import Occurrence, count_occurrences
+from attnproof.harness.running.task.occurrences import Occurrence, Tally, count_occurrences
 from attnproof.harness.running.task.shrink import shrink
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
@@ -83,9 +83,9 @@ class Examination:
     """Occurrences of failures of other classes, by root cause."""
     found: dict[Root, Found] = field(default_factory=dict)
     failed_by_root: dict[Root, int] = field(default_factory=dict)
-    shown_by_root: dict[Root, Counter[Origin]] = field(default_factory=dict)
-    """Failed cases by origin, without those of shrinking."""
-    fields_by_root: dict[Root, set[str]] = field(default_factory=dict)
+    """Failed cases, with those of shrinking."""
+    tally_by_root: dict[Root, Tally] = field(default_factory=dict)
+    """Failed cases, without those of shrinking."""
     origins: Counter[Origin] = field(default_factory=Counter)
     shrinking: int = 0
     """Drawn cases that were tried while another one was shrunk."""
@@ -163,10 +163,9 @@ class Examination:
         _add_one(self.known_by_oracle, {f.oracle for _, f in explained.known} - objecting)
         if shrinking:
             return
-        for failure in failures:
-            self.fields_by_root.setdefault(failure.root, set()).add(failure.field)
         for root in {failure.root for failure in failures}:
-            self.shown_by_root.setdefault(root, Counter())[sourced.origin] += 1
+            tally = self.tally_by_root.setdefault(root, Tally())
+            tally.add(sourced, [failure for failure in failures if failure.root == root])
         known = [(deviation.id, failure) for deviation, failure in explained.known]
         count_occurrences(self.occurred, known, sourced, failures)
         advice = [(failure.root, failure) for failure in explained.advice]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from typing import Any
 
 import msgspec
 
 from attnproof.harness.guard import attempt
-from attnproof.harness.model.case import Case, Origin, Sourced
+from attnproof.harness.model.case import Case
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.model.run import DeviationResult, Difference, Evidence, Finding
 from attnproof.harness.model.verdict import (
@@ -18,12 +17,11 @@ from attnproof.harness.model.verdict import (
     PROCESS,
     WITHOUT_REFERENCE,
     Explanation,
-    Failure,
     Kind,
 )
 from attnproof.harness.running.candidates import version_of
-from attnproof.harness.running.task.examination import Examination
-from attnproof.harness.running.task.occurrences import Occurrence
+from attnproof.harness.running.task.examination import Examination, Found
+from attnproof.harness.running.task.occurrences import Occurrence, Tally
 
 _WITHOUT_FIELD = (PROCESS, ERRORS)
 """Oracles whose failures have a kind in place of an output field."""
@@ -36,17 +34,9 @@ def findings_of(examination: Examination) -> list[Finding]:
     for root, found in examination.found.items():
         if any(found.failure.follows_from(other) for other in examination.found if other != root):
             continue  # of a batch that no engine makes, and found on one that an engine makes too
+        tally = examination.tally_by_root.get(root, Tally())
         count = examination.failed_by_root.get(root, 0)
-        shown = examination.shown_by_root.get(root, Counter())
-        finding = _finding(
-            examination,
-            found.failure,
-            found.smallest,
-            found.first,
-            count,
-            shown,
-            examination.fields_by_root.get(root, set()),
-        )
+        finding = _finding(examination, found, tally, count)
         other = kept.get(finding.case_id)
         if other is None or order[finding.oracle] < order[other.oracle]:
             kept[finding.case_id] = finding
@@ -71,12 +61,7 @@ def advice_of(examination: Examination) -> list[Finding]:
             continue
         groups[root] = frozenset(failure.group for failure in one.beside)
         kept.append(one)
-    return [
-        _finding(
-            examination, one.failure, one.smallest, one.first, one.cases, one.shown, one.fields
-        )
-        for one in kept
-    ]
+    return [_finding(examination, one, one.tally, one.tally.cases) for one in kept]
 
 
 def deviation_results(examination: Examination, *, with_stale: bool) -> list[DeviationResult]:
@@ -103,35 +88,21 @@ def _deviation(examination: Examination, deviation: Deviation) -> DeviationResul
     found = examination.occurred.get(deviation.id)
     if found is None:
         return stale
+    tally = found.tally
     return msgspec.structs.replace(
         stale,
-        cases=found.cases,
-        oracles=tuple(sorted(found.oracles, key=list(ORACLES).index)),
-        fields=tuple(sorted(found.fields)),
-        kinds=tuple(kind for kind in Kind if kind in found.kinds),
-        shown=_finding(
-            examination,
-            found.failure,
-            found.smallest,
-            found.first,
-            found.cases,
-            found.shown,
-            found.fields,
-            deviation.id,
-        ),
+        cases=tally.cases,
+        oracles=tuple(sorted(tally.oracles, key=list(ORACLES).index)),
+        fields=tuple(sorted(tally.fields)),
+        kinds=tuple(kind for kind in Kind if kind in tally.kinds),
+        shown=_finding(examination, found, tally, tally.cases, deviation.id),
     )
 
 
 def _finding(
-    examination: Examination,
-    failure: Failure,
-    smallest: Sourced,
-    first: Sourced,
-    cases: int,
-    shown: Counter[Origin],
-    fields: set[str],
-    name: str = "",
+    examination: Examination, found: Found | Occurrence, tally: Tally, cases: int, name: str = ""
 ) -> Finding:
+    failure, smallest, first = found.failure, found.smallest, found.first
     case, candidate = smallest.case, examination.candidate
     explanation, outputs = attempt(
         "the expected values",
@@ -149,8 +120,8 @@ def _finding(
         kind=failure.kind,
         field=failure.where or ("" if failure.oracle in _WITHOUT_FIELD else failure.field),
         place=failure.place,
-        fields=tuple(sorted(fields)),
-        diagnosis=failure.diagnosis,
+        fields=tuple(sorted(tally.fields)),
+        diagnosis=tally.diagnosis_of(failure),
         message=failure.message,
         expected=failure.expected,
         got=failure.got,
@@ -168,7 +139,8 @@ def _finding(
         snippet=explanation.snippet,
         failed_cases=cases,
         evidence={
-            origin: Evidence(shown[origin], count) for origin, count in examination.origins.items()
+            origin: Evidence(tally.shown[origin], count)
+            for origin, count in examination.origins.items()
         },
         unreal=examination.operation.why_unreal(case),
         function=examination.worker.places.get(case.operation, ""),

@@ -9,6 +9,39 @@ from typing import Any
 
 from attnproof.harness.model.case import Case, Origin, Sourced, encode
 from attnproof.harness.model.verdict import Failure
+from attnproof.harness.oracles.diagnosis import ALIKE
+
+
+@dataclass
+class Tally:
+    """Cases that show one cause, and what they show."""
+
+    shown: Counter[Origin] = field(default_factory=Counter)
+    """Cases by origin."""
+    diagnoses: Counter[str] = field(default_factory=Counter)
+    """Cases by the diagnosis of their first failure."""
+    oracles: set[str] = field(default_factory=set)
+    fields: set[str] = field(default_factory=set)
+    kinds: set[str] = field(default_factory=set)
+
+    @property
+    def cases(self) -> int:
+        """Cases that show it."""
+        return self.shown.total()
+
+    def add(self, sourced: Sourced, failures: list[Failure]) -> None:
+        """Count a case with its failures by this cause."""
+        self.shown[sourced.origin] += 1
+        self.diagnoses[failures[0].diagnosis] += 1
+        self.oracles.update(failure.oracle for failure in failures)
+        self.fields.update(failure.field for failure in failures)
+        self.kinds.update(failure.kind for failure in failures)
+
+    def diagnosis_of(self, failure: Failure) -> str:
+        """Return the diagnosis of the smallest case's failure, corrected by larger cases."""
+        own = failure.diagnosis
+        alike = sorted(ALIKE) if own in ALIKE else []
+        return max((own, *alike), key=lambda name: self.diagnoses[name])  # its own if equal
 
 
 @dataclass
@@ -21,16 +54,7 @@ class Occurrence:
     first: Sourced
     beside: tuple[Failure, ...]
     """Other failures of the smallest case: those that the caller counts as such."""
-    shown: Counter[Origin] = field(default_factory=Counter)
-    """Cases that show it, by origin."""
-    oracles: set[str] = field(default_factory=set)
-    fields: set[str] = field(default_factory=set)
-    kinds: set[str] = field(default_factory=set)
-
-    @property
-    def cases(self) -> int:
-        """Cases that show it."""
-        return self.shown.total()
+    tally: Tally = field(default_factory=Tally)
 
     def is_better(self, case: Case, beside: Sized) -> bool:
         """True if the case has fewer failures beside, or as many and is smaller."""
@@ -48,18 +72,14 @@ def count_occurrences(
 
     `beside` are other failures of the case: it is best with the fewest, and then the smallest.
     """
-    leading: dict[Any, Failure] = {}
+    by_key: dict[Any, list[Failure]] = {}
     for key, failure in failures:
-        leading.setdefault(key, failure)
-        found = occurred.setdefault(key, Occurrence(failure, sourced, sourced, beside))
-        found.oracles.add(failure.oracle)
-        found.fields.add(failure.field)
-        found.kinds.add(failure.kind)
-    for key, failure in leading.items():
-        found = occurred[key]
-        found.shown[sourced.origin] += 1
+        by_key.setdefault(key, []).append(failure)
+    for key, alike in by_key.items():
+        found = occurred.setdefault(key, Occurrence(alike[0], sourced, sourced, beside))
+        found.tally.add(sourced, alike)
         if found.is_better(sourced.case, beside):
-            found.failure, found.smallest, found.beside = failure, sourced, beside
+            found.failure, found.smallest, found.beside = alike[0], sourced, beside
 
 
 def _size(case: Case) -> tuple[int, int, int]:

@@ -24,6 +24,8 @@ from attnproof.harness.timing.plan.timetable import STEP
 FOLDER = Path("reports/baselines")
 SCHEMA: Final = "attnproof.baseline/2"
 """Its number changes with the method of timing: times by two methods cannot be compared."""
+MARK: Final = "attnproof.baseline/"
+"""Text at the beginning of every baseline file."""
 Nanoseconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
@@ -193,7 +195,7 @@ def load(path: Path) -> Baseline:
 def _damage(path: Path, error: Exception) -> str:
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         schema = msgspec.json.decode(read_regular(path), type=_Schema).schema
-        if schema.startswith("attnproof.baseline/") and schema != SCHEMA:
+        if schema.startswith(MARK) and schema != SCHEMA:
             return f"has schema {schema!r}, expected {SCHEMA!r}"
     return f"is damaged ({str(error).splitlines()[0]})"
 

@@ -13,6 +13,7 @@ from attnproof.harness.running.task.task import Settings, examine
 from attnproof.harness.running.worker.worker import warm_up
 
 SPLIT, SLOTS = "split_decodes_and_prefills", "build_slot_mapping"
+SLICE = "_make_metadata_with_slice"
 HEAD = "import numpy as np, torch\nfrom attnproof.reference import {name} as right\n"
 BODY = """
 def {name}(*args, **kwargs):
@@ -100,9 +101,25 @@ def test_two_mistakes_in_one_field_are_two_findings(examined):
     assert "32-bit overflow" in diagnoses
 
 
+@pytest.mark.parametrize(
+    ("operation", "statement", "diagnosis"),
+    [
+        (SLICE, "if len(lens): lens[-1] += 1", "off by one token"),
+        (SLICE, "if len(lens) > 1: lens[-1] = lens[0]", "another request's row"),
+        (SLOTS, "if len(result) > 1: result[1:][result[1:] >= 0] += 1", "off by one token"),
+    ],
+)
+def test_larger_cases_decide_between_diagnoses_that_are_alike_in_the_smallest(
+    examined, operation, statement, diagnosis
+):
+    lens = "lens = result.seq_lens\n" if operation == SLICE else ""
+    outcome = examined(lens + statement, ENGINE, operation, examples=200)
+    assert [finding.diagnosis for finding in outcome.findings] == [diagnosis]
+
+
 def test_lost_fields_are_one_finding_with_all_their_names(examined):
     statements = "result.dcp_local_seq_lens = result.logits_indices_padded = None"
-    outcome = examined(statements, ENGINE, "_make_metadata_with_slice", examples=200)
+    outcome = examined(statements, ENGINE, SLICE, examples=200)
     [finding] = outcome.findings
     assert finding.diagnosis == "lost field"
     assert finding.fields == ("dcp_local_seq_lens", "logits_indices_padded")

@@ -266,6 +266,8 @@ def test_verify_times_what_it_verified(bench, tmp_path):
         (["--against", "mine.py"], "--against mine.py: no other candidate to time"),
         (["--markdown", "nowhere/table.md"], "there is no folder nowhere"),
         (["--markdown", "."], "--markdown .: it is a folder"),
+        (["--markdown", "mine.py"], "no benchmark wrote it"),
+        (["--save-baseline", "golden", "--baselines", "."], "golden.json is no baseline"),
         (["--seconds", "0"], "--seconds is 0"),
         (["--seed", "-1"], "--seed is -1"),
         (["--steps", "-1"], "--steps is -1"),
@@ -274,6 +276,7 @@ def test_verify_times_what_it_verified(bench, tmp_path):
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_run(bench, options, words, tmp_path, capfd):
+    (tmp_path / "golden.json").write_text('{"tokens": 3}')
     assert bench(*options) == USAGE
     captured = capfd.readouterr()
     assert words in captured.err
