@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import torch
 
 from attnproof.reference.checks.common import (
     check_bool,
     check_common_metadata,
     check_int,
+    check_prefilling,
+    check_progress,
     check_queries,
     scheduled_tokens,
 )
@@ -37,16 +40,23 @@ def split_decodes_and_prefills(
     common_attn_metadata: CommonAttentionMetadata,
     decode_threshold: int = 1,
     require_uniform: bool = False,
+    treat_short_extends_as_decodes: bool = True,
 ) -> tuple[int, int, int, int]:
     """Count the leading decodes, the requests after them, and the tokens of both.
 
     Return (num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens), four
     Python ints. A decode has at most `decode_threshold` query tokens; with
-    `require_uniform` all decodes have as many as the first request. At most one pass over
-    the CPU offsets; no device tensor is read. Errors as in `reference`. SPEC.md section 2.
+    `require_uniform` all decodes have as many as the first request, and without
+    `treat_short_extends_as_decodes` none has its `is_prefilling` set. At most one pass over
+    the CPU offsets; no device tensor is read. Errors as in `reference`. SPEC.md sections 2
+    and 11.
     """
+    if not treat_short_extends_as_decodes:
+        return _split_extends(common_attn_metadata, decode_threshold, require_uniform)
     # Decodes alone are the batch of most engine steps, and take 70 ns.
     if _checked or common_attn_metadata.max_query_len > decode_threshold or require_uniform:
+        if _checked:
+            check_bool(_SPLIT, "treat_short_extends_as_decodes", treat_short_extends_as_decodes)
         return _split(common_attn_metadata, decode_threshold, require_uniform)
     num_reqs = common_attn_metadata.num_reqs
     return (num_reqs, 0, common_attn_metadata.num_actual_tokens if num_reqs else 0, 0)
@@ -65,6 +75,22 @@ def _split(md: CommonAttentionMetadata, threshold: int, uniform: bool) -> tuple[
     if num_decodes == num_reqs:
         return (num_reqs, 0, num_tokens if num_reqs else 0, 0)
     return (num_decodes, num_reqs - num_decodes, decode_tokens, num_tokens - decode_tokens)
+
+
+def _split_extends(
+    md: CommonAttentionMetadata, threshold: int, uniform: bool
+) -> tuple[int, int, int, int]:
+    """Split a batch before its first row that is in its prompt."""
+    if _checked:
+        _check_split(md, threshold, uniform)
+        check_prefilling(_SPLIT, md)
+    counts = _split(md, threshold, uniform)
+    flags: torch.Tensor = md.is_prefilling  # type: ignore[attr-defined]
+    first = int(flags.byte().argmax()) if len(flags) else 0
+    if first >= counts[0] or not flags[first]:
+        return counts
+    decode_tokens = int(md.query_start_loc_cpu[first])
+    return (first, md.num_reqs - first, decode_tokens, md.num_actual_tokens - decode_tokens)
 
 
 def _leading_decodes(md: CommonAttentionMetadata, threshold: int, uniform: bool) -> tuple[int, int]:
@@ -93,15 +119,16 @@ def reorder_batch_to_split_decodes_and_prefills(
     scheduler_output: SchedulerOutput,
     decode_threshold: int = 1,
 ) -> bool:
-    """Move the decodes to the front with as few `swap_states` calls as possible.
+    """Move the decodes to the front with few `swap_states` calls.
 
-    A decode has at most `decode_threshold` scheduled tokens. Return True if a row
-    moved. Raise MetadataError before the first swap, for a threshold below 1 and for a
-    request that is not scheduled. SPEC.md section 2.
+    Regions and errors as in `reference`, which read the progress of the requests if the
+    batch has it. Return True if a row moved. SPEC.md sections 2 and 11.
     """
     if type(decode_threshold) is not int or decode_threshold < 1:
         check_int(_REORDER, "decode_threshold", decode_threshold, 1)
     tokens = _scheduled(input_batch, scheduler_output)
+    if hasattr(input_batch, "num_computed_tokens_cpu"):
+        return _reorder_by_progress(input_batch, tokens, decode_threshold)
     # Most batches are in order already: no prefill, no decode, or no decode after a prefill.
     if len(tokens) < 2 or max(tokens) <= decode_threshold:
         return False
@@ -120,6 +147,27 @@ def reorder_batch_to_split_decodes_and_prefills(
             decode -= 1
         input_batch.swap_states(prefill, decode)
     return True
+
+
+def _reorder_by_progress(input_batch: InputBatch, tokens: Sequence[int], threshold: int) -> bool:
+    """Move rows to the regions that follow from computed, and perhaps prompt, tokens."""
+    if _checked:
+        check_progress(_REORDER, input_batch)
+    num_reqs = len(tokens)
+    batch: Any = input_batch
+    computed = np.asarray(batch.num_computed_tokens_cpu)[:num_reqs]
+    prompts = getattr(batch, "num_prompt_tokens", None)
+    query_lens = np.array(tokens, np.int64)
+    has_context, short = computed > 0, query_lens <= threshold
+    if prompts is None:
+        regions = np.where(short, 0, np.where(has_context, 2, 3))
+    else:
+        extends = np.where(short, computed < np.asarray(prompts)[:num_reqs], 2)
+        regions = np.where(has_context, extends, 3)
+    swaps = host.swaps_to_order(regions)
+    for row, other in swaps.tolist():
+        input_batch.swap_states(row, other)
+    return len(swaps) > 0
 
 
 def _scheduled(input_batch: InputBatch, scheduler_output: SchedulerOutput) -> Sequence[Any]:

@@ -190,8 +190,10 @@ def _in_class_of(
     added, requests = {}, _requests(plan)
     for field, alignment in added_fields(type(md), CommonAttentionMetadata).items():
         value = getattr(md, field)
-        rows = value is not None and alignment == "request"
-        added[field] = _repeated(value, requests, owners) if rows else value
+        if value is None or alignment not in ("request", "row keys"):
+            added[field] = value
+        else:
+            added[field] = _repeated(value, requests, owners)
     return type(md)(**vars(made), **added)
 
 
@@ -204,4 +206,6 @@ def _repeated(value: Any, requests: torch.Tensor, owners: torch.Tensor | None) -
         return value.index_select(0, requests if value.is_cpu or owners is None else owners)
     if isinstance(value, np.ndarray):
         return value[requests.numpy()]
+    if isinstance(value, dict):
+        return {v: value[row] for v, row in enumerate(requests.tolist()) if row in value}
     return type(value)([value[owner] for owner in requests.tolist()])

@@ -215,7 +215,11 @@ def _in_class_of(
     for field, alignment in added_fields(type(md), CommonAttentionMetadata).items():
         value = getattr(md, field)
         cut = cuts.get(alignment)
-        added[field] = value if value is None or cut is None else value[cut]
+        if alignment == "row keys" and value is not None:
+            r0, r1, *_ = bounds
+            added[field] = {row - r0: entry for row, entry in value.items() if r0 <= row < r1}
+        else:
+            added[field] = value if value is None or cut is None else value[cut]
     return type(md)(**vars(child), **added)
 
 

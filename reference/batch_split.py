@@ -6,6 +6,8 @@ from .checks.common import (
     check_bool,
     check_common_metadata,
     check_int,
+    check_prefilling,
+    check_progress,
     check_queries,
     scheduled_tokens,
 )
@@ -17,30 +19,42 @@ __all__ = [
     "split_decodes_and_prefills",
 ]
 
+_DECODE, _SHORT_EXTEND, _LONG_EXTEND, _PREFILL = range(4)
+"""Regions of a reordered batch."""
+
 
 def split_decodes_and_prefills(
     common_attn_metadata: CommonAttentionMetadata,
     decode_threshold: int = 1,
     require_uniform: bool = False,
+    treat_short_extends_as_decodes: bool = True,
 ) -> tuple[int, int, int, int]:
     """Count the leading decodes, the requests after them, and the tokens of both.
 
     Return (num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens), four
     Python ints. A decode has at most `decode_threshold` query tokens; with
-    `require_uniform` all decodes have as many as the first request. Every request after
-    the first prefill counts as a prefill. Only CPU mirrors are read. Raise MetadataError
-    for a threshold below 1 and for malformed metadata. SPEC.md section 2.
+    `require_uniform` all decodes have as many as the first request. Without
+    `treat_short_extends_as_decodes` a row whose `is_prefilling` is set is a prefill,
+    whatever its length. Every request after the first prefill counts as a prefill. Only
+    CPU mirrors are read. Raise MetadataError for a threshold below 1, for short extends
+    that must be told apart in a batch without `is_prefilling`, and for malformed
+    metadata. SPEC.md sections 2 and 11.
     """
     operation = "split_decodes_and_prefills"
     md = common_attn_metadata
     check_common_metadata(operation, md)
     check_int(operation, "decode_threshold", decode_threshold, 1)
     check_bool(operation, "require_uniform", require_uniform)
+    check_bool(operation, "treat_short_extends_as_decodes", treat_short_extends_as_decodes)
     check_queries(operation, md)
     num_reqs, num_tokens = md.num_reqs, md.num_actual_tokens
+    prefilling = [False] * num_reqs
+    if not treat_short_extends_as_decodes:
+        prefilling = check_prefilling(operation, md).tolist()
     if num_reqs == 0:
         return (0, 0, 0, 0)
-    if md.max_query_len <= decode_threshold and (not require_uniform or decode_threshold == 1):
+    short = md.max_query_len <= decode_threshold and not any(prefilling)
+    if short and (not require_uniform or decode_threshold == 1):
         return (num_reqs, 0, num_tokens, 0)
 
     offsets = md.query_start_loc_cpu.tolist()
@@ -51,6 +65,8 @@ def split_decodes_and_prefills(
         num_decodes = 0
         while num_decodes < num_reqs and query_lens[num_decodes] <= decode_threshold:
             num_decodes += 1
+    if any(prefilling):
+        num_decodes = min(num_decodes, prefilling.index(True))
     num_decode_tokens = num_tokens if num_decodes == num_reqs else offsets[num_decodes]
     return (
         num_decodes,
@@ -77,24 +93,41 @@ def reorder_batch_to_split_decodes_and_prefills(
     scheduler_output: SchedulerOutput,
     decode_threshold: int = 1,
 ) -> bool:
-    """Move the decodes to the front with as few `swap_states` calls as possible.
+    """Move the decodes to the front with few `swap_states` calls.
 
-    A decode has at most `decode_threshold` scheduled tokens. Return True if a row
-    moved. Raise MetadataError before the first swap, for a threshold below 1 and for a
-    request that is not scheduled. SPEC.md section 2.
+    A decode has at most `decode_threshold` scheduled tokens. If the batch also has
+    `num_computed_tokens_cpu`, prompts without a computed token move behind continued ones;
+    if it has `num_prompt_tokens` too, decodes, short extends, long extends and prefills
+    follow each other. Order inside a region is free. Return True if a row moved. Raise
+    MetadataError before the first swap, for a threshold below 1, for a request that is not
+    scheduled and for too short arrays. SPEC.md sections 2 and 11.
     """
     operation = "reorder_batch_to_split_decodes_and_prefills"
     check_int(operation, "decode_threshold", decode_threshold, 1)
     scheduled = scheduled_tokens(operation, input_batch, scheduler_output)
-    is_decode = [tokens <= decode_threshold for tokens in scheduled]
-    num_decodes = sum(is_decode)
-    prefills = [row for row, decode in enumerate(is_decode) if not decode]
-    decodes = [row for row, decode in enumerate(is_decode) if decode]
-
-    moved = False
-    for prefill, decode in zip(prefills, reversed(decodes), strict=False):
-        if decode < num_decodes:
-            break
-        input_batch.swap_states(prefill, decode)
+    computed, prompts = check_progress(operation, input_batch)
+    regions = []
+    for row, tokens in enumerate(scheduled):
+        short = tokens <= decode_threshold
+        if computed is None:
+            regions.append(_DECODE if short else _PREFILL)
+        elif prompts is None:
+            long = _LONG_EXTEND if computed[row] > 0 else _PREFILL
+            regions.append(_DECODE if short else long)
+        elif computed[row] == 0:
+            regions.append(_PREFILL)
+        elif not short:
+            regions.append(_LONG_EXTEND)
+        else:
+            regions.append(_DECODE if computed[row] >= prompts[row] else _SHORT_EXTEND)
+    ordered, moved = sorted(regions), False
+    for row, wanted in enumerate(ordered):
+        if regions[row] == wanted:
+            continue
+        others = [other for other in range(row + 1, len(regions)) if regions[other] == wanted]
+        # Best is a row that moves to its own region in exchange.
+        other = next((one for one in others if ordered[one] == regions[row]), others[-1])
+        input_batch.swap_states(row, other)
+        regions[row], regions[other] = regions[other], regions[row]
         moved = True
     return moved

@@ -92,6 +92,8 @@ def _added_for(md: CommonAttentionMetadata, owners: list[int]) -> dict[str, Any]
         value = getattr(md, field)
         if value is not None and alignment == "request":
             value = _rows(value, owners)
+        elif value is not None and alignment == "row keys":
+            value = {v: value[owner] for v, owner in enumerate(owners) if owner in value}
         added[field] = value
     return added
 

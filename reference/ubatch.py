@@ -135,6 +135,9 @@ def _added_in_slice(md: CommonAttentionMetadata, requests: slice, tokens: slice)
         value = getattr(md, field)
         if value is not None and alignment == "request":
             value = value[requests]
+        elif value is not None and alignment == "row keys":
+            inside = range(requests.start, requests.stop)
+            value = {row - requests.start: value[row] for row in inside if row in value}
         elif value is not None and alignment == "token":
             value = value[tokens]
         added[field] = value

@@ -66,6 +66,15 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """This rank's share of each sequence in tokens, padded rows included."""
     subclassed: bool = False
     """True if the metadata's class is the subclass of `cases.batches.subclass`."""
+    later: bool = False
+    """True if the metadata has the fields of `cases.batches.later`."""
+    prompt_lens: Rows | None = None
+    """Prompt tokens of each request, for the fields of later engines."""
+    bound_slack: Count = 0
+    """Difference of the later bound of a sequence and its length, in tokens."""
+    no_slots: bool = False
+    """True if its layers write no cache by slots, as those of encoders and of states: all slots
+    are 0, and a row may have any number of blocks."""
 
     @property
     def num_requests(self) -> int:

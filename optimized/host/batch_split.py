@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .addresses import int32_at, int64_at
 from .arrays import Array
 from .compiled import compiled, entry
@@ -52,3 +54,45 @@ def scan(
     if uniform and num_decodes > 0 and offsets[num_decodes] == offsets[num_reqs]:
         num_decodes = num_reqs
     return num_decodes, int(offsets[num_decodes])
+
+
+@compiled
+def swaps_to_order(regions: Array) -> Array:
+    """Return (swaps, 2) rows to exchange, one after another, until `regions` are ascending.
+
+    `regions` is (R,) int64, each of 0 to 3, and is changed.
+    """
+    num_reqs = regions.shape[0]
+    starts = np.zeros(5, np.int64)
+    for r in range(num_reqs):
+        starts[regions[r] + 1] += 1
+    for region in range(4):
+        starts[region + 1] += starts[region]
+    made, count = np.empty((num_reqs, 2), np.int64), 0
+    # places[a, b]: row in region a's range from which the search for a row of region b goes on
+    places = np.empty((4, 4), np.int64)
+    for a in range(4):
+        places[a, :] = starts[a]
+    home = 0
+    for row in range(num_reqs):
+        while row >= starts[home + 1]:
+            home += 1
+        own = regions[row]
+        if own == home:
+            continue
+        # A row that belongs here: best from this row's own range, otherwise from any later one.
+        other = num_reqs
+        for step in range(4):
+            area = (own + step) % 4
+            if area <= home:
+                continue
+            other = places[area, home]
+            while other < starts[area + 1] and regions[other] != home:
+                other += 1
+            places[area, home] = other
+            if other < starts[area + 1]:
+                break
+        made[count, 0], made[count, 1] = row, other
+        count += 1
+        regions[row], regions[other] = home, own
+    return made[:count]

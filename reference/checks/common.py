@@ -121,6 +121,33 @@ def scheduled_tokens(
     return [scheduled[req_id] for req_id in input_batch.req_ids]
 
 
+def check_progress(
+    operation: str, input_batch: InputBatch
+) -> tuple[list[int] | None, list[int] | None]:
+    """Return the computed and the prompt tokens of each row, None for what the batch lacks."""
+    rows, found = len(input_batch.req_ids), []
+    for field in ("num_computed_tokens_cpu", "num_prompt_tokens"):
+        values = getattr(input_batch, field, None)
+        if values is not None and len(values) < rows:
+            expected = f"at least {rows} entries"
+            raise MetadataError(operation, field, f"of length {len(values)}", expected)
+        found.append(None if values is None else [int(value) for value in values[:rows]])
+    return found[0], found[1]
+
+
+def check_prefilling(operation: str, metadata: BatchFields) -> torch.Tensor:
+    """Return the flags of the rows in their prompt; require them, one a row, on the CPU."""
+    flags = getattr(metadata, "is_prefilling", None)
+    if not isinstance(flags, torch.Tensor):
+        expected = "a flag a row, to tell short extends from decodes"
+        raise MetadataError(operation, "is_prefilling", flags, expected)
+    if flags.shape != (metadata.num_reqs,) or flags.dtype is not torch.bool:
+        given = f"of shape {tuple(flags.shape)} and dtype {flags.dtype}"
+        raise MetadataError(operation, "is_prefilling", given, f"bool, ({metadata.num_reqs},)")
+    check_cpu(operation, "is_prefilling", flags)
+    return flags
+
+
 def check_ubatch(operation: str, value: object) -> tuple[slice, slice]:
     """Return the request slice and the token slice of an object that has both (TypeError)."""
     try:
@@ -186,6 +213,9 @@ def check_added(operation: str, metadata: BatchFields) -> None:
         value = getattr(metadata, field)
         if alignment == "batch" or value is None:
             continue
+        if alignment == "row keys":
+            _check_row_keys(operation, field, value, metadata.num_reqs)
+            continue
         if not isinstance(value, torch.Tensor | np.ndarray | list | tuple):
             expected = "a tensor, an array, a list, a tuple or None"
             raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected {expected}")
@@ -199,6 +229,14 @@ def check_added(operation: str, metadata: BatchFields) -> None:
             raise MetadataError(operation, field, f"of length {len(value)}", expected)
         if isinstance(value, torch.Tensor) and not value.is_cpu:
             check_device(operation, field, value, metadata.query_start_loc.device)
+
+
+def _check_row_keys(operation: str, field: str, value: object, num_reqs: int) -> None:
+    if not isinstance(value, dict):
+        raise TypeError(f"{operation}: {field} is {type(value).__name__}, expected a dict or None")
+    for row in value:
+        if type(row) is not int or not 0 <= row < num_reqs:
+            raise MetadataError(operation, field, f"for row {row!r}", f"rows below {num_reqs}")
 
 
 def check_queries(operation: str, metadata: BatchFields) -> None:

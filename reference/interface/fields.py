@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, NamedTuple
 
-Alignment = Literal["offsets", "request", "token", "batch"]
-"""Entries of a field: requests + 1; one a request; one a token; independent of both."""
+Alignment = Literal["offsets", "request", "row keys", "token", "batch"]
+"""Entries of a field: requests + 1; one a request; of some requests; one a token; of the batch."""
 
 _KEY = "alignment"
 
@@ -29,8 +29,9 @@ def aligned(alignment: Alignment, *, fill: int = 0) -> Mapping[str, Any]:
 
     The first dimension of the field counts them. The field holds a tensor, a numpy array,
     a list, a tuple or None. "request": one entry a request; "token": at least one entry a
-    token, stale after `num_actual_tokens`. Padding adds entries of value `fill`. Slicing,
-    virtual batches and padding do not change a field declared without `aligned`.
+    token, stale after `num_actual_tokens`. "row keys": a dict whose keys are row numbers.
+    Padding adds entries of value `fill`. Slicing, virtual batches and padding do not change
+    a field declared without `aligned`.
     """
     return {_KEY: Aligned(alignment, fill)}
 

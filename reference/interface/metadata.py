@@ -114,7 +114,11 @@ class KVSharingFastPrefillMetadata(Protocol):
 
 @runtime_checkable
 class InputBatch(Protocol):
-    """Part of an engine's batch that `reorder_batch_to_split_decodes_and_prefills` reads."""
+    """Part of an engine's batch that `reorder_batch_to_split_decodes_and_prefills` reads.
+
+    It may also have `num_computed_tokens_cpu` and `num_prompt_tokens`, arrays of at least as
+    many entries as requests, in row order.
+    """
 
     @property
     def req_ids(self) -> list[Any]:

@@ -29,7 +29,7 @@ from .layer_parameters import (
     get_per_layer_parameters,
     infer_global_hyperparameters,
 )
-from .metadata import CommonAttentionMetadata
+from .metadata import CommonAttentionMetadata, CommonAttentionMetadataV32
 from .sequence_slots import compute_slot_mapping_start_idx, is_block_tables_empty
 from .spec_decode import (
     reshape_attn_output_for_spec_decode,
@@ -46,6 +46,7 @@ __all__ = [
     "AttentionMetadataBuilderV0",
     "AttentionState",
     "CommonAttentionMetadata",
+    "CommonAttentionMetadataV32",
     "CommonAttentionState",
     "MLAAttentionImpl",
     "XFormersAttentionMetadata",

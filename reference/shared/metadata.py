@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
+import numpy as np
+import torch
+
+from ..interface.fields import aligned
 from ..interface.metadata import BatchFields
 
 
@@ -41,3 +45,33 @@ class CommonAttentionMetadata(BatchFields):
         from ..shared.padding import unpad
 
         return unpad(self, num_actual_tokens, num_actual_reqs)
+
+
+@dataclass
+class CommonAttentionMetadataV32(CommonAttentionMetadata):
+    """Batch with the optional fields of vLLM 0.32, all None unless said (SPEC.md section 9)."""
+
+    positions: torch.Tensor | None = field(default=None, metadata=aligned("token"))
+    """(T,) int64 position of each token in its sequence, on the batch's device."""
+    is_prefilling: torch.Tensor | None = field(default=None, metadata=aligned("request"))
+    """(R,) bool on the CPU: computed tokens are fewer than the prompt's."""
+    seq_lens_cpu_upper_bound: torch.Tensor | None = field(default=None, metadata=aligned("request"))
+    """(R,) on the CPU, at least `seq_lens`: larger for decodes whose drafts may be rejected."""
+    dcp_local_seq_lens_cpu_upper_bound: torch.Tensor | None = field(
+        default=None, metadata=aligned("request")
+    )
+    """(R,) on the CPU, at least `dcp_local_seq_lens`."""
+    req_idx: np.ndarray | None = field(default=None, metadata=aligned("request"))
+    """(R,) row of each request in the engine's table of requests."""
+    mm_req_doc_ranges: dict[int, list[tuple[int, int]]] | None = field(
+        default=None, metadata=aligned("row keys")
+    )
+    """Inclusive (start, end) prompt positions that see each other, by row of the batch."""
+    rswa_prefix_lens: torch.Tensor | None = field(default=None, metadata=aligned("request"))
+    """(R,) tokens that stay visible outside the sliding window, on the batch's device."""
+    replayssm_decode_base_cpu: torch.Tensor | None = field(
+        default=None, metadata=aligned("request")
+    )
+    """(R,) computed tokens at the last write of a whole state, on the CPU."""
+    max_logits_per_req: int | None = None
+    """Upper bound of the sampled tokens of one request."""

@@ -34,7 +34,7 @@ def pad(md: Metadata, num_tokens: int, num_reqs: int) -> Metadata:
     values: dict[str, Any] = {}
     for name, (alignment, fill) in alignments(type(md)).items():
         value = getattr(md, name)
-        if alignment != "batch" and value is not None:
+        if alignment not in ("batch", "row keys") and value is not None:
             live, length = counts[alignment]
             value = _grown(value, live, length, end if alignment == "offsets" else fill)
         values[name] = value
@@ -51,7 +51,9 @@ def unpad(md: Metadata, num_actual_tokens: int, num_actual_reqs: int) -> Metadat
     values: dict[str, Any] = {}
     for name, (alignment, _) in alignments(type(md)).items():
         value = getattr(md, name)
-        if alignment != "batch" and value is not None:
+        if alignment == "row keys" and value is not None:
+            value = {row: entry for row, entry in value.items() if row < num_actual_reqs}
+        elif alignment != "batch" and value is not None:
             value = value[: counts[alignment]]
         values[name] = value
     scalars = {"num_reqs": num_actual_reqs, "num_actual_tokens": num_actual_tokens}

@@ -26,7 +26,7 @@ def _rows_problem(batch: Batch) -> str:
         tokens = query_len + computed
         if tokens + batch.seq_slack > _MOST_TOKENS:
             return f"batch.computed_lens[{row}]: a sequence of more than {_MOST_TOKENS} tokens"
-        if len(blocks) != -(-tokens // batch.block_size):
+        if not batch.no_slots and len(blocks) != -(-tokens // batch.block_size):
             held = f"{len(blocks)} blocks for {tokens} tokens of block size {batch.block_size}"
             return f"batch.blocks[{row}]: {held}"
     return ""
@@ -38,6 +38,11 @@ def _optional_problem(batch: Batch) -> str:
         values = getattr(batch, name)
         if values is not None and len(values) != rows:
             return f"batch.{name}: {len(values)} entries for {rows} rows"
+    if batch.prompt_lens is not None and len(batch.prompt_lens) != batch.num_requests:
+        entries = f"{len(batch.prompt_lens)} entries for {batch.num_requests} requests"
+        return f"batch.prompt_lens: {entries}"
+    if batch.later and batch.subclassed:
+        return "batch.later: not together with batch.subclassed"
     tokens = batch.num_tokens + batch.padded_tokens
     indices = batch.logits_indices or ()
     if any(index >= tokens for index in indices):

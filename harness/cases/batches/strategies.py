@@ -85,7 +85,7 @@ _BLOCK_SIZE = st.sampled_from(BLOCK_SIZES)
 _KIND = st.sampled_from(_KINDS)
 _LAYOUT = st.sampled_from(_LAYOUTS)
 _ORDER = st.sampled_from(("ascending", "descending", "shuffled", "shared", "high"))
-_EXTRAS_BITS = st.integers(0, 31)
+_EXTRAS_BITS = st.integers(0, 63)
 
 
 @cache
@@ -166,7 +166,12 @@ def _extras(
         seq_lens = [q + c for q, c in zip(query_lens, computed, strict=True)]
         share = [-(-length // 2) for length in seq_lens]
         fields["dcp_local_seq_lens"] = tuple(share + [0] * (rows - len(share)))
-    if which & 8:
+    if which & 32:
+        fields["later"] = True
+        fields["bound_slack"] = which % 3
+        lengths = zip(query_lens, computed, strict=True)
+        fields["prompt_lens"] = tuple(c + (q * row) % 3 for row, (q, c) in enumerate(lengths))
+    elif which & 8:
         fields["subclassed"] = True
     if which & 16 and "logits_indices" not in fields:
         fields["num_logits"] = len(query_lens)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnproof.harness.cases.batches import later
 from attnproof.harness.cases.memory.arena import Piece
 from attnproof.reference.interface import aligned
 from attnproof.reference.shared import CommonAttentionMetadata
@@ -46,10 +47,13 @@ def subclass_of(base: type[Any]) -> type[Any]:
 
 
 Subclassed: type[Any] = subclass_of(CommonAttentionMetadata)
-REQUEST_FIELDS = ("request_tags", "request_tags_cpu")
+TENSORS = ("request_tags", "request_tags_cpu", "token_tags")
+"""Tensors of the subclass."""
+REQUEST_FIELDS = ("request_tags", "request_tags_cpu", *later.REQUEST_FIELDS)
 REQUEST_TUPLES = ("request_marks",)
-TOKEN_FIELDS = ("token_tags",)
-ADDED_FIELDS = (*REQUEST_FIELDS, *REQUEST_TUPLES, *TOKEN_FIELDS, "label")
+TOKEN_FIELDS = ("token_tags", *later.TOKEN_FIELDS)
+"""Fields of the subclass and of later engines."""
+ADDED_FIELDS = (*REQUEST_FIELDS, *REQUEST_TUPLES, *TOKEN_FIELDS, "label", *later.PLAIN_FIELDS)
 
 
 def plain_fields(num_reqs: int) -> dict[str, Any]:

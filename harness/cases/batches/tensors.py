@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from attnproof.harness.cases.batches import subclass
+from attnproof.harness.cases.batches import later, subclass
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.case import Batch
-from attnproof.reference.shared import CommonAttentionMetadata
+from attnproof.reference.shared import CommonAttentionMetadata, CommonAttentionMetadataV32
 
 _MIRRORED = ("query_start_loc", "seq_lens")
 
@@ -78,6 +78,9 @@ class BatchArrays:
         if batch.subclassed:
             sizes = (self.num_reqs, self.num_actual_tokens, batch.spare_slots)
             pieces += subclass.pieces(*sizes, stale, step)
+        if batch.later:
+            offsets, seq_lens = self.query_start_loc, self.seq_lens
+            pieces += later.pieces(batch, offsets, seq_lens, self.num_actual_tokens, stale, step)
         return pieces
 
 
@@ -107,6 +110,9 @@ def _slots(made: BatchArrays) -> np.ndarray:
     """Return the slot of each token, -1 for padding; raise IndexError for one without a block."""
     batch, slots = made.batch, np.full(made.num_actual_tokens, -1, dtype=np.int64)
     rows = np.repeat(np.arange(made.num_reqs), np.diff(made.query_start_loc))
+    if batch.no_slots:
+        slots[: len(rows)] = 0
+        return slots
     firsts = made.num_computed_tokens - made.query_start_loc[:-1]
     positions = np.arange(len(rows)) + firsts.astype(np.int64)[rows]
     columns = positions // batch.block_size
@@ -147,12 +153,15 @@ def lay_out(
     tensors: dict[str, Any] = dict(arena.tensors)
     encoder = tensors.get("encoder_seq_lens")
     num_logits = batch.num_logits if batch.logits_indices is None else len(batch.logits_indices)
-    metadata_class, added = CommonAttentionMetadata, dict[str, Any]()
+    metadata_class: type[Any] = CommonAttentionMetadata
+    added = dict[str, Any]()
     if batch.subclassed:
-        names = (*subclass.REQUEST_FIELDS, *subclass.TOKEN_FIELDS)
         metadata_class = subclass.Subclassed
-        added = {name: tensors[name] for name in names}
+        added = {name: tensors[name] for name in subclass.TENSORS}
         added |= subclass.plain_fields(made.num_reqs)
+    if batch.later:
+        metadata_class = CommonAttentionMetadataV32
+        added = later.fields(batch, made.query_start_loc, tensors)
     metadata = metadata_class(
         query_start_loc=tensors["query_start_loc"],
         query_start_loc_cpu=tensors["query_start_loc_cpu"],

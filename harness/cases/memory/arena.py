@@ -48,6 +48,10 @@ class _Segment(NamedTuple):
     strides: tuple[int, ...]
 
 
+def _largest(dtype: np.dtype) -> int:
+    return 1 if dtype == np.bool_ else int(np.iinfo(dtype).max)
+
+
 class Arena:
     """Memory of all tensors of one call; `tensors` holds them by name."""
 
@@ -77,7 +81,7 @@ class Arena:
         # With the second pattern the memory starts one word behind a multiple of 8 bytes: code
         # that copies wider words must look at the address, not at the storage offset alone.
         start = int(stale == STALE_PATTERNS[1])
-        buffer = np.full(start + offset, min(stale, np.iinfo(dtype).max), dtype=dtype)[start:]
+        buffer = np.full(start + offset, min(stale, _largest(dtype)), dtype=dtype)[start:]
         word = buffer.itemsize
         for piece, segment in zip(pieces, segments, strict=True):
             view = np.ndarray(

@@ -1,57 +1,82 @@
-"""Operations of SPEC.md section 2: splitting a batch into decodes and prefills."""
+"""Operation of SPEC.md sections 2 and 11: counts of decodes and prefills."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.consumer.batch import expected_tokens
 from attnproof.harness.consumer.parts import count_violations
-from attnproof.harness.model.call import Call, Facts, Free, Outputs
+from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
+    batch_of,
+    metadata_fault,
     metadata_faults,
     prepare_metadata,
     wrong_type,
     wrong_value,
 )
-from attnproof.harness.operations.shared.params import Lengths, Params, Positive
+from attnproof.harness.operations.shared.params import Params, Positive
 
 SPLIT = "split_decodes_and_prefills"
-REORDER = "reorder_batch_to_split_decodes_and_prefills"
 _THRESHOLD = st.sampled_from((1, 2, 3, 5, 8))
 _UNIFORM = st.booleans()
+_EXTENDS = st.integers(0, 2)
 _COUNTS = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens")
 
 
 class _SplitParams(Params):
     decode_threshold: Positive
     require_uniform: bool
+    treat_short_extends_as_decodes: bool = True
 
 
-class _ReorderParams(Params):
-    query_lens: Lengths
-    decode_threshold: Positive
+def _tells_extends(case: Case) -> bool:
+    return not case.params.get("treat_short_extends_as_decodes", True)
 
 
-def _split_case(batch: Batch, threshold: int, uniform: bool) -> Case:
-    return Case(SPLIT, batch, {"decode_threshold": threshold, "require_uniform": uniform})
+def _split_problem(case: Case) -> str:
+    batch = batch_of(case)
+    told_apart = batch.later and batch.prompt_lens is not None
+    if told_apart or not _tells_extends(case):
+        return ""
+    return "treat_short_extends_as_decodes: False needs batch.later with batch.prompt_lens"
+
+
+def _split_case(batch: Batch, threshold: int, uniform: bool, *, extends: bool = True) -> Case:
+    """Return a case; without `extends`, short extends are no decodes."""
+    params = {"decode_threshold": threshold, "require_uniform": uniform}
+    if not extends:
+        params["treat_short_extends_as_decodes"] = False
+    return Case(SPLIT, batch, params)
 
 
 @st.composite
 def _split_cases(draw: st.DrawFn) -> Case:
     batch = draw(batches(max_requests=8))
-    return _split_case(batch, draw(_THRESHOLD), draw(_UNIFORM))
+    threshold, uniform = draw(_THRESHOLD), draw(_UNIFORM)
+    if batch.num_requests and draw(_EXTENDS) == 0:
+        missing = st.lists(
+            st.integers(0, 3), min_size=batch.num_requests, max_size=batch.num_requests
+        )
+        later = _in_prompt(batch, draw(missing))
+        return _split_case(later, threshold, uniform, extends=False)
+    return _split_case(batch, threshold, uniform)
+
+
+def _in_prompt(batch: Batch, missing: list[int]) -> Batch:
+    """Return the batch with prompts of so many tokens more than each request has computed."""
+    prompts = tuple(c + m for c, m in zip(batch.computed_lens, missing, strict=True))
+    return msgspec.structs.replace(batch, later=True, subclassed=False, prompt_lens=prompts)
 
 
 def _split_boundaries() -> Iterator[tuple[str, Case]]:
@@ -85,11 +110,22 @@ def _split_boundaries() -> Iterator[tuple[str, Case]]:
     yield "bound above the threshold", _split_case(decodes([1, 1], query_slack=3), 2, False)
     yield "first request above the threshold", _split_case(decodes([3, 2, 2]), 2, True)
     yield "one row of many tokens", _split_case(decodes([9000]), 1, False)
+    for missing in ([0, 0, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 2]):
+        batch = _in_prompt(decodes([1, 1, 1, 5], padded_requests=1), missing)
+        for uniform in (False, True):
+            yield (
+                f"tokens left of the prompts {missing}, uniform {uniform}",
+                _split_case(batch, 1, uniform, extends=False),
+            )
+    batch = _in_prompt(decodes([2, 2, 2]), [0, 1, 0])
+    yield "a short extend in a uniform batch", _split_case(batch, 2, True, extends=False)
 
 
 def _split_steps(batch: Batch) -> Iterator[Case]:
     threshold = 1 + batch.num_tokens % 3
     yield _split_case(batch, threshold, bool(batch.num_requests % 2))
+    if batch.prompt_lens is not None:
+        yield _split_case(batch, threshold, uniform=False, extends=False)
 
 
 def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -103,6 +139,15 @@ def _split_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("num_prefill_tokens", "tokens do not add up to num_actual_tokens")
     if min(counts) < 0:
         yield Violation(_COUNTS[counts.index(min(counts))], "is negative")
+        return
+    if call.args.get("treat_short_extends_as_decodes", True):
+        prompts: list[bool] = [False] * metadata.num_reqs
+    else:
+        prompts = metadata.is_prefilling.tolist()
+    if any(prompts[: counts[0]]):
+        yield Violation("num_decodes", "takes a row in its prompt for a decode")
+    elif prompts[counts[0] : counts[0] + 1] == [True]:
+        return
     elif _ends_early(metadata.query_start_loc_cpu.diff().tolist(), counts[0], *_options(call)):
         yield Violation("num_decodes", "takes a leading decode for a prefill")
 
@@ -144,8 +189,7 @@ def _diagnose_split(call: Call, place: Place, expected: Any, got: Any) -> str:
 
 
 def _prepare_split(case: Case, pattern: int, device: str) -> Call:
-    arguments = {"common_attn_metadata": ..., **case.params}
-    return prepare_metadata(case, pattern, device, arguments)
+    return prepare_metadata(case, pattern, device, {"common_attn_metadata": ..., **case.params})
 
 
 def _split_outputs(_call: Call, result: Any) -> Outputs:
@@ -160,6 +204,7 @@ split_decodes_and_prefills = Operation(
     summary="counts the leading decodes and the prefills behind them",
     inputs=Inputs(
         params=_SplitParams,
+        problem=_split_problem,
         cases=_split_cases,
         boundaries=_split_boundaries,
         from_batch=_split_steps,
@@ -168,6 +213,18 @@ split_decodes_and_prefills = Operation(
             "threshold of 0": wrong_value("decode_threshold", 0),
             "threshold of another type": wrong_type("decode_threshold"),
             "uniform of another type": wrong_type("require_uniform"),
+            "short extends of a batch without flags": metadata_fault(
+                "common_attn_metadata",
+                "is_prefilling",
+                lambda _: {"is_prefilling": None},
+                _tells_extends,
+            ),
+            "flags of another batch": metadata_fault(
+                "common_attn_metadata",
+                "is_prefilling",
+                lambda md: {"is_prefilling": md.is_prefilling[:-1]},
+                _tells_extends,
+            ),
             "metadata of another type": wrong_type("common_attn_metadata", "metadata"),
         },
     ),
@@ -179,147 +236,4 @@ split_decodes_and_prefills = Operation(
 )
 
 
-class Engine:
-    """Stand-in for an engine's input batch, which records reads after the first swap."""
-
-    def __init__(self, query_lens: list[int]) -> None:
-        self.rows = [f"request-{row}" for row in range(len(query_lens))]
-        self.state = dict(zip(self.rows, query_lens, strict=True))
-        self.swaps: list[tuple[int, int]] = []
-        self.read_after_swap = False
-
-    @property
-    def req_ids(self) -> list[str]:
-        """Request ids in row order."""
-        self.read_after_swap |= bool(self.swaps)
-        return self.rows
-
-    @property
-    def num_scheduled_tokens(self) -> dict[str, int]:
-        """Query tokens of each request; the engine also stands in for the scheduler's output."""
-        self.read_after_swap |= bool(self.swaps)
-        return self.state
-
-    def swap_states(self, i: int, j: int) -> None:
-        """Exchange rows i and j."""
-        self.swaps.append((i, j))
-        self.rows[i], self.rows[j] = self.rows[j], self.rows[i]
-
-
-def _reorder_case(query_lens: list[int], threshold: int) -> Case:
-    return Case(REORDER, None, {"query_lens": query_lens, "decode_threshold": threshold})
-
-
-def _reorder_cases() -> st.SearchStrategy[Case]:
-    query_lens = st.lists(st.sampled_from((1, 2, 3, 0, 5, 40)), max_size=10)
-    return st.builds(_reorder_case, query_lens, st.sampled_from((1, 2, 3, 8)))
-
-
-def _reorder_boundaries() -> Iterator[tuple[str, Case]]:
-    yield "no requests", _reorder_case([], 1)
-    yield "in order already", _reorder_case([1, 1, 7, 9], 1)
-    yield "exactly reversed", _reorder_case([9, 7, 1, 1], 1)
-    yield "alternating", _reorder_case([5, 1] * 6, 1)
-    yield "all decodes", _reorder_case([1] * 5, 1)
-    yield "all prefills", _reorder_case([4] * 5, 1)
-    yield "at the threshold", _reorder_case([3, 2, 4, 2, 3], 3)
-    yield "many requests", _reorder_case([(7 * row) % 5 for row in range(300)], 2)
-
-
-def _reorder_steps(batch: Batch) -> Iterator[Case]:
-    turned = batch.query_lens[batch.num_tokens % max(1, batch.num_requests) :]
-    rest = batch.query_lens[: batch.num_requests - len(turned)]
-    yield _reorder_case([*turned, *rest], 1 + batch.num_tokens % 2)
-
-
-def _reorder_timed(batch: Batch) -> Iterator[Case]:
-    """Yield the batch with its last eighth moved to the front."""
-    # The last requests are most likely prefills.
-    moved = -(-batch.num_requests // 8)
-    front, rest = batch.query_lens[-moved:], batch.query_lens[:-moved]
-    yield _reorder_case([*front, *rest], 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _EngineFacts(Facts):
-    engine: Engine
-
-
-def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
-    engine = Engine(case.params["query_lens"])
-    return Call(
-        {
-            "input_batch": engine,
-            "scheduler_output": engine,
-            "decode_threshold": case.params["decode_threshold"],
-        },
-        plain={"num_scheduled_tokens": engine.state},
-        facts=_EngineFacts(engine=engine),
-    )
-
-
-def _reorder_outputs(call: Call, result: Any) -> Outputs:
-    engine = call.facts.engine
-    return {"moved": result, "order": order_of(engine)}
-
-
-def order_of(engine: Engine) -> Free:
-    """Return the order of the rows and what led to it, which is free within `order_violations`."""
-    return Free(
-        req_ids=list(engine.rows), swaps=len(engine.swaps), read_after_swap=engine.read_after_swap
-    )
-
-
-def order_violations(
-    scheduled: Mapping[str, int], threshold: int, order: Free
-) -> Iterator[Violation]:
-    """Check that decodes stand first, and that rows moved by few swaps (section 2)."""
-    rows = order.values["req_ids"]
-    if sorted(rows) != sorted(scheduled):
-        yield Violation("order", "loses or doubles a request")
-        return
-    decode = [scheduled[req_id] <= threshold for req_id in rows]
-    if decode != sorted(decode, reverse=True):
-        yield Violation("order", "has a decode behind a prefill")
-    if order.values["read_after_swap"]:
-        yield Violation("order", "follows from rows that were read after the first swap")
-    before = [length <= threshold for length in scheduled.values()]
-    swaps = order.values["swaps"]
-    if swaps and before == sorted(before, reverse=True):
-        yield Violation("order", "moves rows that are in order")
-    elif swaps >= max(1, len(rows)):
-        yield Violation("order", "takes more swaps than there are rows")
-
-
-def _reorder_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    scheduled = call.facts.engine.state
-    yield from order_violations(scheduled, call["decode_threshold"], outputs["order"])
-
-
-reorder_batch_to_split_decodes_and_prefills = Operation(
-    name=REORDER,
-    section="2",
-    summary="moves the decodes to the front with few swaps",
-    inputs=Inputs(
-        params=_ReorderParams,
-        has_batch=False,
-        cases=_reorder_cases,
-        boundaries=_reorder_boundaries,
-        from_batch=_reorder_steps,
-        faults={
-            "threshold of 0": wrong_value("decode_threshold", 0),
-            "threshold of another type": wrong_type("decode_threshold"),
-            "request that is not scheduled": Fault(
-                "scheduler_output",
-                lambda _: SimpleNamespace(num_scheduled_tokens={}),
-                "num_scheduled_tokens",
-                applies=lambda case: bool(case.params["query_lens"]),
-            ),
-        },
-    ),
-    call=FunctionCall(prepare=_prepare_reorder, outputs=_reorder_outputs),
-    contract=Contract(invariants=_reorder_invariants),
-    bench=Bench(cases=_reorder_timed),
-)
-
-OPERATIONS = (split_decodes_and_prefills, reorder_batch_to_split_decodes_and_prefills)
+OPERATIONS = (split_decodes_and_prefills,)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from attnproof.harness.cases.batches import later
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import (
     REQUEST_FIELDS,
@@ -32,7 +33,7 @@ from attnproof.harness.operations.shared.metadata import (
     prepare_metadata,
 )
 from attnproof.harness.operations.shared.params import Params, Tokens
-from attnproof.reference.shared import CommonAttentionMetadata
+from attnproof.reference.shared import CommonAttentionMetadata, CommonAttentionMetadataV32
 
 NAME = "CommonAttentionMetadata"
 PADDED, UNPADDED = "padded.", "unpadded."
@@ -128,14 +129,20 @@ def _run(offered: Any, call: Call) -> tuple[Any, Any]:
     The class of an engine has no `padded`: the class of `reference.shared` pads its batch.
     """
     metadata, num_tokens, num_reqs, actual_tokens, actual_reqs = call.args.values()
-    plain = type(metadata) is CommonAttentionMetadata
-    metadata_class = offered if plain else subclass_of(offered)
+    metadata_class = _class_of(offered, metadata)
     made = _in_class(metadata_class, metadata)
     if hasattr(made, "padded"):
         padded = made.padded(num_tokens, num_reqs)
     else:
         padded = _in_class(metadata_class, metadata.padded(num_tokens, num_reqs))
     return padded, padded.unpadded(actual_tokens, actual_reqs)
+
+
+def _class_of(offered: Any, metadata: Any) -> Any:
+    """Return the candidate's class with the fields that the given metadata has."""
+    if type(metadata) is CommonAttentionMetadataV32:
+        return later.later_class_of(offered)
+    return offered if type(metadata) is CommonAttentionMetadata else subclass_of(offered)
 
 
 def _in_class(metadata_class: Any, metadata: Any) -> Any:
@@ -175,7 +182,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         if outputs.get(f"{prefix}{CLASS}", type(given).__name__) != type(given).__name__:
             yield Violation(f"{prefix}{CLASS}", "is not the class that was given")
         for field in fields(given):
-            if field.name not in _SIZES:
+            if field.name not in (*_SIZES, later.BOUND):
                 value = outputs[f"{prefix}{field.name}"]
                 live, length = _entries(field.name, call, *sizes)
                 text = _violation(field.name, getattr(given, field.name), value, live, length)

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnproof.harness.cases.batches import later
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import lay_out
-from attnproof.harness.model.call import MISSING, Call, Facts, Outputs
+from attnproof.harness.model.call import MISSING, Call, Facts, Free, Outputs
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
@@ -49,7 +50,11 @@ def metadata_outputs(metadata: Any, prefix: str = "", given: Any = None) -> Outp
     if given is not None and type(given) is not CommonAttentionMetadata:
         names = tuple(f.name for f in fields(given))
         outputs[f"{prefix}{CLASS}"] = type(metadata).__name__
-    return {f"{prefix}{name}": getattr(metadata, name, MISSING) for name in names} | outputs
+    outputs |= {f"{prefix}{name}": getattr(metadata, name, MISSING) for name in names}
+    bound = outputs.get(f"{prefix}{later.BOUND}")
+    if isinstance(bound, torch.Tensor):  # any upper bound will do: `mirror_violations` judges it
+        outputs[f"{prefix}{later.BOUND}"] = Free(device=str(bound.device), values=bound.tolist())
+    return outputs
 
 
 def diagnose_metadata(call: Call, place: Place, expected: Any, got: Any) -> str:
@@ -114,6 +119,16 @@ def mirror_violations(outputs: Outputs, prefix: str = "") -> Iterator[Violation]
         yield Violation(f"{prefix}max_query_len", "is below the longest query")
     if outputs[f"{prefix}max_seq_len"] < max(seq_lens, default=0):
         yield Violation(f"{prefix}max_seq_len", "is below the longest sequence")
+    bound = outputs.get(f"{prefix}{later.BOUND}")
+    if isinstance(bound, Free) and not _is_bound(bound, seq_lens):
+        yield Violation(f"{prefix}{later.BOUND}", "is not a bound of each sequence, on the CPU")
+
+
+def _is_bound(bound: Free, seq_lens: list[int]) -> bool:
+    device, values = bound.values["device"], bound.values["values"]
+    if device != "cpu" or len(values) != len(seq_lens):
+        return False
+    return all(most >= length for most, length in zip(values, seq_lens, strict=True))
 
 
 def _has_requests(case: Case) -> bool:

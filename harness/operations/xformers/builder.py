@@ -25,7 +25,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.batch.batch_split import Engine, order_of, order_violations
+from attnproof.harness.operations.batch.reorder import Engine, order_of, order_violations
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, metadata_faults
 from attnproof.harness.operations.shared.params import Params
 from attnproof.harness.operations.xformers.decode_mask import (
@@ -163,7 +163,8 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Compare the order, the split and the lengths in the mask with the batch."""
-    yield from order_violations(call.facts.engine.state, 1, outputs["order"])
+    regions = {name: 3 * (tokens > 1) for name, tokens in call.facts.engine.state.items()}
+    yield from order_violations(regions, outputs["order"])
     batch, made = call.facts.batch, batch_arrays(call.facts.batch, call.facts.pattern)
     split = split_of(batch)
     behind = made.num_actual_tokens - split.tokens if made.num_reqs else 0

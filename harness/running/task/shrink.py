@@ -87,8 +87,8 @@ def _with_cuts(case: Case, batch: Batch) -> Iterator[Case]:
 
 
 def _simpler_batches(batch: Batch) -> Iterator[Batch]:
-    if batch.subclassed:
-        yield msgspec.structs.replace(batch, subclassed=False)
+    if batch.subclassed or batch.later:
+        yield msgspec.structs.replace(batch, subclassed=False, later=False, prompt_lens=None)
     rows = width = batch.num_requests
     while width:
         for start in range(0, rows, width):
@@ -120,6 +120,8 @@ def _plainer(batch: Batch) -> Iterator[Batch]:
         ("logits_indices", None),
         ("logits_padding", 0),
         ("num_logits", None),
+        ("bound_slack", 0),
+        ("prompt_lens", None),
         ("encoder_seq_lens", None),
         ("dcp_local_seq_lens", None),
     ):
@@ -150,6 +152,7 @@ def _without(batch: Batch, rows: range) -> Batch:
             query_lens=keep(batch.query_lens),
             computed_lens=keep(batch.computed_lens),
             blocks=keep(batch.blocks),
+            prompt_lens=None if batch.prompt_lens is None else keep(batch.prompt_lens),
         )
     )
 

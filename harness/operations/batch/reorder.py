@@ -1,0 +1,271 @@
+"""Operation of SPEC.md sections 2 and 11: moving decodes to the front of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from attnproof.harness.model.call import Call, Facts, Free, Outputs
+from attnproof.harness.model.call_kinds import FunctionCall
+from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
+from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.params import Lengths, Params, Positive
+
+REORDER = "reorder_batch_to_split_decodes_and_prefills"
+_REGIONS = ("decode", "short extend", "long extend", "prefill")
+_STALE = 0x5A5A
+_QUERY_LENS = st.lists(st.sampled_from((1, 2, 3, 0, 5, 40)), max_size=10)
+_REORDER_THRESHOLD = st.sampled_from((1, 2, 3, 8))
+_PROGRESS = st.sampled_from((0, 7, 1, 8, 30))
+_HAS_PROGRESS = st.integers(0, 2)
+
+
+class _ReorderParams(Params):
+    query_lens: Lengths
+    decode_threshold: Positive
+    computed_lens: Lengths | None = None
+    prompt_lens: Lengths | None = None
+
+
+def _reorder_problem(case: Case) -> str:
+    rows, computed = len(case.params["query_lens"]), case.params.get("computed_lens")
+    prompts = case.params.get("prompt_lens")
+    if prompts is not None and computed is None:
+        return "prompt_lens: given without computed_lens"
+    short = next((v for v in (computed, prompts) if v is not None and len(v) != rows), None)
+    return "" if short is None else f"{len(short)} lengths for {rows} requests"
+
+
+class Engine:
+    """Stand-in for an engine's input batch, which records reads after the first swap.
+
+    Its arrays of computed and prompt tokens, if it has them, are longer than its rows.
+    """
+
+    def __init__(
+        self,
+        query_lens: list[int],
+        computed_lens: list[int] | None = None,
+        prompt_lens: list[int] | None = None,
+    ) -> None:
+        self.rows = [f"request-{row}" for row in range(len(query_lens))]
+        self.state = dict(zip(self.rows, query_lens, strict=True))
+        self.swaps: list[tuple[int, int]] = []
+        self.read_after_swap = False
+        self.arrays: list[np.ndarray] = []
+        if computed_lens is not None:
+            self.num_computed_tokens_cpu = self._array(computed_lens)
+        if prompt_lens is not None:
+            self.num_prompt_tokens = self._array(prompt_lens)
+
+    def _array(self, lengths: list[int]) -> np.ndarray:
+        self.arrays.append(np.array([*lengths, *[_STALE] * 3], np.int32))
+        return self.arrays[-1]
+
+    @property
+    def req_ids(self) -> list[str]:
+        """Request ids in row order."""
+        self.read_after_swap |= bool(self.swaps)
+        return self.rows
+
+    @property
+    def num_scheduled_tokens(self) -> dict[str, int]:
+        """Query tokens of each request; the engine also stands in for the scheduler's output."""
+        self.read_after_swap |= bool(self.swaps)
+        return self.state
+
+    def swap_states(self, i: int, j: int) -> None:
+        """Exchange rows i and j."""
+        self.swaps.append((i, j))
+        self.rows[i], self.rows[j] = self.rows[j], self.rows[i]
+        for array in self.arrays:
+            array[[i, j]] = array[[j, i]]
+
+
+def _reorder_case(
+    query_lens: list[int],
+    threshold: int,
+    computed_lens: list[int] | None = None,
+    prompt_lens: list[int] | None = None,
+) -> Case:
+    params: dict[str, Any] = {"query_lens": query_lens, "decode_threshold": threshold}
+    if computed_lens is not None:
+        params["computed_lens"] = computed_lens
+    if prompt_lens is not None:
+        params["prompt_lens"] = prompt_lens
+    return Case(REORDER, None, params)
+
+
+@st.composite
+def _reorder_cases(draw: st.DrawFn) -> Case:
+    query_lens = draw(_QUERY_LENS)
+    threshold, progress = draw(_REORDER_THRESHOLD), draw(_HAS_PROGRESS)
+    rows = len(query_lens)
+    computed = prompts = None
+    if progress:
+        computed = draw(st.lists(_PROGRESS, min_size=rows, max_size=rows))
+    if progress == 2:
+        prompts = draw(st.lists(_PROGRESS, min_size=rows, max_size=rows))
+    return _reorder_case(query_lens, threshold, computed, prompts)
+
+
+def _reorder_boundaries() -> Iterator[tuple[str, Case]]:
+    yield "no requests", _reorder_case([], 1)
+    yield "in order already", _reorder_case([1, 1, 7, 9], 1)
+    yield "exactly reversed", _reorder_case([9, 7, 1, 1], 1)
+    yield "alternating", _reorder_case([5, 1] * 6, 1)
+    yield "all decodes", _reorder_case([1] * 5, 1)
+    yield "all prefills", _reorder_case([4] * 5, 1)
+    yield "at the threshold", _reorder_case([3, 2, 4, 2, 3], 3)
+    yield "many requests", _reorder_case([(7 * row) % 5 for row in range(300)], 2)
+    turns, lengths = [3, 0, 2, 1], [9, 1, 9, 1]
+    yield "prompts before continued ones", _reorder_case(lengths, 1, [0, 4, 5, 0])
+    for shift in range(4):
+        mixed = [turns[(row + shift) % 4] for row in range(12)]
+        yield (
+            f"all four regions, shifted by {shift}",
+            _reorder_case(
+                [1 if region in (0, 1) else 9 for region in mixed],
+                1,
+                [0 if region == 3 else 5 for region in mixed],
+                [6 if region == 1 else 5 for region in mixed],
+            ),
+        )
+    yield "first token of a prompt", _reorder_case([1, 1], 1, [0, 5], [1, 5])
+    many = list(range(300))
+    progress = [(7 * row) % 3 for row in many]
+    yield (
+        "many requests in four regions",
+        _reorder_case([1 + row % 3 for row in many], 2, progress, [1] * 300),
+    )
+
+
+def _reorder_steps(batch: Batch) -> Iterator[Case]:
+    turned = batch.query_lens[batch.num_tokens % max(1, batch.num_requests) :]
+    rest = batch.query_lens[: batch.num_requests - len(turned)]
+    query_lens = [*turned, *rest]
+    yield _reorder_case(query_lens, 1 + batch.num_tokens % 2)
+    if batch.prompt_lens is not None:
+        computed, prompts = list(batch.computed_lens), list(batch.prompt_lens)
+        yield _reorder_case(list(batch.query_lens), 1, computed, prompts)
+
+
+def _reorder_timed(batch: Batch) -> Iterator[Case]:
+    """Yield the batch with its last eighth moved to the front."""
+    # The last requests are most likely prefills.
+    moved = -(-batch.num_requests // 8)
+    front, rest = batch.query_lens[-moved:], batch.query_lens[:-moved]
+    yield _reorder_case([*front, *rest], 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _EngineFacts(Facts):
+    engine: Engine
+    regions: dict[str, int]
+
+
+def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
+    names = ("query_lens", "computed_lens", "prompt_lens")
+    engine = Engine(*(case.params.get(name) for name in names))
+    return Call(
+        {
+            "input_batch": engine,
+            "scheduler_output": engine,
+            "decode_threshold": case.params["decode_threshold"],
+        },
+        plain={"num_scheduled_tokens": engine.state},
+        facts=_EngineFacts(
+            engine=engine, regions=_regions(case.params, case.params["decode_threshold"])
+        ),
+    )
+
+
+def _reorder_outputs(call: Call, result: Any) -> Outputs:
+    engine = call.facts.engine
+    return {"moved": result, "order": order_of(engine)}
+
+
+def order_of(engine: Engine) -> Free:
+    """Return the order of the rows and what led to it, which is free within `order_violations`."""
+    return Free(
+        req_ids=list(engine.rows), swaps=len(engine.swaps), read_after_swap=engine.read_after_swap
+    )
+
+
+def _regions(params: Mapping[str, Any], threshold: int) -> dict[str, int]:
+    """Return the region of each request: decode, short extend, long extend, prefill."""
+    computed, prompts = params.get("computed_lens"), params.get("prompt_lens")
+    regions = {}
+    for row, query_len in enumerate(params["query_lens"]):
+        short = query_len <= threshold
+        region = 0 if short else 3
+        if computed is not None and computed[row]:
+            in_prompt = prompts is not None and computed[row] < prompts[row]
+            region = int(in_prompt) if short else 2
+        elif prompts is not None:
+            region = 3
+        regions[f"request-{row}"] = region
+    return regions
+
+
+def order_violations(regions: Mapping[str, int], order: Free) -> Iterator[Violation]:
+    """Check that rows stand in the order of their regions, after few swaps (section 2)."""
+    rows = order.values["req_ids"]
+    if sorted(rows) != sorted(regions):
+        yield Violation("order", "loses or doubles a request")
+        return
+    after = [regions[req_id] for req_id in rows]
+    wrong = next((pair for pair in pairwise(after) if pair[0] > pair[1]), None)
+    if wrong is not None:
+        yield Violation("order", f"has a {_REGIONS[wrong[1]]} behind a {_REGIONS[wrong[0]]}")
+    if order.values["read_after_swap"]:
+        yield Violation("order", "follows from rows that were read after the first swap")
+    before = list(regions.values())
+    swaps = order.values["swaps"]
+    if swaps and before == sorted(before):
+        yield Violation("order", "moves rows that are in order")
+    elif swaps >= max(1, len(rows)):
+        yield Violation("order", "takes more swaps than there are rows")
+
+
+def _reorder_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
+    yield from order_violations(call.facts.regions, outputs["order"])
+
+
+reorder_batch_to_split_decodes_and_prefills = Operation(
+    name=REORDER,
+    section="2",
+    summary="moves the decodes to the front with few swaps",
+    inputs=Inputs(
+        params=_ReorderParams,
+        problem=_reorder_problem,
+        has_batch=False,
+        cases=_reorder_cases,
+        boundaries=_reorder_boundaries,
+        from_batch=_reorder_steps,
+        faults={
+            "threshold of 0": wrong_value("decode_threshold", 0),
+            "threshold of another type": wrong_type("decode_threshold"),
+            "request that is not scheduled": Fault(
+                "scheduler_output",
+                lambda _: SimpleNamespace(num_scheduled_tokens={}),
+                "num_scheduled_tokens",
+                applies=lambda case: bool(case.params["query_lens"]),
+            ),
+        },
+    ),
+    call=FunctionCall(prepare=_prepare_reorder, outputs=_reorder_outputs),
+    contract=Contract(invariants=_reorder_invariants),
+    bench=Bench(cases=_reorder_timed),
+)
+
+OPERATIONS = (reorder_batch_to_split_decodes_and_prefills,)
