@@ -125,8 +125,9 @@ def reorder_batch_to_split_decodes_and_prefills(
         if regions[row] == wanted:
             continue
         others = [other for other in range(row + 1, len(regions)) if regions[other] == wanted]
+        others.reverse()
         # Best is a row that moves to its own region in exchange.
-        other = next((one for one in others if ordered[one] == regions[row]), others[-1])
+        other = next((one for one in others if ordered[one] == regions[row]), others[0])
         input_batch.swap_states(row, other)
         regions[row], regions[other] = regions[other], regions[row]
         moved = True

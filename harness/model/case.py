@@ -168,6 +168,15 @@ class Sourced(msgspec.Struct, frozen=True):
     """Boundary name, trace file and step, or corpus path."""
 
 
+class EngineStep(msgspec.Struct, frozen=True):
+    """A batch that an engine ran, or may have run."""
+
+    batch: Batch
+    source: str
+    """Trace and step: `trace.csv#step=123`; recording, line and group: `run.jsonl#12,group=0`."""
+    origin: Origin = "trace"
+
+
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 

@@ -47,6 +47,8 @@ class Inputs:
     """Named cases of real size, which only a GPU computes in reasonable time."""
     from_batch: Callable[[Batch], Iterable[Case]]
     """Cases of a batch that an engine ran."""
+    any_slots: bool = False
+    """True if `from_batch` takes batches of layers that write no cache by slots too."""
     faults: Mapping[str, Fault] = field(default_factory=dict)
 
     def faults_on(self, device: str) -> dict[str, Fault]:

@@ -42,6 +42,8 @@ class Cause(StrEnum):
     """The strategy of the operation gives no case."""
     NOT_REPEATED = auto()
     """A crash or a hang that a fresh process did not show again."""
+    RECORDING = auto()
+    """A recording has a value that cannot be read."""
     INVALID_CASE = auto()
     """The harness failed on a case."""
     TASK_DIED = auto()

@@ -92,6 +92,13 @@ class VerifyOptions(RunOptions):
     seconds: Annotated[float, typer.Option(help="further time to draw cases, per operation")] = 0.0
     seed: Annotated[int | None, typer.Option(help="seed of the cases (default: a new one)")] = None
     traces: _Traces = field(default_factory=list)
+    recorded: Annotated[
+        list[Path],
+        typer.Option(
+            help="recording of a live engine: its batches are cases, and its own results are "
+            "compared with the reference's; repeatable"
+        ),
+    ] = field(default_factory=list)
     corpus: Annotated[Path | None, typer.Option(help="folder of saved cases to run too")] = None
     remember: Annotated[
         bool,

@@ -97,8 +97,7 @@ class Output:
                 origin=finding.origin,
                 source=finding.source,
                 candidate=finding.candidate,
-                # JSON holds any text but bytes of a path that are not UTF-8.
-                target=targets[finding.candidate].encode("utf-8", "backslashreplace").decode(),
+                target=_text(targets.get(finding.candidate, "")),
                 diagnosis=finding.diagnosis,
             )
             write_case(cases / f"{finding.case_id}.json", saved)
@@ -124,6 +123,11 @@ def _lock(descriptor: int, folder: Path) -> None:
         ) from None
     except OSError:  # a file system without locks
         return
+
+
+def _text(path: str) -> str:
+    """Return the path as text: JSON holds no bytes that are not UTF-8."""
+    return path.encode("utf-8", "backslashreplace").decode()
 
 
 def _foreign_files(folder: Path) -> Iterator[Path]:

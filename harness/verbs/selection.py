@@ -12,7 +12,7 @@ from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.cases.traces.formats import TraceError
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
-from attnproof.harness.model.case import Batch, Sourced
+from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import ENGINE, STRICT, Kind
 from attnproof.harness.operations import ALL
@@ -60,9 +60,7 @@ def with_contract(candidates: list[Candidate], options: CallOptions) -> list[Can
     return [c if c.target in own else structs.replace(c, judged=judged) for c in candidates]
 
 
-def pick_steps(
-    traces: list[Path], count: int, seed: int
-) -> tuple[list[tuple[str, Batch]], list[str]]:
+def pick_steps(traces: list[Path], count: int, seed: int) -> tuple[list[EngineStep], list[str]]:
     """Return `count` batches with their sources, and a note on each trace. Raise UsageError.
 
     Without a trace the batches come from sampled requests.
@@ -71,7 +69,7 @@ def pick_steps(
         return [], ["trace steps: --steps is 0"]
     if not traces:
         sampled = batches_from_sampler(count, seed)
-        return [(item.source, item.batch) for item in sampled.batches], [sampled.summary]
+        return list(sampled.batches), [sampled.summary]
     steps, notes = [], []
     for index, path in enumerate(traces):
         share = count // len(traces) + (index < count % len(traces))
@@ -79,7 +77,7 @@ def pick_steps(
             chosen = batches_from_trace(path, share, seed)
         except TraceError as error:
             raise UsageError(str(error)) from None
-        steps += [(item.source, item.batch) for item in chosen.batches]
+        steps += chosen.batches
         notes.append(chosen.summary)
     return steps, notes
 

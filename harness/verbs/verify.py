@@ -29,6 +29,7 @@ from attnproof.harness.running.parent.environment import describe, gpu_name
 from attnproof.harness.running.parent.plan import Plan, probe, steps_on
 from attnproof.harness.running.parent.run_builder import RunBuilder
 from attnproof.harness.running.parent.session import run
+from attnproof.harness.running.recordings import read_recordings
 from attnproof.harness.running.task.deviations import with_deviations
 from attnproof.harness.running.task.task import Outcome, Settings, is_costly
 from attnproof.harness.verbs.benchmark import prepare
@@ -103,6 +104,9 @@ def verify(
         corpus += benchmark.cases
     wanted = max(options.steps, _THOROUGH_STEPS) if options.thorough else options.steps
     steps, notes = pick_steps(options.traces, wanted, seed)
+    recorded, held, lines = read_recordings(options.recorded, wanted, seed, operations)
+    steps += recorded
+    notes += lines
     lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
     output = Output(options.out)
     # Otherwise Hypothesis writes constants of the source into the current folder.
@@ -113,7 +117,7 @@ def verify(
     with run_progress(options.examples + len(steps)) as progress:
         outcomes, interrupted = run(plan, output.scratch, progress)
     peer = benchmark.peer if benchmark else ""
-    record = _record(plan, outcomes, options, command, interrupted, peer)
+    record = _record(plan, [*held, *outcomes], options, command, interrupted, peer)
     record.started = started.isoformat(timespec="seconds")
     record.seconds = round(time.monotonic() - clock, 1)
     record.notes[:0] = [*notes, *unused, *_coverage_notes(plan)]
@@ -205,6 +209,8 @@ def _unverified_if_absent(result: OperationResult) -> OperationResult:
 
 def _with_command(finding: Finding, candidates: list[Candidate], options: VerifyOptions) -> Finding:
     """Return the finding with the command that replays it."""
+    if finding.command:
+        return finding
     candidate = next(c for c in candidates if c.name == finding.candidate)
     plain = candidate.lane == "cpu" or candidate in BUILT_IN
     given = options.deviations is not None and candidate.deviations == str(options.deviations)

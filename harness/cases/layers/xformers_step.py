@@ -92,4 +92,5 @@ def shortened_batch(batch: Batch) -> Batch:
     plain = make_batch(queries, computed, batch.block_size, order="shuffled")
     padding = {name: min(getattr(batch, name), 3) for name in ("padded_requests", "padded_tokens")}
     lists = {name: getattr(plain, name) for name in ("query_lens", "computed_lens", "blocks")}
-    return msgspec.structs.replace(batch, **lists, **padding)
+    plain = {"later": False, "prompt_lens": None}
+    return msgspec.structs.replace(batch, **lists, **padding, **plain)

@@ -16,7 +16,7 @@ from attnproof.harness.cases.steps.selection import MAX_BLOCKS, StepReservoir
 from attnproof.harness.cases.traces.formats import TraceFormat, TraceRequest
 from attnproof.harness.cases.traces.reading import DEFAULT_RATE, read_trace
 from attnproof.harness.escaping import escape_line
-from attnproof.harness.model.case import Batch
+from attnproof.harness.model.case import EngineStep
 
 ENGINES: dict[str, SchedulerConfig] = {
     "default": SchedulerConfig(max_num_seqs=64),
@@ -55,18 +55,10 @@ MAX_STEPS = 4000
 """Engine steps after which a schedule stops by default."""
 
 
-class TraceBatch(msgspec.Struct, frozen=True):
-    """A batch and the engine step that it comes from."""
-
-    batch: Batch
-    source: str
-    """Trace and engine step: `trace.csv#step=123`, or `trace.csv#tight,from=512,step=123`."""
-
-
 class TraceBatches(msgspec.Struct, frozen=True):
     """Chosen engine steps of a trace."""
 
-    batches: tuple[TraceBatch, ...]
+    batches: tuple[EngineStep, ...]
     """Rarest structure first, engines alternating, so any prefix is a good selection too."""
     summary: str
     """One line with the number of chosen and scheduled engine steps, engines and requests."""
@@ -117,7 +109,7 @@ def batches_from_requests(
 ) -> TraceBatches:
     """Choose engine steps as `batches_from_trace` does; every source begins with `name`."""
     engines = {"": config} if config else ENGINES
-    chosen: list[list[TraceBatch]] = []
+    chosen: list[list[EngineStep]] = []
     steps = signatures = too_large = scheduled = 0
     for place, (engine, engine_config) in enumerate(engines.items()):
         first = _window_start(len(requests), max_requests, seed, place)
@@ -130,7 +122,7 @@ def batches_from_requests(
         share = math.ceil((count - place) / len(engines))
         chosen.append(
             [
-                TraceBatch(batch, f"{name}#{','.join([*marks, f'step={step_index}'])}")
+                EngineStep(batch, f"{name}#{','.join([*marks, f'step={step_index}'])}")
                 for step_index, batch in reservoir.choose(max(share, 0))
             ]
         )
@@ -160,6 +152,6 @@ def _window(requests: Sequence[TraceRequest], first: int, length: int) -> list[T
     return [msgspec.structs.replace(r, arrival_s=r.arrival_s - start) for r in window]
 
 
-def _interleaved(lists: list[list[TraceBatch]]) -> tuple[TraceBatch, ...]:
+def _interleaved(lists: list[list[EngineStep]]) -> tuple[EngineStep, ...]:
     longest = max(map(len, lists), default=0)
     return tuple(items[i] for i in range(longest) for items in lists if i < len(items))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -45,9 +46,9 @@ class StepReservoir:
         self.too_large = 0
         """Number of engine steps skipped because of max_blocks or max_tokens."""
 
-    def offer(self, step: Step) -> None:
-        """Add an engine step of the schedule to the sample, or skip it."""
-        mark = signature(step)
+    def offer(self, step: Any, mark: Any = None) -> None:
+        """Add an engine step to the sample, or skip it; `mark` is its signature."""
+        mark = signature(step) if mark is None else mark
         if step.num_blocks > self._max_blocks or 0 < self._max_tokens < step.num_tokens:
             self.too_large += 1
             return

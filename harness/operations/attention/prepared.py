@@ -146,6 +146,8 @@ def _with_lengths(
         encoder_seq_lens=None,
         dcp_local_seq_lens=None,
         subclassed=False,
+        later=False,
+        prompt_lens=None,
     )
 
 

@@ -165,6 +165,8 @@ def _ends_early(query_lens: list[int], num_decodes: int, threshold: int, uniform
 
 
 def _split_consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
+    if call.facts.batch.no_slots:
+        return
     counts = tuple(outputs[name] for name in _COUNTS)
     threshold, uniform = _options(call)
     yield from count_violations(
@@ -208,6 +210,7 @@ split_decodes_and_prefills = Operation(
         cases=_split_cases,
         boundaries=_split_boundaries,
         from_batch=_split_steps,
+        any_slots=True,
         faults={
             **metadata_faults("common_attn_metadata"),
             "threshold of 0": wrong_value("decode_threshold", 0),

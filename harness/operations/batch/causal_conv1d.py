@@ -164,6 +164,7 @@ compute_causal_conv1d_metadata = Operation(
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,
+        any_slots=True,
         faults={
             "offsets of another type": wrong_type("query_start_loc_p"),
             "float offsets": Fault("query_start_loc_p", lambda offsets: offsets.float()),

@@ -184,7 +184,7 @@ def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
         },
         plain={"num_scheduled_tokens": engine.state},
         facts=_EngineFacts(
-            engine=engine, regions=_regions(case.params, case.params["decode_threshold"])
+            engine=engine, regions=regions_of(case.params, case.params["decode_threshold"])
         ),
     )
 
@@ -201,7 +201,7 @@ def order_of(engine: Engine) -> Free:
     )
 
 
-def _regions(params: Mapping[str, Any], threshold: int) -> dict[str, int]:
+def regions_of(params: Mapping[str, Any], threshold: int) -> dict[str, int]:
     """Return the region of each request: decode, short extend, long extend, prefill."""
     computed, prompts = params.get("computed_lens"), params.get("prompt_lens")
     regions = {}
@@ -252,6 +252,7 @@ reorder_batch_to_split_decodes_and_prefills = Operation(
         cases=_reorder_cases,
         boundaries=_reorder_boundaries,
         from_batch=_reorder_steps,
+        any_slots=True,
         faults={
             "threshold of 0": wrong_value("decode_threshold", 0),
             "threshold of another type": wrong_type("decode_threshold"),

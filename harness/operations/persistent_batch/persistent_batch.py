@@ -52,6 +52,8 @@ _UNUSED = {
     "encoder_seq_lens": None,
     "dcp_local_seq_lens": None,
     "subclassed": False,
+    "later": False,
+    "prompt_lens": None,
 }
 """Fields of a case's batch that a `PersistentBatch` decides itself: layout and optional fields."""
 

@@ -119,6 +119,7 @@ get_dcp_local_seq_lens = Operation(
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,
+        any_slots=True,
         faults={
             "no ranks": wrong_value("dcp_size", 0),
             "interleave of 0": wrong_value("cp_kv_cache_interleave_size", 0),

@@ -152,6 +152,7 @@ def steps_of(batch: Batch, params: dict[str, Any]) -> list[Batch]:
     for query_lens, lens in zip(queries, computed, strict=True):
         lists = {"query_lens": tuple(query_lens), "computed_lens": tuple(lens)}
         plain = {"block_size": size, "blocks": last.blocks, "subclassed": False}
+        plain |= {"later": False, "prompt_lens": None}
         steps.append(msgspec.structs.replace(batch, **lists, **plain))
     return steps
 

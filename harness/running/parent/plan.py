@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
-from attnproof.harness.model.case import Batch, Sourced
+from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, Reason, Verdict
 from attnproof.harness.running.errors import UsageError
@@ -33,8 +33,8 @@ class Plan:
     operations: list[Operation]
     candidates: list[Candidate]
     settings: Settings
-    steps: list[tuple[str, Batch]]
-    """Engine steps of traces: the source and the batch of each."""
+    steps: list[EngineStep]
+    """Engine steps of traces and recordings."""
     corpus: list[Sourced]
     jobs: int
     lacking: Lacking = field(default_factory=dict)
@@ -90,8 +90,8 @@ def find_skip(operation: Operation, candidate: Candidate) -> Skip | None:
 
 
 def steps_on(
-    candidate: Candidate, steps: list[tuple[str, Batch]], costly_share: int = 1
-) -> list[tuple[str, Batch]]:
+    candidate: Candidate, steps: list[EngineStep], costly_share: int = 1
+) -> list[EngineStep]:
     """Return the engine steps to run on a candidate: in the interpreter only a share of them."""
     # A kernel takes tens of milliseconds there: 200 large batches would take minutes.
     if candidate.lane != "interpreter":

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.model.case import Batch, Sourced
+from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import (
@@ -99,7 +99,7 @@ def examine(
     operation: Operation,
     candidate: Candidate,
     settings: Settings,
-    steps: list[tuple[str, Batch]],
+    steps: list[EngineStep],
     corpus: list[Sourced],
     ledger_path: Path,
     progressed: Callable[[int], None] = lambda _cases: None,
@@ -203,7 +203,7 @@ def _skipped(
 def _concluded(
     examination: Examination,
     settings: Settings,
-    steps: list[tuple[str, Batch]],
+    steps: list[EngineStep],
     corpus: list[Sourced],
 ) -> _Conclusion:
     """Run all cases; return the verdict, with a reason if the examination ended early."""
@@ -275,7 +275,7 @@ def _certain(examination: Examination, conclusion: _Conclusion) -> _Conclusion:
 def _run_cases(
     examination: Examination,
     settings: Settings,
-    steps: list[tuple[str, Batch]],
+    steps: list[EngineStep],
     corpus: list[Sourced],
 ) -> None:
     operation = examination.operation
@@ -326,7 +326,7 @@ def _run_malformed(examination: Examination, others: list[Sourced]) -> None:
 def _explicit_cases(
     operation: Operation,
     faults: Mapping[str, Fault],
-    steps: list[tuple[str, Batch]],
+    steps: list[EngineStep],
     corpus: list[Sourced],
 ) -> Iterator[Sourced]:
     """Yield boundaries, each fault on two of them, cases of engine steps, and the corpus."""
@@ -338,9 +338,11 @@ def _explicit_cases(
                 faults_left[fault] -= 1
                 malformed = msgspec.structs.replace(case, fault=fault)
                 yield Sourced(malformed, "boundary", f"{name}: {fault}")
-    for source, batch in steps:
-        for case in operation.inputs.from_batch(batch):
-            yield Sourced(case, "trace", source)
+    for step in steps:
+        if step.batch.no_slots and not operation.inputs.any_slots:
+            continue
+        for case in operation.inputs.from_batch(step.batch):
+            yield Sourced(case, step.origin, step.source)
     for sourced in corpus:
         case = sourced.case
         if case.operation == operation.name and (not case.fault or case.fault in faults):

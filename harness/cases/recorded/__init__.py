@@ -1,0 +1,1 @@
+"""Engine steps that live engines ran and recorded (docs/recordings.md)."""

@@ -1,0 +1,257 @@
+"""Hold the results that live engines recorded against the reference.
+
+The slots of every recorded batch and the result of every recorded call are compared with what
+the reference computes from the recorded arguments, stale entries included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attnproof import reference
+from attnproof.harness.cases.recorded.batches import batch_of_build
+from attnproof.harness.cases.recorded.reading import (
+    Build,
+    Called,
+    RecordedStep,
+    RecordingError,
+    recorded_steps,
+)
+from attnproof.harness.cases.recorded.selection import RecordedReservoir
+from attnproof.harness.cases.recorded.values import ValueProblem, metadata_of
+from attnproof.harness.escaping import escape_line, shell_command, shell_path
+from attnproof.harness.model.call import Facts, Quantity
+from attnproof.harness.model.case import Batch, Case, EngineStep
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.run import Cause, Evidence, Finding, OperationResult
+from attnproof.harness.model.verdict import Kind
+from attnproof.harness.operations import ALL
+from attnproof.harness.oracles.diagnosis import Context, diagnose
+from attnproof.harness.oracles.equality import brief, element, first_difference
+from attnproof.harness.running import interrupt
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.recorded_calls import Mismatch, mismatch_of, reference_result
+from attnproof.harness.running.task.task import Outcome
+
+_SLOTS = "build_slot_mapping"
+
+
+@dataclass
+class _Held:
+    """The comparisons of one function."""
+
+    compared: int = 0
+    differing: int = 0
+    first: tuple[Mismatch, Case, str] | None = None
+    """The first difference, its case and its source."""
+    refused: str = ""
+    """Why the first value that cannot be used is refused, "" without one."""
+    refusals: int = 0
+
+
+@dataclass
+class Recording:
+    """What one file holds, and how it compares with the reference."""
+
+    path: Path
+    held: dict[str, _Held] = field(default_factory=dict)
+    unknown: dict[str, int] = field(default_factory=dict)
+    """Calls of functions that are no operation."""
+    builds: int = 0
+
+    def note(self) -> str:
+        """Return a line on the file."""
+        compared = sum(one.compared for one in self.held.values())
+        text = f"{escape_line(self.path.name)}: {self.builds} batches, {compared} results compared"
+        if not self.unknown:
+            return text
+        others = [f"{count} of {escape_line(name)}" for name, count in self.unknown.items()]
+        return f"{text}; calls of no operation: {', '.join(others)}"
+
+
+def read_recordings(
+    paths: list[Path], count: int, seed: int, operations: list[Operation]
+) -> tuple[list[EngineStep], list[Outcome], list[str]]:
+    """Return chosen batches, an outcome for each function of each file, and notes (UsageError)."""
+    steps: list[EngineStep] = []
+    outcomes: list[Outcome] = []
+    notes = []
+    names = {operation.name for operation in operations}
+    for index, path in enumerate(paths):
+        share = count // len(paths) + (index < count % len(paths))
+        reservoir = RecordedReservoir(share, seed)
+        recording = Recording(path)
+        try:
+            for step in recorded_steps(path):
+                interrupt.check()
+                _take(recording, step, reservoir, names)
+        except RecordingError as error:
+            raise UsageError(f"--recorded {error}") from None
+        steps += reservoir.choose()
+        outcomes += [_outcome(recording, name, held) for name, held in recording.held.items()]
+        notes.append(recording.note())
+    return steps, outcomes, notes
+
+
+def _take(
+    recording: Recording, step: RecordedStep, reservoir: RecordedReservoir, names: set[str]
+) -> None:
+    """Compare one engine step, and offer its batches."""
+    place = f"{escape_line(recording.path.name)}#{step.line}"
+    sizes = [build.block_size for build in step.builds]
+    later = not any("seq_lens_cpu" in build.cam for build in step.builds)
+    for group, build in enumerate(step.builds):
+        recording.builds += 1
+        source = f"{place},group={group}"
+        held = recording.held.setdefault(_SLOTS, _Held()) if _SLOTS in names else _Held()
+        try:
+            batch = _compare_slots(held, build, source)
+        except (ValueProblem, ValueError, TypeError) as problem:
+            _refuse(held, source, problem)
+            continue
+        reservoir.offer(batch, source)
+    for called in step.calls:
+        if called.f not in ALL or called.f == _SLOTS:
+            recording.unknown[called.f] = recording.unknown.get(called.f, 0) + 1
+        elif called.f in names:
+            held = recording.held.setdefault(called.f, _Held())
+            try:
+                _compare_call(held, called, place, sizes, later=later)
+            except (ValueProblem, ValueError, TypeError) as problem:
+                _refuse(held, place, problem)
+
+
+def _refuse(held: _Held, source: str, problem: Exception) -> None:
+    held.refusals += 1
+    held.refused = held.refused or f"{source}: {escape_line(str(problem))}"
+
+
+def _compare_slots(held: _Held, build: Build, source: str) -> Batch:
+    """Compare the slots of a batch with the reference's; return the batch (ValueProblem)."""
+    metadata = metadata_of(build.cam)
+    batch = batch_of_build(build, metadata)
+    if batch.no_slots:
+        expected = torch.zeros(batch.num_tokens, dtype=torch.int64)
+    else:
+        expected = reference.build_slot_mapping(
+            metadata.query_start_loc_cpu,
+            metadata.num_computed_tokens_cpu,
+            metadata.block_table_tensor,
+            build.block_size,
+            num_padded_tokens=batch.num_tokens + batch.padded_tokens,
+        )
+    got = metadata.slot_mapping[: len(expected)]
+    held.compared += 1
+    if not torch.equal(expected, got):
+        case = Case(_SLOTS, batch, {"num_padded": None, "out_spare": None})
+        _keep(held, Mismatch("result", expected, got), case, source)
+    return batch
+
+
+def _compare_call(
+    held: _Held, called: Called, source: str, sizes: list[int], *, later: bool
+) -> None:
+    """Compare the result of a call with the reference's (ValueProblem)."""
+    arguments, expected = reference_result(called, later=later)
+    held.compared += 1
+    found = mismatch_of(called, arguments, expected)
+    if found is not None:
+        _keep(held, found, _case_of(called.f, arguments, sizes), source)
+
+
+def _keep(held: _Held, found: Mismatch, case: Case, source: str) -> None:
+    held.differing += 1
+    if held.first is None:
+        held.first = found, case, source
+
+
+def _case_of(name: str, arguments: dict[str, Any], sizes: list[int]) -> Case:
+    """Return the case of a call, with a batch if its metadata makes one."""
+    metadata = arguments.get("common_attn_metadata")
+    params = {k: v for k, v in arguments.items() if type(v) in (bool, int) and k != "block_size"}
+    batch = None
+    if metadata is not None:
+        size = arguments.get("block_size") or (sizes[0] if sizes else 1)
+        batch = batch_of_build(Build(size, {}), metadata)
+    progress = arguments.get("input_batch")
+    if progress is not None:
+        params |= progress.params
+    offsets = arguments.get("query_start_loc_p")
+    if offsets is not None:
+        params |= {"query_lens": offsets.diff().tolist(), "wide": False, "strided": False}
+    return Case(name, batch, params)
+
+
+def _outcome(recording: Recording, name: str, held: _Held) -> Outcome:
+    """Return the result of one function of one file, with a finding if it differs."""
+    operation, candidate = ALL[name], f"{escape_line(recording.path.name)} (recorded)"
+    reason = ""
+    if held.refusals:
+        reason = (
+            f"{held.refusals} of {held.compared + held.refusals} cannot be read: {held.refused}"
+        )
+    findings = [_finding(recording, operation, candidate, held)] if held.first else []
+    verdict = "FAIL" if findings else "UNVERIFIED" if held.refusals else "PASS"
+    return Outcome(
+        OperationResult(
+            name=name,
+            section=operation.section,
+            candidate=candidate,
+            device="cpu",
+            verdict=verdict,
+            reason=reason,
+            cause=Cause.RECORDING if held.refusals else None,
+            cases=held.compared,
+            checks=held.compared,
+            failed=held.differing,
+            origins={"recorded": held.compared},
+        ),
+        findings,
+    )
+
+
+def _finding(recording: Recording, operation: Operation, candidate: str, held: _Held) -> Finding:
+    assert held.first is not None
+    found, case, source = held.first
+    index = first_difference(found.expected, found.got)
+    where = f"{found.field}{'' if index is None else list(index)}"
+    quantity = Quantity.SLOTS if operation.name == _SLOTS else Quantity.OTHER
+    size = case.batch.block_size if case.batch else 0
+    context = Context(case, Facts(result=quantity, block_size=size, tokens=case.num_tokens))
+    words = ["attnproof", "verify", "--recorded", shell_path(recording.path)]
+    words += ["--ops", operation.name]
+    return Finding(
+        id=hashlib.blake2b(
+            f"{operation.name}/{candidate}/{found.field}".encode(), digest_size=4
+        ).hexdigest(),
+        operation=operation.name,
+        candidate=candidate,
+        device="cpu",
+        oracle="equality",
+        kind=Kind.WRONG_RESULT,
+        field=where,
+        fields=(found.field,),
+        diagnosis=diagnose(context, found.field, found.expected, found.got),
+        message=(
+            f"{where} is {element(found.got, index)}, expected {element(found.expected, index)}"
+        ),
+        expected=brief(found.expected),
+        got=brief(found.got),
+        case=case,
+        case_id=case.id,
+        case_path=f"cases/{case.id}.json",
+        origin="recorded",
+        source=source,
+        requests=case.num_requests,
+        tokens=case.num_tokens,
+        requests_before=case.num_requests,
+        tokens_before=case.num_tokens,
+        failed_cases=held.differing,
+        evidence={"recorded": Evidence(held.differing, held.compared)},
+        command=shell_command(words),
+    )
