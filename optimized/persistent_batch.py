@@ -16,6 +16,7 @@ from attnproof.reference.checks.persistent_batch import (
     check_dummy,
     check_known,
     check_new_request,
+    check_rejected,
     check_row,
     check_schedule,
     check_step,
@@ -196,6 +197,15 @@ class PersistentBatch:
             checked = check_schedule("PersistentBatch.advance", self, num_scheduled_tokens)
             query_lens = np.array(checked, np.int64)
         state.computed[: len(query_lens)] += query_lens.astype(np.int32)
+
+    def reject(self, num_rejected_tokens: Mapping[Any, int]) -> None:
+        """Take rejected draft tokens of an engine step off the computed ones.
+
+        Errors as in `reference`.
+        """
+        computed = self._state.computed
+        for row, rejected in check_rejected("PersistentBatch.reject", self, num_rejected_tokens):
+            computed[row] -= rejected
 
     def _query_lens(self, scheduled: Mapping[Any, int]) -> Array | None:
         """Return the query tokens of each row; None if the shared check must read them."""

@@ -14,6 +14,7 @@ from .checks.persistent_batch import (
     check_dummy,
     check_known,
     check_new_request,
+    check_rejected,
     check_row,
     check_schedule,
     check_step,
@@ -187,6 +188,15 @@ class PersistentBatch:
         query_lens = check_schedule("PersistentBatch.advance", self, num_scheduled_tokens)
         for row, query_len in enumerate(query_lens):
             self.num_computed_tokens[row] += query_len
+
+    def reject(self, num_rejected_tokens: Mapping[Any, int]) -> None:
+        """Take rejected draft tokens of an engine step off the computed ones.
+
+        `num_rejected_tokens` has the requests with rejected drafts. Raise MetadataError for an
+        unknown request and for more tokens than are computed, before anything changes.
+        """
+        for row, rejected in check_rejected("PersistentBatch.reject", self, num_rejected_tokens):
+            self.num_computed_tokens[row] -= rejected
 
     def _metadata(
         self, query_lens: list[int], computed: list[int], slots: list[int], num_tokens: int

@@ -92,6 +92,7 @@ def measured_config(directory: Path, cost: StepCost | None = None) -> SchedulerC
         enable_prefix_caching=cache["enable_prefix_caching"],
         scheduler_reserve_full_isl=scheduler["scheduler_reserve_full_isl"],
         cost=cost or StepCost(),
+        engine="0.11",
     )
 
 

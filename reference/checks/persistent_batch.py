@@ -137,6 +137,28 @@ def check_schedule(
     return query_lens
 
 
+def check_rejected(
+    operation: str, batch: BatchState, num_rejected_tokens: Mapping[Any, int]
+) -> list[tuple[int, int]]:
+    """Return row and rejected tokens of each given request, which must have computed them."""
+    field = "num_rejected_tokens"
+    if not isinstance(num_rejected_tokens, Mapping):
+        given = type(num_rejected_tokens).__name__
+        raise TypeError(f"{operation}: {field} is {given}, expected a dict")
+    rows = []
+    for req_id, rejected in num_rejected_tokens.items():
+        if req_id is None or req_id not in batch.req_ids:
+            raise MetadataError(operation, field, f"set for {req_id!r}", "only ids with a row")
+        row = batch.req_ids.index(req_id)
+        check_int(operation, field, rejected, 0)
+        computed = int(batch.num_computed_tokens[row])
+        if rejected > computed:
+            expected = f"at most the {computed} computed tokens of request {req_id!r}"
+            raise MetadataError(operation, field, rejected, expected)
+        rows.append((row, rejected))
+    return rows
+
+
 def check_step(
     operation: str,
     batch: BatchState,

@@ -53,13 +53,23 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """Release the blocks of one request; the last of them is reused first."""
+    def release(self, blocks: Sequence[int], first: int | None = None) -> None:
+        """Release the blocks of one request; the last of them is reused first.
+
+        Blocks from index `first` on are reused before all others, None for no such blocks.
+        """
         references, free = self._references, self._free
-        for block in reversed(blocks):
+        front = []
+        for index in reversed(range(len(blocks))):
+            block = blocks[index]
             references[block] -= 1
-            if not references[block]:
-                free[block] = None
+            if references[block]:
+                continue
+            free[block] = None
+            if first is not None and index >= first:
+                front.append(block)
+        for block in reversed(front):
+            free.move_to_end(block, last=False)
 
     def find_prefix(self, keys: Iterable[int]) -> list[int]:
         """Return the blocks that hold the longest cached prefix of `keys`, without sharing them."""

@@ -63,6 +63,13 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Probability that a draft token is accepted if all drafts before it are."""
     draft_rate: float = 1.0
     """Probability that a decoding request has drafts (n-gram drafters often find none)."""
+    engine: Literal["0.11", "0.32"] = "0.32"
+    """Release of vLLM whose rules hold: from 0.32 on, blocks without a hash are reused first, and
+    a request without others is not limited by long_prefill_token_threshold."""
+    sliding_window: int = 0
+    """Tokens that a query sees, 0 for all: blocks before the window are the null block."""
+    later: bool = False
+    """True if batches have the fields of later engines."""
     capture_sizes: tuple[int, ...] = ()
     """Ascending token counts to which an engine step is padded; empty for no padding."""
     cost: StepCost = StepCost()

@@ -13,7 +13,9 @@ import numpy as np
 from attnproof.harness.cases.scheduler.block_pool import BlockKeys, BlockPool
 from attnproof.harness.cases.scheduler.config import SchedulerConfig
 from attnproof.harness.cases.scheduler.request import LiveRequest, ScheduleCounts, accepted_requests
+from attnproof.harness.cases.scheduler.rows import Rows
 from attnproof.harness.cases.scheduler.step import (
+    CACHED,
     COMPUTED,
     DRAFTS,
     END,
@@ -21,6 +23,8 @@ from attnproof.harness.cases.scheduler.step import (
     KNOWN,
     NUM_FIELDS,
     PROMPT,
+    REQUEST,
+    RESUMED,
     Ints,
     Step,
 )
@@ -51,6 +55,7 @@ class Scheduler:
         self._future = deque(self.served)
         self._waiting: deque[LiveRequest] = deque()
         self._running: list[LiveRequest] = []
+        self._rows = Rows()
         self._state: Ints = np.zeros((NUM_FIELDS, self.config.max_num_seqs), np.int64)
 
     def __iter__(self) -> Iterator[Step]:
@@ -101,6 +106,8 @@ class Scheduler:
         step = Step(self.counts.steps, self.clock_s, self.config, state, scheduled, blocks)
         step.num_running, step.num_waiting = len(self._running), len(self._waiting)
         step.num_free_blocks = self.pool.num_free
+        resumed = set(state[REQUEST, state[RESUMED] > 0].tolist())
+        step.rows = self._rows.update(state[REQUEST].tolist(), resumed)
         self.counts.steps += 1
         return step
 
@@ -111,13 +118,23 @@ class Scheduler:
         if self.config.num_speculative_tokens:
             query += state[DRAFTS]
             np.minimum(query, self.config.max_model_len - 1 - state[COMPUTED], out=query)
-        if self.config.long_prefill_token_threshold:
-            np.minimum(query, self.config.long_prefill_token_threshold, out=query)
+        if self._threshold:
+            np.minimum(query, self._threshold, out=query)
         budget = self.config.max_num_batched_tokens
         if query.sum() > budget:
             left = budget - (np.cumsum(query) - query)
             query = np.clip(query, 0, np.maximum(left, 0))
         return query
+
+    @property
+    def _threshold(self) -> int:
+        """Most tokens of one request in the next engine step, 0 for no limit."""
+        alone = len(self._running) + len(self._waiting) <= 1
+        return (
+            0
+            if alone and self.config.engine != "0.11"
+            else self.config.long_prefill_token_threshold
+        )
 
     def _grow(self, query: Ints) -> None:
         """Allocate the blocks that the running requests need, preempting the youngest if needed.
@@ -151,7 +168,7 @@ class Scheduler:
             if stop > first:
                 keys = self._keys.own(live.served.request, first, stop)
                 self.pool.register(live.blocks[first:stop], keys)
-        self._drop_blocks(live)
+        self._drop_blocks(live, int(column[CACHED]))
         live.served.preemptions += 1
         self.counts.preemptions += 1
         self._waiting.appendleft(live)
@@ -163,15 +180,16 @@ class Scheduler:
             self.pool.register(live.blocks[first:stop], live.keys[first:stop])
             live.registered = stop
 
-    def _drop_blocks(self, live: LiveRequest) -> None:
-        self.pool.release(live.blocks)
+    def _drop_blocks(self, live: LiveRequest, cached: int) -> None:
+        hashed = cached // self.config.block_size if self.config.enable_prefix_caching else 0
+        self.pool.release(live.blocks, None if self.config.engine == "0.11" else hashed)
         live.blocks = []
 
     def _admit(self, scheduled: int) -> Ints:
         """Move requests from the queue to the running ones and return their query lengths."""
         query: list[int] = []
         budget = self.config.max_num_batched_tokens - scheduled
-        limit = self.config.long_prefill_token_threshold or budget
+        limit = self._threshold or budget
         while self._waiting and budget > 0 and len(self._running) < self.config.max_num_seqs:
             live = self._waiting[0]
             hits = self._hits(live)
@@ -212,7 +230,18 @@ class Scheduler:
             served.scheduled_s = self.clock_s
         end = served.input_tokens + served.output_tokens
         resumed = live.known if served.preemptions else 0
-        column = (live.known, hit, count, end, served.input_tokens, 0, hit, resumed, served.request)
+        column = (
+            live.known,
+            hit,
+            count,
+            end,
+            served.input_tokens,
+            0,
+            hit,
+            resumed,
+            served.request,
+            hit,
+        )
         self._state[:, len(self._running)] = column
         self._running.append(live)
         self.counts.cached_tokens += hit
@@ -220,6 +249,10 @@ class Scheduler:
     def _commit(self, query: Ints) -> None:
         """Apply the results of the engine step: sample tokens and finish requests."""
         state = self._state[:, : len(query)]
+        scheduled = query > 0
+        # Drafts are not part of a block's hash before they are accepted.
+        cached = np.minimum(state[COMPUTED] + query, state[KNOWN])
+        state[CACHED] = np.where(scheduled, cached, state[CACHED])
         state[COMPUTED] += query
         sampled = state[COMPUTED] >= state[KNOWN]
         first = np.flatnonzero(sampled & (state[KNOWN] == state[PROMPT]))
@@ -254,7 +287,7 @@ class Scheduler:
             live.served.generated = int(column[KNOWN] - column[PROMPT])
             live.served.finished_s = self.clock_s
             self._register(live, int(column[COMPUTED]))
-            self._drop_blocks(live)
+            self._drop_blocks(live, int(column[CACHED]))
             self.counts.finished += 1
         kept = np.flatnonzero(~finished)
         self._state[:, : len(kept)] = self._state[:, kept]

@@ -7,7 +7,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
+from attnproof.harness.cases.scheduler.block_pool import NULL_BLOCK
 from attnproof.harness.cases.scheduler.config import SchedulerConfig
 from attnproof.harness.model.case import Batch
 
@@ -33,7 +35,9 @@ RESUMED = 7
 """Known tokens at the last admission after a preemption, 0 without one."""
 REQUEST = 8
 """Index of the request in the scheduler's list of requests."""
-NUM_FIELDS = 9
+CACHED = 9
+"""Tokens whose full blocks have a hash."""
+NUM_FIELDS = 10
 
 
 class Step:
@@ -74,6 +78,8 @@ class Step:
         """Requests that left the queue in this engine step; they are the last rows."""
         self.num_free_blocks = 0
         """Free blocks of the pool."""
+        self.rows: list[int] = []
+        """Requests in the order of the rows of a persistent batch."""
 
     @property
     def computed_lens(self) -> Ints:
@@ -137,18 +143,41 @@ class Step:
         prefill = self.num_tokens - int(self.query_lens[self.decoding].sum())
         return self.config.cost.seconds(prefill, decodes, self.kv_tokens)
 
+    @property
+    def order(self) -> list[int]:
+        """Scheduled row of each row of the batch."""
+        place = {request: row for row, request in enumerate(self.state[REQUEST].tolist())}
+        return [place[request] for request in self.rows]
+
     def batch(self) -> Batch:
-        """Make the batch of the engine step, with the live blocks of every row."""
-        size = self.config.block_size
-        counts = (-(-self.seq_lens // size)).tolist()
+        """Make the batch of the engine step in the order of a persistent batch's rows.
+
+        It has the live blocks of each row; those before a sliding window are the null block.
+        """
+        config, size = self.config, self.config.block_size
+        order = self.order
+        counts = (-(-self.seq_lens // size))[order].tolist()
+        computed = self.computed_lens[order].tolist()
+        dead = [max(0, c - config.sliding_window + 1) // size for c in computed]
+        if not config.sliding_window:
+            dead = [0] * len(order)
         requests, tokens = self.padding
-        return Batch(
+        batch = Batch(
             block_size=size,
-            query_lens=tuple(self.query_lens.tolist()),
-            computed_lens=tuple(self.computed_lens.tolist()),
+            query_lens=tuple(self.query_lens[order].tolist()),
+            computed_lens=tuple(computed),
             blocks=tuple(
-                tuple(held[:count]) for held, count in zip(self._blocks, counts, strict=True)
+                (*[NULL_BLOCK] * unseen, *self._blocks[row][unseen:count])
+                for row, unseen, count in zip(order, dead, counts, strict=True)
             ),
             padded_requests=requests,
             padded_tokens=tokens,
+        )
+        if not config.later:
+            return batch
+        return structs.replace(
+            batch,
+            later=True,
+            prompt_lens=tuple(self.state[PROMPT, order].tolist()),
+            bound_slack=config.num_speculative_tokens,
         )

@@ -34,6 +34,7 @@ ENGINES: dict[str, SchedulerConfig] = {
         max_num_seqs=64,
         num_speculative_tokens=3,
         draft_rate=0.9,
+        later=True,
         capture_sizes=VLLM_CAPTURE_SIZES,
     ),
     # Block size of an MLA backend. Several prompts share an engine step, which puts decodes
@@ -45,6 +46,8 @@ ENGINES: dict[str, SchedulerConfig] = {
         max_num_batched_tokens=1024,
         long_prefill_token_threshold=256,
         enable_prefix_caching=False,
+        sliding_window=1024,
+        later=True,
     ),
 }
 """Engines that are used if no configuration is given. Sequences have at most 32,768 tokens

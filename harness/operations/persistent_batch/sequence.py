@@ -125,6 +125,12 @@ class _Machine(Machine):
         """Advance: the tokens of the last step are cached."""
         self.step("advance")
 
+    @precondition(lambda self: self.requests)
+    @rule(tokens=_LENS)
+    def reject(self, tokens: list[int]) -> None:
+        """Reject drafts: computed tokens are taken back."""
+        self.step("reject", tokens=tokens)
+
     @rule(reqs=_SMALL, tokens=st.integers(0, 12))
     def dummy(self, reqs: int, tokens: int) -> None:
         """Build the dummy batch of an idle rank."""
@@ -272,6 +278,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         "counts and swaps beside a hole",
         _case(*three, _build(1, 1, 1), _remove(0), advance, {"do": "swap", "i": 0, "j": 1}),
     )
+    rejected = {"do": "reject", "tokens": [2, 0, 1]}
+    yield "rejected drafts", _case(_add(3), _add(2), *(_build(3, 2), advance, rejected, slots) * 2)
     yield "reordered batch", _case(*three, *served, advance, *served)
     yield (
         "micro-batches and virtual batches of a padded batch",

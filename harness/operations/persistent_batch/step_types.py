@@ -21,6 +21,7 @@ BATCH_PARAMS = sequence_params(
         "reorder": [("lens", Counts), ("threshold", Count)],
         "split": [("threshold", Count)],
         "advance": [],
+        "reject": [("tokens", Counts)],
         "dummy": [("reqs", Count), ("tokens", Count)],
         "slots": [],
         "cut": [("at", Count)],

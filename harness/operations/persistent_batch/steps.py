@@ -187,6 +187,19 @@ class Engine:
         self._scheduled = {}
         return Line(f"advance {_described(scheduled)}", [do("batch.advance", scheduled)])
 
+    def _reject(self, step: Step) -> Line | None:
+        tokens = step["tokens"]
+        rejected = {
+            r: min(tokens[number % len(tokens)], self.computed[r])
+            for number, r in enumerate(self.live if tokens else ())
+        }
+        rejected = {req_id: count for req_id, count in rejected.items() if count}
+        if not rejected:
+            return None
+        for req_id, count in rejected.items():
+            self.computed[req_id] -= count
+        return Line(f"reject {_described(rejected)}", [do("batch.reject", rejected)])
+
     def _dummy(self, step: Step) -> Line:
         count = 1 + step["reqs"] % self.max_reqs
         most = min(self.max_tokens, count * self.columns * self.block_size)
@@ -245,6 +258,7 @@ class Engine:
         bad = {"remove an unknown request": do("batch.remove_request", "unknown")}
         bad["swap a row that is not there"] = do("batch.swap_states", 0, len(self.rows))
         bad["dummy of too many rows"] = do("batch.build_dummy", self.max_reqs + 1, 1)
+        bad["reject tokens of an unknown request"] = do("batch.reject", {"unknown": 1})
         bad["advance an unknown request"] = do("batch.advance", all_covered | {"unknown": 1})
         if len(live) == self.max_reqs:
             bad["add to a full batch"] = do("batch.add_request", "one more", [])
@@ -253,6 +267,9 @@ class Engine:
             bad["add with too many blocks"] = do("batch.add_request", "one more", many)
         if live:
             first = live[0]
+            bad["reject more tokens than are computed"] = do(
+                "batch.reject", {first: self.computed[first] + 1}
+            )
             more = [7] * (self.columns - len(self.blocks[first]) + 1)
             beyond = len(self.blocks[first]) * self.block_size - self.computed[first] + 1
             bad["add a request twice"] = do("batch.add_request", first, [7])
@@ -296,6 +313,7 @@ _MAKERS: dict[str, Callable[[Engine, Step], Line | None]] = {
     "reorder": Engine._reorder,
     "split": Engine._split,
     "advance": Engine._advance,
+    "reject": Engine._reject,
     "dummy": Engine._dummy,
     "slots": Engine._slots,
     "cut": Engine._cut,

@@ -237,7 +237,10 @@ def check_blocks(step: Step, requests: list[TraceRequest], pool_size: int) -> No
     batch, size = step.batch(), step.config.block_size
     holders: dict[int, object] = {}
     for request, blocks, length in zip(
-        step.state[REQUEST].tolist(), batch.blocks, step.seq_lens.tolist(), strict=True
+        step.state[REQUEST, step.order].tolist(),
+        batch.blocks,
+        step.seq_lens[step.order].tolist(),
+        strict=True,
     ):
         assert len(blocks) == -(-length // size)
         assert len(set(blocks)) == len(blocks)
@@ -306,3 +309,19 @@ def test_an_engine_step_does_not_change_when_the_schedule_continues() -> None:
     pairs = [(step, step.batch()) for step in Scheduler(requests, config())]
     assert any(step.num_preempted for step, _ in pairs)
     assert all(step.batch() == batch for step, batch in pairs)
+
+
+def test_a_lone_request_is_not_limited_by_the_long_prefill_threshold() -> None:
+    limits = {"long_prefill_token_threshold": 4, "max_num_batched_tokens": 64}
+    for engine, first in (("0.32", 12), ("0.11", 4)):
+        schedule = Scheduler([TraceRequest(0, 12, 1)], config(engine=engine, **limits))
+        assert next(iter(schedule)).query_lens.tolist() == [first]
+        pair = Scheduler([TraceRequest(0, 12, 1)] * 2, config(engine=engine, **limits))
+        assert next(iter(pair)).query_lens.tolist() == [4, 4]
+
+
+def test_blocks_before_the_window_are_null() -> None:
+    schedule = Scheduler([TraceRequest(0, 8, 6)], config(block_size=2, num_blocks=40, sliding_window=4))
+    last = [step.batch() for step in schedule][-1]
+    assert (last.computed_lens, last.query_lens) == ((12,), (1,))
+    assert [block == 0 for block in last.blocks[0]] == [True] * 4 + [False] * 3
