@@ -27,12 +27,12 @@ def run_progress(expected_cases: int) -> Iterator[ProgressCallbacks]:
             planned=lambda _total: None,
             started=lambda _operation, _candidate: None,
             progressed=lambda _operation, _candidate, _cases: None,
-            ended=_print_result,
+            ended=print_result,
             tick=lambda: None,
         )
 
 
-def _print_result(outcome: Outcome) -> None:
+def print_result(outcome: Outcome) -> None:
     """Print a line and those of its findings; the closing summary counts NOT OFFERED."""
     if outcome.result.verdict != "NOT OFFERED":
         say("\n".join(_lines(outcome)))

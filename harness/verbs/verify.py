@@ -38,7 +38,7 @@ from attnproof.harness.verbs.closing_summary import closing_summary
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
 from attnproof.harness.verbs.output import Output
-from attnproof.harness.verbs.progress import run_progress
+from attnproof.harness.verbs.progress import print_result, run_progress
 from attnproof.harness.verbs.selection import (
     pick_corpus,
     pick_operations,
@@ -106,6 +106,8 @@ def verify(
     steps, notes = pick_steps(options.traces, wanted, seed)
     recorded, held, lines = read_recordings(options.recorded, wanted, seed, operations)
     steps += recorded
+    for outcome in held:
+        print_result(outcome)
     notes += lines
     lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
     output = Output(options.out)
@@ -173,8 +175,10 @@ def _record(
         environment=describe(),
         settings={
             "examples": plan.settings.examples,
-            "trace steps": len(plan.steps),
+            "trace steps": sum(step.origin == "trace" for step in plan.steps),
+            "recorded batches": sum(step.origin == "recorded" for step in plan.steps),
             "traces": [path.name for path in options.traces],
+            "recordings": [path.name for path in options.recorded],
             "seconds": plan.settings.seconds,
             "timeout per case (s)": plan.settings.timeout_s,
             "corpus cases": len(plan.corpus),

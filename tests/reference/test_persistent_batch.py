@@ -131,6 +131,18 @@ def test_advance_counts_tokens_as_computed(batch):
     assert batch.num_computed_tokens[2] == 8
 
 
+@pytest.mark.spec("8 computed tokens less 3 rejected ones are 5")
+def test_rejected_drafts_are_not_computed(batch):
+    batch.advance({"a": 3, "b": 0, "c": 0})
+    assert batch.num_computed_tokens[0] == 8
+    batch.reject({"a": 3})
+    assert batch.num_computed_tokens[0] == 5
+    for rejected, error in (({"a": 6}, "at most the 5"), ({"x": 1}, "only ids"), ({"a": -1}, "0")):
+        with pytest.raises(ValueError, match=error):
+            batch.reject(rejected)
+    assert batch.num_computed_tokens[0] == 5
+
+
 def test_dummy_batch_spreads_tokens_and_has_no_slots(batch):
     batch.build({"a": 1, "b": 1, "c": 1})
     metadata = batch.build_dummy(4, 10)

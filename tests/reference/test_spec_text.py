@@ -20,6 +20,7 @@ SECTIONS = {
 IMPLEMENTED = "".join(SECTIONS.values())
 WITHOUT_BEHAVIOUR = {
     "AttentionImpl",  # abstract: the backend of section 8 is one
+    "CommonAttentionMetadataV32",  # the class of many drawn batches
     "AttentionMetadata",
     "AttentionState",
     "MLAAttentionImpl",

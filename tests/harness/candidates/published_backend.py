@@ -44,7 +44,7 @@ def reorder_batch_to_split_decodes_and_prefills(input_batch, scheduler_output, d
     misplaced = np.flatnonzero(region != wanted)
     if not len(misplaced):
         return False
-    # Only the order, E33: the front-most misplaced row of a region goes to its front-most place.
+    # Only the order: the front-most misplaced row of a region goes to its front-most place.
     sources = misplaced[np.argsort(region[misplaced], kind="stable")]
     target = {int(source): int(place) for source, place in zip(sources, misplaced, strict=True)}
     for source in [*target]:

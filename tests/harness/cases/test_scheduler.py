@@ -321,7 +321,9 @@ def test_a_lone_request_is_not_limited_by_the_long_prefill_threshold() -> None:
 
 
 def test_blocks_before_the_window_are_null() -> None:
-    schedule = Scheduler([TraceRequest(0, 8, 6)], config(block_size=2, num_blocks=40, sliding_window=4))
+    schedule = Scheduler(
+        [TraceRequest(0, 8, 6)], config(block_size=2, num_blocks=40, sliding_window=4)
+    )
     last = [step.batch() for step in schedule][-1]
     assert (last.computed_lens, last.query_lens) == ((12,), (1,))
     assert [block == 0 for block in last.blocks[0]] == [True] * 4 + [False] * 3
