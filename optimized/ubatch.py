@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -211,7 +212,7 @@ def _in_class_of(
 ) -> CommonAttentionMetadata:
     """Return the child in the class of its parent, with the fields which that class adds."""
     cuts = {"request": slice(*bounds[:2]), "token": slice(*bounds[2:])}
-    added = {}
+    added: dict[str, Any] = {}
     for field, alignment in added_fields(type(md), CommonAttentionMetadata).items():
         value = getattr(md, field)
         cut = cuts.get(alignment)

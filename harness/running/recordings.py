@@ -28,7 +28,7 @@ from attnproof.harness.escaping import escape_line, shell_command, shell_path
 from attnproof.harness.model.call import Facts, Quantity
 from attnproof.harness.model.case import Batch, Case, EngineStep
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.run import Cause, Evidence, Finding, OperationResult
+from attnproof.harness.model.run import Cause, Evidence, Finding, OperationResult, Verdict
 from attnproof.harness.model.verdict import Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles.diagnosis import Context, diagnose
@@ -196,7 +196,7 @@ def _outcome(recording: Recording, name: str, held: _Held) -> Outcome:
             f"{held.refusals} of {held.compared + held.refusals} cannot be read: {held.refused}"
         )
     findings = [_finding(recording, operation, candidate, held)] if held.first else []
-    verdict = "FAIL" if findings else "UNVERIFIED" if held.refusals else "PASS"
+    verdict: Verdict = "FAIL" if findings else "UNVERIFIED" if held.refusals else "PASS"
     return Outcome(
         OperationResult(
             name=name,

@@ -70,7 +70,8 @@ def pick_steps(traces: list[Path], count: int, seed: int) -> tuple[list[EngineSt
     if not traces:
         sampled = batches_from_sampler(count, seed)
         return list(sampled.batches), [sampled.summary]
-    steps, notes = [], []
+    steps: list[EngineStep] = []
+    notes = []
     for index, path in enumerate(traces):
         share = count // len(traces) + (index < count % len(traces))
         try:

@@ -92,5 +92,4 @@ def shortened_batch(batch: Batch) -> Batch:
     plain = make_batch(queries, computed, batch.block_size, order="shuffled")
     padding = {name: min(getattr(batch, name), 3) for name in ("padded_requests", "padded_tokens")}
     lists = {name: getattr(plain, name) for name in ("query_lens", "computed_lens", "blocks")}
-    plain = {"later": False, "prompt_lens": None}
-    return msgspec.structs.replace(batch, **lists, **padding, **plain)
+    return msgspec.structs.replace(batch, **lists, **padding, later=False, prompt_lens=None)

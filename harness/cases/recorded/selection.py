@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from attnproof.harness.cases.steps.signature import ATTENTION_CHUNK
 from attnproof.harness.model.case import Batch, EngineStep
 
 
-class RecordedBatch(NamedTuple):
+@dataclass(frozen=True)
+class RecordedBatch:
     """One batch of a recording, in the form that a reservoir takes."""
 
     index: int

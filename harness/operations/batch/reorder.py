@@ -174,18 +174,17 @@ class _EngineFacts(Facts):
 
 
 def _prepare_reorder(case: Case, _pattern: int, _device: str) -> Call:
-    names = ("query_lens", "computed_lens", "prompt_lens")
-    engine = Engine(*(case.params.get(name) for name in names))
+    params = case.params
+    progress = params.get("computed_lens"), params.get("prompt_lens")
+    engine = Engine(params["query_lens"], *progress)
     return Call(
         {
             "input_batch": engine,
             "scheduler_output": engine,
-            "decode_threshold": case.params["decode_threshold"],
+            "decode_threshold": params["decode_threshold"],
         },
         plain={"num_scheduled_tokens": engine.state},
-        facts=_EngineFacts(
-            engine=engine, regions=regions_of(case.params, case.params["decode_threshold"])
-        ),
+        facts=_EngineFacts(engine=engine, regions=regions_of(params, params["decode_threshold"])),
     )
 
 
