@@ -30,6 +30,8 @@ class Candidate(msgspec.Struct, frozen=True):
     """False for `optimized` without its checks: it is given well-formed cases only."""
     deviations: str = ""
     """Path of the file of its known deviations, "" without one."""
+    interface: str = ""
+    """Name of the engine interface that it speaks, "" for every one (built-in candidates)."""
     judged: frozenset[Kind] = STRICT
     """Classes of failures that fail it."""
 

@@ -19,6 +19,7 @@ import msgspec
 
 from attnproof import reference
 from attnproof.harness.escaping import escape_line
+from attnproof.harness.interfaces import DEFAULT, INTERFACES
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, Lane
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.files import read_regular
@@ -162,6 +163,43 @@ def _checked(path: Path) -> Path:
     return path
 
 
+def interface_to_adapt(candidate: Candidate) -> str:
+    """Return the interface that the candidate's functions speak, "" if ours."""
+    return "" if candidate.target.startswith(_ADAPTERS) else candidate.interface
+
+
+def with_interface(candidates: list[Candidate], name: str) -> list[Candidate]:
+    """Return the candidates with the interface of this name (UsageError).
+
+    Without a name it is that of the installed vLLM, or the default. Built-in candidates speak
+    every interface, and an adapter that of its engine.
+    """
+    if name and name not in INTERFACES:
+        raise UsageError(f"--interface is {name!r}, expected one of {', '.join(INTERFACES)}")
+    installed = _installed_interface()
+    chosen = []
+    for candidate in candidates:
+        if candidate.target in (OPTIMIZED, REFERENCE):
+            chosen.append(candidate)
+            continue
+        adapter = candidate.target.startswith(_ADAPTERS)
+        interface = installed if adapter else name or installed
+        chosen.append(msgspec.structs.replace(candidate, interface=interface))
+    return chosen
+
+
+def _installed_interface() -> str:
+    """Return the interface of the installed vLLM, the default without one."""
+    distributions = packages_distributions().get(_ADAPTED, [])
+    numbers = version(distributions[0]).split(".")[:2] if distributions else []
+    if len(numbers) < 2 or not all(number.isdigit() for number in numbers):
+        return DEFAULT
+    release = tuple(map(int, numbers))
+    if release < (0, 11):
+        return "vllm-0.10"
+    return "vllm-0.11" if release < (0, 12) else "vllm-0.32"
+
+
 @lru_cache(maxsize=100)
 def version_of(candidate: Candidate) -> str:
     """Return the version of a candidate's installed package, "" without one.
@@ -295,13 +333,19 @@ def _is_here(name: str, path: Path) -> bool:
     return spec is not None and spec.origin is not None and Path(spec.origin).is_relative_to(path)
 
 
-def offered_by(module: Any, operation: Operation) -> Any:
-    """Return the candidate's function, class or parts; None if the operation is not offered."""
+def offered_by(module: Any, operation: Operation, interface: str = "") -> Any:
+    """Return the candidate's function, class or parts; None if the operation is not offered.
+
+    Functions of an `interface` are adapted to our arguments and results.
+    """
     if withheld(module, operation.name):
         return None
     names = operation.call.names(operation.name)
     found = {name: getattr(module, name, None) for name in names}
     own = {name: part for name, part in found.items() if callable(part)}
+    if interface:
+        adapt = INTERFACES[interface].adapt
+        own = {name: adapt(name, part) for name, part in own.items()}
     ours = {name: getattr(reference, name) for name in names}
     built_in = getattr(module, "__name__", "") in (REFERENCE, OPTIMIZED)
     return operation.call.offered(own, ours, built_in=built_in)

@@ -58,6 +58,13 @@ class CallOptions(CandidateOptions):
             "unsafe, contract, type"
         ),
     ] = ""
+    interface: Annotated[
+        str,
+        typer.Option(
+            help="engine whose batches and signatures the candidates use: vllm-0.10, vllm-0.11, "
+            "vllm-0.32 or sglang-0.5 (default: the installed vLLM, or vllm-0.11)"
+        ),
+    ] = ""
     timeout_s: Annotated[
         float, typer.Option("--timeout", help="seconds that a candidate may take for one case")
     ] = 20.0

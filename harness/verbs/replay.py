@@ -7,6 +7,7 @@ from rich.text import Text
 
 from attnproof.harness.escaping import shell_command, shell_path
 from attnproof.harness.guard import attempt
+from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.run import Difference
@@ -17,7 +18,7 @@ from attnproof.harness.report.shared.literal import case_literal
 from attnproof.harness.report.shared.wording import shared_mistake
 from attnproof.harness.report.terminal.case import draw_case, draw_difference
 from attnproof.harness.report.terminal.sequence import draw_steps
-from attnproof.harness.running.candidates import installed_target, resolve
+from attnproof.harness.running.candidates import installed_target, resolve, with_interface
 from attnproof.harness.running.cases import CaseError, CaseFile, find_case
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.parent.plan import find_skip
@@ -50,7 +51,7 @@ def replay(options: ReplayOptions, *, command: str = "attnproof replay") -> int:
         raise UsageError(str(error)) from None
     names = options.candidates or _saved_candidate(saved, command)
     candidates = with_deviations(resolve(names, options.device), options.deviations)
-    candidates = with_contract(candidates, options)
+    candidates = with_interface(with_contract(candidates, options), options.interface)
     warm_up()
     console = Screen(soft_wrap=True)
     console.print_line(f"case {saved.case.id} of {saved.case.operation}", style="bold")
@@ -105,6 +106,8 @@ def _replay_on(candidate: Candidate, case: Case, console: Screen, timeout_s: flo
 
 
 def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
+    interface = INTERFACES.get(worker.candidate.interface)
+    case = interface.fit(case) if interface else case
     found = worker.judge(case).failures
     explanation = attempt(
         "the expected values", lambda: worker.explain(case), lambda fault: Explanation([], fault)

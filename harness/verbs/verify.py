@@ -13,11 +13,13 @@ import msgspec
 from attnproof.harness.escaping import escape_line, shell_command, shell_path
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
+from attnproof.harness.model.case import EngineStep
+from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import EXPECTED, Cause, Finding, OperationResult, Run, RunVerdict
 from attnproof.harness.model.verdict import ENGINE, STRICT
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve
+from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve, with_interface
 from attnproof.harness.running.errors import (
     INCOMPLETE,
     INFRASTRUCTURE,
@@ -80,35 +82,14 @@ def verify(
         check_timing(timing)
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     operations = pick_operations(options.ops)
-    candidates = resolve(options.candidates, options.device)
-    if options.device == "auto" and not options.candidates and gpu_name() is not None:
-        candidates.append(Candidate("optimized-cuda", OPTIMIZED, "cuda"))
-    candidates = with_contract(with_deviations(candidates, options.deviations), options)
-    settings = Settings(
-        examples=options.examples,
-        seconds=options.seconds,
-        seed=seed,
-        timeout_s=options.timeout_s,
-        memory_bytes=int(options.memory_gib * 2**30),
-        examples_db=".attnproof/examples" if options.remember else "",
-        minimise_known=minimise_known,
-        usual_depth=options.examples >= VerifyOptions.examples
-        and options.steps >= VerifyOptions.steps,
-    )
-    if options.thorough:
-        settings = msgspec.structs.replace(settings, costly_share=1)
+    candidates = _candidates(options)
+    settings = _settings(options, seed, minimise_known=minimise_known)
     corpus = pick_corpus(options.corpus)
     unused = unused_corpus(corpus, operations, candidates)
     benchmark = prepare(timing, operations, candidates) if timing else None
     if benchmark is not None:
         corpus += benchmark.cases
-    wanted = max(options.steps, _THOROUGH_STEPS) if options.thorough else options.steps
-    steps, notes = pick_steps(options.traces, wanted, seed)
-    recorded, held, lines = read_recordings(options.recorded, wanted, seed, operations)
-    steps += recorded
-    for outcome in held:
-        print_result(outcome)
-    notes += lines
+    steps, held, notes = _steps(options, operations, seed)
     lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
     output = Output(options.out)
     # Otherwise Hypothesis writes constants of the source into the current folder.
@@ -144,6 +125,42 @@ def _exit_code(run: Run) -> int:
     if run.verdict == "INCOMPLETE" and any(result.cause in faults for result in run.operations):
         return INFRASTRUCTURE
     return _EXIT_CODES[run.verdict]
+
+
+def _candidates(options: VerifyOptions) -> list[Candidate]:
+    """Return the candidates with interface, deviations and contract. Raise UsageError."""
+    candidates = resolve(options.candidates, options.device)
+    if options.device == "auto" and not options.candidates and gpu_name() is not None:
+        candidates.append(Candidate("optimized-cuda", OPTIMIZED, "cuda"))
+    candidates = with_interface(candidates, options.interface)
+    return with_contract(with_deviations(candidates, options.deviations), options)
+
+
+def _settings(options: VerifyOptions, seed: int, *, minimise_known: bool) -> Settings:
+    return Settings(
+        examples=options.examples,
+        seconds=options.seconds,
+        seed=seed,
+        timeout_s=options.timeout_s,
+        memory_bytes=int(options.memory_gib * 2**30),
+        examples_db=".attnproof/examples" if options.remember else "",
+        minimise_known=minimise_known,
+        usual_depth=options.examples >= VerifyOptions.examples
+        and options.steps >= VerifyOptions.steps,
+        costly_share=1 if options.thorough else Settings().costly_share,
+    )
+
+
+def _steps(
+    options: VerifyOptions, operations: list[Operation], seed: int
+) -> tuple[list[EngineStep], list[Outcome], list[str]]:
+    """Return engine steps, the outcomes of recordings, and a note on each file."""
+    wanted = max(options.steps, _THOROUGH_STEPS) if options.thorough else options.steps
+    steps, notes = pick_steps(options.traces, wanted, seed)
+    recorded, held, lines = read_recordings(options.recorded, wanted, seed, operations)
+    for outcome in held:
+        print_result(outcome)
+    return steps + recorded, held, notes + lines
 
 
 def _bare(run: Run, fault: str) -> str:
@@ -224,6 +241,7 @@ def _with_command(finding: Finding, candidates: list[Candidate], options: Verify
     usual = ENGINE if candidate.target not in (OPTIMIZED, REFERENCE) else STRICT
     words += [] if finding.kind in usual else ["--contract", "strict"]
     words += ["--deviations", shell_path(options.deviations)] if given else []
+    words += ["--interface", options.interface] if options.interface else []
     return msgspec.structs.replace(finding, command=shell_command(words))
 
 

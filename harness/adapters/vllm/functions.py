@@ -8,75 +8,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from attnproof.harness.adapters.vllm.installed import find
-from attnproof.harness.adapters.vllm.metadata import UTILS, ours, theirs
-from attnproof.harness.model.call import Thunk
-from attnproof.reference.shared import CommonAttentionMetadata
+from attnproof.harness.adapters.vllm.metadata import CONVERSION, UTILS, theirs
+from attnproof.harness.interfaces import functions as interface
 
-Convert = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
-
-
-def _converted(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return tuple(map(theirs, args)), {name: theirs(value) for name, value in kwargs.items()}
-
-
-class Adapted:
-    """A function of vLLM that takes our arguments and returns our results."""
-
-    def __init__(self, function: Callable[..., Any], convert: Convert = _converted) -> None:
-        self.function = function
-        self.convert = convert
-        self.__name__ = function.__name__
-
-    def bind(self, *args: Any, **kwargs: Any) -> Thunk:
-        """Convert the arguments now; return vLLM's own function bound to them."""
-        args, kwargs = self.convert(*args, **kwargs)
-        return partial(self.function, *args, **kwargs)
-
-    def unbind(self, result: Any, *args: Any, **_: Any) -> Any:
-        """Convert a result of vLLM's own function back."""
-        given = next((one for one in args if isinstance(one, CommonAttentionMetadata)), None)
-        return ours(result, given)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Convert, call, convert back."""
-        return self.unbind(self.bind(*args, **kwargs)(), *args, **kwargs)
-
-
-class InputBatch:
-    """An engine's rows for versions that also read the progress of each request.
-
-    Such versions order decodes, then extensions, then prompts. SPEC.md section 2 has decodes
-    and prefills only. Here every request has some context and no prompt left, so that each
-    request that is not a decode is an extension.
-    """
-
-    def __init__(self, rows: Any, num_reqs: int) -> None:
-        self._rows = rows
-        self.num_computed_tokens_cpu = np.ones(num_reqs, np.int32)
-        self.num_prompt_tokens = np.zeros(num_reqs, np.int32)
-
-    @property
-    def req_ids(self) -> Any:
-        """Request ids in row order."""
-        return self._rows.req_ids
-
-    def swap_states(self, i: int, j: int) -> None:
-        """Exchange rows i and j."""
-        self._rows.swap_states(i, j)
-
-
-def _with_progress(input_batch: Any, *args: Any, **kwargs: Any) -> Any:
-    if not hasattr(input_batch, "req_ids"):
-        return (input_batch, *args), kwargs
-    return (InputBatch(input_batch, len(input_batch.req_ids)), *args), kwargs
-
-
-def _offsets_on_cpu(query_start_loc_p: Any) -> Any:
-    """Convert for a later version, which takes offsets on the CPU and a device."""
-    return (query_start_loc_p.cpu(),), {"device": query_start_loc_p.device}
+Adapted = partial(interface.Adapted, conversion=CONVERSION)
+"""Function of vLLM that takes our arguments and returns our results."""
 
 
 def _as_layers(vllm_config: Any, layer_names: Any, cls_: Any) -> Any:
@@ -117,9 +54,9 @@ class _EncoderMetadata:
         return answer(self._metadata)
 
 
-def cross_attention(function: Callable[..., Any]) -> Adapted:
+def cross_attention(function: Callable[..., Any]) -> interface.Adapted:
     """Adapt `is_all_cross_attn_metadata_set`, which reads a property of the metadata."""
-    return Adapted(function, lambda metadata: ((_EncoderMetadata(metadata),), {}))
+    return Adapted(function, convert=lambda metadata: ((_EncoderMetadata(metadata),), {}))
 
 
 def layout_reader(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -132,7 +69,7 @@ def layout_reader(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def split(function: Callable[..., Any]) -> Adapted:
+def split(function: Callable[..., Any]) -> interface.Adapted:
     """Adapt `split_decodes_and_prefills`; versions without its flag do not get it."""
     if "require_uniform" in function.__code__.co_varnames:
         return Adapted(function)
@@ -141,20 +78,22 @@ def split(function: Callable[..., Any]) -> Adapted:
         flags = [flag for flag in uniform if flag is not False]
         return (theirs(metadata), decode_threshold, *flags), {}
 
-    return Adapted(function, without_uniform)
+    return Adapted(function, convert=without_uniform)
 
 
-def reorder(function: Callable[..., Any]) -> Adapted:
+def reorder(function: Callable[..., Any]) -> interface.Adapted:
     """Adapt `reorder_batch_to_split_decodes_and_prefills` of any version."""
-    return Adapted(function, _with_progress)
+    return Adapted(function, convert=interface.with_progress)
 
 
-def conv1d(function: Callable[..., Any]) -> Adapted:
+def conv1d(function: Callable[..., Any]) -> interface.Adapted:
     """Adapt `compute_causal_conv1d_metadata` of any version."""
     lengths_first = "query_start_loc_p_cpu" in function.__code__.co_varnames
-    return Adapted(function, _offsets_on_cpu) if lengths_first else Adapted(function)
+    return (
+        Adapted(function, convert=interface.offsets_on_cpu) if lengths_first else Adapted(function)
+    )
 
 
-def layers(function: Callable[..., Any]) -> Adapted:
+def layers(function: Callable[..., Any]) -> interface.Adapted:
     """Adapt `get_per_layer_parameters` of any version."""
-    return Adapted(function, _as_layers)
+    return Adapted(function, convert=_as_layers)

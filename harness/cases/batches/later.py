@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from attnproof.harness.cases.memory.arena import Piece
 from attnproof.harness.model.case import Batch
@@ -32,6 +33,13 @@ TOKEN_FIELDS = ("positions",)
 PLAIN_FIELDS = ("mm_req_doc_ranges", "max_logits_per_req")
 _REQUEST, _WINDOW, _BASE = 1 << 24, 1 << 25, 1 << 26
 """First value of each field that follows from nothing else in the batch."""
+
+
+def without_later_fields(batch: Batch) -> Batch:
+    """Return the batch without the fields of later engines."""
+    if not batch.later and batch.prompt_lens is None:
+        return batch
+    return structs.replace(batch, later=False, prompt_lens=None, bound_slack=0)
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Origin, Sourced
 from attnproof.harness.model.deviation import Deviation
@@ -125,6 +126,12 @@ class Examination:
         """True if the cases are sequences, which take long to find alone and to shrink."""
         return self.operation.inputs.machine is not None
 
+    def fitted(self, sourced: Sourced) -> Sourced:
+        """Return the case without what the candidate's interface cannot say."""
+        interface = INTERFACES.get(self.candidate.interface)
+        case = interface.fit(sourced.case) if interface else sourced.case
+        return sourced if case is sourced.case else msgspec.structs.replace(sourced, case=case)
+
     def has_judged(self, case: Case) -> bool:
         """True if the verdict on the case is in memory."""
         return case.id in self._verdicts
@@ -138,6 +145,7 @@ class Examination:
         interrupt.check()
         if self.worker.deaths >= _MOST_DEATHS:
             raise TooManyDeaths
+        sourced = self.fitted(sourced)
         case = sourced.case
         if case.id in self._verdicts:
             return self._verdicts[case.id].unknown

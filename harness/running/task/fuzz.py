@@ -108,7 +108,8 @@ def _one_pass(
     }
 
     def body(case: Case) -> None:
-        sourced = Sourced(case, "fuzz")
+        sourced = examination.fitted(Sourced(case, "fuzz"))
+        case = sourced.case
         if stopped:
             return
         if firsts:

@@ -351,6 +351,7 @@ def _explicit_cases(
 
 def _judge(examination: Examination, sourced: Sourced) -> None:
     """Judge one case that Hypothesis did not draw; shrink a new root cause at once."""
+    sourced = examination.fitted(sourced)
     unexplained = examination.new_failure(examination.check(sourced))
     if unexplained is not None:
         examination.minimise_and_record(unexplained, sourced, sourced)

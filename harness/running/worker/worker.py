@@ -32,6 +32,7 @@ from attnproof.harness.running.candidates import (
     enter_lane,
     exchange,
     imports_once,
+    interface_to_adapt,
     load,
     offered_by,
     withheld,
@@ -148,7 +149,10 @@ class _Worker:
         try:
             module = load(self._candidate)
             exchange(module, self._exchanged)
-            self._offers = {name: offered_by(module, op) for name, op in self._operations.items()}
+            interface = interface_to_adapt(self._candidate)
+            self._offers = {
+                name: offered_by(module, op, interface) for name, op in self._operations.items()
+            }
             reasons = {name: utf8(withheld(module, name)) for name in self._offers}
         except BaseException as error:  # an import may raise anything, and so may a look-up
             return Unloadable(f"{type(error).__name__}: {text_of(error, str)}"[:500])

@@ -11,7 +11,12 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.running.candidates import enter_lane, load_to_time, offered_by
+from attnproof.harness.running.candidates import (
+    enter_lane,
+    interface_to_adapt,
+    load_to_time,
+    offered_by,
+)
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.timing.plan.entries import (
     Entry,
@@ -44,6 +49,7 @@ class Contest:
         self._candidates = candidates
         self._entries = entries
         self._modules: dict[str, Any] = {}
+        self._interfaces = {c.name: interface_to_adapt(c) for c in candidates}
         self._expected: dict[str, dict[Place, Any]] = {}
         """The reference's outputs by case, of the latest entry."""
 
@@ -139,7 +145,7 @@ class Contest:
         return CandidateCalls(
             operation,
             case,
-            offered_by(self._modules[name], operation),
+            offered_by(self._modules[name], operation, self._interfaces[name]),
             self._candidates[0].device,
             self._expected[case.id],
             deviates=(name, case.id) in deviating,

@@ -83,7 +83,7 @@ def test_fields_of_a_subclass_are_kept(metadata, batch, release):
     mine = WithPositions(**vars(batch), positions=positions, labels=["a"])
     module = metadata(release)
     converted = module.theirs(mine)
-    assert isinstance(converted, module.metadata_class())
+    assert isinstance(converted, module.CONVERSION.metadata_class)
     assert converted.positions is positions
     assert converted.labels is mine.labels
     assert converted.query_start_loc is batch.query_start_loc

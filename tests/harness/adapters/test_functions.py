@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from attnproof.harness.interfaces.functions import InputBatch
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
 from attnproof.reference.shared import CommonAttentionMetadata
@@ -22,9 +23,10 @@ def conversions(part, monkeypatch):
 
     def watch():
         for name in ("_their_metadata", "_our_metadata"):
-            original = getattr(part("metadata"), name)
+            conversion = part("metadata").CONVERSION
+            original = getattr(conversion, name)
             monkeypatch.setattr(
-                part("metadata"), name, lambda *a, n=name, f=original: seen.append(n) or f(*a)
+                conversion, name, lambda *a, n=name, f=original: seen.append(n) or f(*a)
             )
         return seen
 
@@ -79,11 +81,10 @@ def test_requests_count_as_continued_for_a_version_that_reads_their_progress(bes
     assert reorder(rows, SimpleNamespace(num_scheduled_tokens={"a": 1, "b": 1}), 1) is False
 
 
-def test_rows_of_the_given_engine_are_moved(part, beside):
-    beside("0.11.2")
+def test_rows_of_the_given_engine_are_moved():
     swaps = []
     rows = SimpleNamespace(req_ids=["a", "b"], swap_states=lambda i, j: swaps.append((i, j)))
-    seen = part("functions").InputBatch(rows, 2)
+    seen = InputBatch(rows, 2)
     seen.swap_states(0, 1)
     assert swaps == [(0, 1)]
     assert seen.req_ids is rows.req_ids

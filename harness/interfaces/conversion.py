@@ -1,0 +1,176 @@
+"""Convert batches between our classes and those of an engine, without copies.
+
+A field that the engine lacks is left out, a renamed one gets its name there, and one that
+only the engine has keeps its default. Both sides hold the same tensors, so that purity and
+aliasing are judged on the behaviour of the engine itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields, make_dataclass
+from functools import cache, cached_property
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+
+from attnproof.reference.interface import UBatchSlice
+from attnproof.reference.shared import CommonAttentionMetadata, CommonAttentionMetadataV32
+
+_ORIGIN = "_attnproof_origin"
+"""Attribute of converted metadata: our metadata that it was made of."""
+_OURS = tuple(f.name for f in fields(CommonAttentionMetadata))
+_V32 = tuple(f.name for f in fields(CommonAttentionMetadataV32))
+
+
+def _bound(metadata: Any) -> torch.Tensor:
+    """Return the bound of the lengths, which later engines have in place of the mirror."""
+    bound: torch.Tensor | None = getattr(metadata, "seq_lens_cpu_upper_bound", None)
+    lengths: torch.Tensor = metadata.seq_lens_cpu
+    return lengths if bound is None else bound
+
+
+def _encoder_tensor(metadata: Any) -> torch.Tensor | None:
+    lengths = metadata.encoder_seq_lens
+    if lengths is None:
+        return None
+    return torch.from_numpy(lengths).to(metadata.seq_lens.device)
+
+
+def _most_logits(metadata: Any) -> int | None:
+    """Return the most logits of one request, which later engines count on the host."""
+    most = getattr(metadata, "max_logits_per_req", None)
+    if most is not None:
+        return int(most)
+    if metadata.logits_indices_padded is None or metadata.num_logits_indices is None:
+        return None
+    wanted = metadata.logits_indices_padded[: metadata.num_logits_indices].cpu().numpy()
+    offsets = metadata.query_start_loc_cpu.numpy()
+    held = np.searchsorted(np.sort(wanted), offsets)
+    return int(np.diff(held).max(initial=0))
+
+
+_RENAMED: dict[str, Callable[[Any], Any]] = {
+    "seq_lens_cpu_upper_bound": _bound,
+    "encoder_seq_lens_cpu": attrgetter("encoder_seq_lens"),
+    "max_logits_per_req": _most_logits,
+}
+"""Fields of a later vLLM, with readers of their values from our metadata."""
+
+
+class Conversion:
+    """Conversion to the classes of one engine, and back."""
+
+    def __init__(
+        self, metadata_class: Callable[[], Any], slice_class: Callable[[], Any] = lambda: None
+    ) -> None:
+        """`metadata_class` and `slice_class` return the engine's classes, imported when used."""
+        self._metadata_class = metadata_class
+        self._slice_class = slice_class
+
+    @cached_property
+    def metadata_class(self) -> Any:
+        """The engine's CommonAttentionMetadata."""
+        return self._metadata_class()
+
+    @cached_property
+    def slice_class(self) -> Any:
+        """The engine's class of a micro-batch, None without one."""
+        return self._slice_class()
+
+    @cached_property
+    def _readers(self) -> dict[str, Callable[[Any], Any]]:
+        """The engine's fields, each with a reader of its value from our metadata."""
+        names = {f.name for f in fields(self.metadata_class) if f.init}
+        readers: dict[str, Callable[[Any], Any]] = {
+            name: attrgetter(name) if name in _OURS else _optional(name)
+            for name in _V32
+            if name in names
+        }
+        readers |= {name: read for name, read in _RENAMED.items() if name in names}
+        if "encoder_seq_lens_cpu" in names:
+            readers["encoder_seq_lens"] = _encoder_tensor
+        return readers
+
+    def theirs(self, value: Any) -> Any:
+        """Convert an argument: batches, micro-batches and lists of them."""
+        if isinstance(value, CommonAttentionMetadata):
+            return self._their_metadata(value)
+        if type(value) is UBatchSlice and self.slice_class is not None:
+            return self.slice_class(value.request_slice, value.token_slice)
+        if type(value) is list and value and type(value[0]) is UBatchSlice:
+            return [self.theirs(one) for one in value]
+        return value
+
+    def _their_metadata(self, metadata: CommonAttentionMetadata) -> Any:
+        cls = self.metadata_class
+        values = {name: read(metadata) for name, read in self._readers.items()}
+        kind: Any = type(metadata)
+        if kind not in (CommonAttentionMetadata, CommonAttentionMetadataV32):
+            cls = _subclass(cls, kind)
+            added = [f.name for f in fields(metadata) if f.name not in _OURS]
+            values |= {name: getattr(metadata, name) for name in added}
+        made = cls(**values)
+        setattr(made, _ORIGIN, metadata)
+        return made
+
+    def ours(self, value: Any, given: Any = None) -> Any:
+        """Convert a result: batches, lists of them, and tuples that begin with one.
+
+        Metadata that `theirs` converted becomes our original object again. `given` is the
+        batch of ours from which the result was computed.
+        """
+        if isinstance(value, self.metadata_class):
+            return self._our_metadata(value, given)
+        if type(value) is list:
+            return [self.ours(one, given) for one in value]
+        if type(value) is tuple and value and isinstance(value[0], self.metadata_class):
+            return self._our_metadata(value[0], given)
+        return value
+
+    def _our_metadata(self, metadata: Any, given: Any) -> CommonAttentionMetadata:
+        origin: CommonAttentionMetadata | None = getattr(metadata, _ORIGIN, None)
+        if origin is not None:
+            return origin
+        later = isinstance(given, CommonAttentionMetadataV32)
+        names = _V32 if later else _OURS
+        values = {name: getattr(metadata, name) for name in names if hasattr(metadata, name)}
+        if not hasattr(metadata, "seq_lens_cpu"):
+            values |= _later_fields(metadata, given)
+        return (CommonAttentionMetadataV32 if later else CommonAttentionMetadata)(**values)
+
+
+def _optional(name: str) -> Callable[[Any], Any]:
+    return lambda metadata: getattr(metadata, name, None)
+
+
+@cache
+def _subclass(metadata_class: type[Any], cls: type[Any]) -> type[Any]:
+    """Return a subclass of the engine's class with the fields that a subclass of ours adds."""
+    added = [
+        (f.name, f.type, None if f.default is MISSING else f.default)
+        for f in fields(cls)
+        if f.name not in _OURS
+    ]
+    return make_dataclass(cls.__name__, added, bases=(metadata_class,))
+
+
+def _later_fields(metadata: Any, given: Any) -> dict[str, Any]:
+    """Return the values of our fields that a later engine derives or keeps as a bound.
+
+    Derived computed tokens get the dtype of the given batch.
+    """
+    computed = metadata.compute_num_computed_tokens()
+    if computed.device.type != "cpu":  # a CPU tensor is used as it is
+        computed = computed.cpu()
+    if given is not None:
+        computed = computed.to(given.num_computed_tokens_cpu.dtype)
+    exact = not isinstance(given, CommonAttentionMetadataV32)
+    lengths = metadata.seq_lens_cpu_upper_bound if exact else metadata.seq_lens.clone()
+    return {
+        "seq_lens_cpu": lengths,
+        "num_computed_tokens_cpu": computed,
+        "encoder_seq_lens": metadata.encoder_seq_lens_cpu,
+    }

@@ -1,0 +1,46 @@
+"""What an engine can say of a case: the other fields and arguments are left out."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from attnproof.harness.cases.batches import later
+from attnproof.harness.model.case import Case
+from attnproof.harness.operations.batch.reorder import REORDER
+
+_LATER_PARAMS = (
+    "treat_short_extends_as_decodes",
+    "cp_size",
+    "cp_rank",
+    "cp_interleave",
+)
+"""Arguments that only later engines have."""
+
+
+def without_progress(case: Case) -> Case:
+    """Return the case for engines that know no progress of requests: vLLM 0.10."""
+    case = without_later_fields(case)
+    if case.operation != REORDER:
+        return case
+    kept = ("query_lens", "decode_threshold")
+    return structs.replace(case, params={name: case.params[name] for name in kept})
+
+
+def without_later_fields(case: Case) -> Case:
+    """Return the case for engines whose batch has the fields of section 1 only: vLLM 0.11."""
+    params = case.params
+    batch = None if case.batch is None else later.without_later_fields(case.batch)
+    left_out = (*_LATER_PARAMS, *(("prompt_lens",) if case.operation == REORDER else ()))
+    if any(name in params for name in left_out):
+        params = {name: value for name, value in params.items() if name not in left_out}
+    if batch is case.batch and params is case.params:
+        return case
+    return structs.replace(case, batch=batch, params=params)
+
+
+def with_prompts(case: Case) -> Case:
+    """Return the case for engines that know prompts wherever they know progress: vLLM 0.32."""
+    computed = case.params.get("computed_lens")
+    if case.operation != REORDER or computed is None or "prompt_lens" in case.params:
+        return case
+    return structs.replace(case, params=case.params | {"prompt_lens": [0] * len(computed)})
