@@ -41,11 +41,8 @@ def _encoder_tensor(metadata: Any) -> torch.Tensor | None:
 
 def _most_logits(metadata: Any) -> int | None:
     """Return the most logits of one request, which later engines count on the host."""
-    most = getattr(metadata, "max_logits_per_req", None)
-    if most is not None:
-        return int(most)
     if metadata.logits_indices_padded is None or metadata.num_logits_indices is None:
-        return None
+        return getattr(metadata, "max_logits_per_req", None)
     wanted = metadata.logits_indices_padded[: metadata.num_logits_indices].cpu().numpy()
     offsets = metadata.query_start_loc_cpu.numpy()
     held = np.searchsorted(np.sort(wanted), offsets)

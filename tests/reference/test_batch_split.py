@@ -137,3 +137,12 @@ def test_later_fields_follow_their_rows_and_tokens(package, make_metadata):
     assert child.positions.tolist() == [4, 3, 4, 5]
     assert child.req_idx.tolist() == [8, 9]
     assert (child.seq_lens_cpu_upper_bound >= child.seq_lens_cpu).all()
+
+
+@pytest.mark.spec("E57: 0.32's slices, local attention and fast prefill drop all of these fields")
+def test_a_child_can_still_be_split_by_its_flags(package, make_metadata):
+    metadata = later(make_metadata([1, 1, 3], [3, 5, 6]))
+    metadata.is_prefilling = torch.tensor([False, True, False])
+    [child] = package.split_attn_metadata([package.UBatchSlice(slice(1, 3), slice(1, 5))], metadata)
+    counts = package.split_decodes_and_prefills(child, treat_short_extends_as_decodes=False)
+    assert counts == (0, 2, 0, 4)

@@ -130,7 +130,11 @@ class Examination:
         """Return the case without what the candidate's interface cannot say."""
         interface = INTERFACES.get(self.candidate.interface)
         case = interface.fit(sourced.case) if interface else sourced.case
-        return sourced if case is sourced.case else msgspec.structs.replace(sourced, case=case)
+        if case is sourced.case:
+            return sourced
+        if case.fault and not self.operation.inputs.faults[case.fault].applies(case):
+            case = msgspec.structs.replace(case, fault="")
+        return msgspec.structs.replace(sourced, case=case)
 
     def has_judged(self, case: Case) -> bool:
         """True if the verdict on the case is in memory."""
