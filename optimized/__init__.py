@@ -18,6 +18,7 @@ from attnproof.reference.shared import __all__ as _shared
 from .batch_split import *
 from .cache_write import *
 from .causal_conv1d import *
+from .drafter import *
 from .encoder_decoder import *
 from .fast_prefill import *
 from .graph_state import *

@@ -6,6 +6,7 @@ from .batch_split import *
 from .cache_write import *
 from .causal_conv1d import *
 from .checks import *
+from .drafter import *
 from .fast_prefill import *
 from .interface import *
 from .kv_cache import *

@@ -1,0 +1,1 @@
+"""Operations on the batches of a drafter (SPEC.md section 14)."""

@@ -1,0 +1,61 @@
+"""Compute the inputs of a drafter.
+
+Tensors are passed as address, `wide` flag (int64 if set, otherwise int32) and strides in
+elements.
+"""
+
+from __future__ import annotations
+
+from .addresses import element, int32_at, int64_at
+from .compiled import compiled, entry
+
+
+@compiled
+def store(address: int, index: int, wide: bool, value: int) -> None:
+    """Write element `index` of the integers at `address`."""
+    if wide:
+        int64_at(address, index + 1)[index] = value
+    else:
+        int32_at(address, index + 1)[index] = value
+
+
+@entry
+def step(
+    rows: int,
+    padded: int,
+    positions: int,
+    wide_positions: bool,
+    position_stride: int,
+    table: int,
+    wide_table: bool,
+    row_stride: int,
+    column_stride: int,
+    width: int,
+    lengths: int,
+    wide_lengths: bool,
+    length_stride: int,
+    out_positions: int,
+    wide_out: bool,
+    out_stride: int,
+    slots: int,
+    slot_stride: int,
+    block_size: int,
+    max_model_len: int,
+) -> None:
+    """Write position, slot and length of each row's next token, then slots -1 up to `padded`."""
+    for r in range(rows):
+        position = element(positions, r * position_stride, wide_positions) + 1
+        length = element(lengths, r * length_stride, wide_lengths) + 1
+        column = position // block_size
+        slot = -1
+        if position >= max_model_len:
+            position = 0
+            length = 1
+        elif column < width:
+            block = element(table, r * row_stride + column * column_stride, wide_table)
+            slot = block * block_size + position % block_size
+        store(out_positions, r * out_stride, wide_out, position)
+        store(slots, r * slot_stride, True, slot)
+        store(lengths, r * length_stride, wide_lengths, min(length, max_model_len))
+    for r in range(rows, padded):
+        store(slots, r * slot_stride, True, -1)

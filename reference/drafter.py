@@ -1,0 +1,57 @@
+"""Inputs of a drafter, request by request (SPEC.md section 14)."""
+
+from __future__ import annotations
+
+import torch
+
+from .checks.drafter import check_step
+from .interface import PAD_SLOT_ID
+
+__all__ = [
+    "eagle_step_update_slot_mapping_and_metadata",
+]
+
+
+def eagle_step_update_slot_mapping_and_metadata(
+    positions_1d: torch.Tensor,
+    block_table_tensor: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_size: int,
+    max_model_len: int,
+    out_clamped_positions: torch.Tensor,
+    out_slot_mapping: torch.Tensor,
+    input_batch_size: int | None = None,
+) -> None:
+    """Move each of R requests to its next draft token: write its position, slot and length.
+
+    `positions_1d` (R,), `block_table_tensor` (R, W) and `seq_lens` (R,), which is written in
+    place, are int32 or int64; lengths and `block_size` are in tokens. `out_clamped_positions`
+    has at least R entries and may be `positions_1d` itself, `out_slot_mapping` int64 at least
+    `input_batch_size` (default R); entries behind those are not written. A position that
+    reaches `max_model_len` becomes 0, without a slot and with length 1. Raise MetadataError
+    for sizes below 1, tensors of other lengths and outputs that overlap. SPEC.md section 14.
+    """
+    check_step(
+        positions_1d,
+        block_table_tensor,
+        seq_lens,
+        block_size,
+        max_model_len,
+        out_clamped_positions,
+        out_slot_mapping,
+        input_batch_size,
+    )
+    table, width = block_table_tensor.tolist(), block_table_tensor.shape[1]
+    positions, lengths = positions_1d.tolist(), seq_lens.tolist()
+    for row, (before, length) in enumerate(zip(positions, lengths, strict=True)):
+        position, slot = before + 1, PAD_SLOT_ID
+        column = position // block_size
+        if position >= max_model_len:
+            position, length = 0, 0
+        elif column < width:
+            slot = table[row][column] * block_size + position % block_size
+        out_clamped_positions[row] = position
+        out_slot_mapping[row] = slot
+        seq_lens[row] = min(length + 1, max_model_len)
+    for row in range(len(positions), input_batch_size or 0):
+        out_slot_mapping[row] = PAD_SLOT_ID

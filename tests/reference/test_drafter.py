@@ -1,0 +1,43 @@
+"""Tests of a drafter's inputs, request by request (SPEC.md section 14)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+def int32(values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@pytest.mark.spec("Example: B = 4, max_model_len 10, positions [5, 9], seq_lens [6, 10]")
+def test_worked_example_of_a_step(package):
+    positions, lengths = torch.tensor([5, 9]), int32([6, 10])
+    slots = torch.full((5,), 77)
+    package.eagle_step_update_slot_mapping_and_metadata(
+        positions, int32([[3, 7, 0], [1, 2, 5]]), lengths, 4, 10, positions, slots, 3
+    )
+    assert positions.tolist() == [6, 0]
+    assert lengths.tolist() == [7, 1]
+    assert slots.tolist() == [30, -1, -1, 77, 77]
+
+
+def test_a_step_beyond_the_table_has_no_slot_and_highest_ids_do_not_wrap(package):
+    positions, lengths, slots = torch.tensor([1, 2]), int32([2, 3]), torch.zeros(2).long()
+    package.eagle_step_update_slot_mapping_and_metadata(
+        positions, int32([[5], [2**31 - 1]]), lengths, 3, 100, torch.zeros(2).long(), slots
+    )
+    assert slots.tolist() == [5 * 3 + 2, -1]
+    package.eagle_step_update_slot_mapping_and_metadata(
+        torch.tensor([0, 0]), int32([[2**31 - 1]] * 2), lengths, 3, 100, positions, slots
+    )
+    assert slots.tolist() == [3 * (2**31 - 1) + 1] * 2
+
+
+def test_a_step_writes_no_positions_into_other_positions(package):
+    buffer, lengths = torch.arange(4), int32([1, 2])
+    with pytest.raises(package.MetadataError, match="out_clamped_positions is in the memory of"):
+        package.eagle_step_update_slot_mapping_and_metadata(
+            buffer[:2], int32([[1], [2]]), lengths, 4, 9, buffer[1:3], torch.zeros(2).long()
+        )
+    assert lengths.tolist() == [1, 2]
