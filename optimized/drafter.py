@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
-from attnproof.reference.checks.drafter import check_step
+from attnproof.reference.checks.drafter import check_next_tokens, check_step
 
 from .checking import checks
 from .dispatch import on_device
@@ -12,11 +14,13 @@ from .host import drafter as loops
 
 __all__ = [
     "eagle_step_update_slot_mapping_and_metadata",
+    "prepare_next_token_ids_padded",
 ]
 
 _checked = checks.follow(globals())
 
 _INT64 = torch.int64
+_INT32S: Final = torch.empty(0, dtype=torch.int32)
 
 
 def eagle_step_update_slot_mapping_and_metadata(
@@ -76,6 +80,46 @@ def eagle_step_update_slot_mapping_and_metadata(
         block_size,
         max_model_len,
     )
+
+
+def prepare_next_token_ids_padded(
+    sampled_token_ids: torch.Tensor,
+    discard_request_mask: torch.Tensor,
+    backup_next_token_ids: torch.Tensor,
+    vocab_size: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each request's last valid sampled token and the number of valid ones, int32 (R,).
+
+    Shapes, results and errors as in `reference`. On a device: one kernel, no sync.
+    SPEC.md section 14.
+    """
+    if _checked:
+        check_next_tokens(
+            sampled_token_ids, discard_request_mask, backup_next_token_ids, vocab_size
+        )
+    rows, width = sampled_token_ids.shape
+    if on_device(sampled_token_ids):
+        from .kernels.drafter_next_tokens import next_tokens_on_device
+
+        return next_tokens_on_device(
+            sampled_token_ids, discard_request_mask, backup_next_token_ids, vocab_size
+        )
+    tokens, counts = _INT32S.new_empty(rows), _INT32S.new_empty(rows)
+    loops.next_tokens(
+        rows,
+        width,
+        sampled_token_ids.data_ptr(),
+        sampled_token_ids.dtype is _INT64,
+        *sampled_token_ids.stride(),
+        discard_request_mask.data_ptr(),
+        discard_request_mask.stride(0),
+        backup_next_token_ids.data_ptr(),
+        backup_next_token_ids.stride(0),
+        vocab_size,
+        tokens.data_ptr(),
+        counts.data_ptr(),
+    )
+    return tokens, counts
 
 
 def _vector(tensor: torch.Tensor) -> tuple[int, bool, int]:

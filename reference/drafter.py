@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from .checks.drafter import check_step
+from .checks.drafter import check_next_tokens, check_step
 from .interface import PAD_SLOT_ID
 
 __all__ = [
     "eagle_step_update_slot_mapping_and_metadata",
+    "prepare_next_token_ids_padded",
 ]
 
 
@@ -43,15 +44,44 @@ def eagle_step_update_slot_mapping_and_metadata(
     )
     table, width = block_table_tensor.tolist(), block_table_tensor.shape[1]
     positions, lengths = positions_1d.tolist(), seq_lens.tolist()
-    for row, (before, length) in enumerate(zip(positions, lengths, strict=True)):
-        position, slot = before + 1, PAD_SLOT_ID
+    for row, (before, length_before) in enumerate(zip(positions, lengths, strict=True)):
+        position, length, slot = before + 1, length_before + 1, PAD_SLOT_ID
         column = position // block_size
         if position >= max_model_len:
-            position, length = 0, 0
+            position, length = 0, 1
         elif column < width:
             slot = table[row][column] * block_size + position % block_size
         out_clamped_positions[row] = position
         out_slot_mapping[row] = slot
-        seq_lens[row] = min(length + 1, max_model_len)
+        seq_lens[row] = min(length, max_model_len)
     for row in range(len(positions), input_batch_size or 0):
         out_slot_mapping[row] = PAD_SLOT_ID
+
+
+def prepare_next_token_ids_padded(
+    sampled_token_ids: torch.Tensor,
+    discard_request_mask: torch.Tensor,
+    backup_next_token_ids: torch.Tensor,
+    vocab_size: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return each request's last valid sampled token and the number of valid ones, int32 (R,).
+
+    `sampled_token_ids` (R, M) int32 or int64; a token is valid if it is neither -1 nor
+    `vocab_size` or above. `discard_request_mask` bool and `backup_next_token_ids` int32 have
+    at least R entries. A discarded request has no valid token; a request without one gets its
+    backup token. Raise MetadataError for tensors of another shape or dtype, and for tokens
+    below -1. SPEC.md section 14.
+    """
+    check_next_tokens(sampled_token_ids, discard_request_mask, backup_next_token_ids, vocab_size)
+    next_tokens, counts = [], []
+    for row, tokens in enumerate(sampled_token_ids.tolist()):
+        valid = [token for token in tokens if token != -1 and token < vocab_size]
+        if bool(discard_request_mask[row]):
+            valid = []
+        counts.append(len(valid))
+        next_tokens.append(valid[-1] if valid else int(backup_next_token_ids[row]))
+    device = sampled_token_ids.device
+    return (
+        torch.tensor(next_tokens, dtype=torch.int32, device=device),
+        torch.tensor(counts, dtype=torch.int32, device=device),
+    )

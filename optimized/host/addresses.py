@@ -26,6 +26,11 @@ def int64_at(address: int, length: int) -> Array:
     return np.ctypeslib.as_array((ctypes.c_int64 * length).from_address(address))
 
 
+def uint8_at(address: int, length: int) -> Array:
+    """Return an array of `length` bytes at `address`; also callable in compiled loops."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address))
+
+
 def element(address: int, index: int, wide: bool) -> int:
     """Return element `index` of the integers at `address`, int64 if `wide`, otherwise int32.
 
@@ -57,6 +62,10 @@ def register_with_numba() -> None:
     @overload(int64_at)
     def _int64_at(address, length):  # noqa: ARG001  # numba passes types here
         return lambda address, length: carray(pointer(address, np.int64), length)
+
+    @overload(uint8_at)
+    def _uint8_at(address, length):  # noqa: ARG001  # numba passes types here
+        return lambda address, length: carray(pointer(address, np.uint8), length)
 
     @overload(element)
     def _element(address, index, wide):  # noqa: ARG001  # numba passes types here

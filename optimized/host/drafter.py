@@ -6,7 +6,7 @@ elements.
 
 from __future__ import annotations
 
-from .addresses import element, int32_at, int64_at
+from .addresses import element, int32_at, int64_at, uint8_at
 from .compiled import compiled, entry
 
 
@@ -59,3 +59,37 @@ def step(
         store(lengths, r * length_stride, wide_lengths, min(length, max_model_len))
     for r in range(rows, padded):
         store(slots, r * slot_stride, True, -1)
+
+
+@entry
+def next_tokens(
+    rows: int,
+    width: int,
+    sampled: int,
+    wide: bool,
+    row_stride: int,
+    column_stride: int,
+    discarded: int,
+    discarded_stride: int,
+    backup: int,
+    backup_stride: int,
+    vocab_size: int,
+    tokens: int,
+    counts: int,
+) -> None:
+    """Write the last valid token and the number of valid ones of each row, int32.
+
+    `discarded` are bytes.
+    """
+    found, valid = int32_at(tokens, rows), int32_at(counts, rows)
+    for r in range(rows):
+        count, last = 0, element(backup, r * backup_stride, False)
+        if not uint8_at(discarded, r * discarded_stride + 1)[r * discarded_stride]:
+            for column in range(width):
+                at = r * row_stride + column * column_stride
+                token = element(sampled, at, wide)
+                if token != -1 and token < vocab_size:
+                    count += 1
+                    last = token
+        found[r] = last
+        valid[r] = count

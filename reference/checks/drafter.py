@@ -54,6 +54,23 @@ def check_step(
         check_least(operation, "seq_lens", seq_lens, 0)
 
 
+def check_next_tokens(
+    sampled_token_ids: torch.Tensor,
+    discard_request_mask: torch.Tensor,
+    backup_next_token_ids: torch.Tensor,
+    vocab_size: int,
+) -> None:
+    """Require valid arguments of `prepare_next_token_ids_padded`."""
+    operation = "prepare_next_token_ids_padded"
+    check_int(operation, "vocab_size", vocab_size, 1)
+    sampled = check_tensor(operation, "sampled_token_ids", sampled_token_ids, 2)
+    rows = (sampled.shape[0], sampled.device)
+    check_room(operation, "discard_request_mask", discard_request_mask, *rows, torch.bool)
+    check_room(operation, "backup_next_token_ids", backup_next_token_ids, *rows, torch.int32)
+    if sampled.is_cpu:
+        check_least(operation, "sampled_token_ids", sampled.flatten(), -1)
+
+
 def check_room(
     operation: str,
     field: str,
@@ -62,7 +79,7 @@ def check_room(
     device: torch.device,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Require a 1-D output of at least `length` entries, integers unless a dtype is given."""
+    """Require a 1-D tensor of at least `length` entries, integers unless a dtype is given."""
     if dtype is None:
         check_tensor(operation, field, out, 1)
     else:

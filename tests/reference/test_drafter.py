@@ -41,3 +41,19 @@ def test_a_step_writes_no_positions_into_other_positions(package):
             buffer[:2], int32([[1], [2]]), lengths, 4, 9, buffer[1:3], torch.zeros(2).long()
         )
     assert lengths.tolist() == [1, 2]
+
+
+@pytest.mark.spec("Example: sampled [[5, 7, -1], [-1, -1, -1], [4, 9, 2]], of which the last row")
+def test_worked_example_of_next_tokens(package):
+    sampled = int32([[5, 7, -1], [-1, -1, -1], [4, 9, 2]])
+    discarded = torch.tensor([False, False, True])
+    tokens, counts = package.prepare_next_token_ids_padded(sampled, discarded, int32([1, 2, 3]), 8)
+    assert tokens.tolist() == [7, 2, 3]
+    assert counts.tolist() == [2, 0, 0]
+    assert tokens.dtype == counts.dtype == torch.int32
+
+
+def test_the_last_valid_token_may_stand_behind_an_invalid_one(package):
+    sampled, kept = int32([[-1, 4, 8, 6, -1]]), torch.tensor([False])
+    tokens, counts = package.prepare_next_token_ids_padded(sampled, kept, int32([1]), 8)
+    assert (tokens.tolist(), counts.tolist()) == ([6], [2])
