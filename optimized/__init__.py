@@ -19,6 +19,7 @@ from .batch_split import *
 from .cache_write import *
 from .causal_conv1d import *
 from .drafter import *
+from .drafter_batches import *
 from .encoder_decoder import *
 from .fast_prefill import *
 from .graph_state import *

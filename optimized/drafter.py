@@ -11,6 +11,7 @@ from attnproof.reference.checks.drafter import check_next_tokens, check_step
 from .checking import checks
 from .dispatch import on_device
 from .host import drafter as loops
+from .host.arrays import vector
 
 __all__ = [
     "eagle_step_update_slot_mapping_and_metadata",
@@ -68,13 +69,13 @@ def eagle_step_update_slot_mapping_and_metadata(
     loops.step(
         rows,
         padded,
-        *_vector(positions_1d),
+        *vector(positions_1d),
         block_table_tensor.data_ptr(),
         block_table_tensor.dtype is _INT64,
         *block_table_tensor.stride(),
         width,
-        *_vector(seq_lens),
-        *_vector(out_clamped_positions),
+        *vector(seq_lens),
+        *vector(out_clamped_positions),
         out_slot_mapping.data_ptr(),
         out_slot_mapping.stride(0),
         block_size,
@@ -120,8 +121,3 @@ def prepare_next_token_ids_padded(
         counts.data_ptr(),
     )
     return tokens, counts
-
-
-def _vector(tensor: torch.Tensor) -> tuple[int, bool, int]:
-    """Return address, true for int64, and stride of a 1-D tensor."""
-    return tensor.data_ptr(), tensor.dtype is _INT64, tensor.stride(0)

@@ -7,6 +7,7 @@ from .cache_write import *
 from .causal_conv1d import *
 from .checks import *
 from .drafter import *
+from .drafter_batches import *
 from .fast_prefill import *
 from .interface import *
 from .kv_cache import *

@@ -40,6 +40,15 @@ def element(address: int, index: int, wide: bool) -> int:
     return int(at(address, index + 1)[index])
 
 
+def set_element(address: int, index: int, wide: bool, value: int) -> None:
+    """Write element `index` of the integers at `address`, int64 if `wide`, otherwise int32.
+
+    Also callable in compiled loops.
+    """
+    at = int64_at if wide else int32_at
+    at(address, index + 1)[index] = value
+
+
 @cache
 def register_with_numba() -> None:
     """Register machine code of the functions above with numba."""
@@ -75,3 +84,13 @@ def register_with_numba() -> None:
             return np.int64(int32_at(address, index + 1)[index])
 
         return read
+
+    @overload(set_element)
+    def _set_element(address, index, wide, value):  # noqa: ARG001  # numba passes types here
+        def write(address, index, wide, value):
+            if wide:
+                int64_at(address, index + 1)[index] = value
+            else:
+                int32_at(address, index + 1)[index] = value
+
+        return write

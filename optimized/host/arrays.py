@@ -44,3 +44,8 @@ def pieces(tensor: torch.Tensor, sizes: tuple[int, ...]) -> tuple[torch.Tensor, 
 def as_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return the tensor converted to `dtype`, the argument itself if it has that dtype."""
     return tensor if tensor.dtype is dtype else tensor.to(dtype)
+
+
+def vector(tensor: torch.Tensor) -> tuple[int, bool, int]:
+    """Return address, true if it is int64, and stride of a 1-D integer tensor."""
+    return tensor.data_ptr(), tensor.dtype is torch.int64, tensor.stride(0)

@@ -6,17 +6,8 @@ elements.
 
 from __future__ import annotations
 
-from .addresses import element, int32_at, int64_at, uint8_at
-from .compiled import compiled, entry
-
-
-@compiled
-def store(address: int, index: int, wide: bool, value: int) -> None:
-    """Write element `index` of the integers at `address`."""
-    if wide:
-        int64_at(address, index + 1)[index] = value
-    else:
-        int32_at(address, index + 1)[index] = value
+from .addresses import element, int32_at, set_element, uint8_at
+from .compiled import entry
 
 
 @entry
@@ -54,11 +45,11 @@ def step(
         elif column < width:
             block = element(table, r * row_stride + column * column_stride, wide_table)
             slot = block * block_size + position % block_size
-        store(out_positions, r * out_stride, wide_out, position)
-        store(slots, r * slot_stride, True, slot)
-        store(lengths, r * length_stride, wide_lengths, min(length, max_model_len))
+        set_element(out_positions, r * out_stride, wide_out, position)
+        set_element(slots, r * slot_stride, True, slot)
+        set_element(lengths, r * length_stride, wide_lengths, min(length, max_model_len))
     for r in range(rows, padded):
-        store(slots, r * slot_stride, True, -1)
+        set_element(slots, r * slot_stride, True, -1)
 
 
 @entry

@@ -27,6 +27,7 @@ from .protocols import (
     EncoderDecoderMetadata,
     KVCacheSpec,
     ModelConfig,
+    SpecDecodeMetadata,
     SpeculativeConfig,
     VllmConfig,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "ModelConfig",
     "PerLayerParameters",
     "SchedulerOutput",
+    "SpecDecodeMetadata",
     "SpeculativeConfig",
     "UBatchSlice",
     "VllmConfig",

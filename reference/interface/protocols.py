@@ -49,6 +49,13 @@ class KVCacheSpec(Protocol):
         ...
 
 
+class SpecDecodeMetadata(Protocol):
+    """Attributes that are read of a step's speculative-decoding metadata."""
+
+    cu_num_draft_tokens: torch.Tensor
+    """(R,) running sum of the requests' draft tokens, without a leading 0."""
+
+
 class ModelConfig(Protocol):
     """Attributes that are read of the model's config."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -17,3 +18,26 @@ def diagnose_slots(expected: Any, got: Any) -> str:
     if (got[wrong] == -1).all():
         return "token without its slot"
     return ""
+
+
+def diagnose_kept(parent: Any, rejected: np.ndarray, field: str, expected: Any, got: Any) -> str:
+    """Return the diagnosis of a wrong field of a batch without rejected tokens, "" for none."""
+    if not isinstance(got, torch.Tensor) or not isinstance(expected, torch.Tensor):
+        return ""
+    values = got.cpu().numpy()
+    if field in ("query_start_loc", "query_start_loc_cpu"):
+        same = np.array_equal(values, parent.query_start_loc_cpu.numpy())
+        return "offsets of the whole batch" if same else ""
+    if field in ("seq_lens", "seq_lens_cpu"):
+        same = np.array_equal(values, parent.seq_lens_cpu.numpy())
+        return "sequences keep their rejected tokens" if same else ""
+    if got.shape != expected.shape:
+        return "rejected tokens kept" if len(values) > len(expected) else ""
+    if field == "token_indices" and np.array_equal(values, np.arange(len(values))):
+        return "indices do not leave out the rejected tokens"
+    if field == "token_indices_to_sample":
+        last = parent.query_start_loc_cpu.numpy()[1:] - 1
+        return "samples a rejected token" if np.array_equal(values, last) else ""
+    if field == "num_rejected_tokens" and (values[rejected == 0] != 0).any():
+        return "a request without drafts loses a token"
+    return diagnose_slots(expected, got) if field == "slot_mapping" else ""

@@ -1,0 +1,189 @@
+"""Turn the target model's batch into the drafter's (SPEC.md section 14)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from attnproof.reference.checks.drafter_batches import (
+    SEQUENCE_LENGTHS,
+    check_prepare_inputs,
+    check_prepare_inputs_padded,
+)
+from attnproof.reference.interface import SpecDecodeMetadata
+from attnproof.reference.interface.fields import alignments
+from attnproof.reference.shared import CommonAttentionMetadata
+
+from .checking import checks
+from .dispatch import on_device, staging, upload
+from .host import drafter_batches as loops
+from .host.arrays import vector
+
+__all__ = [
+    "prepare_inputs",
+    "prepare_inputs_padded",
+]
+
+_checked = checks.follow(globals())
+
+_INT64 = torch.int64
+_INT32S: Final = torch.empty(0, dtype=torch.int32)
+_INT64S: Final = torch.empty(0, dtype=torch.int64)
+_WITHOUT_LOGITS: Final = {
+    "causal": True,
+    "logits_indices_padded": None,
+    "num_logits_indices": None,
+}
+
+
+def prepare_inputs(
+    common_attn_metadata: CommonAttentionMetadata,
+    sampled_token_ids: list[list[int]],
+    num_draft_tokens: list[int],
+) -> tuple[CommonAttentionMetadata, torch.Tensor]:
+    """Return the batch without its rejected tokens, and the indices of the tokens it keeps.
+
+    Result and errors as in `reference`. On a device: one asynchronous copy of the offsets
+    and one kernel, no sync. SPEC.md section 14.
+    """
+    md = common_attn_metadata
+    if _checked:
+        check_prepare_inputs(md, sampled_token_ids, num_draft_tokens)
+    rejected = [
+        drafts + 1 - len(sampled) if drafts else 0
+        for drafts, sampled in zip(num_draft_tokens, sampled_token_ids, strict=True)
+    ]
+    starts, lengths = md.query_start_loc_cpu, md.seq_lens_cpu
+    counts = torch.tensor(rejected, dtype=_INT64)
+    new_starts, new_lengths = starts.new_empty(md.num_reqs + 1), lengths.new_empty(md.num_reqs)
+    tokens, longest_query, longest = loops.keep_rows(
+        md.num_reqs,
+        *vector(starts),
+        *vector(lengths),
+        counts.data_ptr(),
+        new_starts.data_ptr(),
+        new_lengths.data_ptr(),
+    )
+    made = _on_device if on_device(md.query_start_loc) else _on_host
+    device_starts, device_lengths, indices, slots = made(md, new_starts, new_lengths, tokens)
+    changes = {
+        "query_start_loc": device_starts,
+        "query_start_loc_cpu": new_starts,
+        "seq_lens": device_lengths,
+        "seq_lens_cpu": new_lengths,
+        "num_actual_tokens": tokens,
+        "max_query_len": longest_query,
+        "max_seq_len": longest,
+        "slot_mapping": slots,
+    }
+    return _child(md, changes, counts, indices), indices
+
+
+def prepare_inputs_padded(
+    common_attn_metadata: CommonAttentionMetadata,
+    spec_decode_metadata: SpecDecodeMetadata,
+    valid_sampled_tokens_count: torch.Tensor,
+) -> tuple[CommonAttentionMetadata, torch.Tensor, torch.Tensor]:
+    """Return the batch with its rejected tokens, the tokens to sample and the rejected counts.
+
+    Result and errors as in `reference`. On a device: one kernel, no copy and no sync.
+    SPEC.md section 14.
+    """
+    md, counts = common_attn_metadata, valid_sampled_tokens_count
+    if _checked:
+        check_prepare_inputs_padded(md, spec_decode_metadata, counts)
+    ends, offsets = spec_decode_metadata.cu_num_draft_tokens, md.query_start_loc
+    if on_device(offsets):
+        from .kernels.drafter_rejected import count_rejected_on_device
+
+        to_sample, rejected = count_rejected_on_device(ends, counts, offsets)
+    else:
+        to_sample, rejected = _INT32S.new_empty(md.num_reqs), _INT32S.new_empty(md.num_reqs)
+        loops.count_rejected(
+            md.num_reqs,
+            *vector(ends),
+            *vector(counts),
+            *vector(offsets),
+            to_sample.data_ptr(),
+            rejected.data_ptr(),
+        )
+    starts = md.query_start_loc_cpu
+    tokens = int(starts[-1])
+    fields = {name: getattr(md, name) for name in alignments(type(md))}
+    for name, (alignment, _) in alignments(type(md)).items():
+        if alignment == "token" and fields[name] is not None:
+            fields[name] = fields[name][:tokens]
+    fields["num_actual_tokens"] = tokens
+    fields["max_query_len"] = loops.longest_query(md.num_reqs, *vector(starts))
+    return type(md)(**fields | _WITHOUT_LOGITS), to_sample, rejected
+
+
+_Made = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+"""Offsets, lengths, token indices and slots of the kept tokens, on the batch's device."""
+
+
+def _on_host(
+    md: CommonAttentionMetadata, starts: torch.Tensor, lengths: torch.Tensor, tokens: int
+) -> _Made:
+    dtype = md.query_start_loc.dtype
+    indices, slots = starts.new_empty(tokens, dtype=dtype), _INT64S.new_empty(tokens)
+    loops.keep_tokens(
+        md.num_reqs,
+        *vector(md.query_start_loc_cpu),
+        starts.data_ptr(),
+        md.slot_mapping.data_ptr(),
+        md.slot_mapping.stride(0),
+        indices.data_ptr(),
+        dtype is _INT64,
+        slots.data_ptr(),
+    )
+    return starts.to(dtype, copy=True), lengths.to(md.seq_lens.dtype, copy=True), indices, slots
+
+
+def _on_device(
+    md: CommonAttentionMetadata, starts: torch.Tensor, _lengths: torch.Tensor, tokens: int
+) -> _Made:
+    from .kernels.drafter_kept_tokens import keep_tokens_on_device
+
+    offsets = md.query_start_loc
+    staged = staging(md.num_reqs + 1, offsets.dtype, offsets.device)
+    sent = upload(staged.copy_(starts), offsets.device)
+    return sent, *keep_tokens_on_device(offsets, sent, md.seq_lens, md.slot_mapping, tokens)
+
+
+def _child(
+    md: CommonAttentionMetadata,
+    changes: dict[str, Any],
+    rejected: torch.Tensor,
+    indices: torch.Tensor,
+) -> CommonAttentionMetadata:
+    """Return the batch of the kept tokens; fields that are not in `changes` follow here."""
+    fields: dict[str, Any] = {}
+    for name, (alignment, _) in alignments(type(md)).items():
+        value = getattr(md, name)
+        if name in changes or value is None:
+            value = changes.get(name)
+        elif alignment == "token":
+            value = _taken(value, indices, changes["query_start_loc_cpu"], md)
+        elif name in SEQUENCE_LENGTHS:
+            value = value - rejected.to(value.dtype)
+        fields[name] = value
+    return type(md)(**fields | _WITHOUT_LOGITS)
+
+
+def _taken(
+    value: Any, indices: torch.Tensor, starts: torch.Tensor, md: CommonAttentionMetadata
+) -> Any:
+    """Return the kept entries of a field with an entry a token."""
+    if isinstance(value, torch.Tensor) and value.device == indices.device:
+        return value[indices]
+    # A field on the host: the indices are computed again there, which needs no sync.
+    offsets = md.query_start_loc_cpu
+    shift = (offsets[:-1] - starts[:-1]).repeat_interleave(starts.diff())
+    kept = torch.arange(int(starts[-1])) + shift
+    if isinstance(value, torch.Tensor):
+        return value[kept]
+    if isinstance(value, list | tuple):
+        return type(value)(value[token] for token in kept.tolist())
+    return value[kept.numpy()]

@@ -1,0 +1,140 @@
+"""Turn the target model's batch into the drafter's (SPEC.md section 14)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from .checks.drafter_batches import (
+    SEQUENCE_LENGTHS,
+    check_prepare_inputs,
+    check_prepare_inputs_padded,
+)
+from .interface.fields import alignments
+from .interface.protocols import SpecDecodeMetadata
+from .shared import CommonAttentionMetadata
+
+__all__ = [
+    "prepare_inputs",
+    "prepare_inputs_padded",
+]
+
+
+def prepare_inputs(
+    common_attn_metadata: CommonAttentionMetadata,
+    sampled_token_ids: list[list[int]],
+    num_draft_tokens: list[int],
+) -> tuple[CommonAttentionMetadata, torch.Tensor]:
+    """Return the batch without its rejected tokens, and the indices of the tokens it keeps.
+
+    `sampled_token_ids` are the accepted drafts of each request and one token more;
+    `num_draft_tokens` the drafts that its query ends with. Indices are int32 or int64 like
+    the offsets. Every aligned field follows its row or its token, graph padding is dropped,
+    and the logits fields are None. Raise MetadataError for lists of another batch, more
+    sampled tokens than drafts + 1, a query shorter than its drafts + 1, and for
+    `dcp_local_seq_lens` where a token is rejected. SPEC.md section 14.
+    """
+    md = common_attn_metadata
+    check_prepare_inputs(md, sampled_token_ids, num_draft_tokens)
+    offsets = md.query_start_loc_cpu.tolist()
+    starts, rejected, kept = [0], [], []
+    for row, (first, end) in enumerate(pairwise(offsets)):
+        drafts = num_draft_tokens[row]
+        rejected.append(drafts + 1 - len(sampled_token_ids[row]) if drafts else 0)
+        kept += range(first, end - rejected[row])
+        starts.append(len(kept))
+    lengths = [s - n for s, n in zip(md.seq_lens_cpu.tolist(), rejected, strict=True)]
+    child = _changed(
+        md,
+        query_start_loc=_like(md.query_start_loc, starts),
+        query_start_loc_cpu=_like(md.query_start_loc_cpu, starts),
+        num_actual_tokens=len(kept),
+        max_query_len=max((end - first for first, end in pairwise(starts)), default=0),
+        max_seq_len=max(lengths, default=0),
+        **_lengths(md, [-n for n in rejected]),
+        **{name: _taken(value, kept) for name, value in _token_fields(md).items()},
+    )
+    return child, _like(md.query_start_loc, kept)
+
+
+def prepare_inputs_padded(
+    common_attn_metadata: CommonAttentionMetadata,
+    spec_decode_metadata: SpecDecodeMetadata,
+    valid_sampled_tokens_count: torch.Tensor,
+) -> tuple[CommonAttentionMetadata, torch.Tensor, torch.Tensor]:
+    """Return the batch with its rejected tokens, the tokens to sample and the rejected counts.
+
+    `spec_decode_metadata.cu_num_draft_tokens` (R,) are running sums of the drafts and
+    `valid_sampled_tokens_count` (R,) the accepted drafts plus one. The batch keeps offsets,
+    lengths and rows, drops graph padding tokens, and its logits fields are None. The index
+    of the last token that is kept, and the count, are int32 (R,). Raise MetadataError for
+    counts of another batch, and on the CPU for sums that fall, a count outside 0 to
+    drafts + 1, and a query shorter than its drafts + 1. SPEC.md section 14.
+    """
+    md = common_attn_metadata
+    check_prepare_inputs_padded(md, spec_decode_metadata, valid_sampled_tokens_count)
+    ends = spec_decode_metadata.cu_num_draft_tokens.tolist()
+    counts, offsets = valid_sampled_tokens_count.tolist(), md.query_start_loc.tolist()
+    to_sample, rejected = [], []
+    for row, (before, end) in enumerate(pairwise([0, *ends])):
+        drafts = end - before
+        rejected.append(drafts + 1 - counts[row] if drafts else 0)
+        to_sample.append(offsets[row + 1] - 1 - rejected[row])
+    starts = md.query_start_loc_cpu.tolist()
+    tokens = starts[-1]
+    child = _changed(
+        md,
+        num_actual_tokens=tokens,
+        max_query_len=max((end - first for first, end in pairwise(starts)), default=0),
+        **{name: value[:tokens] for name, value in _token_fields(md).items()},
+    )
+    device = md.query_start_loc.device
+    return (
+        child,
+        torch.tensor(to_sample, dtype=torch.int32, device=device),
+        torch.tensor(rejected, dtype=torch.int32, device=device),
+    )
+
+
+def _changed(md: CommonAttentionMetadata, **changes: Any) -> CommonAttentionMetadata:
+    """Return a causal batch of the same class, without logits fields, with some fields changed."""
+    fields = {name: getattr(md, name) for name in alignments(type(md))}
+    unset = {"causal": True, "logits_indices_padded": None, "num_logits_indices": None}
+    return type(md)(**fields | unset | changes)
+
+
+def _lengths(md: CommonAttentionMetadata, added: list[int]) -> dict[str, torch.Tensor]:
+    """Return the fields of sequence lengths with `added[r]` more tokens in row r."""
+    changed = {}
+    for name in SEQUENCE_LENGTHS:
+        lengths = getattr(md, name, None)
+        if lengths is not None:
+            grown = [length + more for length, more in zip(lengths.tolist(), added, strict=True)]
+            changed[name] = _like(lengths, grown)
+    return changed
+
+
+def _token_fields(md: CommonAttentionMetadata) -> dict[str, Any]:
+    """Return the fields with an entry a token that are set."""
+    fields = {
+        name: getattr(md, name)
+        for name, (alignment, _) in alignments(type(md)).items()
+        if alignment == "token"
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _taken(value: Any, tokens: list[int]) -> Any:
+    """Return the entries of some tokens, in the field's own type."""
+    if isinstance(value, torch.Tensor):
+        return value[torch.tensor(tokens, dtype=torch.int64, device=value.device)]
+    if isinstance(value, np.ndarray):
+        return value[np.array(tokens, dtype=np.int64)]
+    return type(value)(value[token] for token in tokens)
+
+
+def _like(tensor: torch.Tensor, values: list[int]) -> torch.Tensor:
+    return torch.tensor(values, dtype=tensor.dtype, device=tensor.device)

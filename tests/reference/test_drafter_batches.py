@@ -1,0 +1,57 @@
+"""Tests of the batches of a drafter (SPEC.md section 14)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+
+def int32(values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@pytest.mark.spec("Example: q = [3, 1, 2], s = [7, 4, 9], K = [2, 0, 1], one, one and two tokens")
+def test_worked_example_of_dropped_tokens(package, make_metadata):
+    parent = make_metadata([3, 1, 2], [7, 4, 9])
+    child, indices = package.prepare_inputs(parent, [[5], [6], [7, 8]], [2, 0, 1])
+    assert child.query_start_loc.tolist() == child.query_start_loc_cpu.tolist() == [0, 1, 2, 4]
+    assert child.seq_lens.tolist() == child.seq_lens_cpu.tolist() == [5, 4, 9]
+    assert child.num_computed_tokens_cpu.tolist() == [4, 3, 7]
+    assert indices.tolist() == child.slot_mapping.tolist() == [0, 3, 4, 5]
+    assert type(child.num_actual_tokens) is int
+    assert parent.seq_lens.tolist() == [7, 4, 9]
+
+
+@pytest.mark.spec("Example: the batch above, sums [2, 2, 3], counts [1, 1, 2]")
+def test_worked_example_of_padded_tokens(package, make_metadata):
+    parent = make_metadata([3, 1, 2], [7, 4, 9])
+    step = SimpleNamespace(cu_num_draft_tokens=int32([2, 2, 3]))
+    child, to_sample, rejected = package.prepare_inputs_padded(parent, step, int32([1, 1, 2]))
+    assert to_sample.tolist() == [0, 3, 5]
+    assert rejected.tolist() == [2, 0, 0]
+    assert child.query_start_loc.tolist() == [0, 3, 4, 6]
+    assert child.seq_lens.tolist() == [7, 4, 9]
+
+
+def test_logits_indices_of_the_target_are_not_the_drafters(package, make_metadata):
+    parent = make_metadata([2], [5], logits_indices_padded=int32([0, 1]), num_logits_indices=2)
+    child, _ = package.prepare_inputs(parent, [[5]], [1])
+    assert child.logits_indices_padded is child.num_logits_indices is None
+
+
+def test_rank_shares_are_refused_where_a_token_is_rejected(package, make_metadata):
+    parent = make_metadata([2], [5], dcp_local_seq_lens=int32([3]))
+    child, _ = package.prepare_inputs(parent, [[5, 6]], [1])
+    assert child.dcp_local_seq_lens.tolist() == [3]
+    with pytest.raises(package.MetadataError, match="dcp_local_seq_lens is set"):
+        package.prepare_inputs(parent, [[5]], [1])
+
+
+def test_more_sampled_tokens_than_drafts_are_refused(package, make_metadata):
+    parent = make_metadata([2], [5])
+    with pytest.raises(package.MetadataError, match=r"sampled_token_ids\[0\] is 3 tokens"):
+        package.prepare_inputs(parent, [[5, 6, 7]], [1])
+    with pytest.raises(package.MetadataError, match=r"num_draft_tokens\[0\] is 2 drafts"):
+        package.prepare_inputs(parent, [[5]], [2])
