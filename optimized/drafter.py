@@ -6,7 +6,8 @@ from typing import Final
 
 import torch
 
-from attnproof.reference.checks.drafter import check_next_tokens, check_step
+from attnproof.reference.checks.drafter import check_new_slots, check_next_tokens, check_step
+from attnproof.reference.shared import CommonAttentionMetadata
 
 from .checking import checks
 from .dispatch import on_device
@@ -14,6 +15,7 @@ from .host import drafter as loops
 from .host.arrays import vector
 
 __all__ = [
+    "compute_new_slot_mapping",
     "eagle_step_update_slot_mapping_and_metadata",
     "prepare_next_token_ids_padded",
 ]
@@ -22,6 +24,7 @@ _checked = checks.follow(globals())
 
 _INT64 = torch.int64
 _INT32S: Final = torch.empty(0, dtype=torch.int32)
+_INT64S: Final = torch.empty(0, dtype=torch.int64)
 
 
 def eagle_step_update_slot_mapping_and_metadata(
@@ -66,13 +69,15 @@ def eagle_step_update_slot_mapping_and_metadata(
             padded,
         )
         return
+    row_stride, column_stride = block_table_tensor.stride()
     loops.step(
         rows,
         padded,
         *vector(positions_1d),
         block_table_tensor.data_ptr(),
         block_table_tensor.dtype is _INT64,
-        *block_table_tensor.stride(),
+        row_stride,
+        column_stride,
         width,
         *vector(seq_lens),
         *vector(out_clamped_positions),
@@ -106,12 +111,14 @@ def prepare_next_token_ids_padded(
             sampled_token_ids, discard_request_mask, backup_next_token_ids, vocab_size
         )
     tokens, counts = _INT32S.new_empty(rows), _INT32S.new_empty(rows)
+    row_stride, column_stride = sampled_token_ids.stride()
     loops.next_tokens(
         rows,
         width,
         sampled_token_ids.data_ptr(),
         sampled_token_ids.dtype is _INT64,
-        *sampled_token_ids.stride(),
+        row_stride,
+        column_stride,
         discard_request_mask.data_ptr(),
         discard_request_mask.stride(0),
         backup_next_token_ids.data_ptr(),
@@ -121,3 +128,55 @@ def prepare_next_token_ids_padded(
         counts.data_ptr(),
     )
     return tokens, counts
+
+
+def compute_new_slot_mapping(
+    cad: CommonAttentionMetadata,
+    new_positions: torch.Tensor,
+    is_rejected_token_mask: torch.Tensor,
+    block_size: int,
+    num_new_tokens: int,
+    max_model_len: int,
+) -> torch.Tensor:
+    """Return the slots of a batch whose queries each got `num_new_tokens` more tokens, int64.
+
+    Shapes, result and errors as in `reference`. On a device: one kernel, no sync.
+    SPEC.md section 14.
+    """
+    if _checked:
+        check_new_slots(
+            cad, new_positions, is_rejected_token_mask, block_size, num_new_tokens, max_model_len
+        )
+    offsets, table = cad.query_start_loc, cad.block_table_tensor
+    if on_device(offsets):
+        from .kernels.drafter_slots import new_slots_on_device
+
+        return new_slots_on_device(
+            offsets,
+            table,
+            new_positions,
+            is_rejected_token_mask,
+            block_size,
+            num_new_tokens,
+            max_model_len,
+        )
+    slots = _INT64S.new_empty(new_positions.shape[0])
+    row_stride, column_stride = table.stride()
+    loops.new_slots(
+        cad.num_reqs,
+        *vector(offsets),
+        table.data_ptr(),
+        table.dtype is _INT64,
+        row_stride,
+        column_stride,
+        table.shape[1],
+        *vector(new_positions),
+        is_rejected_token_mask.data_ptr(),
+        is_rejected_token_mask.stride(0),
+        block_size,
+        num_new_tokens,
+        max_model_len,
+        slots.data_ptr(),
+        slots.shape[0],
+    )
+    return slots

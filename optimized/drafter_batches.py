@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from attnproof.reference.checks.drafter_batches import (
     SEQUENCE_LENGTHS,
+    check_extend,
     check_prepare_inputs,
     check_prepare_inputs_padded,
 )
@@ -21,6 +23,7 @@ from .host import drafter_batches as loops
 from .host.arrays import vector
 
 __all__ = [
+    "extend_all_queries_by_N",
     "prepare_inputs",
     "prepare_inputs_padded",
 ]
@@ -117,6 +120,61 @@ def prepare_inputs_padded(
     fields["num_actual_tokens"] = tokens
     fields["max_query_len"] = loops.longest_query(md.num_reqs, *vector(starts))
     return type(md)(**fields | _WITHOUT_LOGITS), to_sample, rejected
+
+
+def extend_all_queries_by_N(  # noqa: N802  # the published name
+    common_attn_metadata: CommonAttentionMetadata,
+    N: int,  # noqa: N803
+    arange: torch.Tensor,
+    new_slot_mapping: torch.Tensor,
+) -> CommonAttentionMetadata:
+    """Return the batch with N further query tokens at the end of each row.
+
+    Result and errors as in `reference`. No sync. SPEC.md section 14.
+    """
+    md = common_attn_metadata
+    if _checked:
+        check_extend(md, N, arange, new_slot_mapping)
+    rows = md.num_reqs
+    fields: dict[str, Any] = {}
+    for name, (alignment, fill) in alignments(type(md)).items():
+        value = fields[name] = getattr(md, name)
+        if name in SEQUENCE_LENGTHS and value is not None:
+            fields[name] = value + N
+        elif alignment == "token" and value is not None and name != "slot_mapping":
+            fields[name] = _extended(value, md, N, fill)
+    starts, mirror = md.query_start_loc, md.query_start_loc_cpu
+    steps = arange[: rows + 1].to(starts.dtype)
+    fields |= _WITHOUT_LOGITS | {
+        "query_start_loc": torch.add(starts, steps, alpha=N),
+        "query_start_loc_cpu": mirror + N * torch.arange(rows + 1, dtype=mirror.dtype),
+        "num_actual_tokens": md.num_actual_tokens + rows * N,
+        "max_query_len": md.max_query_len + N,
+        "max_seq_len": md.max_seq_len + N,
+        "slot_mapping": new_slot_mapping,
+        "causal": md.causal,
+    }
+    return type(md)(**fields)
+
+
+def _extended(value: Any, md: CommonAttentionMetadata, more: int, fill: int) -> Any:
+    """Return a field with an entry a token, with `more` entries of `fill` behind each row."""
+    tokens, on_cpu = md.num_actual_tokens, not isinstance(value, torch.Tensor) or value.is_cpu
+    ends = (md.query_start_loc_cpu if on_cpu else md.query_start_loc)[1:].contiguous()
+    entries = torch.arange(tokens, dtype=ends.dtype, device=ends.device)
+    places = entries + more * torch.searchsorted(ends, entries, right=True)
+    length = tokens + md.num_reqs * more
+    if isinstance(value, torch.Tensor):
+        grown = value.new_full((length, *value.shape[1:]), fill)
+        return grown.index_copy_(0, places.to(_INT64), value[:tokens])
+    if isinstance(value, np.ndarray):
+        array = np.full((length, *value.shape[1:]), fill, dtype=value.dtype)
+        array[places.numpy()] = value[:tokens]
+        return array
+    items = [fill] * length
+    for place, item in zip(places.tolist(), value, strict=False):
+        items[place] = item
+    return type(value)(items)
 
 
 _Made = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from .checks.drafter import check_next_tokens, check_step
+from .checks.drafter import check_new_slots, check_next_tokens, check_step
 from .interface import PAD_SLOT_ID
+from .shared import CommonAttentionMetadata
 
 __all__ = [
+    "compute_new_slot_mapping",
     "eagle_step_update_slot_mapping_and_metadata",
     "prepare_next_token_ids_padded",
 ]
@@ -85,3 +87,36 @@ def prepare_next_token_ids_padded(
         torch.tensor(next_tokens, dtype=torch.int32, device=device),
         torch.tensor(counts, dtype=torch.int32, device=device),
     )
+
+
+def compute_new_slot_mapping(
+    cad: CommonAttentionMetadata,
+    new_positions: torch.Tensor,
+    is_rejected_token_mask: torch.Tensor,
+    block_size: int,
+    num_new_tokens: int,
+    max_model_len: int,
+) -> torch.Tensor:
+    """Return the slots of a batch whose queries each got `num_new_tokens` more tokens, int64.
+
+    `new_positions` int32 or int64 and `is_rejected_token_mask` bool have an entry for each
+    token of the extended batch, graph padding included. The slot is -1 for a rejected token,
+    a position at or beyond `max_model_len` or the row's last column, and graph padding.
+    Raise MetadataError for a malformed batch, sizes out of range and tensors of another
+    length. SPEC.md section 14.
+    """
+    check_new_slots(
+        cad, new_positions, is_rejected_token_mask, block_size, num_new_tokens, max_model_len
+    )
+    offsets, table = cad.query_start_loc.tolist(), cad.block_table_tensor.tolist()
+    positions, rejected = new_positions.tolist(), is_rejected_token_mask.tolist()
+    width = cad.block_table_tensor.shape[1]
+    slots = [PAD_SLOT_ID] * len(positions)
+    for row in range(cad.num_reqs):
+        first, end = offsets[row] + row * num_new_tokens, offsets[row + 1]
+        for token in range(first, end + (row + 1) * num_new_tokens):
+            position = positions[token]
+            column = position // block_size
+            if not rejected[token] and position < max_model_len and column < width:
+                slots[token] = table[row][column] * block_size + position % block_size
+    return torch.tensor(slots, dtype=torch.int64, device=new_positions.device)

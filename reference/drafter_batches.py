@@ -10,6 +10,7 @@ import torch
 
 from .checks.drafter_batches import (
     SEQUENCE_LENGTHS,
+    check_extend,
     check_prepare_inputs,
     check_prepare_inputs_padded,
 )
@@ -18,6 +19,7 @@ from .interface.protocols import SpecDecodeMetadata
 from .shared import CommonAttentionMetadata
 
 __all__ = [
+    "extend_all_queries_by_N",
     "prepare_inputs",
     "prepare_inputs_padded",
 ]
@@ -40,7 +42,8 @@ def prepare_inputs(
     md = common_attn_metadata
     check_prepare_inputs(md, sampled_token_ids, num_draft_tokens)
     offsets = md.query_start_loc_cpu.tolist()
-    starts, rejected, kept = [0], [], []
+    starts, rejected = [0], []
+    kept: list[int] = []
     for row, (first, end) in enumerate(pairwise(offsets)):
         drafts = num_draft_tokens[row]
         rejected.append(drafts + 1 - len(sampled_token_ids[row]) if drafts else 0)
@@ -97,6 +100,58 @@ def prepare_inputs_padded(
         torch.tensor(to_sample, dtype=torch.int32, device=device),
         torch.tensor(rejected, dtype=torch.int32, device=device),
     )
+
+
+def extend_all_queries_by_N(  # noqa: N802  # the published name
+    common_attn_metadata: CommonAttentionMetadata,
+    N: int,  # noqa: N803
+    arange: torch.Tensor,
+    new_slot_mapping: torch.Tensor,
+) -> CommonAttentionMetadata:
+    """Return the batch with N further query tokens at the end of each row.
+
+    `arange` holds 0, 1, 2, … with at least R + 1 entries, `new_slot_mapping` int64 an entry
+    for each token of the result. Sequences and bounds grow by N; the further entries of
+    other token-aligned fields have their declared fill; the logits fields are None. Raise
+    MetadataError for a malformed batch, shorter tensors, and for `dcp_local_seq_lens` where
+    sequences grow. SPEC.md section 14.
+    """
+    md = common_attn_metadata
+    check_extend(md, N, arange, new_slot_mapping)
+    fields: dict[str, Any] = {}
+    for name, (alignment, fill) in alignments(type(md)).items():
+        value = getattr(md, name)
+        if alignment == "offsets":
+            fields[name] = _like(value, [start + N * r for r, start in enumerate(value.tolist())])
+        elif alignment == "token" and value is not None:
+            fields[name] = _extended(value, md, N, fill)
+    fields |= _lengths(md, [N] * md.num_reqs)
+    fields |= {
+        "num_actual_tokens": md.num_actual_tokens + md.num_reqs * N,
+        "max_query_len": md.max_query_len + N,
+        "max_seq_len": md.max_seq_len + N,
+        "slot_mapping": new_slot_mapping,
+        "causal": md.causal,
+    }
+    return _changed(md, **fields)
+
+
+def _extended(value: Any, md: CommonAttentionMetadata, more: int, fill: int) -> Any:
+    """Return a field with an entry a token, with `more` entries of `fill` behind each row."""
+    offsets, entries = md.query_start_loc_cpu.tolist(), list(value[: md.num_actual_tokens])
+    grown: list[Any] = []
+    for first, end in pairwise(offsets):
+        grown += [*entries[first:end], *[fill] * more]
+    grown += entries[offsets[-1] :]
+    if isinstance(value, list | tuple):
+        return type(value)(grown)
+    shape = (len(grown), *value.shape[1:])
+    made = (
+        value.new_empty(shape) if isinstance(value, torch.Tensor) else np.empty(shape, value.dtype)
+    )
+    for index, entry in enumerate(grown):
+        made[index] = entry
+    return made
 
 
 def _changed(md: CommonAttentionMetadata, **changes: Any) -> CommonAttentionMetadata:

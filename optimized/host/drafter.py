@@ -6,7 +6,7 @@ elements.
 
 from __future__ import annotations
 
-from .addresses import element, int32_at, set_element, uint8_at
+from .addresses import element, int32_at, int64_at, set_element, uint8_at
 from .compiled import entry
 
 
@@ -84,3 +84,46 @@ def next_tokens(
                     last = token
         found[r] = last
         valid[r] = count
+
+
+@entry
+def new_slots(
+    rows: int,
+    offsets: int,
+    wide_offsets: bool,
+    offset_stride: int,
+    table: int,
+    wide_table: bool,
+    row_stride: int,
+    column_stride: int,
+    width: int,
+    positions: int,
+    wide_positions: bool,
+    position_stride: int,
+    rejected: int,
+    rejected_stride: int,
+    block_size: int,
+    more: int,
+    max_model_len: int,
+    out: int,
+    length: int,
+) -> None:
+    """Write the slots of rows that each have `more` tokens than the offsets say, then -1.
+
+    `rejected` are bytes.
+    """
+    slots = int64_at(out, length)
+    t = 0
+    for r in range(rows):
+        end = element(offsets, (r + 1) * offset_stride, wide_offsets) + (r + 1) * more
+        while t < end:
+            position = element(positions, t * position_stride, wide_positions)
+            column = position // block_size
+            slots[t] = -1
+            dropped = uint8_at(rejected, t * rejected_stride + 1)[t * rejected_stride]
+            if not dropped and position < max_model_len and column < width:
+                block = element(table, r * row_stride + column * column_stride, wide_table)
+                slots[t] = block * block_size + position % block_size
+            t += 1
+    for i in range(t, length):
+        slots[i] = -1

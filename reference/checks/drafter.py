@@ -8,7 +8,9 @@ from __future__ import annotations
 import torch
 
 from ..interface.errors import MetadataError
+from ..interface.metadata import BatchFields
 from .common import check_device, check_int, check_length, check_tensor
+from .drafter_batches import check_batch
 from .slots import overlap
 
 
@@ -69,6 +71,33 @@ def check_next_tokens(
     check_room(operation, "backup_next_token_ids", backup_next_token_ids, *rows, torch.int32)
     if sampled.is_cpu:
         check_least(operation, "sampled_token_ids", sampled.flatten(), -1)
+
+
+def check_new_slots(
+    cad: BatchFields,
+    new_positions: torch.Tensor,
+    is_rejected_token_mask: torch.Tensor,
+    block_size: int,
+    num_new_tokens: int,
+    max_model_len: int,
+) -> None:
+    """Require valid arguments of `compute_new_slot_mapping`."""
+    operation = "compute_new_slot_mapping"
+    check_batch(operation, cad)
+    check_int(operation, "block_size", block_size, 1)
+    check_int(operation, "num_new_tokens", num_new_tokens, 0)
+    check_int(operation, "max_model_len", max_model_len, 1)
+    tokens = cad.num_actual_tokens + cad.num_reqs * num_new_tokens
+    check_tensor(operation, "new_positions", new_positions, 1)
+    check_dtype(operation, "is_rejected_token_mask", is_rejected_token_mask, torch.bool)
+    for field, tensor in (
+        ("new_positions", new_positions),
+        ("is_rejected_token_mask", is_rejected_token_mask),
+    ):
+        check_length(operation, field, tensor, tokens)
+        check_device(operation, field, tensor, cad.query_start_loc.device)
+    if new_positions.is_cpu:
+        check_least(operation, "new_positions", new_positions, 0)
 
 
 def check_room(

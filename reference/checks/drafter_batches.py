@@ -100,6 +100,32 @@ def check_prepare_inputs_padded(
     _check_drafts(operation, "cu_num_draft_tokens", metadata, drafts)
 
 
+def check_extend(
+    metadata: BatchFields, more: int, arange: torch.Tensor, new_slot_mapping: torch.Tensor
+) -> None:
+    """Require valid arguments of `extend_all_queries_by_N`."""
+    operation = "extend_all_queries_by_N"
+    check_batch(operation, metadata)
+    check_int(operation, "N", more, 0)
+    device, rows = metadata.query_start_loc.device, metadata.num_reqs
+    check_tensor(operation, "arange", arange, 1)
+    check_device(operation, "arange", arange, device)
+    if arange.shape[0] < rows + 1:
+        raise MetadataError(operation, "arange", f"of length {arange.shape[0]}", f"{rows + 1}")
+    check_tensor(operation, "new_slot_mapping", new_slot_mapping, 1)
+    check_device(operation, "new_slot_mapping", new_slot_mapping, device)
+    if new_slot_mapping.dtype is not torch.int64:
+        given = f"of dtype {new_slot_mapping.dtype}"
+        raise MetadataError(operation, "new_slot_mapping", given, "int64")
+    tokens = metadata.num_actual_tokens + rows * more
+    if new_slot_mapping.shape[0] < tokens:
+        given = f"of length {new_slot_mapping.shape[0]}"
+        raise MetadataError(operation, "new_slot_mapping", given, f"at least {tokens}")
+    check_shares(operation, metadata, bool(more and rows))
+    if arange.is_cpu and arange[: rows + 1].tolist() != list(range(rows + 1)):
+        raise MetadataError(operation, "arange", "other numbers", f"0 to {rows} in order")
+
+
 def _check_drafts(
     operation: str, field: str, metadata: BatchFields, num_draft_tokens: list[int]
 ) -> None:

@@ -57,3 +57,21 @@ def test_the_last_valid_token_may_stand_behind_an_invalid_one(package):
     sampled, kept = int32([[-1, 4, 8, 6, -1]]), torch.tensor([False])
     tokens, counts = package.prepare_next_token_ids_padded(sampled, kept, int32([1]), 8)
     assert (tokens.tolist(), counts.tolist()) == ([6], [2])
+
+
+@pytest.mark.spec(
+    "Example: B = 4, query_start_loc [0,2,3], tables [[3, 7], [1, 2]], N = 1, positions"
+)
+def test_worked_example_of_new_slots(package, make_metadata):
+    parent = make_metadata([2, 1], [7, 1], [[3, 7], [1, 2]])
+    rejected = torch.tensor([False, False, False, True, False])
+    positions = torch.tensor([5, 6, 7, 0, 1])
+    slots = package.compute_new_slot_mapping(parent, positions, rejected, 4, 1, 7)
+    assert slots.tolist() == [29, 30, -1, -1, 5]
+
+
+def test_a_position_beyond_its_row_takes_no_block_of_the_next_row(package, make_metadata):
+    parent = make_metadata([1, 1], [4, 4], [[3], [2**31 - 1]])
+    kept = torch.zeros(2, dtype=torch.bool)
+    slots = package.compute_new_slot_mapping(parent, torch.tensor([4, 3]), kept, 4, 0, 99)
+    assert slots.tolist() == [-1, 4 * (2**31 - 1) + 3]

@@ -55,3 +55,24 @@ def test_more_sampled_tokens_than_drafts_are_refused(package, make_metadata):
         package.prepare_inputs(parent, [[5, 6, 7]], [1])
     with pytest.raises(package.MetadataError, match=r"num_draft_tokens\[0\] is 2 drafts"):
         package.prepare_inputs(parent, [[5]], [2])
+
+
+@pytest.mark.spec(
+    "Example: q = [2, 1], s = [6, 1], N = 2 → query_start_loc [0,4,7], seq_lens [8,3]"
+)
+def test_worked_example_of_extended_queries(package, make_metadata):
+    parent, slots = make_metadata([2, 1], [6, 1]), torch.arange(7) + 50
+    child = package.extend_all_queries_by_N(parent, 2, torch.arange(9), slots)
+    assert child.query_start_loc.tolist() == child.query_start_loc_cpu.tolist() == [0, 4, 7]
+    assert child.seq_lens.tolist() == child.seq_lens_cpu.tolist() == [8, 3]
+    assert child.num_computed_tokens_cpu.tolist() == [4, 0]
+    assert child.query_start_loc.dtype == torch.int32
+    assert (child.num_actual_tokens, child.max_query_len, child.max_seq_len) == (7, 4, 8)
+    assert child.slot_mapping is slots
+    assert parent.query_start_loc.tolist() == [0, 2, 3]
+
+
+def test_rank_shares_of_longer_sequences_are_refused(package, make_metadata):
+    parent = make_metadata([1], [3], dcp_local_seq_lens=int32([2]))
+    with pytest.raises(package.MetadataError, match="dcp_local_seq_lens is set"):
+        package.extend_all_queries_by_N(parent, 1, torch.arange(2), torch.zeros(2).long())

@@ -1,0 +1,89 @@
+"""Faults of the operations that extend a batch's queries."""
+
+from __future__ import annotations
+
+import torch
+
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.operations.shared.metadata import (
+    batch_of,
+    metadata_fault,
+    metadata_faults,
+    wrong_type,
+    wrong_value,
+)
+
+
+def _has_tokens(case: Case) -> bool:
+    return case.num_tokens > 0
+
+
+def _was_live(case: Case) -> bool:
+    """True if the batch has tokens before it is extended."""
+    return batch_of(case).num_tokens > case.params["more"] * case.num_requests
+
+
+def _grows(case: Case) -> bool:
+    return case.params["more"] > 0 and _was_live(case)
+
+
+def _is_subclassed(case: Case) -> bool:
+    return batch_of(case).subclassed and _was_live(case)
+
+
+def _batch_faults(parameter: str) -> dict[str, Fault]:
+    """Return the faults of metadata, for cases with tokens in the batch that is given."""
+    faults = metadata_faults(parameter, sequences=True)
+    return {
+        name: Fault(
+            fault.parameter,
+            fault.change,
+            fault.field,
+            fault.error,
+            _is_subclassed if "subclass" in name else _was_live,
+        )
+        for name, fault in faults.items()
+    }
+
+
+EXTEND_FAULTS = {
+    **_batch_faults("common_attn_metadata"),
+    "metadata of another type": wrong_type("common_attn_metadata", "metadata"),
+    "negative number of tokens to add": wrong_value("N", -1),
+    "number of tokens of another type": wrong_type("N"),
+    "arange of another type": wrong_type("arange"),
+    "float arange": Fault("arange", torch.Tensor.float),
+    "short arange": Fault("arange", lambda counts: counts[:0]),
+    "arange that starts at 1": Fault("arange", lambda counts: counts + 1, cpu_only=True),
+    "slots of another type": wrong_type("new_slot_mapping"),
+    "int32 slots": Fault("new_slot_mapping", torch.Tensor.int),
+    "short slots": Fault("new_slot_mapping", lambda slots: slots[:0], applies=_has_tokens),
+    "rank shares of longer sequences": metadata_fault(
+        "common_attn_metadata",
+        "dcp_local_seq_lens",
+        lambda md: {"dcp_local_seq_lens": md.seq_lens.clone()},
+        _grows,
+    ),
+}
+
+SLOT_FAULTS = {
+    **_batch_faults("cad"),
+    "metadata of another type": wrong_type("cad", "metadata"),
+    "block size of 0": wrong_value("block_size", 0),
+    "negative number of new tokens": wrong_value("num_new_tokens", -1),
+    "model of no position": wrong_value("max_model_len", 0),
+    "positions of another type": wrong_type("new_positions"),
+    "float positions": Fault("new_positions", torch.Tensor.float),
+    "positions of another batch": Fault(
+        "new_positions", lambda positions: positions[:-1], applies=_has_tokens
+    ),
+    "negative positions": Fault(
+        "new_positions", lambda positions: -1 - positions, applies=_has_tokens, cpu_only=True
+    ),
+    "mask that is no bool": Fault("is_rejected_token_mask", torch.Tensor.int),
+    "mask of another type": wrong_type("is_rejected_token_mask"),
+    "mask of another batch": Fault(
+        "is_rejected_token_mask", lambda mask: mask[:-1], applies=_has_tokens
+    ),
+}

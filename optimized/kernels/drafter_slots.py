@@ -1,0 +1,101 @@
+"""Compute the slots of a batch whose queries got further tokens."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..dispatch import launching_on
+
+_BLOCK = 256
+"""Tokens per program."""
+
+
+@triton.jit(
+    do_not_specialize=["num_reqs", "first_step", "width", "more", "max_model_len", "num_slots"]
+)
+def _new_slots_kernel(
+    offsets,
+    offsets_stride,
+    table,
+    table_row_stride,
+    table_column_stride,
+    positions,
+    positions_stride,
+    rejected,
+    rejected_stride,
+    out,
+    num_reqs,
+    first_step,
+    width,
+    more,
+    max_model_len,
+    num_slots,
+    block_size,
+    BLOCK: tl.constexpr,
+):
+    """Program b: slots [b * BLOCK, (b + 1) * BLOCK).
+
+    Row r begins at its offset + r * more. The row of a token is the last one that begins at
+    or before it, found by bisection: `first_step` is the largest power of two not above R.
+    Bound by the latency of those log2(R) loads, then of position and block id.
+    """
+    token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    request = tl.zeros([BLOCK], tl.int64)
+    step = first_step
+    while step > 0:
+        later = request + step
+        exists = later <= num_reqs
+        begin = tl.load(offsets + later * offsets_stride, mask=exists, other=0) + later * more
+        request = tl.where(exists & (begin <= token), later, request)
+        step = step // 2
+    exists = token < num_slots
+    live = exists & (request < num_reqs)
+    position = tl.load(positions + token * positions_stride, mask=live, other=0).to(tl.int64)
+    dropped = tl.load(rejected + token * rejected_stride, mask=live, other=1)
+    column = position // block_size
+    kept = live & (dropped == 0) & (position < max_model_len) & (column < width)
+    entry = table + request * table_row_stride + column * table_column_stride
+    block = tl.load(entry, mask=kept, other=0).to(tl.int64)
+    slot = block * block_size + (position - column * block_size)
+    tl.store(out + token, tl.where(kept, slot, -1), mask=exists)
+
+
+def new_slots_on_device(
+    offsets: torch.Tensor,
+    block_table: torch.Tensor,
+    positions: torch.Tensor,
+    rejected: torch.Tensor,
+    block_size: int,
+    more: int,
+    max_model_len: int,
+) -> torch.Tensor:
+    """Return the slots of all entries of `positions`, int64, by one launch."""
+    num_reqs, width = block_table.shape
+    num_slots = positions.shape[0]
+    out = torch.empty(num_slots, dtype=torch.int64, device=positions.device)
+    if num_slots == 0:
+        return out
+    with launching_on(positions.device):
+        _new_slots_kernel[(triton.cdiv(num_slots, _BLOCK),)](
+            offsets,
+            offsets.stride(0),
+            block_table,
+            *block_table.stride(),
+            positions,
+            positions.stride(0),
+            rejected,
+            rejected.stride(0),
+            out,
+            num_reqs,
+            1 << num_reqs.bit_length() >> 1,
+            width,
+            more,
+            max_model_len,
+            num_slots,
+            block_size,
+            BLOCK=_BLOCK,
+        )
+    return out
