@@ -7,6 +7,7 @@ from typing import Final
 import torch
 
 from attnproof.reference.checks.drafter import check_new_slots, check_next_tokens, check_step
+from attnproof.reference.checks.drafter_inputs import check_expand
 from attnproof.reference.shared import CommonAttentionMetadata
 
 from .checking import checks
@@ -16,6 +17,7 @@ from .host.arrays import vector
 
 __all__ = [
     "compute_new_slot_mapping",
+    "copy_and_expand_eagle_inputs",
     "eagle_step_update_slot_mapping_and_metadata",
     "prepare_next_token_ids_padded",
 ]
@@ -180,3 +182,90 @@ def compute_new_slot_mapping(
         slots.shape[0],
     )
     return slots
+
+
+def copy_and_expand_eagle_inputs(
+    target_token_ids: torch.Tensor,
+    target_positions: torch.Tensor,
+    next_token_ids: torch.Tensor,
+    out_input_ids: torch.Tensor,
+    out_positions: torch.Tensor,
+    out_is_rejected_token_mask: torch.Tensor,
+    out_is_masked_token_mask: torch.Tensor,
+    out_new_token_indices: torch.Tensor,
+    out_hidden_state_mapping: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    query_end_loc: torch.Tensor,
+    padding_token_id: int,
+    parallel_drafting_token_id: int,
+    total_input_tokens: int,
+    num_padding_slots_per_request: int,
+    shift_input_ids: bool,
+) -> None:
+    """Write the drafter's tokens: those of the target, one sampled, then parallel drafts.
+
+    Shapes, results and errors as in `reference`. On a device: one kernel, no sync.
+    SPEC.md section 14.
+    """
+    if _checked:
+        check_expand(
+            target_token_ids,
+            target_positions,
+            next_token_ids,
+            out_input_ids,
+            out_positions,
+            out_is_rejected_token_mask,
+            out_is_masked_token_mask,
+            out_new_token_indices,
+            out_hidden_state_mapping,
+            query_start_loc,
+            query_end_loc,
+            padding_token_id,
+            parallel_drafting_token_id,
+            total_input_tokens,
+            num_padding_slots_per_request,
+            shift_input_ids,
+        )
+    if on_device(query_start_loc):
+        from .kernels.drafter_inputs import expand_inputs_on_device
+
+        expand_inputs_on_device(
+            target_token_ids,
+            target_positions,
+            next_token_ids,
+            out_input_ids,
+            out_positions,
+            out_is_rejected_token_mask,
+            out_is_masked_token_mask,
+            out_new_token_indices,
+            out_hidden_state_mapping,
+            query_start_loc,
+            query_end_loc,
+            padding_token_id,
+            parallel_drafting_token_id,
+            total_input_tokens,
+            num_padding_slots_per_request,
+            shift_input_ids,
+        )
+        return
+    rejected, masked = out_is_rejected_token_mask, out_is_masked_token_mask
+    loops.expand_inputs(
+        query_end_loc.shape[0],
+        *vector(query_start_loc),
+        *vector(query_end_loc),
+        *vector(next_token_ids),
+        *vector(target_token_ids),
+        *vector(target_positions),
+        *vector(out_input_ids),
+        *vector(out_positions),
+        *vector(out_new_token_indices),
+        *vector(out_hidden_state_mapping),
+        rejected.data_ptr(),
+        rejected.stride(0),
+        masked.data_ptr(),
+        masked.stride(0),
+        padding_token_id,
+        parallel_drafting_token_id,
+        num_padding_slots_per_request,
+        shift_input_ids,
+    )

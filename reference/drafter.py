@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 
 from .checks.drafter import check_new_slots, check_next_tokens, check_step
+from .checks.drafter_inputs import check_expand
 from .interface import PAD_SLOT_ID
 from .shared import CommonAttentionMetadata
 
 __all__ = [
     "compute_new_slot_mapping",
+    "copy_and_expand_eagle_inputs",
     "eagle_step_update_slot_mapping_and_metadata",
     "prepare_next_token_ids_padded",
 ]
@@ -120,3 +122,73 @@ def compute_new_slot_mapping(
             if not rejected[token] and position < max_model_len and column < width:
                 slots[token] = table[row][column] * block_size + position % block_size
     return torch.tensor(slots, dtype=torch.int64, device=new_positions.device)
+
+
+def copy_and_expand_eagle_inputs(
+    target_token_ids: torch.Tensor,
+    target_positions: torch.Tensor,
+    next_token_ids: torch.Tensor,
+    out_input_ids: torch.Tensor,
+    out_positions: torch.Tensor,
+    out_is_rejected_token_mask: torch.Tensor,
+    out_is_masked_token_mask: torch.Tensor,
+    out_new_token_indices: torch.Tensor,
+    out_hidden_state_mapping: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    query_end_loc: torch.Tensor,
+    padding_token_id: int,
+    parallel_drafting_token_id: int,
+    total_input_tokens: int,
+    num_padding_slots_per_request: int,
+    shift_input_ids: bool,
+) -> None:
+    """Write the drafter's tokens: those of the target, one sampled, then parallel drafts.
+
+    `query_start_loc` (R+1,) are the offsets of T = `total_input_tokens` target tokens and
+    `query_end_loc` (R,) the last token of each row that is not rejected. A row of q tokens
+    gets q + P outputs, q + P - 1 with `shift_input_ids`: its kept tokens (shifted: without
+    the first), the sampled token of `next_token_ids` (R,), P - 1 parallel drafts, and the
+    rejected tokens as padding, with P = `num_padding_slots_per_request`. Token ids,
+    positions, `out_new_token_indices` (R·P) and `out_hidden_state_mapping` (T, written only
+    if shifted) are int32 or int64, the masks bool; entries behind are not written. Raise
+    MetadataError for tensors of another length or dtype, outputs that overlap, P below 1,
+    and on the CPU rows without a kept token. SPEC.md section 14.
+    """
+    check_expand(
+        target_token_ids,
+        target_positions,
+        next_token_ids,
+        out_input_ids,
+        out_positions,
+        out_is_rejected_token_mask,
+        out_is_masked_token_mask,
+        out_new_token_indices,
+        out_hidden_state_mapping,
+        query_start_loc,
+        query_end_loc,
+        padding_token_id,
+        parallel_drafting_token_id,
+        total_input_tokens,
+        num_padding_slots_per_request,
+        shift_input_ids,
+    )
+    tokens, positions = target_token_ids.tolist(), target_positions.tolist()
+    offsets, slots = query_start_loc.tolist(), num_padding_slots_per_request
+    out = 0
+    for row, last in enumerate(query_end_loc.tolist()):
+        first, stop = offsets[row], offsets[row + 1]
+        kept = tokens[first + int(shift_input_ids) : last + 1]
+        drafts = [int(next_token_ids[row]), *[parallel_drafting_token_id] * (slots - 1)]
+        rejected = [padding_token_id] * (stop - 1 - last)
+        if shift_input_ids:
+            for token in range(first, stop):
+                out_hidden_state_mapping[token] = out + token - first
+        for draft in range(slots):
+            out_new_token_indices[row * slots + draft] = out + len(kept) + draft
+        for index, token in enumerate([*kept, *drafts, *rejected]):
+            live = index < len(kept) + slots
+            out_input_ids[out] = token
+            out_positions[out] = positions[first] + index if live else 0
+            out_is_rejected_token_mask[out] = not live
+            out_is_masked_token_mask[out] = live and index > len(kept)
+            out += 1

@@ -127,3 +127,75 @@ def new_slots(
             t += 1
     for i in range(t, length):
         slots[i] = -1
+
+
+@entry
+def expand_inputs(
+    rows: int,
+    offsets: int,
+    wide_offsets: bool,
+    offset_stride: int,
+    ends: int,
+    wide_ends: bool,
+    end_stride: int,
+    sampled: int,
+    wide_sampled: bool,
+    sampled_stride: int,
+    tokens: int,
+    wide_tokens: bool,
+    token_stride: int,
+    positions: int,
+    wide_positions: bool,
+    position_stride: int,
+    out_ids: int,
+    wide_ids: bool,
+    id_stride: int,
+    out_positions: int,
+    wide_out: bool,
+    out_stride: int,
+    indices: int,
+    wide_indices: bool,
+    index_stride: int,
+    mapping: int,
+    wide_mapping: bool,
+    mapping_stride: int,
+    rejected_mask: int,
+    rejected_stride: int,
+    masked_mask: int,
+    masked_stride: int,
+    padding: int,
+    parallel: int,
+    slots: int,
+    shift: bool,
+) -> None:
+    """Write the drafter's tokens of all rows; masks are bytes."""
+    out = 0
+    skipped = 1 if shift else 0
+    for r in range(rows):
+        first = element(offsets, r * offset_stride, wide_offsets)
+        stop = element(offsets, (r + 1) * offset_stride, wide_offsets)
+        kept = element(ends, r * end_stride, wide_ends) + 1 - first - skipped
+        count = stop - first - skipped + slots
+        if shift:
+            for token in range(first, stop):
+                place = out + token - first
+                set_element(mapping, token * mapping_stride, wide_mapping, place)
+        for draft in range(slots):
+            at = (r * slots + draft) * index_stride
+            set_element(indices, at, wide_indices, out + kept + draft)
+        position = element(positions, first * position_stride, wide_positions)
+        for j in range(count):
+            live = j < kept + slots
+            token = padding
+            if j < kept:
+                token = element(tokens, (first + skipped + j) * token_stride, wide_tokens)
+            elif j == kept:
+                token = element(sampled, r * sampled_stride, wide_sampled)
+            elif live:
+                token = parallel
+            set_element(out_ids, out * id_stride, wide_ids, token)
+            set_element(out_positions, out * out_stride, wide_out, position + j if live else 0)
+            lost, drafted = out * rejected_stride, out * masked_stride
+            uint8_at(rejected_mask, lost + 1)[lost] = 0 if live else 1
+            uint8_at(masked_mask, drafted + 1)[drafted] = 1 if live and j > kept else 0
+            out += 1

@@ -75,3 +75,44 @@ def test_a_position_beyond_its_row_takes_no_block_of_the_next_row(package, make_
     kept = torch.zeros(2, dtype=torch.bool)
     slots = package.compute_new_slot_mapping(parent, torch.tensor([4, 3]), kept, 4, 0, 99)
     assert slots.tolist() == [-1, 4 * (2**31 - 1) + 3]
+
+
+@pytest.mark.spec(
+    "Example: tokens [10, 11, 12, 20], positions [5, 6, 7, 0], query_start_loc [0,3,4]"
+)
+@pytest.mark.parametrize(
+    ("shift", "ids", "positions", "new"),
+    [
+        (True, [11, 90, 77, 0, 91, 77], [5, 6, 7, 0, 0, 1], [1, 2, 4, 5]),
+        (False, [10, 11, 90, 77, 0, 20, 91, 77], [5, 6, 7, 8, 0, 0, 1, 2], [2, 3, 6, 7]),
+    ],
+)
+def test_worked_example_of_expanded_inputs(package, shift, ids, positions, new):
+    outputs = [torch.full((9,), -7), torch.full((9,), -7)]
+    masks = [torch.ones(9, dtype=torch.bool), torch.ones(9, dtype=torch.bool)]
+    indices, hidden = int32([-7] * 4), int32([-7] * 4)
+    package.copy_and_expand_eagle_inputs(
+        int32([10, 11, 12, 20]),
+        torch.tensor([5, 6, 7, 0]),
+        int32([90, 91]),
+        *outputs,
+        *masks,
+        indices,
+        hidden,
+        int32([0, 3, 4]),
+        int32([1, 3]),
+        0,
+        77,
+        4,
+        2,
+        shift,
+    )
+    assert [out.tolist() for out in outputs] == [
+        values + [-7] * (9 - len(values)) for values in (ids, positions)
+    ]
+    assert indices.tolist() == new
+    assert hidden.tolist() == ([0, 1, 2, 4] if shift else [-7] * 4)
+    rejected = [token == 0 for token in ids]
+    assert masks[0][: len(ids)].tolist() == rejected
+    assert masks[1][: len(ids)].tolist() == [token == 77 for token in ids]
+    assert masks[0][len(ids) :].all()

@@ -40,4 +40,6 @@ def diagnose_kept(parent: Any, rejected: np.ndarray, field: str, expected: Any, 
         return "samples a rejected token" if np.array_equal(values, last) else ""
     if field == "num_rejected_tokens" and (values[rejected == 0] != 0).any():
         return "a request without drafts loses a token"
-    return diagnose_slots(expected, got) if field == "slot_mapping" else ""
+    if field == "slot_mapping" and np.isin(values, parent.slot_mapping.cpu().numpy()).all():
+        return "slots of other tokens than the kept ones"
+    return ""

@@ -21,7 +21,7 @@ def _has_tokens(case: Case) -> bool:
 
 def _was_live(case: Case) -> bool:
     """True if the batch has tokens before it is extended."""
-    return batch_of(case).num_tokens > case.params["more"] * case.num_requests
+    return bool(batch_of(case).num_tokens > case.params["more"] * case.num_requests)
 
 
 def _grows(case: Case) -> bool:

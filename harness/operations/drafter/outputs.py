@@ -16,6 +16,7 @@ from attnproof.harness.consumer.batch import (
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
 from attnproof.harness.model.call import Free, Outputs
 from attnproof.harness.model.case import Batch
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import metadata_outputs, mirror_violations
 
@@ -57,5 +58,5 @@ def child_consumed(batch: Batch, outputs: Outputs, tokens: np.ndarray) -> Iterat
     yield from slot_violations(expected, slots, "slot_mapping", tokens=tokens)
 
 
-def _named(field: str) -> str:
+def _named(field: str | Place) -> str | Place:
     return BOUNDS if field in _BOUNDS else field
