@@ -1,0 +1,107 @@
+"""Mistakes in the batches of a drafter (SPEC.md section 14)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from attnproof.harness.strength.mutation import mutation
+from attnproof.harness.strength.mutations.lengths import with_lengths
+
+_STEP, _NEXT = "eagle_step_update_slot_mapping_and_metadata", "prepare_next_token_ids_padded"
+_KEEP, _SLOTS = "prepare_inputs", "compute_new_slot_mapping"
+
+
+@mutation(
+    _STEP,
+    diagnoses=("a slot for a token that must have none",),
+    both=("consumer", "invariants"),
+)
+def last_slot_past_the_end(
+    step: Any,
+    positions: Any,
+    table: Any,
+    seq_lens: Any,
+    block_size: int,
+    max_model_len: int,
+    out_positions: Any,
+    out_slots: Any,
+    *rows: Any,
+) -> None:
+    """A position that reaches max_model_len is clamped, and its token overwrites the last one."""
+    ended = (positions + 1 >= max_model_len).nonzero().flatten().tolist()
+    step(
+        positions,
+        table,
+        seq_lens,
+        block_size,
+        max_model_len,
+        out_positions,
+        out_slots,
+        *rows,
+    )
+    last = max_model_len - 1
+    column = min(last // block_size, table.shape[1] - 1)
+    for row in ended if column >= 0 else ():
+        out_slots[row] = int(table[row, column]) * block_size + last % block_size
+
+
+@mutation(_KEEP, diagnoses=("sees ",), both=("consumer",), examined="both")
+def lengths_with_rejected_tokens(
+    prepare: Any, common_attn_metadata: Any, *lists: Any
+) -> tuple[Any, Any]:
+    """The sequences of a drafter keep the tokens that the target model rejected."""
+    child, indices = prepare(common_attn_metadata, *lists)
+    return with_lengths(child, common_attn_metadata.seq_lens_cpu.clone()), indices
+
+
+@mutation(_KEEP, diagnoses=("offsets of the whole batch",), both=("consumer", "invariants"))
+def offsets_with_rejected_tokens(
+    prepare: Any, common_attn_metadata: Any, *lists: Any
+) -> tuple[Any, Any]:
+    """The offsets of a drafter are those of the batch with the rejected tokens."""
+    child, indices = prepare(common_attn_metadata, *lists)
+    offsets = common_attn_metadata.query_start_loc
+    mirror = common_attn_metadata.query_start_loc_cpu
+    wrong = replace(child, query_start_loc=offsets.clone(), query_start_loc_cpu=mirror.clone())
+    return wrong, indices
+
+
+@mutation(
+    _KEEP,
+    diagnoses=(
+        "indices do not leave out the rejected tokens",
+        "slots of other tokens than the kept ones",
+    ),
+    both=("consumer", "invariants"),
+)
+def tokens_from_the_drafters_offsets(
+    prepare: Any, common_attn_metadata: Any, *lists: Any
+) -> tuple[Any, Any]:
+    """The kept tokens are taken from the drafter's offsets, not from those of the batch."""
+    child, indices = prepare(common_attn_metadata, *lists)
+    first = torch.arange(len(indices), dtype=indices.dtype, device=indices.device)
+    return replace(child, slot_mapping=common_attn_metadata.slot_mapping[first]), first
+
+
+@mutation(
+    _NEXT,
+    diagnoses=("no backup token for a request without a valid one",),
+    both=("invariants",),
+)
+def no_backup_token(
+    prepare: Any, sampled: Any, discarded: Any, backup: Any, vocab_size: int
+) -> tuple[Any, Any]:
+    """A request that is not discarded and has no valid token continues from token -1."""
+    tokens, counts = prepare(sampled, discarded, backup, vocab_size)
+    forgotten = (counts == 0) & ~discarded[: len(counts)]
+    return tokens.masked_fill(forgotten, -1), counts
+
+
+@mutation(_SLOTS, diagnoses=("32-bit overflow",), both=("consumer",))
+def int32_product_of_new_slots(compute: Any, *args: Any) -> Any:
+    """Block id times block size is computed in 32 bits and wraps, in an extended batch."""
+    slots = compute(*args)
+    return slots.copy_(slots.to(torch.int32))
