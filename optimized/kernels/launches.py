@@ -20,6 +20,7 @@ from ..host.cache_rows import cache_rows
 from ..host.paged_attention import Attention
 from .cache_write import write_rows_on_device
 from .causal_conv1d import write_pointers
+from .drafter_launches import drafter_launches
 from .fast_prefill import count_sampled_on_device
 from .kv_cache import copy_runs_on_device
 from .local_attention import gather_virtual
@@ -55,6 +56,7 @@ def launches() -> dict[str, Launch]:
         **_local_attention(),
         **_ubatch(),
         **_small(),
+        **drafter_launches(),
         **_cache_write(),
         **_attention(),
     }
