@@ -13,6 +13,8 @@ def diagnose_slots(expected: Any, got: Any) -> str:
     if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
         return ""
     wrong = expected != got
+    if not wrong.any():
+        return ""
     if (expected[wrong] == -1).all():
         return "a slot for a token that must have none"
     if (got[wrong] == -1).all():

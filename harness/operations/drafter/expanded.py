@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,15 +18,13 @@ from attnproof.harness.consumer.batch import int64_array
 from attnproof.harness.model.call import Call, Facts, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.drafter.expanded_faults import FAULTS
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
     token_positions,
-    wrong_type,
-    wrong_value,
 )
 from attnproof.harness.operations.shared.params import Lengths, Params, Some, Tokens
 
@@ -263,26 +261,6 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     return f"wrong {part if j < kept + facts.slots else 'rejected token'}"
 
 
-def _has_rows(case: Case) -> bool:
-    return case.num_requests > 0
-
-
-def _tight(case: Case) -> bool:
-    return _has_rows(case) and not case.params["spare"]
-
-
-def _hidden_tight(case: Case) -> bool:
-    return _tight(case) and bool(case.params["shift"])
-
-
-def _short(parameter: str, applies: Callable[[Case], bool] = _has_rows) -> Fault:
-    return Fault(parameter, lambda tensor: tensor[:-1], applies=applies)
-
-
-def _shares(outputs: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return outputs, outputs
-
-
 copy_and_expand_eagle_inputs = Operation(
     name=NAME,
     section="14",
@@ -296,31 +274,7 @@ copy_and_expand_eagle_inputs = Operation(
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,
-        faults={
-            "no new token": wrong_value("num_padding_slots_per_request", 0),
-            "new tokens of another type": wrong_type("num_padding_slots_per_request"),
-            "negative padding token": wrong_value("padding_token_id", -1),
-            "shift that is no bool": Fault("shift_input_ids", int, error=TypeError),
-            "tokens of another type": wrong_type("target_token_ids"),
-            "float positions": Fault("target_positions", torch.Tensor.float),
-            "fewer tokens": _short("target_token_ids"),
-            "fewer positions": _short("target_positions"),
-            "sampled tokens of another batch": _short("next_token_ids"),
-            "offsets of another batch": _short("query_start_loc"),
-            "short ids": _short(_IDS, _tight),
-            "short positions buffer": _short(_POSITIONS, _tight),
-            "short mask": _short(_REJECTED, _tight),
-            "short indices": _short(_NEW, _tight),
-            "short mapping": _short(_HIDDEN, _hidden_tight),
-            "mask that is no bool": Fault(_MASKED, torch.Tensor.int),
-            "one mask for both": Fault((_REJECTED, _MASKED), _shares, _MASKED, applies=_has_rows),
-            "ends outside their rows": Fault(
-                "query_end_loc", lambda ends: ends + 1_000_000, applies=_has_rows, cpu_only=True
-            ),
-            "another number of tokens": Fault(
-                "total_input_tokens", lambda tokens: tokens - 1, applies=_has_rows, cpu_only=True
-            ),
-        },
+        faults=FAULTS,
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),
     contract=Contract(invariants=_invariants, diagnose=_diagnose, may_alias=frozenset(_OUTPUTS)),

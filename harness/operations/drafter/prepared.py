@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -19,7 +19,6 @@ from attnproof.harness.consumer.batch import int64_array
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
@@ -40,13 +39,11 @@ from attnproof.harness.operations.drafter.outputs import (
     child_fields,
     child_violations,
 )
+from attnproof.harness.operations.drafter.prepared_faults import DROP_FAULTS, PADDED_FAULTS
 from attnproof.harness.operations.shared.metadata import (
     BatchFacts,
     batch_of,
-    metadata_fault,
-    metadata_faults,
     prepare_metadata,
-    wrong_type,
 )
 
 DROP, PADDED = "prepare_inputs", "prepare_inputs_padded"
@@ -239,37 +236,6 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     return diagnose_kept(call.facts.metadata, call.facts.rejected, place.field, expected, got)
 
 
-def _has_drafts(case: Case) -> bool:
-    return any(case.params["drafts"])
-
-
-def _has_rows(case: Case) -> bool:
-    return case.num_requests > 0
-
-
-def _loses_tokens(case: Case) -> bool:
-    return case.num_tokens > 0 and bool(rejected_of(case).any())
-
-
-def _over(drafts: list[int]) -> int:
-    """Return the first row with drafts."""
-    return next(row for row, count in enumerate(drafts) if count)
-
-
-def _too_many(sampled: list[list[int]], drafts: list[int]) -> list[list[int]]:
-    row = _over(drafts)
-    return [*sampled[:row], [11] * (drafts[row] + 2), *sampled[row + 1 :]]
-
-
-def _long_drafts(drafts: list[int], metadata: Any) -> list[int]:
-    row = _over(drafts)
-    return [*drafts[:row], int(metadata.query_start_loc_cpu.diff()[row]), *drafts[row + 1 :]]
-
-
-def _with_ends(change: Any) -> Any:
-    return lambda step: replace(step, cu_num_draft_tokens=change(step.cu_num_draft_tokens))
-
-
 prepare_inputs = Operation(
     name=DROP,
     section="14",
@@ -281,31 +247,7 @@ prepare_inputs = Operation(
         cases=_drop_cases,
         boundaries=lambda: _boundaries(DROP),
         from_batch=lambda batch: _steps(DROP, batch),
-        faults={
-            **metadata_faults(_GIVEN, sequences=True),
-            "metadata of another type": wrong_type(_GIVEN, "metadata"),
-            "sampled tokens of another batch": Fault(
-                "sampled_token_ids", lambda sampled: sampled[:-1], applies=_has_rows
-            ),
-            "drafts of another batch": Fault("num_draft_tokens", lambda drafts: [*drafts, 0]),
-            "sampled tokens of another type": wrong_type("sampled_token_ids"),
-            "drafts of another type": wrong_type("num_draft_tokens"),
-            "more sampled tokens than drafts + 1": Fault(
-                "sampled_token_ids", _too_many, applies=_has_drafts, given=("num_draft_tokens",)
-            ),
-            "more drafts than queries": Fault(
-                "num_draft_tokens", _long_drafts, applies=_has_drafts, given=(_GIVEN,)
-            ),
-            "negative number of drafts": Fault(
-                "num_draft_tokens", lambda drafts: [-1, *drafts[1:]], applies=_has_rows
-            ),
-            "rank shares of shorter sequences": metadata_fault(
-                _GIVEN,
-                "dcp_local_seq_lens",
-                lambda md: {"dcp_local_seq_lens": md.seq_lens.clone()},
-                _loses_tokens,
-            ),
-        },
+        faults=DROP_FAULTS,
     ),
     call=FunctionCall(prepare=_prepare_drop, outputs=_drop_outputs),
     contract=Contract(
@@ -329,50 +271,7 @@ prepare_inputs_padded = Operation(
         cases=_padded_cases,
         boundaries=lambda: _boundaries(PADDED),
         from_batch=lambda batch: _steps(PADDED, batch),
-        faults={
-            **metadata_faults(_GIVEN, sequences=True),
-            "metadata of another type": wrong_type(_GIVEN, "metadata"),
-            "step of another type": wrong_type("spec_decode_metadata"),
-            "drafts of another batch": Fault(
-                "spec_decode_metadata",
-                _with_ends(lambda ends: ends[:-1]),
-                "cu_num_draft_tokens",
-                applies=_has_rows,
-            ),
-            "float drafts": Fault(
-                "spec_decode_metadata", _with_ends(torch.Tensor.float), "cu_num_draft_tokens"
-            ),
-            "drafts whose sum falls": Fault(
-                "spec_decode_metadata",
-                _with_ends(lambda ends: -1 - ends),
-                "cu_num_draft_tokens",
-                applies=_has_rows,
-                cpu_only=True,
-            ),
-            "more drafts than queries": Fault(
-                "spec_decode_metadata",
-                _with_ends(lambda ends: ends + 1_000_000),
-                "cu_num_draft_tokens",
-                applies=_has_rows,
-                cpu_only=True,
-            ),
-            "counts of another batch": Fault(
-                "valid_sampled_tokens_count", lambda counts: counts[:-1], applies=_has_rows
-            ),
-            "counts of another type": wrong_type("valid_sampled_tokens_count"),
-            "more accepted than drafts + 1": Fault(
-                "valid_sampled_tokens_count",
-                lambda counts: counts + 1_000_000,
-                applies=_has_rows,
-                cpu_only=True,
-            ),
-            "negative count": Fault(
-                "valid_sampled_tokens_count",
-                lambda counts: -1 - counts,
-                applies=_has_rows,
-                cpu_only=True,
-            ),
-        },
+        faults=PADDED_FAULTS,
     ),
     call=FunctionCall(prepare=_prepare_padded, outputs=_padded_outputs),
     contract=Contract(
