@@ -116,3 +116,24 @@ def test_worked_example_of_expanded_inputs(package, shift, ids, positions, new):
     assert masks[0][: len(ids)].tolist() == rejected
     assert masks[1][: len(ids)].tolist() == [token == 77 for token in ids]
     assert masks[0][len(ids) :].all()
+
+
+def test_a_model_without_positions_and_short_buffers_are_refused(package):
+    positions, lengths, table = torch.tensor([5, 9]), int32([6, 10]), int32([[3], [1]])
+    step = package.eagle_step_update_slot_mapping_and_metadata
+    slots = torch.zeros(2).long()
+    with pytest.raises(package.MetadataError, match="max_model_len is 0, expected at least 1"):
+        step(positions, table, lengths, 4, 0, positions, slots)
+    with pytest.raises(package.MetadataError, match="seq_lens is of length 1, expected length 2"):
+        step(positions, table, lengths[:1], 4, 9, positions, slots)
+    with pytest.raises(package.MetadataError, match="out_slot_mapping is of length 2, expected"):
+        step(positions, table, lengths, 4, 9, positions, slots, 3)
+    with pytest.raises(package.MetadataError, match="input_batch_size is 1, expected at least 2"):
+        step(positions, table, lengths, 4, 9, positions, slots, 1)
+    assert (positions.tolist(), lengths.tolist()) == ([5, 9], [6, 10])
+
+
+def test_slots_of_another_number_of_tokens_are_refused(package, make_metadata):
+    parent, kept = make_metadata([2], [7]), torch.zeros(2, dtype=torch.bool)
+    with pytest.raises(package.MetadataError, match="new_positions is of length 2, expected"):
+        package.compute_new_slot_mapping(parent, torch.arange(2), kept, 4, 1, 9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
@@ -76,3 +77,27 @@ def test_rank_shares_of_longer_sequences_are_refused(package, make_metadata):
     parent = make_metadata([1], [3], dcp_local_seq_lens=int32([2]))
     with pytest.raises(package.MetadataError, match="dcp_local_seq_lens is set"):
         package.extend_all_queries_by_N(parent, 1, torch.arange(2), torch.zeros(2).long())
+
+
+def test_counts_above_the_drafts_and_of_another_batch_are_refused(package, make_metadata):
+    parent, step = make_metadata([2], [5]), SimpleNamespace(cu_num_draft_tokens=int32([1]))
+    with pytest.raises(package.MetadataError, match=r"count\[0\] is 3, expected 0 to 2 for 1"):
+        package.prepare_inputs_padded(parent, step, int32([3]))
+    with pytest.raises(package.MetadataError, match="count is of length 2, expected length 1"):
+        package.prepare_inputs_padded(parent, step, int32([1, 1]))
+    with pytest.raises(package.MetadataError, match="num_draft_tokens is of length 2"):
+        package.prepare_inputs(parent, [[5]], [1, 0])
+
+
+def test_token_aligned_fields_follow_their_tokens(package, make_metadata):
+    @dataclass
+    class Tagged(package.CommonAttentionMetadata):
+        token_tags: torch.Tensor | None = field(default=None, metadata=package.aligned("token"))
+
+    plain = make_metadata([3, 1], [7, 4])
+    parent = Tagged(**vars(plain), token_tags=torch.tensor([10, 11, 12, 13]))
+    kept, _ = package.prepare_inputs(parent, [[5, 6], [7]], [2, 0])
+    assert kept.token_tags.tolist() == [10, 11, 13]
+    grown = package.extend_all_queries_by_N(parent, 1, torch.arange(3), torch.arange(6))
+    assert grown.token_tags.tolist() == [10, 11, 12, 0, 13, 0]
+    assert type(kept) is type(grown) is Tagged
