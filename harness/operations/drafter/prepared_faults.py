@@ -31,18 +31,18 @@ def _loses_tokens(case: Case) -> bool:
     return case.num_tokens > 0 and bool(rejected_of(case).any())
 
 
-def _over(drafts: list[int]) -> int:
+def _first_drafted(drafts: list[int]) -> int:
     """Return the first row with drafts."""
     return next(row for row, count in enumerate(drafts) if count)
 
 
 def _too_many(sampled: list[list[int]], drafts: list[int]) -> list[list[int]]:
-    row = _over(drafts)
+    row = _first_drafted(drafts)
     return [*sampled[:row], [11] * (drafts[row] + 2), *sampled[row + 1 :]]
 
 
 def _long_drafts(drafts: list[int], metadata: Any) -> list[int]:
-    row = _over(drafts)
+    row = _first_drafted(drafts)
     return [*drafts[:row], int(metadata.query_start_loc_cpu.diff()[row]), *drafts[row + 1 :]]
 
 
