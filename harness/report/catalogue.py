@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from attnproof import reference
+from attnproof.harness.interfaces import interfaces_of
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import ORACLES
 from attnproof.harness.oracles import judge
@@ -35,6 +36,14 @@ class Entry(NamedTuple):
     oracles: tuple[str, ...]
     """Oracles that check something in the operation's cases."""
     boundaries: tuple[str, ...]
+
+    @property
+    def engines(self) -> str:
+        """Interfaces that have the operation, releases of vLLM as numbers."""
+        names = interfaces_of(self.operation.name, self.operation.section)
+        releases = [name.removeprefix("vllm-") for name in names if name.startswith("vllm-")]
+        others = [name for name in names if not name.startswith("vllm-")]
+        return ", ".join([*(["vllm " + " ".join(releases)] if releases else []), *others])
 
     @property
     def place(self) -> str:
@@ -99,12 +108,17 @@ error that the call must raise."""
 
 
 def _table(entries: list[Entry]) -> str:
-    rows = ["| SPEC | operation | what it computes | `optimized` |", "|---|---|---|---|"]
+    rows = [
+        "| SPEC | operation | what it computes | interfaces | `optimized` |",
+        "|---|---|---|---|---|",
+    ]
     for entry in entries:
         operation = entry.operation
         place = entry.place.partition(":")[0]
         link = f"[`{operation.name}`](#{_anchor(operation.name)})"
-        rows.append(f"| {operation.section} | {link} | {operation.summary} | {place} |")
+        rows.append(
+            f"| {operation.section} | {link} | {operation.summary} | {entry.engines} | {place} |"
+        )
     return "\n".join(rows)
 
 

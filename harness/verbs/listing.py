@@ -21,7 +21,11 @@ from attnproof.harness.verbs.options import MEMORY_BYTES, CallOptions, ListOptio
 from attnproof.harness.verbs.screen import Screen
 from attnproof.harness.verbs.selection import pick_operations
 
-_PIPED_COLUMNS: Final = 240
+_HEADINGS: Final = (
+    *("SPEC", "operation", "what it computes"),
+    *("interfaces", "oracles", "cases", "faults"),
+)
+_PIPED_COLUMNS: Final = 260
 """Width of the table without a terminal: no name is broken over two lines."""
 
 
@@ -83,7 +87,7 @@ def _offer(candidate: Candidate, operation: Operation, offered: bool) -> _Offer:
 
 def _operations(entries: list[Entry], offers: dict[str, dict[str, _Offer]]) -> Table:
     table = Table(title="Operations", title_justify="left", box=None, pad_edge=False)
-    for heading in ("SPEC", "operation", "what it computes", "oracles", "cases", "faults", *offers):
+    for heading in (*_HEADINGS, *offers):
         table.add_column(heading, overflow="fold")
     for entry in entries:
         operation = entry.operation
@@ -91,15 +95,16 @@ def _operations(entries: list[Entry], offers: dict[str, dict[str, _Offer]]) -> T
             operation.section,
             operation.name,
             operation.summary,
+            entry.engines,
             _letters(entry),
             str(len(entry.boundaries)),
             str(len(operation.inputs.faults)),
             *(offered[operation.name].word for offered in offers.values()),
         )
     table.caption = (
-        "oracles: letters of the oracles that apply, see below; cases: boundary cases, which "
-        "always run; faults: ways to malform an input; shared: one implementation for both "
-        "packages; host only: no kernel to verify."
+        "interfaces: engines that have the operation; oracles: letters of the oracles that "
+        "apply, see below; cases: boundary cases, which always run; faults: ways to malform an "
+        "input; shared: one implementation for both packages; host only: no kernel to verify."
     )
     table.caption_justify = "left"
     return table
