@@ -20,6 +20,7 @@ from .cache_write import *
 from .causal_conv1d import *
 from .drafter import *
 from .drafter_batches import *
+from .context_parallel import *
 from .encoder_decoder import *
 from .fast_prefill import *
 from .graph_state import *

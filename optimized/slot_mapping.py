@@ -5,27 +5,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import torch
 
-from attnproof.reference.checks.common import check_device, check_int, check_tensor
+from attnproof.reference.checks.context_parallel import check_block_ranks
 from attnproof.reference.checks.slots import check_slot_mapping
-from attnproof.reference.interface import MetadataError
 
-from .checking import checks
 from .dispatch import INTERPRETED, on_device
 from .host import slot_mapping as loops
 
 __all__ = [
     "build_slot_mapping",
-    "get_dcp_local_seq_lens",
 ]
-
-_checked = checks.follow(globals())
 
 _TENSOR, _INT64 = torch.Tensor, torch.int64
 _WIDE: Final = {torch.int32: False, torch.int64: True}
+Ranks = tuple[int, int, int]
+"""Number of ranks of context parallelism, the rank, and the interleave in tokens."""
 _NO_SLOTS: Final = torch.empty(0, dtype=torch.int64)
 """Source of `new_empty`, which takes three quarters of the time of `torch.empty` with a dtype."""
 
@@ -39,15 +37,23 @@ def build_slot_mapping(
     num_padded_tokens: int | None = None,
     start_idx: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    cp_size: int = 1,
+    cp_rank: int = 0,
+    cp_interleave: int = 1,
 ) -> torch.Tensor:
     """Return the cache slots of all query tokens of a batch, int64, on the inputs' device.
 
     `query_start_loc` (R+1,), `num_computed_tokens` (R,), `start_idx` (R,) and
     `block_table` (R, W) are int32 or int64; `block_size` is in tokens. Slots are -1 before
-    `start_idx`, beyond column W, and after the last token up to the end of `out`.
-    Result, length and errors as in `reference`. On a device: one kernel, and a sync
-    only if neither `num_padded_tokens` nor `out` gives the length. SPEC.md section 5.
+    `start_idx`, beyond column W, of tokens that another rank than `cp_rank` owns, and after
+    the last token up to the end of `out`. Result, length and errors as in `reference`. On a
+    device: one kernel, and a sync only if neither `num_padded_tokens` nor `out` gives the
+    length. SPEC.md sections 5 and 10.
     """
+    ranks: Ranks | None = None
+    if cp_size != 1 or cp_rank or cp_interleave != 1:
+        check_block_ranks("build_slot_mapping", block_size, cp_size, cp_rank, cp_interleave)
+        ranks = None if cp_size == 1 else (cp_size, cp_rank, cp_interleave)
     batch = (
         query_start_loc,
         num_computed_tokens,
@@ -56,10 +62,11 @@ def build_slot_mapping(
         num_padded_tokens,
         start_idx,
         out,
+        ranks,
     )
     slots = None if INTERPRETED else _by_loops(*batch)
     if slots is None:
-        check_slot_mapping(*batch)
+        check_slot_mapping(*batch[:-1])
         slots = (_on_device if on_device(query_start_loc) else _by_loops_on_copies)(*batch)
     if out is None or num_padded_tokens is None:
         return slots
@@ -74,6 +81,7 @@ def _by_loops(
     num_padded: int | None,
     start_idx: torch.Tensor | None,
     out: torch.Tensor | None,
+    ranks: Ranks | None,
 ) -> torch.Tensor | None:
     """Return the slots of a batch of dense CPU tensors; None if an argument may be malformed."""
     # Reading attributes of tensors takes most of the time for a few decodes. Therefore each
@@ -98,7 +106,8 @@ def _by_loops(
     if slots is None:
         return None
     row_stride, column_stride = table.stride()
-    filled = loops.fill_slots(
+    fill = loops.fill_slots if ranks is None else partial(loops.fill_rank_slots, *ranks)
+    filled = fill(
         rows,
         starts_at,
         wide_starts,
@@ -145,10 +154,17 @@ def _on_device(
     num_padded: int | None,
     start_idx: torch.Tensor | None,
     out: torch.Tensor | None,
+    ranks: Ranks | None,
 ) -> torch.Tensor:
     if out is None:
         length = int(starts[-1]) if num_padded is None else num_padded
         out = torch.empty(length, dtype=torch.int64, device=starts.device)
+
+    if ranks is not None:
+        from .kernels.rank_slot_mapping import write_rank_slots
+
+        write_rank_slots(starts, computed, table, block_size, start_idx, out, ranks)
+        return out
 
     from .kernels.slot_mapping import write_slots
 
@@ -164,61 +180,17 @@ def _by_loops_on_copies(
     num_padded: int | None,
     start_idx: torch.Tensor | None,
     out: torch.Tensor | None,
+    ranks: Ranks | None,
 ) -> torch.Tensor:
     """Return the slots of a checked batch of strided tensors or tensor subclasses."""
     starts, computed = _plain(starts).contiguous(), _plain(computed).contiguous()
     start_idx = None if start_idx is None else _plain(start_idx).contiguous()
     length = num_padded if out is None else out.shape[0]
-    slots = _by_loops(starts, computed, _plain(table), block_size, length, start_idx, None)
+    table = _plain(table)
+    slots = _by_loops(starts, computed, table, block_size, length, start_idx, None, ranks)
     assert slots is not None  # the shared check has passed
     return slots if out is None else out.copy_(slots)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_subclass(torch.Tensor)
-
-
-def get_dcp_local_seq_lens(
-    seq_lens: torch.Tensor,
-    dcp_size: int = 1,
-    dcp_rank: int | torch.Tensor | None = None,
-    cp_kv_cache_interleave_size: int = 1,
-) -> torch.Tensor:
-    """Return the number of each sequence's cache positions that a rank owns, int32.
-
-    Result, shapes and errors as in `reference`. No sync. SPEC.md section 10.
-    """
-    interleave = cp_kv_cache_interleave_size
-    if _checked:
-        _check_dcp(seq_lens, dcp_size, dcp_rank, interleave)
-    if dcp_rank is None:
-        lengths = seq_lens[:, None]
-        ranks: int | torch.Tensor = torch.arange(dcp_size, device=seq_lens.device)
-    else:
-        lengths, ranks = seq_lens, dcp_rank
-    turns = torch.div(lengths, dcp_size * interleave, rounding_mode="floor")
-    rest = lengths - turns * (dcp_size * interleave)
-    in_last_turn = (rest - ranks * interleave).clamp_(0, interleave)
-    return (turns * interleave + in_last_turn).to(torch.int32)
-
-
-def _check_dcp(
-    seq_lens: torch.Tensor, dcp_size: int, dcp_rank: int | torch.Tensor | None, interleave: int
-) -> None:
-    operation = "get_dcp_local_seq_lens"
-    check_tensor(operation, "seq_lens", seq_lens, 1)
-    check_int(operation, "dcp_size", dcp_size, 1)
-    check_int(operation, "cp_kv_cache_interleave_size", interleave, 1)
-    rank = dcp_rank
-    if isinstance(rank, torch.Tensor):
-        check_device(operation, "dcp_rank", rank, seq_lens.device)
-        if rank.dtype is not torch.int32 or rank.numel() != 1:
-            given = f"{rank.dtype} of shape {tuple(rank.shape)}"
-            raise MetadataError(operation, "dcp_rank", given, "int32 with one element")
-        rank = int(rank) if rank.is_cpu else None
-    if rank is not None:
-        check_int(operation, "dcp_rank", rank, 0)
-        if rank >= dcp_size:
-            raise MetadataError(operation, "dcp_rank", rank, f"at most {dcp_size - 1}")
-    if seq_lens.is_cpu and bool((seq_lens < 0).any()):
-        raise MetadataError(operation, "seq_lens", int(seq_lens.min()), "lengths of at least 0")

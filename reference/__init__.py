@@ -8,6 +8,7 @@ from .causal_conv1d import *
 from .checks import *
 from .drafter import *
 from .drafter_batches import *
+from .context_parallel import *
 from .fast_prefill import *
 from .interface import *
 from .kv_cache import *

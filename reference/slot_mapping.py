@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from .checks.common import check_bool, check_device, check_int, check_list, check_tensor
+from .checks.common import check_bool, check_int, check_list
+from .checks.context_parallel import check_block_ranks
 from .checks.slots import check_block_row, check_blocks, check_range, check_slot_mapping
-from .interface import PAD_SLOT_ID, MetadataError
+from .interface import PAD_SLOT_ID
 
 __all__ = [
     "_compute_slot_mapping_numpy",
     "_compute_slot_mapping_python",
     "build_slot_mapping",
     "compute_slot_mapping",
-    "get_dcp_local_seq_lens",
 ]
 
 
@@ -102,6 +102,9 @@ def build_slot_mapping(
     num_padded_tokens: int | None = None,
     start_idx: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    cp_size: int = 1,
+    cp_rank: int = 0,
+    cp_interleave: int = 1,
 ) -> torch.Tensor:
     """Return the cache slots of all query tokens of a batch, int64, on the inputs' device.
 
@@ -111,9 +114,12 @@ def build_slot_mapping(
     -1 before `start_idx[r]` and beyond column W. The result has `num_padded_tokens`
     entries (default: the number of tokens), -1 after the last token. With `out` the
     result is written there, the rest of `out` becomes -1, and its first
-    `num_padded_tokens` entries (default: all) are returned.
-    Raise MetadataError for mismatched shapes, dtypes, devices. SPEC.md section 5.
+    `num_padded_tokens` entries (default: all) are returned. `cp_size` ranks own
+    `cp_interleave` positions in turn (section 10): the slot is that of the token's local
+    position on rank `cp_rank`, -1 if another rank owns it. Raise MetadataError for
+    mismatched shapes, dtypes, devices, and for values out of range. SPEC.md sections 5, 10.
     """
+    check_block_ranks("build_slot_mapping", block_size, cp_size, cp_rank, cp_interleave)
     check_slot_mapping(
         query_start_loc,
         num_computed_tokens,
@@ -131,11 +137,14 @@ def build_slot_mapping(
     for r in range(len(computed)):
         for i in range(offsets[r + 1] - offsets[r]):
             position = computed[r] + i
-            column = position // block_size
-            if position < first_kept[r] or column >= width:
+            turn, place = divmod(position, cp_interleave)
+            local = turn // cp_size * cp_interleave + place
+            column = local // block_size
+            owned = turn % cp_size == cp_rank
+            if not owned or position < first_kept[r] or column >= width:
                 slots.append(PAD_SLOT_ID)
             else:
-                slots.append(table[r][column] * block_size + position % block_size)
+                slots.append(table[r][column] * block_size + local % block_size)
 
     if out is None:
         length = len(slots) if num_padded_tokens is None else num_padded_tokens
@@ -143,46 +152,3 @@ def build_slot_mapping(
     out.fill_(PAD_SLOT_ID)
     out[: len(slots)] = torch.tensor(slots, dtype=torch.int64)
     return out if num_padded_tokens is None else out[:num_padded_tokens]
-
-
-def get_dcp_local_seq_lens(
-    seq_lens: torch.Tensor,
-    dcp_size: int = 1,
-    dcp_rank: int | torch.Tensor | None = None,
-    cp_kv_cache_interleave_size: int = 1,
-) -> torch.Tensor:
-    """Return the number of each sequence's cache positions that a rank owns, int32.
-
-    `seq_lens` (R,) int32 or int64, in tokens. Ranks own `cp_kv_cache_interleave_size`
-    positions in turn. The result is (R,) for `dcp_rank`, an int or an int32 tensor of one
-    element, and (R, dcp_size) without it. Raise MetadataError for values out of range.
-    SPEC.md section 10.
-    """
-    operation, interleave = "get_dcp_local_seq_lens", cp_kv_cache_interleave_size
-    check_tensor(operation, "seq_lens", seq_lens, 1)
-    check_int(operation, "dcp_size", dcp_size, 1)
-    check_int(operation, "cp_kv_cache_interleave_size", interleave, 1)
-    rank = dcp_rank
-    if isinstance(rank, torch.Tensor):
-        check_device(operation, "dcp_rank", rank, seq_lens.device)
-        if rank.dtype is not torch.int32 or rank.numel() != 1:
-            given = f"{rank.dtype} of shape {tuple(rank.shape)}"
-            raise MetadataError(operation, "dcp_rank", given, "int32 with one element")
-        rank = int(rank) if rank.is_cpu else None
-    if rank is not None:
-        check_int(operation, "dcp_rank", rank, 0)
-        if rank >= dcp_size:
-            raise MetadataError(operation, "dcp_rank", rank, f"at most {dcp_size - 1}")
-    if seq_lens.is_cpu and bool((seq_lens < 0).any()):
-        raise MetadataError(operation, "seq_lens", int(seq_lens.min()), "lengths of at least 0")
-
-    ranks = range(dcp_size) if dcp_rank is None else [int(dcp_rank)]
-    owned = []
-    for length in seq_lens.tolist():
-        turns, rest = divmod(length, dcp_size * interleave)
-        for rank in ranks:
-            # The last turn has only `rest` positions, which go to the ranks in order.
-            in_last_turn = min(max(rest - rank * interleave, 0), interleave)
-            owned.append(turns * interleave + in_last_turn)
-    shape = (len(seq_lens), dcp_size) if dcp_rank is None else (len(seq_lens),)
-    return torch.tensor(owned, dtype=torch.int32, device=seq_lens.device).reshape(shape)

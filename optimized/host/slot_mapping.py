@@ -91,6 +91,63 @@ def fill_slots(
     return True
 
 
+@entry
+def fill_rank_slots(
+    size: int,
+    rank: int,
+    interleave: int,
+    rows: int,
+    starts: int,
+    wide_starts: bool,
+    computed: int,
+    wide_computed: bool,
+    start_idx: int,
+    wide_start_idx: bool,
+    table: int,
+    wide_table: bool,
+    width: int,
+    row_stride: int,
+    column_stride: int,
+    block_size: int,
+    out: int,
+    length: int,
+) -> bool:
+    """Write the slots of the tokens that a rank of `size` ranks owns, and -1 for all others.
+
+    Positions before `start_idx` and beyond the `width` of the table get -1. Return False
+    without writing if `out` overlaps the memory of an input.
+    """
+    span = 1 + (rows - 1) * row_stride + (width - 1) * column_stride if rows and width else 0
+    stop = out + 8 * length
+    if (
+        overlap(out, stop, starts, rows + 1, wide_starts)
+        or overlap(out, stop, computed, rows, wide_computed)
+        or overlap(out, stop, start_idx, rows, wide_start_idx)
+        or overlap(out, stop, table, span, wide_table)
+    ):
+        return False
+    slots = int64_at(out, length)
+    for t in range(length):
+        slots[t] = -1
+    for r in range(rows):
+        token = element(starts, r, wide_starts)
+        first = element(computed, r, wide_computed)
+        end = first + element(starts, r + 1, wide_starts) - token
+        kept = max(first, element(start_idx, r, wide_start_idx))
+        turn = kept // (size * interleave)
+        while True:
+            begin = (turn * size + rank) * interleave  # of the rank's positions in this turn
+            column = turn * interleave // block_size
+            if begin >= end or column >= width:
+                break
+            block = element(table, r * row_stride + column * column_stride, wide_table)
+            slot = block * block_size + turn * interleave - column * block_size - begin
+            for position in range(max(begin, kept), min(begin + interleave, end)):
+                slots[token + position - first] = slot + position
+            turn += 1
+    return True
+
+
 @compiled
 def overlap(start: int, stop: int, address: int, length: int, wide: bool) -> bool:
     """True if one of the `length` integers at `address` is within bytes [start, stop)."""

@@ -24,7 +24,9 @@ from .drafter_launches import drafter_launches
 from .fast_prefill import count_sampled_on_device
 from .kv_cache import copy_runs_on_device
 from .local_attention import gather_virtual
+from .local_lengths import write_local_lengths
 from .paged_attention_launch import attend_on_device
+from .rank_slot_mapping import write_rank_slots
 from .slot_mapping import write_slots
 from .ubatch import slice_rows_on_device
 
@@ -53,6 +55,7 @@ def launches() -> dict[str, Launch]:
     """Return every launch by its name, such as "slot mapping, int64"."""
     return {
         **_slot_mapping(),
+        **_context_parallel(),
         **_local_attention(),
         **_ubatch(),
         **_small(),
@@ -84,6 +87,31 @@ def _slot_mapping() -> dict[str, Launch]:
         "slot mapping, int64": launch(_I64),
         "slot mapping, masked": launch(masked=True),
         "slot mapping, strided": launch(masked=True, strided=True),
+    }
+
+
+def _context_parallel() -> dict[str, Launch]:
+    def slots(dtype: torch.dtype = _I32, *, masked: bool = False, strided: bool = False) -> Launch:
+        starts = _meta(_REQUESTS + 1, dtype=dtype, strided=strided)
+        computed = _meta(_REQUESTS, dtype=dtype, strided=strided)
+        table = _meta(_REQUESTS, _COLUMNS, strided=strided)
+        out = _meta(_TOKENS, dtype=_I64, strided=strided)
+        first_kept = computed if masked else None
+        return lambda: write_rank_slots(starts, computed, table, 16, first_kept, out, (4, 1, 8))
+
+    def lengths(dtype: torch.dtype = _I32, *, strided: bool = False) -> Launch:
+        given = _meta(_REQUESTS, dtype=dtype, strided=strided)
+        out = _meta(_REQUESTS, strided=strided)
+        return lambda: write_local_lengths(given, _REQUESTS, (4, 1, 8), out)
+
+    return {
+        "slots of a rank, int32": slots(),
+        "slots of a rank, int64": slots(_I64),
+        "slots of a rank, masked": slots(masked=True),
+        "slots of a rank, strided": slots(masked=True, strided=True),
+        "lengths of a rank, int32": lengths(),
+        "lengths of a rank, int64": lengths(_I64),
+        "lengths of a rank, strided": lengths(strided=True),
     }
 
 

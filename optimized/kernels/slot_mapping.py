@@ -13,6 +13,24 @@ _BLOCK = 512
 """Tokens per program."""
 
 
+@triton.jit
+def requests_of(query_start_loc, query_start_loc_stride, num_reqs, first_step, token):
+    """Return the request of each token, int64: the last one that starts at or before it.
+
+    Found by bisection: `first_step` is the largest power of two not above R. A token behind
+    the last request has `num_reqs`.
+    """
+    request = tl.zeros_like(token)
+    step = first_step
+    while step > 0:
+        later = request + step
+        exists = later <= num_reqs
+        begin = tl.load(query_start_loc + later * query_start_loc_stride, mask=exists, other=0)
+        request = tl.where(exists & (begin <= token), later, request)
+        step = step // 2
+    return request
+
+
 @triton.jit(do_not_specialize=["num_reqs", "first_step", "width", "num_slots"])
 def _slot_mapping_kernel(
     query_start_loc,
@@ -36,20 +54,11 @@ def _slot_mapping_kernel(
 ):
     """Program b: entries [b * BLOCK, (b + 1) * BLOCK) of the slot mapping.
 
-    The request of a token is the last one that starts at or before it, found by bisection:
-    `first_step` is the largest power of two not above R. Bound by the latency of those
-    log2(R) loads, which the tokens of a tile mostly share in the cache, then by the 8 bytes
-    written per token.
+    Bound by the latency of the log2(R) loads of `requests_of`, which the tokens of a tile
+    mostly share in the cache, then by the 8 bytes written per token.
     """
     token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    request = tl.zeros([BLOCK], tl.int64)
-    step = first_step
-    while step > 0:
-        later = request + step
-        exists = later <= num_reqs
-        begin = tl.load(query_start_loc + later * query_start_loc_stride, mask=exists, other=0)
-        request = tl.where(exists & (begin <= token), later, request)
-        step = step // 2
+    request = requests_of(query_start_loc, query_start_loc_stride, num_reqs, first_step, token)
 
     in_batch = (request < num_reqs) & (token < num_slots)
     begin = tl.load(query_start_loc + request * query_start_loc_stride, mask=in_batch, other=0)
@@ -64,6 +73,11 @@ def _slot_mapping_kernel(
     block = tl.load(entry, mask=kept, other=0).to(tl.int64)
     slot = block * block_size + (position - column * block_size)
     tl.store(out + token * out_stride, tl.where(kept, slot, -1), mask=token < num_slots)
+
+
+def first_step(num_reqs: int) -> int:
+    """Return the first step of the bisection: the largest power of two not above R, 0 for 0."""
+    return 1 << num_reqs.bit_length() >> 1
 
 
 def write_slots(
@@ -93,7 +107,7 @@ def write_slots(
             out,
             out.stride(0),
             num_reqs,
-            1 << num_reqs.bit_length() >> 1,
+            first_step(num_reqs),
             width,
             num_slots,
             block_size,

@@ -1,0 +1,65 @@
+"""Compute the share of every sequence that a rank of context parallelism owns."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..dispatch import launching_on
+
+_BLOCK = 256
+"""Rows per program."""
+
+
+@triton.jit(do_not_specialize=["num_reqs", "num_rows", "rank"])
+def _local_lengths_kernel(
+    seq_lens,
+    seq_lens_stride,
+    out,
+    out_stride,
+    num_reqs,
+    num_rows,
+    rank,
+    RANKS: tl.constexpr,
+    INTERLEAVE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Program b: rows [b * BLOCK, (b + 1) * BLOCK) of the buffer.
+
+    Bound by latency: one load and one store of an integer a row, a few kilobytes in total.
+    """
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    length = tl.load(seq_lens + row * seq_lens_stride, mask=row < num_reqs, other=0).to(tl.int64)
+    turns = length // (RANKS * INTERLEAVE)
+    rest = length - turns * (RANKS * INTERLEAVE) - rank.to(tl.int64) * INTERLEAVE
+    share = turns * INTERLEAVE + tl.minimum(tl.maximum(rest, 0), INTERLEAVE)
+    tl.store(out + row * out_stride, share.to(tl.int32), mask=row < num_rows)
+
+
+def write_local_lengths(
+    seq_lens: torch.Tensor, num_reqs: int, ranks: tuple[int, int, int], out: torch.Tensor
+) -> None:
+    """Fill the whole of `out` (int32, any stride) by one launch, without a sync.
+
+    `ranks` are the number of ranks, the rank and the interleave. Rows behind `num_reqs`
+    become 0.
+    """
+    size, rank, interleave = ranks
+    num_rows = out.shape[0]
+    if not num_rows:
+        return
+    with launching_on(out.device):
+        _local_lengths_kernel[(triton.cdiv(num_rows, _BLOCK),)](
+            seq_lens,
+            seq_lens.stride(0),
+            out,
+            out.stride(0),
+            num_reqs,
+            num_rows,
+            rank,
+            RANKS=size,
+            INTERLEAVE=interleave,
+            BLOCK=_BLOCK,
+        )

@@ -1,0 +1,107 @@
+"""Compute the cache slots of a batch's query tokens on one rank of context parallelism."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..dispatch import launching_on
+from .slot_mapping import first_step as first_step_of
+from .slot_mapping import requests_of
+
+_BLOCK = 512
+"""Tokens per program."""
+
+
+@triton.jit(do_not_specialize=["num_reqs", "first_step", "width", "num_slots", "rank"])
+def _rank_slot_mapping_kernel(
+    query_start_loc,
+    query_start_loc_stride,
+    num_computed,
+    num_computed_stride,
+    table,
+    table_row_stride,
+    table_column_stride,
+    start_idx,
+    start_idx_stride,
+    out,
+    out_stride,
+    num_reqs,
+    first_step,
+    width,
+    num_slots,
+    rank,
+    BLOCK_SIZE: tl.constexpr,
+    RANKS: tl.constexpr,
+    INTERLEAVE: tl.constexpr,
+    MASKED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Program b: entries [b * BLOCK, (b + 1) * BLOCK) of the rank's slot mapping.
+
+    Sizes are constants of an engine and therefore of the kernel: its divisions become
+    shifts and products. Bound like the kernel of one rank.
+    """
+    token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    request = requests_of(query_start_loc, query_start_loc_stride, num_reqs, first_step, token)
+    in_batch = (request < num_reqs) & (token < num_slots)
+    begin = tl.load(query_start_loc + request * query_start_loc_stride, mask=in_batch, other=0)
+    computed = tl.load(num_computed + request * num_computed_stride, mask=in_batch, other=0)
+    position = computed + (token - begin)
+    turn = position // INTERLEAVE
+    local = turn // RANKS * INTERLEAVE + (position - turn * INTERLEAVE)
+    column = local // BLOCK_SIZE
+    kept = in_batch & (position >= 0) & (turn % RANKS == rank) & (column < width)
+    if MASKED:
+        first_kept = tl.load(start_idx + request * start_idx_stride, mask=in_batch, other=0)
+        kept = kept & (position >= first_kept)
+    entry = table + request * table_row_stride + column * table_column_stride
+    block = tl.load(entry, mask=kept, other=0).to(tl.int64)
+    slot = block * BLOCK_SIZE + (local - column * BLOCK_SIZE)
+    tl.store(out + token * out_stride, tl.where(kept, slot, -1), mask=token < num_slots)
+
+
+def write_rank_slots(
+    query_start_loc: torch.Tensor,
+    num_computed_tokens: torch.Tensor,
+    block_table: torch.Tensor,
+    block_size: int,
+    start_idx: torch.Tensor | None,
+    out: torch.Tensor,
+    ranks: tuple[int, int, int],
+) -> None:
+    """Fill the whole of `out` (int64, any stride) by one launch, without a sync.
+
+    `ranks` are the number of ranks, the rank and the interleave.
+    """
+    num_reqs, width = block_table.shape
+    num_slots = out.shape[0]
+    if num_slots == 0:
+        return
+    size, rank, interleave = ranks
+    first_kept = num_computed_tokens if start_idx is None else start_idx
+    with launching_on(out.device):
+        _rank_slot_mapping_kernel[(triton.cdiv(num_slots, _BLOCK),)](
+            query_start_loc,
+            query_start_loc.stride(0),
+            num_computed_tokens,
+            num_computed_tokens.stride(0),
+            block_table,
+            *block_table.stride(),
+            first_kept,
+            first_kept.stride(0),
+            out,
+            out.stride(0),
+            num_reqs,
+            first_step_of(num_reqs),
+            width,
+            num_slots,
+            rank,
+            BLOCK_SIZE=block_size,
+            RANKS=size,
+            INTERLEAVE=interleave,
+            MASKED=start_idx is not None,
+            BLOCK=_BLOCK,
+        )
