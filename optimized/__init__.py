@@ -15,6 +15,7 @@ from attnproof.reference.interface import __all__ as _interface
 from attnproof.reference.shared import *
 from attnproof.reference.shared import __all__ as _shared
 
+from .batch_regions import *
 from .batch_split import *
 from .cache_write import *
 from .causal_conv1d import *
@@ -33,6 +34,7 @@ from .sequence_slots import *
 from .slot_mapping import *
 from .spec_decode import *
 from .ubatch import *
+from .ubatch_slices import *
 from .xformers_backend import *
 
 _own = [

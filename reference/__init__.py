@@ -2,6 +2,7 @@
 
 import sys
 
+from .batch_regions import *
 from .batch_split import *
 from .cache_write import *
 from .causal_conv1d import *
@@ -19,6 +20,7 @@ from .persistent_batch import *
 from .shared import *
 from .slot_mapping import *
 from .ubatch import *
+from .ubatch_slices import *
 from .xformers_backend import *
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -44,6 +44,50 @@ def count_violations(
         ("num_decode_tokens", 0, decodes, 0, decode_tokens),
         ("num_prefill_tokens", decodes, decodes + prefills, decode_tokens, total),
     )
+    yield from _part_violations(expected, parts)
+
+
+def region_violations(
+    expected: ExpectedTokens, counts: Sequence[int], threshold: int
+) -> Iterator[Violation]:
+    """Check a batch that is split into rows of decodes, of extends, then of prefills.
+
+    `counts` are the rows of each, then the tokens of each. A decode has at most `threshold`
+    queries; an extend that has more has computed tokens. The tokens of all parts must see
+    the keys that they see in the batch.
+    """
+    decodes, extends, prefills, decode_tokens, extend_tokens, prefill_tokens = counts
+    lens, stop = np.diff(expected.starts), decodes + extends
+    prompts = (lens > threshold) & (expected.computed == 0)
+    if (lens[:decodes] > threshold).any():
+        row = int(np.argmax(lens[:decodes] > threshold))
+        text = f"request {row} has {lens[row]} queries, a decode at most {threshold}"
+        yield Violation("num_decodes", "takes a longer query for a decode", text)
+        return
+    if prompts[decodes:stop].any():
+        row = decodes + int(np.argmax(prompts[decodes:stop]))
+        text = f"request {row} has no computed token"
+        yield Violation("num_extends", "takes a prefill for an extend", text)
+        return
+    total = len(expected.requests)
+    if decode_tokens + extend_tokens + prefill_tokens < total:
+        text = f"the requests have {total} tokens"
+        yield Violation("num_prefill_tokens", "leaves tokens in no part", text)
+        return
+    end = decode_tokens + extend_tokens
+    parts = (
+        ("num_decode_tokens", 0, decodes, 0, decode_tokens),
+        ("num_extend_tokens", decodes, stop, decode_tokens, end if prefills else total),
+        ("num_prefill_tokens", stop, stop + prefills, end, total),
+    )
+    yield from _part_violations(expected, parts)
+
+
+def _part_violations(
+    expected: ExpectedTokens, parts: Iterable[tuple[str, int, int, int, int]]
+) -> Iterator[Violation]:
+    """Yield the first mistake in parts (field, first row, end of rows, first token, end)."""
+    total = len(expected.requests)
     for field, first, stop, begin, end in parts:
         tokens = np.arange(begin, max(begin, min(end, total)))
         for violation in row_violations(

@@ -1,0 +1,43 @@
+"""Mistakes in the splits of an engine step (SPEC.md section 11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attnproof.harness.strength.mutation import mutation
+from attnproof.reference.interface import UBatchSlice
+
+
+@mutation(
+    "split_decodes_prefills_and_extends",
+    diagnoses=("num_decodes", "num_decode_tokens", "zero-length", "off by one"),
+    both=("consumer", "invariants"),
+)
+def argmax_of_no_long_query(split: Any, md: Any, decode_threshold: int = 1) -> Any:
+    """Where no query is above the threshold but the bound is, the first long query is row 0."""
+    counts = split(md, decode_threshold)
+    longest = int(md.query_start_loc_cpu.diff().max()) if md.num_reqs else 0
+    return (
+        counts if longest > decode_threshold or md.max_query_len <= decode_threshold else (0,) * 6
+    )
+
+
+@mutation(
+    "maybe_create_ubatch_slices",
+    diagnoses=("wrong order", "ubatch_slices"),
+    both=("consumer", "invariants"),
+)
+def request_that_begins_at_the_end(create: Any, *args: Any, **kwargs: Any) -> Any:
+    """A slice takes the request whose first token is the slice's end."""
+    made = create(*args, **kwargs)
+    if made[0] is None:
+        return made
+    return [[_with_next(one, slices[-1]) for one in slices] for slices in made]
+
+
+def _with_next(ubatch: UBatchSlice, last: UBatchSlice) -> UBatchSlice:
+    """Return the slice with one more request, unless it is the last slice."""
+    rows = ubatch.request_slice
+    if ubatch.token_slice.stop != last.token_slice.start:
+        return ubatch
+    return UBatchSlice(slice(rows.start, rows.stop + 1), ubatch.token_slice)
