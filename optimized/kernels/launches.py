@@ -22,12 +22,14 @@ from .cache_write import write_rows_on_device
 from .causal_conv1d import write_pointers
 from .drafter_launches import drafter_launches
 from .fast_prefill import count_sampled_on_device
+from .kernel_blocks import write_kernel_blocks
 from .kv_cache import copy_runs_on_device
 from .local_attention import gather_virtual
 from .local_lengths import write_local_lengths
 from .paged_attention_launch import attend_on_device
 from .rank_slot_mapping import write_rank_slots
 from .slot_mapping import write_slots
+from .state_blocks import write_state_blocks
 from .ubatch import slice_rows_on_device
 
 Launch = Callable[[], object]
@@ -56,6 +58,7 @@ def launches() -> dict[str, Launch]:
     return {
         **_slot_mapping(),
         **_context_parallel(),
+        **_block_tables(),
         **_local_attention(),
         **_ubatch(),
         **_small(),
@@ -112,6 +115,33 @@ def _context_parallel() -> dict[str, Launch]:
         "lengths of a rank, int32": lengths(),
         "lengths of a rank, int64": lengths(_I64),
         "lengths of a rank, strided": lengths(strided=True),
+    }
+
+
+def _block_tables() -> dict[str, Launch]:
+    def kernel_blocks(
+        parts: int, dtype: torch.dtype = _I32, *, step: int = 0, strided: bool = False
+    ) -> Launch:
+        table = _meta(_REQUESTS, _COLUMNS, dtype=dtype, strided=strided)
+        result = _meta(_REQUESTS, _COLUMNS * parts, dtype=dtype, strided=strided)
+        return lambda: write_kernel_blocks(table, parts, step or parts, result)
+
+    def states(dtype: torch.dtype = _I32, *, strided: bool = False) -> Launch:
+        table = _meta(_REQUESTS, _COLUMNS, strided=strided)
+        lengths = _meta(_REQUESTS, dtype=dtype, strided=strided)
+        return lambda: write_state_blocks(table, lengths, 16, _meta(_REQUESTS, 3))
+
+    return {
+        "kernel blocks, four of a block": kernel_blocks(4),
+        "kernel blocks, three of a block": kernel_blocks(3),
+        "kernel blocks, int64": kernel_blocks(4, _I64),
+        "kernel blocks, strided": kernel_blocks(4, strided=True),
+        "kernel blocks of one column": lambda: write_kernel_blocks(
+            _meta(_REQUESTS, 1), 1, 7, _meta(_REQUESTS, 1)
+        ),
+        "state blocks, int32": states(),
+        "state blocks, int64 lengths": states(_I64),
+        "state blocks, strided": states(strided=True),
     }
 
 

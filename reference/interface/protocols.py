@@ -56,6 +56,15 @@ class SpecDecodeMetadata(Protocol):
     """(R,) running sum of the requests' draft tokens, without a leading 0."""
 
 
+class MambaSpec(KVCacheSpec, Protocol):
+    """Attributes that are read of the spec of a cache group with state-space layers."""
+
+    @property
+    def num_speculative_blocks(self) -> int:
+        """Blocks behind that of a sequence's last token, for the states of draft tokens."""
+        ...
+
+
 class ModelConfig(Protocol):
     """Attributes that are read of the model's config."""
 

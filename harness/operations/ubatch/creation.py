@@ -226,7 +226,7 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _cut(case: Case) -> bool:
-    return case.params.get("ubatching", True) and case.params["ubatches"] > 1
+    return bool(case.params.get("ubatching", True)) and case.params["ubatches"] > 1
 
 
 maybe_create_ubatch_slices = Operation(

@@ -1,0 +1,69 @@
+"""Map a block table to the smaller blocks of a kernel."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..dispatch import launching_on
+
+_TILE = 1024
+"""Elements of the result per program."""
+
+
+@triton.jit(do_not_specialize=["num_reqs", "width", "step"])
+def _kernel_blocks_kernel(
+    table,
+    table_row_stride,
+    table_column_stride,
+    out,
+    out_row_stride,
+    out_column_stride,
+    num_reqs,
+    width,
+    step,
+    PARTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Program (i, j): tile (i, j) of the result, (ROWS, COLUMNS) elements.
+
+    Bound by memory: each block id is read from the cache by PARTS threads, and each kernel
+    block written once.
+    """
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
+    place = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)).to(tl.int64)[None, :]
+    column = place // PARTS
+    mask = (row < num_reqs) & (column < width)
+    entry = table + row * table_row_stride + column * table_column_stride
+    block = tl.load(entry, mask=mask, other=0).to(tl.int64)
+    kernel_block = tl.where(block < 0, -1, block * step + (place - column * PARTS))
+    target = out + row * out_row_stride + place * out_column_stride
+    tl.store(target, kernel_block.to(out.dtype.element_ty), mask=mask)
+
+
+def write_kernel_blocks(
+    block_table: torch.Tensor, parts: int, step: int, result: torch.Tensor
+) -> None:
+    """Fill `result` (R, W * parts), of the table's dtype and any strides, by one launch."""
+    num_reqs, columns = result.shape
+    if not result.numel():
+        return
+    tile_columns = min(triton.next_power_of_2(columns), _TILE)
+    tile_rows = _TILE // tile_columns
+    grid = (triton.cdiv(num_reqs, tile_rows), triton.cdiv(columns, tile_columns))
+    with launching_on(result.device):
+        _kernel_blocks_kernel[grid](
+            block_table,
+            *block_table.stride(),
+            result,
+            *result.stride(),
+            num_reqs,
+            block_table.shape[1],
+            step,
+            PARTS=parts,
+            ROWS=tile_rows,
+            COLUMNS=tile_columns,
+        )
