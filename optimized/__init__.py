@@ -29,6 +29,7 @@ from .graph_state import *
 from .kv_cache import *
 from .local_attention import *
 from .metadata_builder import *
+from .mm_prefix import *
 from .paged_attention import *
 from .persistent_batch import *
 from .sequence_slots import *

@@ -16,6 +16,7 @@ from .interface import *
 from .kv_cache import *
 from .local_attention import *
 from .metadata_builder import *
+from .mm_prefix import *
 from .paged_attention import *
 from .persistent_batch import *
 from .shared import *

@@ -1,7 +1,8 @@
-"""Mistakes in the splits of an engine step (SPEC.md section 11)."""
+"""Mistakes in splits and ranges of an engine step (SPEC.md section 11)."""
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 from attnproof.harness.strength.mutation import mutation
@@ -41,3 +42,16 @@ def _with_next(ubatch: UBatchSlice, last: UBatchSlice) -> UBatchSlice:
     if ubatch.token_slice.stop != last.token_slice.start:
         return ubatch
     return UBatchSlice(slice(rows.start, rows.stop + 1), ubatch.token_slice)
+
+
+@mutation(
+    "fill_mm_prefix_query_ranges",
+    diagnoses=("result", "off by", "out", "stale entry read"),
+    both=("invariants",),
+)
+def computed_tokens_forgotten(
+    fill: Any, out: Any, ranges: Any, query_start_loc_cpu: Any, seq_lens_cpu: Any
+) -> Any:
+    """A chunk's tokens get the ranges at their place in the query, not in the prompt."""
+    fill(copy(out), ranges, query_start_loc_cpu, seq_lens_cpu)  # malformed input raises here
+    return fill(out, ranges, query_start_loc_cpu, query_start_loc_cpu.diff())
