@@ -16,6 +16,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Contract, Inputs, Operation
+from attnproof.harness.model.place import Place, child_outputs, of_children
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Blocks, Params, Positive
@@ -96,32 +97,29 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 def _outputs(_call: Call, result: Any) -> Outputs:
     if not isinstance(result, list):
         raise TypeError("expected a list of runs")
-    return {
-        "num_runs": len(result),
-        "starts": [start for start, _ in result],
-        "ends": [end for _, end in result],
-        "types": sorted({type(bound).__name__ for run in result for bound in run}),
-    }
+    runs = of_children({"start": start, "end": end} for start, end in result)
+    return {Place("num_runs"): len(result)} | runs
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Check that the runs are a greedy partition of the requests."""
     lengths, offset = call["seq_lens_cpu"].tolist(), call["request_offset"]
-    runs = list(zip(outputs["starts"], outputs["ends"], strict=True))
-    bounds = [offset, *outputs["ends"]]
-    if outputs["starts"] != bounds[:-1] or bounds[-1] != offset + len(lengths):
-        yield Violation("starts", "leaves a request in no run, or in two")
+    children = [child_outputs(outputs, i) for i in range(outputs[Place("num_runs")])]
+    runs = [(child["start"] - offset, child["end"] - offset) for child in children]
+    bounds = [0, *(end for _, end in runs)]
+    if [start for start, _ in runs] != bounds[:-1] or bounds[-1] != len(lengths):
+        yield Violation("[].start", "leaves a request in no run, or in two")
         return
-    sums = [sum(lengths[start - offset : end - offset]) for start, end in runs]
+    sums = [sum(lengths[start:end]) for start, end in runs]
     if any(start >= end for start, end in runs):
-        yield Violation("ends", "makes a run without a request")
+        yield Violation("[].end", "makes a run without a request")
     elif max(sums, default=0) > call["workspace_size"]:
-        yield Violation("ends", "makes a run that does not fit into the workspace")
+        yield Violation("[].end", "makes a run that does not fit into the workspace")
     elif any(
-        here + lengths[start - offset] <= call["workspace_size"]
+        here + lengths[start] <= call["workspace_size"]
         for here, (_, (start, _)) in zip(sums, pairwise(runs), strict=False)
     ):
-        yield Violation("ends", "ends a run before the workspace is full")
+        yield Violation("[].end", "ends a run before the workspace is full")
 
 
 def _has_requests(case: Case) -> bool:

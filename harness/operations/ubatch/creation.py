@@ -27,6 +27,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
+from attnproof.harness.model.place import Place, child_outputs, of_children
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Counts, Params, Positive, Some
@@ -34,7 +35,11 @@ from attnproof.reference import split_attn_metadata
 from attnproof.reference.interface import UBatchSlice
 
 NAME = "maybe_create_ubatch_slices"
-_LISTS = ("ubatch_slices", "ubatch_slices_padded")
+_LISTS = ("num_slices", "num_padded_slices")
+_SLICE = ("request_start", "request_stop", "token_start", "token_stop")
+_BOUNDS = (*_SLICE, *(f"padded_{name}" for name in _SLICE))
+_Bounds = tuple[int, int, int, int]
+"""(r0, r1, t0, t1): requests [r0, r1) and tokens [t0, t1)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +82,8 @@ def _problem(case: Case) -> str:
 def _unreal(case: Case) -> str:
     if case.params["ubatches"] < 2:
         return "an engine makes at least two micro-batches"
+    if case.params.get("point") or case.params.get("points") is not None:
+        return "an engine gives no split point"
     return "" if batch_of(case).causal else "an engine cuts causal batches only"
 
 
@@ -159,51 +166,68 @@ def _prepare(case: Case, pattern: int, _device: str) -> Call:
 
 
 def _outputs(_call: Call, result: Any) -> Outputs:
-    """Return the bounds of the slices (r0, r1, t0, t1), and the types of the bounds."""
-    outputs, types = Outputs(), set[str]()
-    for name, slices in zip(_LISTS, result, strict=True):
-        outputs[name] = None if slices is None else [bounds_of(one) for one in slices]
-        types |= {type(bound).__name__ for row in outputs[name] or () for bound in row}
-    return outputs | {"types": sorted(types)}
+    """Return the number of slices of each list, and the bounds of each slice."""
+    counts: Outputs = {
+        Place(name): None if slices is None else len(slices)
+        for name, slices in zip(_LISTS, result, strict=True)
+    }
+    ubatches = zip(*(slices or () for slices in result), strict=False)
+    return counts | of_children(
+        dict(zip(_BOUNDS, (*_bounds_of(one), *_bounds_of(padded)), strict=True))
+        for one, padded in ubatches
+    )
 
 
-def bounds_of(ubatch: Any) -> tuple[Any, Any, Any, Any]:
+def _bounds_of(ubatch: Any) -> _Bounds:
     """Return the bounds (r0, r1, t0, t1) of a slice."""
     rows, tokens = ubatch.request_slice, ubatch.token_slice
     return rows.start, rows.stop, tokens.start, tokens.stop
 
 
+def _slices(outputs: Outputs) -> tuple[list[_Bounds], list[_Bounds]]:
+    """Return the bounds of the slices, and of the padded ones."""
+    count = min(outputs[Place(name)] or 0 for name in _LISTS)
+    rows = [child_outputs(outputs, i) for i in range(count)]
+    every = [[row[name] for name in _BOUNDS] for row in rows]
+    slices = [(a, b, c, d) for a, b, c, d, *_ in every]
+    return slices, [(a, b, c, d) for *_, a, b, c, d in every]
+
+
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Check the partition of tokens, the requests of each slice, and the padded slices."""
-    slices, padded = (outputs[name] for name in _LISTS)
+    counts = {outputs[Place(name)] for name in _LISTS}
     if not call["should_ubatch"]:
-        if slices is not None or padded is not None:
-            yield Violation("ubatch_slices", "is made without ubatching")
+        if counts != {None}:
+            yield Violation(_LISTS[0], "is made without ubatching")
         return
-    batch = call.facts.batch
+    if counts != {call["num_ubatches"]}:
+        yield Violation(_LISTS[0], "has not as many slices as micro-batches")
+        return
+    batch, (slices, padded) = call.facts.batch, _slices(outputs)
     starts = [0, *call.facts.cuts]
     wanted = list(pairwise([*starts, batch.num_tokens]))
     if [row[2:] for row in slices] != wanted:
-        yield Violation("ubatch_slices", "does not cut the tokens at the split points")
+        yield Violation("[].token_stop", "does not cut the tokens at the split points")
         return
     offsets = [0, *accumulate(batch.query_lens)]
     for r0, r1, t0, t1 in slices:
         rows = [r for r, (a, b) in enumerate(pairwise(offsets)) if max(a, t0) < min(b, t1)]
         if (r0, r1) != (rows[0], rows[-1] + 1):
-            yield Violation("ubatch_slices", "does not hold the requests of its tokens")
+            yield Violation("[].request_stop", "does not hold the requests of its tokens")
             return
     last = slices[-1]
     stretched = (last[0], call["num_reqs_padded"], last[2], call["num_tokens_padded"])
     if padded != [*slices[:-1], stretched]:
-        yield Violation(_LISTS[1], "is not the slices with the padding in the last one")
+        yield Violation(
+            "[].padded_token_stop", "is not the slices with the padding in the last one"
+        )
 
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Check that the children of the padded slices partition the batch's tokens and rows."""
-    field, rows = _LISTS[1], outputs[_LISTS[1]]
-    if rows is None:
+    field, (_, rows), batch = _LISTS[1], _slices(outputs), call.facts.batch
+    if not call["should_ubatch"]:
         return
-    batch = call.facts.batch
     metadata, _ = lay_out(batch)
     ubatches = [UBatchSlice(slice(r0, r1), slice(t0, t1)) for r0, r1, t0, t1 in rows]
     try:
@@ -223,6 +247,14 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
             *slot_violations(expected, child.slot_mapping, "slot_mapping", tokens=tokens),
         ):
             yield violation._replace(field=field)
+
+
+def _diagnose(_call: Call, place: Place, expected: Any, got: Any) -> str:
+    """Return the diagnosis of a slice with other requests, "" for other fields."""
+    if "request" not in place.field or not isinstance(got, int):
+        return ""
+    more = got < expected if "start" in place.field else got > expected
+    return "holds a request without a token in it" if more else "misses a request of its tokens"
 
 
 def _cut(case: Case) -> bool:
@@ -289,7 +321,7 @@ maybe_create_ubatch_slices = Operation(
         },
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),
-    contract=Contract(invariants=_invariants, consume=_consumed),
+    contract=Contract(invariants=_invariants, consume=_consumed, diagnose=_diagnose),
     bench=Bench(cases=_timed),
 )
 

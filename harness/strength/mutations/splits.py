@@ -25,7 +25,7 @@ def argmax_of_no_long_query(split: Any, md: Any, decode_threshold: int = 1) -> A
 
 @mutation(
     "maybe_create_ubatch_slices",
-    diagnoses=("wrong order", "ubatch_slices"),
+    diagnoses=("holds a request without a token in it",),
     both=("consumer", "invariants"),
 )
 def request_that_begins_at_the_end(create: Any, *args: Any, **kwargs: Any) -> Any:
