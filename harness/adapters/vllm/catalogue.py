@@ -63,6 +63,7 @@ _OPERATORS = "needs vLLM's compiled operators, which the adapter does not use"
 _REASONS: dict[str, str] = {
     "CommonAttentionMetadata": "no vLLM puts graph padding on a batch with a function of its own",
     "PersistentBatch": _OURS,
+    "rank_slot_mapping": "the adapter gives build_slot_mapping no ranks",
     "paged_attention": _OURS,
     "decode_attention": _OURS,
     "reshape_and_cache_flash": _OPERATORS,
