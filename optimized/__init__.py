@@ -17,15 +17,15 @@ from attnproof.reference.shared import __all__ as _shared
 
 from .batch_regions import *
 from .batch_split import *
-from .block_tables import *
 from .cache_write import *
 from .causal_conv1d import *
+from .context_parallel import *
 from .drafter import *
 from .drafter_batches import *
-from .context_parallel import *
 from .encoder_decoder import *
 from .fast_prefill import *
 from .graph_state import *
+from .kernel_blocks import *
 from .kv_cache import *
 from .local_attention import *
 from .metadata_builder import *

@@ -4,15 +4,15 @@ import sys
 
 from .batch_regions import *
 from .batch_split import *
-from .block_tables import *
 from .cache_write import *
 from .causal_conv1d import *
 from .checks import *
+from .context_parallel import *
 from .drafter import *
 from .drafter_batches import *
-from .context_parallel import *
 from .fast_prefill import *
 from .interface import *
+from .kernel_blocks import *
 from .kv_cache import *
 from .local_attention import *
 from .metadata_builder import *

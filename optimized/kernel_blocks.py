@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from attnproof.reference.checks.block_tables import check_kernel_blocks, check_state_blocks
+from attnproof.reference.checks.kernel_blocks import check_kernel_blocks, check_state_blocks
 from attnproof.reference.interface import MambaSpec
 
 from .checking import checks
 from .dispatch import on_device
-from .host import block_tables as loops
+from .host import kernel_blocks as loops
 
 __all__ = [
     "mamba_get_block_table_tensor",

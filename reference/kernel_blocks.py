@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from .checks.block_tables import check_kernel_blocks, check_state_blocks
+from .checks.kernel_blocks import check_kernel_blocks, check_state_blocks
 from .interface import MambaSpec
 
 __all__ = [
