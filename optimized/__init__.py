@@ -17,6 +17,7 @@ from attnproof.reference.shared import __all__ as _shared
 
 from .batch_regions import *
 from .batch_split import *
+from .block_tables import *
 from .cache_write import *
 from .causal_conv1d import *
 from .context_parallel import *

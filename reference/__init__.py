@@ -4,6 +4,7 @@ import sys
 
 from .batch_regions import *
 from .batch_split import *
+from .block_tables import *
 from .cache_write import *
 from .causal_conv1d import *
 from .checks import *
