@@ -33,6 +33,7 @@ from .metadata_builder import *
 from .mm_prefix import *
 from .paged_attention import *
 from .persistent_batch import *
+from .runner_inputs import *
 from .sequence_slots import *
 from .slot_mapping import *
 from .spec_decode import *

@@ -21,6 +21,7 @@ from .mm_prefix import *
 from .paged_attention import *
 from .persistent_batch import *
 from .shared import *
+from .runner_inputs import *
 from .slot_mapping import *
 from .ubatch import *
 from .ubatch_slices import *

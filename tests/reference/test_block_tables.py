@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-EXAMPLE = "Example, two groups with B = 4 and 2, slot 1 with blocks [7, 3] and [5, 9, 2]"
-
 
 def int32(*values):
     return torch.tensor(values, dtype=torch.int32)
@@ -32,7 +30,7 @@ def slots_of(tables, *positions, slot=1):
     return tables.compute_slot_mappings(int32(slot), starts, mapped, len(positions)).tolist()
 
 
-@pytest.mark.spec(EXAMPLE)
+@pytest.mark.spec("Example, two groups with B = 4 and 2, slot 1 with blocks [7, 3] and [5, 9, 2]")
 def test_worked_example(make_tables):
     tables = make_tables()
     first, second = tables.gather_block_tables(int32(1, -1), 3)
