@@ -105,7 +105,7 @@ def check_combined(
         most=draft_tokens.shape[1] + num_new_sampled_tokens,
     )
     _check_lengths(operation, "prefill_len", prefill_len, mapping)
-    for r, count in enumerate(logits if starts else ()):
+    for r, count in enumerate(logits or ()):
         if starts and count > starts[r + 1] - starts[r]:
             expected = f"at most the {starts[r + 1] - starts[r]} query tokens"
             raise MetadataError(operation, "cu_num_logits", f"{count} logits in row {r}", expected)

@@ -6,7 +6,7 @@ step; a case of one of them is a step in numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -121,7 +121,7 @@ def unreal(case: Case, *, dummies: bool = False) -> str:
     return ""
 
 
-def step_case(operation: str, rows: list[tuple[int, ...]], **params: Any) -> Case:
+def step_case(operation: str, rows: Sequence[tuple[int, ...]], **params: Any) -> Case:
     """Return a case; a row is (slot, computed, query, prefill, logits, sampled)."""
     names = ("slot", "computed", "query", "prefill", "logits", "sampled")
     given: dict[str, Any] = {
@@ -235,7 +235,16 @@ def step_facts(case: Case, stale: int) -> StepFacts:
     slots = columns.pop("slot")
     columns["computed"][slots < 0] = 0
     before = _tensors(case.params, slots, columns, stale)
-    return StepFacts(slots=slots, **columns, params=case.params, before=before)
+    return StepFacts(
+        slots=slots,
+        computed=columns["computed"],
+        query=columns["query"],
+        prefill=columns["prefill"],
+        logits=columns["logits"],
+        sampled=columns["sampled"],
+        params=case.params,
+        before=before,
+    )
 
 
 def _columns(params: dict[str, Any]) -> int:

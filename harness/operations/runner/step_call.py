@@ -15,6 +15,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.runner.step import (
     StepFacts,
@@ -80,6 +81,15 @@ def _violations(expect: Expect, call: Call, outputs: Outputs) -> Iterator[Violat
             yield Violation(field, text, detail)
 
 
+def _diagnose(expect: Expect, call: Call, place: Place, expected: Any, got: Any) -> str:
+    """Return what is wrong with the field, "" for another shape or dtype."""
+    if not (isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)):
+        return ""
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return ""
+    return next((text for field, _, text in expect(call.facts) if field == place.field), "")
+
+
 def step_operation(
     name: str,
     summary: str,
@@ -125,6 +135,7 @@ def step_operation(
             invariants=None if consumed else judge,
             consume=judge if consumed else None,
             may_alias=frozenset((*written, *returned)),
+            diagnose=partial(_diagnose, expect),
         ),
         bench=Bench(cases=partial(step_of_batch, name)),
         built_in=BuiltIn(kernels=True),

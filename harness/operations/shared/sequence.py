@@ -200,7 +200,12 @@ def _in_try(line: Line) -> list[str]:
     if not line.raises:
         return code
     inner = [f"    {text}" for text in code]
-    return ["try:", *inner, "except (TypeError, ValueError) as refused:", "    print(refused)"]
+    return [
+        "try:",
+        *inner,
+        "except (TypeError, ValueError, RuntimeError) as refused:",
+        "    print(refused)",
+    ]
 
 
 def _imports(target: str, names: list[str]) -> list[str]:
