@@ -59,7 +59,6 @@ class BlockTables:
         self.block_sizes = block_sizes
         self.max_num_reqs = max_num_reqs
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.device = torch.device(device)
         self.cp_size = cp_size
         self.cp_rank = cp_rank
         self.cp_interleave = cp_interleave
@@ -68,12 +67,13 @@ class BlockTables:
         self._enabled = list(enabled)
         self._ranks = [cp_size if one else 1 for one in sharded]
 
+        self.slot_mappings = torch.zeros(
+            (groups, max_num_batched_tokens), dtype=_INT64, device=device
+        )
+        self.device = self.slot_mappings.device  # with its index, as other tensors have it
         self._tables = [self._zeros(max_num_reqs, width) for width in self._widths]
         self._num_blocks = self._zeros(groups, max_num_reqs)
         self.input_block_tables = [self._zeros(max_num_reqs, width) for width in self._widths]
-        self.slot_mappings = torch.zeros(
-            (groups, max_num_batched_tokens), dtype=_INT64, device=self.device
-        )
         self._ends = [[0] * max_num_reqs for _ in range(groups)]
         self._staged: dict[tuple[int, int], tuple[int, list[int]]] = {}
         """First column and ids of each row that changes, by group and slot."""

@@ -20,8 +20,8 @@ from .metadata_builder import *
 from .mm_prefix import *
 from .paged_attention import *
 from .persistent_batch import *
-from .shared import *
 from .runner_inputs import *
+from .shared import *
 from .slot_mapping import *
 from .ubatch import *
 from .ubatch_slices import *

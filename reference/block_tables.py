@@ -52,7 +52,6 @@ class BlockTables:
         self.block_sizes = block_sizes
         self.max_num_reqs = max_num_reqs
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.device = torch.device(device)
         self.cp_size = cp_size
         self.cp_rank = cp_rank
         self.cp_interleave = cp_interleave
@@ -62,12 +61,13 @@ class BlockTables:
         self._sharded = list(sharded)
 
         self.input_block_tables = [
-            torch.zeros((max_num_reqs, width), dtype=torch.int32, device=self.device)
+            torch.zeros((max_num_reqs, width), dtype=torch.int32, device=device)
             for width in self._widths
         ]
         self.slot_mappings = torch.zeros(
-            (groups, max_num_batched_tokens), dtype=torch.int64, device=self.device
+            (groups, max_num_batched_tokens), dtype=torch.int64, device=device
         )
+        self.device = self.slot_mappings.device  # with its index, as other tensors have it
         self._rows: list[list[list[int]]] = [
             [[] for _ in range(max_num_reqs)] for _ in range(groups)
         ]

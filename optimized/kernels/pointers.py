@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..dispatch import INTERPRETED, staging, upload
+from ..dispatch import staging, upload
 
 
 @triton.jit
@@ -44,4 +44,4 @@ def addresses_of(tensors: list[torch.Tensor], device: torch.device) -> torch.Ten
     staged = staging(len(tensors), torch.int64, device)
     for index, tensor in enumerate(tensors):
         staged[index] = tensor.data_ptr()
-    return (staged if INTERPRETED else upload(staged, device)).view(torch.uint64)
+    return upload(staged, device).view(torch.uint64)

@@ -96,8 +96,8 @@ def _blocks(scheduler: Scheduler, step: Scheduled, seen: Outputs) -> Iterator[Vi
             yield from slot_violations(field, slots, group, rows, positions)
             writers[number].append(slots[: len(rows)] >= 0)
     for number, (_, ranks) in enumerate(scheduler.sharded_sizes):
-        owners = sum(torch.stack(writers[number]).int())
-        if len(rows) and bool((owners != scheduler.ranks // ranks).any()):
+        owners = torch.stack(writers[number]).sum(0)
+        if bool((owners != scheduler.ranks // ranks).any()):
             yield Violation("slots of rank 0", "leaves a token without a rank, or gives it two")
 
 

@@ -59,11 +59,11 @@ class Runner:
 
     def _add(self, step: Step) -> Line | None:
         request = self.scheduler.add(step["tokens"], step["cached"])
-        return request and self._started("add", request)
+        return None if request is None else self._started("add", request)
 
     def _resume(self, step: Step) -> Line | None:
         request = self.scheduler.resume(step["cached"])
-        return request and self._started("resume", request)
+        return None if request is None else self._started("resume", request)
 
     def _started(self, word: str, request: Request) -> Line:
         slot, tokens = request.slot, list(request.tokens)
@@ -167,7 +167,7 @@ class Runner:
 
     def _abort(self, step: Step) -> Line | None:
         request = self.scheduler.stop(step["which"])
-        return request and Line(f"abort {request.name}", _FORGET)
+        return None if request is None else Line(f"abort {request.name}", _FORGET)
 
     def _preempt(self, step: Step) -> Line | None:
         request = self.scheduler.stop(step["which"])

@@ -283,7 +283,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         for group in range(2)
         for overwrite in (False, True)
     ]
-    yield "refused appends change nothing", _case(_add(7), *overflows, _schedule(7), **two)
+    yield "refused appends change nothing", _case(_add(7, 5), *overflows, _schedule(7), **two)
     yield "pooling", _case(_add(7), *(_schedule(2), {"do": "pool"}) * 3)
     verified = (draft, _schedule(0), _sample(0))
     yield "rejected draft", _case(_add(0), _schedule(0), _sample(0), *verified)

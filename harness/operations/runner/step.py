@@ -80,13 +80,15 @@ class StepFacts(Facts):
     @property
     def rows(self) -> np.ndarray:
         """(T,) row of each token."""
-        return np.repeat(np.arange(len(self.query)), self.query)
+        rows: np.ndarray = np.repeat(np.arange(len(self.query)), self.query)
+        return rows
 
     @property
     def places(self) -> np.ndarray:
         """(T,) place of each token in its row's query."""
         starts = np.cumsum(self.query) - self.query
-        return np.arange(len(self.rows)) - starts[self.rows]
+        places: np.ndarray = np.arange(len(self.rows)) - starts[self.rows]
+        return places
 
 
 def problem(case: Case) -> str:
