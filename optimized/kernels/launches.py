@@ -28,6 +28,7 @@ from .local_attention import gather_virtual
 from .local_lengths import write_local_lengths
 from .paged_attention_launch import attend_on_device
 from .rank_slot_mapping import write_rank_slots
+from .runner_launches import runner_launches
 from .slot_mapping import write_slots
 from .state_blocks import write_state_blocks
 from .ubatch import slice_rows_on_device
@@ -63,6 +64,7 @@ def launches() -> dict[str, Launch]:
         **_ubatch(),
         **_small(),
         **drafter_launches(),
+        **runner_launches(),
         **_cache_write(),
         **_attention(),
     }
