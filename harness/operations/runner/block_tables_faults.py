@@ -12,6 +12,8 @@ from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
 
 _GROUPS = ("max_num_blocks_per_group",)
 _SLOTS = ("max_num_reqs",)
+_ROWS = ("gathered", "idx_mapping")
+"""The rows that are gathered, and those that get slots."""
 
 
 def _has_rows(case: Case) -> bool:
@@ -91,21 +93,35 @@ FAULTS = {
         lambda w: _last_too_long(w, overwrite=True), "new_block_ids", RuntimeError
     ),
     "slot that does not exist": Fault(
+        _ROWS,
+        lambda gathered, rows, slots: (
+            torch.full_like(gathered, slots),
+            torch.full_like(rows, slots),
+        ),
         "idx_mapping",
-        torch.full_like,
         applies=_has_rows,
         given=_SLOTS,
         cpu_only=True,
     ),
     "slot below -1": Fault(
+        _ROWS,
+        lambda gathered, rows: (torch.full_like(gathered, -2), torch.full_like(rows, -2)),
         "idx_mapping",
-        lambda mapping: torch.full_like(mapping, -2),
         applies=_has_rows,
         cpu_only=True,
     ),
-    "float rows": Fault("idx_mapping", torch.Tensor.float),
-    "2-D rows": Fault("idx_mapping", lambda mapping: mapping[None]),
-    "rows of another type": wrong_type("idx_mapping"),
+    "float rows": Fault(
+        _ROWS, lambda gathered, rows: (gathered.float(), rows.float()), "idx_mapping"
+    ),
+    "2-D rows": Fault(_ROWS, lambda gathered, rows: (gathered[None], rows[None]), "idx_mapping"),
+    "rows of another type": wrong_type("gathered", "idx_mapping"),
+    "row without slots that does not exist": Fault(
+        "idx_mapping",
+        torch.full_like,
+        applies=lambda case: _has_rows(case) and _is_persistent(case),
+        given=_SLOTS,
+        cpu_only=True,
+    ),
     "fewer padded rows than rows": Fault(
         "num_reqs_padded", lambda _, mapping: len(mapping) - 1, given=("idx_mapping",)
     ),
