@@ -19,7 +19,7 @@ from .token_counts import count_on_device
 
 Launch = Callable[[], object]
 _I32, _I64 = torch.int32, torch.int64
-_REQUESTS, _TOKENS, _COLUMNS = 64, 400, 500
+_REQUESTS, _TOKENS, _COLUMNS = 64, 4000, 500
 
 
 def runner_launches() -> dict[str, Launch]:
