@@ -55,7 +55,7 @@ def prepare_pos_seq_lens(
             seq_lens,
         )
     if on_device(idx_mapping):
-        from .kernels.positions import write_positions
+        from .kernels.step_positions import write_positions
 
         write_positions(idx_mapping, query_start_loc, num_computed_tokens, pos, seq_lens)
         return

@@ -11,10 +11,10 @@ from .combined_tokens import combine_on_device
 from .expanded_rows import expand_on_device
 from .gather_block_tables import gather_on_device
 from .group_slots import write_group_slots
-from .positions import write_positions
 from .post_update import update_on_device
 from .prefill_inputs import write_prefill_inputs
 from .staged_writes import write_staged
+from .step_positions import write_positions
 from .token_counts import count_on_device
 
 Launch = Callable[[], object]
