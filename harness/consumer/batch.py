@@ -198,8 +198,10 @@ def visible_key_violations(
         mistake = describe_mistake(expected, required, seen, int(tokens[index]), index, mask)
         yield Violation(_FIELDS[mistake.about], mistake.kind, mistake.detail)
         return
-    ours = attention(required, tokens, expected.live)
-    theirs = attention(seen, tokens, expected.live)
+    ours, theirs = (
+        attention(visible, tokens, expected.live, expected.block_size)
+        for visible in (required, seen)
+    )
     if ours is None or theirs is None:
         return
     off = ~(np.abs(ours - theirs) <= _TOLERANCE).all(1)

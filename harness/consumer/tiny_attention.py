@@ -17,11 +17,14 @@ _WIDTH = 4
 """Head size."""
 
 
-def attention(visible: VisibleKeys, tokens: np.ndarray, live: np.ndarray) -> np.ndarray | None:
+def attention(
+    visible: VisibleKeys, tokens: np.ndarray, live: np.ndarray, block_size: int
+) -> np.ndarray | None:
     """Return the attention output of `tokens`, (n, 4) float64; None above MOST_SCORES.
 
-    `live` holds the ids of all blocks that belong to a request, ascending. Queries are
-    derived from the token indices. A token that sees no key gets zeros.
+    `live` holds the ids of all blocks of `block_size` slots that belong to a request,
+    ascending; the table of `visible` may have pages of another size. Queries are derived
+    from the token indices. A token that sees no key gets zeros.
     """
     if len(tokens) * int(np.max(visible.stop, initial=1)) > MOST_SCORES:
         return None
@@ -36,7 +39,7 @@ def attention(visible: VisibleKeys, tokens: np.ndarray, live: np.ndarray) -> np.
     total = weights.sum(1, keepdims=True)
     attended: np.ndarray = weights @ _floats(slots, 2) / np.where(total == 0, 1, total)
     # NaN is inserted here and not in the values: 0 * NaN would reach tokens that do not see it.
-    dead = ~np.isin(slots // visible.block_size, live)
+    dead = ~np.isin(slots // block_size, live)
     attended[(seen & dead).any(1)] = np.nan
     return attended
 

@@ -264,11 +264,11 @@ def test_attention_differs_exactly_where_the_slot_sets_differ(requests, mask):
     expected = expected_tokens(make_batch([q for q, _ in requests], [c for _, c in requests], 2))
     tokens = np.arange(len(expected.requests))
     required = expected.visible_keys(tokens, mask)
-    right = attention(required, tokens, expected.live)
+    right = attention(required, tokens, expected.live, expected.block_size)
     assert right is not None
     assert np.isfinite(right).all()
     for visible in _wrong(required):
-        given_ = attention(visible, tokens, expected.live)
+        given_ = attention(visible, tokens, expected.live, expected.block_size)
         assert given_ is not None
         differs = ~(np.abs(given_ - right) <= 1e-9).all(1)
         assert np.flatnonzero(differs).tolist() == differing(required, visible).tolist()
@@ -277,4 +277,7 @@ def test_attention_differs_exactly_where_the_slot_sets_differ(requests, mask):
 def test_attention_over_a_large_batch_is_not_computed():
     expected = expected_tokens(make_batch([100], [0], 16))
     tokens = np.arange(100)
-    assert attention(expected.visible_keys(tokens, Mask()), tokens, expected.live) is None
+    assert (
+        attention(expected.visible_keys(tokens, Mask()), tokens, expected.live, expected.block_size)
+        is None
+    )
