@@ -1,0 +1,68 @@
+"""Find request and position of each token that is appended to the cache."""
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from ..dispatch import launching_on
+
+_BLOCK = 512
+"""Tokens per program."""
+
+
+@triton.jit(do_not_specialize=["num_reqs", "first_step", "length"])
+def _append_positions_kernel(
+    indptr,
+    indptr_stride,
+    seq_lens,
+    seq_lens_stride,
+    out,
+    num_reqs,
+    first_step,
+    length,
+    BLOCK: tl.constexpr,
+):
+    """Program b: tokens [b * BLOCK, (b + 1) * BLOCK), their requests and then their positions.
+
+    The request of a token is the last one that starts at or before it, found by bisection:
+    `first_step` is the largest power of two not above R. Bound by the latency of those
+    log2(R) loads, then by the 8 bytes written per token.
+    """
+    token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    request = tl.zeros([BLOCK], tl.int64)
+    step = first_step
+    while step > 0:
+        later = request + step
+        exists = later <= num_reqs
+        begin = tl.load(indptr + later * indptr_stride, mask=exists, other=0)
+        request = tl.where(exists & (begin <= token), later, request)
+        step = step // 2
+    appended = request < num_reqs
+    end = tl.load(indptr + (request + 1) * indptr_stride, mask=appended, other=0)
+    seq_len = tl.load(seq_lens + request * seq_lens_stride, mask=appended, other=0)
+    position = tl.where(appended, seq_len - (end - token), 0)
+    in_bounds = token < length
+    tl.store(out + token, tl.where(appended, request, -1), mask=in_bounds)
+    tl.store(out + length + token, position, mask=in_bounds)
+
+
+def write_append_positions(indptr: torch.Tensor, seq_lens: torch.Tensor, out: torch.Tensor) -> None:
+    """Fill `out` (2, L) int32, requests and positions, by one launch without a sync."""
+    num_reqs, length = seq_lens.shape[0], out.shape[1]
+    if not length:
+        return
+    with launching_on(out.device):
+        _append_positions_kernel[(triton.cdiv(length, _BLOCK),)](
+            indptr,
+            indptr.stride(0),
+            seq_lens,
+            seq_lens.stride(0),
+            out,
+            num_reqs,
+            1 << num_reqs.bit_length() >> 1,
+            length,
+            BLOCK=_BLOCK,
+        )

@@ -1,0 +1,103 @@
+"""Page tables as CSR, the form that FlashInfer's kernels read (SPEC.md section 15)."""
+
+from __future__ import annotations
+
+import torch
+
+from .checks.page_tables import check_append, check_kv_indices, check_kv_metadata
+
+__all__ = [
+    "compute_flashinfer_kv_metadata",
+    "create_flashinfer_kv_indices",
+    "get_batch_indices_positions",
+]
+
+
+def compute_flashinfer_kv_metadata(
+    seq_lens_cpu: torch.Tensor, block_table: torch.Tensor, page_size: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the page table of a batch as CSR: `kv_indptr`, `kv_indices`, `kv_last_page_len`.
+
+    `seq_lens_cpu` (R,) on the CPU, in tokens, and `block_table` (R, W) are int32 or int64;
+    `page_size` is in tokens. All results are int32 on the table's device: `kv_indptr` (R+1,)
+    in pages, `kv_indices` with the pages of all requests, `kv_last_page_len` (R,) in tokens,
+    0 for an empty sequence and `page_size` for one that ends with a full page. Raise
+    MetadataError for a sequence longer than its row. SPEC.md section 15.
+    """
+    check_kv_metadata(seq_lens_cpu, block_table, page_size)
+    table = block_table.tolist()
+    kv_indptr, kv_indices, kv_last_page_len = [0], [], []
+    for r, length in enumerate(seq_lens_cpu.tolist()):
+        num_pages = -(-length // page_size)
+        kv_indices.extend(table[r][:num_pages])
+        kv_indptr.append(kv_indptr[r] + num_pages)
+        kv_last_page_len.append(length - (num_pages - 1) * page_size if num_pages else 0)
+    results = (kv_indptr, kv_indices, kv_last_page_len)
+    indptr, indices, last_page_len = (
+        torch.tensor(values, dtype=torch.int32, device=block_table.device) for values in results
+    )
+    return indptr, indices, last_page_len
+
+
+def get_batch_indices_positions(
+    append_indptr: torch.Tensor, seq_lens: torch.Tensor, nnz: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return request and position of each token that is appended to the cache.
+
+    `append_indptr` (R+1,) are the offsets of the appended tokens, `seq_lens` (R,) the lengths
+    with them; int32 or int64 on one device. The results have `nnz` int32 each: -1 and 0
+    behind the last appended token. Raise MetadataError for offsets that do not rise from 0, a
+    sequence shorter than what is appended to it, and fewer entries than tokens. SPEC.md
+    section 15.
+    """
+    check_append(append_indptr, seq_lens, nnz)
+    offsets, lengths = append_indptr.tolist(), seq_lens.tolist()
+    batch_indices, positions = [-1] * nnz, [0] * nnz
+    for r in range(len(lengths)):
+        for i in range(offsets[r], offsets[r + 1]):
+            batch_indices[i] = r
+            positions[i] = lengths[r] - (offsets[r + 1] - i)
+    device = append_indptr.device
+    return (
+        torch.tensor(batch_indices, dtype=torch.int32, device=device),
+        torch.tensor(positions, dtype=torch.int32, device=device),
+    )
+
+
+def create_flashinfer_kv_indices(
+    req_to_token: torch.Tensor,
+    req_pool_indices: torch.Tensor,
+    page_kernel_lens: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    kv_start_idx: torch.Tensor | None,
+    kv_indices: torch.Tensor,
+    *,
+    entry_page_size: int = 1,
+) -> None:
+    """Write the slots of the positions that each request sees to `kv_indices`.
+
+    `req_to_token` (P, W) holds a slot for each position of a request, or with
+    `entry_page_size` above 1 a page for each so many positions. Request r has row
+    `req_pool_indices[r]`; it sees `page_kernel_lens[r]` positions from `kv_start_idx[r]` on
+    (default 0), written from `kv_indptr[r]` on. The vectors are (R,) and `kv_indptr` (R+1,),
+    all int32 or int64 on one device; `kv_indices` keeps what it holds behind
+    `kv_indptr[R]`. Raise MetadataError for rows or positions outside the table, and offsets
+    that are not the sums of the lengths. SPEC.md section 15.
+    """
+    check_kv_indices(
+        req_to_token,
+        req_pool_indices,
+        page_kernel_lens,
+        kv_indptr,
+        kv_start_idx,
+        kv_indices,
+        entry_page_size,
+    )
+    table, rows, offsets = req_to_token.tolist(), req_pool_indices.tolist(), kv_indptr.tolist()
+    starts = [0] * len(rows) if kv_start_idx is None else kv_start_idx.tolist()
+    slots = []
+    for r, length in enumerate(page_kernel_lens.tolist()):
+        for position in range(starts[r], starts[r] + length):
+            entry = table[rows[r]][position // entry_page_size]
+            slots.append(entry * entry_page_size + position % entry_page_size)
+    kv_indices[: offsets[-1]] = torch.tensor(slots, dtype=kv_indices.dtype)
