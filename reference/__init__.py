@@ -18,6 +18,7 @@ from .kv_cache import *
 from .local_attention import *
 from .metadata_builder import *
 from .mm_prefix import *
+from .page_allocation import *
 from .page_tables import *
 from .paged_attention import *
 from .persistent_batch import *

@@ -98,3 +98,36 @@ def _seen(expected: ExpectedTokens, pages: PageTable) -> VisibleKeys:
         lens = np.diff(expected.starts)
         stop = np.maximum(stop - lens[rows] + expected.indices + 1, 0)
     return VisibleKeys(rows, np.zeros_like(stop), stop, pages.table(), pages.page_size)
+
+
+def written_violations(
+    pages: PageTable,
+    prefix_lens: np.ndarray,
+    requests: np.ndarray,
+    positions: np.ndarray,
+    slots: np.ndarray,
+    field: str,
+) -> Iterator[Violation]:
+    """Yield the first new token that is not written where its request reads it, if any.
+
+    Token i, `positions[i]` of request `requests[i]`, is written to `slots[i]`. A slot that holds
+    a token of a prefix, or two new tokens, is written over.
+    """
+    size, table = pages.page_size, pages.table()
+    read = table[requests, positions // size] * size + positions % size
+    wrong = np.flatnonzero(slots != read)
+    if len(wrong):
+        i = int(wrong[0])
+        name = f"position {positions[i]} of request {requests[i]}"
+        detail = f"{name} is written to slot {slots[i]} and read at slot {read[i]}"
+        yield Violation(field, "writes a token where it is not read", detail)
+        return
+    owners = np.repeat(np.arange(len(prefix_lens)), prefix_lens)
+    before = np.arange(len(owners)) - np.repeat(np.cumsum(prefix_lens) - prefix_lens, prefix_lens)
+    cached = table[owners, before // size] * size + before % size
+    held = np.isin(slots, cached)
+    if held.any():
+        slot = int(slots[np.argmax(held)])
+        yield Violation(field, "overwrites a cached key", f"slot {slot} holds a prefix's token")
+    elif len(np.unique(slots)) != len(slots):
+        yield Violation(field, "writes two tokens to one slot")
