@@ -39,6 +39,7 @@ from .runner_inputs import *
 from .sequence_slots import *
 from .slot_mapping import *
 from .spec_decode import *
+from .token_pool import *
 from .ubatch import *
 from .ubatch_slices import *
 from .xformers_backend import *

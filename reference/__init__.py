@@ -25,6 +25,7 @@ from .persistent_batch import *
 from .runner_inputs import *
 from .shared import *
 from .slot_mapping import *
+from .token_pool import *
 from .ubatch import *
 from .ubatch_slices import *
 from .xformers_backend import *

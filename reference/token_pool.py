@@ -1,0 +1,95 @@
+"""The pool of requests' slots, `req_to_token` of SGLang (SPEC.md section 15)."""
+
+from __future__ import annotations
+
+import torch
+
+from .checks.token_pool import check_last_loc, check_positions, check_token_pool
+
+__all__ = [
+    "compute_position",
+    "get_last_loc",
+    "write_req_to_token_pool",
+]
+
+
+def get_last_loc(
+    req_to_token: torch.Tensor,
+    req_pool_indices_tensor: torch.Tensor,
+    prefix_lens_tensor: torch.Tensor,
+) -> torch.Tensor:
+    """Return the slot of the last token of each prefix, -1 for an empty prefix.
+
+    `req_to_token` (P, W) holds the slot of each position of a request; request r has row
+    `req_pool_indices_tensor[r]` and a prefix of `prefix_lens_tensor[r]` tokens. All are int32
+    or int64 on one device. The result is (R,), int64 if the table or the lengths are. Raise
+    MetadataError for rows or positions outside the table. SPEC.md section 15.
+    """
+    check_last_loc(req_to_token, req_pool_indices_tensor, prefix_lens_tensor)
+    table, rows = req_to_token.tolist(), req_pool_indices_tensor.tolist()
+    slots = []
+    for r, length in enumerate(prefix_lens_tensor.tolist()):
+        slots.append(table[rows[r]][length - 1] if length else -1)
+    dtype = torch.promote_types(req_to_token.dtype, prefix_lens_tensor.dtype)
+    return torch.tensor(slots, dtype=dtype, device=prefix_lens_tensor.device)
+
+
+def write_req_to_token_pool(
+    req_to_token: torch.Tensor,
+    req_pool_indices: torch.Tensor,
+    prefix_tensors: list[torch.Tensor],
+    pre_lens: torch.Tensor,
+    seq_lens: torch.Tensor,
+    extend_lens: torch.Tensor,
+    out_cache_loc: torch.Tensor,
+) -> None:
+    """Write the slots of each request's prefix, then of its new tokens, to its row of the pool.
+
+    `req_to_token` (P, W) is int32 or int64. Request r has row `req_pool_indices[r]`, the slots
+    `prefix_tensors[r]` (`pre_lens[r]`,) of its prefix, and `extend_lens[r]` = `seq_lens[r]` -
+    `pre_lens[r]` of those in `out_cache_loc`, request by request; slots are int64. Entries
+    behind a sequence and all other rows keep their values. Raise MetadataError for a row
+    outside the pool or given twice, lengths that disagree, slots too large for the table.
+    SPEC.md section 15.
+    """
+    check_token_pool(
+        req_to_token,
+        req_pool_indices,
+        prefix_tensors,
+        pre_lens,
+        seq_lens,
+        extend_lens,
+        out_cache_loc,
+    )
+    new, first = out_cache_loc.tolist(), 0
+    lengths = list(zip(pre_lens.tolist(), seq_lens.tolist(), strict=True))
+    for r, row in enumerate(req_pool_indices.tolist()):
+        prefix, end = lengths[r]
+        slots = [*prefix_tensors[r].tolist(), *new[first : first + end - prefix]]
+        first += end - prefix
+        req_to_token[row, :end] = torch.tensor(slots, dtype=req_to_token.dtype)
+
+
+def compute_position(
+    extend_prefix_lens: torch.Tensor, extend_seq_lens: torch.Tensor, extend_seq_lens_sum: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the position of each new token, and the index of each request's first one.
+
+    Request r has `extend_seq_lens[r]` new tokens behind `extend_prefix_lens[r]` cached ones;
+    (R,) int32 or int64 on one device, the prefixes may be empty (0,) if there are none.
+    Positions are (`extend_seq_lens_sum`,) int64, indices (R,) int32. Raise MetadataError for
+    another sum. SPEC.md section 15.
+    """
+    check_positions(extend_prefix_lens, extend_seq_lens, extend_seq_lens_sum)
+    lengths, prefixes = extend_seq_lens.tolist(), extend_prefix_lens.tolist()
+    positions: list[int] = []
+    starts = []
+    for r, length in enumerate(lengths):
+        prefix = prefixes[r] if prefixes else 0
+        starts.append(len(positions))
+        positions.extend(range(prefix, prefix + length))
+    device = extend_seq_lens.device
+    return (
+        torch.tensor(positions, dtype=torch.int64, device=device),
+        torch.tensor(starts, dtype=torch.int32, device=device),
+    )
