@@ -23,6 +23,7 @@ from .causal_conv1d import *
 from .context_parallel import *
 from .drafter import *
 from .drafter_batches import *
+from .dcp_indices import *
 from .encoder_decoder import *
 from .fast_prefill import *
 from .graph_state import *

@@ -11,6 +11,7 @@ from .checks import *
 from .context_parallel import *
 from .drafter import *
 from .drafter_batches import *
+from .dcp_indices import *
 from .fast_prefill import *
 from .interface import *
 from .kernel_blocks import *

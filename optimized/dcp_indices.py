@@ -1,0 +1,64 @@
+"""Positions that one rank of context parallelism owns (SPEC.md section 15)."""
+
+from __future__ import annotations
+
+import torch
+
+from attnproof.reference.checks.dcp_indices import check_dcp_indices, check_dcp_lens
+
+from .checking import checks
+
+__all__ = [
+    "get_dcp_lens",
+    "localize_dcp_indices",
+]
+
+_checked = checks.follow(globals())
+
+
+def get_dcp_lens(
+    lens: torch.Tensor,
+    dcp_size: int,
+    dcp_rank: int,
+    start: torch.Tensor | None = None,
+    interleave_size: int = 1,
+) -> torch.Tensor:
+    """Return the number of positions in [start, start + length) that the rank owns.
+
+    Result, shapes and errors as in `reference`. No sync. SPEC.md section 15.
+    """
+    if _checked:
+        check_dcp_lens(lens, dcp_size, dcp_rank, start, interleave_size)
+    # The end of a range, and the ranks' turns together, may need 64 bits.
+    ranks = dcp_size, dcp_rank, interleave_size
+    if start is None:
+        return _owned_before(lens.long(), *ranks).to(lens.dtype)
+    first = start.long()
+    through = _owned_before(first + lens, *ranks)
+    return (through - _owned_before(first, *ranks)).to(lens.dtype)
+
+
+def _owned_before(
+    end: torch.Tensor, dcp_size: int, dcp_rank: int, interleave_size: int
+) -> torch.Tensor:
+    """Return the number of positions in [0, end) that the rank owns, int64."""
+    turns = torch.div(end, dcp_size * interleave_size, rounding_mode="floor")
+    rest = end - turns * (dcp_size * interleave_size)
+    in_last_turn = (rest - dcp_rank * interleave_size).clamp_(0, interleave_size)
+    return turns * interleave_size + in_last_turn
+
+
+def localize_dcp_indices(
+    indices: torch.Tensor, dcp_size: int, dcp_rank: int, interleave_size: int = 1
+) -> torch.Tensor:
+    """Return the rank's own index of each position, -1 for those of other ranks.
+
+    Result, shapes and errors as in `reference`. No sync. SPEC.md section 15.
+    """
+    if _checked:
+        check_dcp_indices(indices, dcp_size, dcp_rank, interleave_size)
+    turn = torch.div(indices, interleave_size, rounding_mode="floor")
+    round_ = torch.div(turn, dcp_size, rounding_mode="floor")
+    owned = (indices >= 0) & (turn - round_ * dcp_size == dcp_rank)
+    local = round_ * interleave_size + (indices - turn * interleave_size)
+    return local.masked_fill_(~owned, -1)
