@@ -23,6 +23,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.pages.pool import (
     MOST_SLOT,
@@ -144,6 +145,20 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     )
 
 
+def _diagnose(call: Call, place: Place, _expected: Any, got: Any) -> str:
+    """Name slots that are those of the first positions, whatever the start offset is."""
+    if place.field != "kv_indices" or call["kv_start_idx"] is None:
+        return ""
+    offsets = int64_array(call["kv_indptr"])
+    given = expected_tokens(call.facts.batch)
+    lens = np.diff(offsets)
+    rows = np.repeat(np.arange(len(lens)), lens)
+    columns, places = np.divmod(np.arange(offsets[-1]) - offsets[rows], given.block_size)
+    first = given.table[rows, columns] * given.block_size + places
+    same = np.array_equal(int64_array(got)[: offsets[-1]], first)
+    return "the start offset lost" if same else ""
+
+
 def _has_tokens(case: Case) -> bool:
     """True if some request sees a position."""
     batch, start = batch_of(case), case.params["start"] or 0
@@ -210,7 +225,7 @@ create_flashinfer_kv_indices = Operation(
         },
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),
-    contract=Contract(consume=_consumed, may_alias=frozenset({"kv_indices"})),
+    contract=Contract(consume=_consumed, diagnose=_diagnose, may_alias=frozenset({"kv_indices"})),
     built_in=BuiltIn(kernels=True),
 )
 

@@ -116,11 +116,15 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 
 def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
-    """Name a wrong length of a last page, or a wrong page."""
+    """Name a wrong number of pages, a wrong length of a last page, or a wrong page."""
     same = isinstance(got, torch.Tensor) and got.shape == expected.shape
     if not same or got.dtype != expected.dtype:
         return ""
     right, wrong = expected[expected != got], got[expected != got]
+    if place.field == "kv_indptr":
+        steps = (got.diff() - expected.diff()).unique().tolist()
+        names = {(0, 1): "a page too many", (-1, 0): "a page too few"}
+        return names.get(tuple(sorted({0, *steps})), "")
     if place.field == "kv_last_page_len":
         full = bool((right == call["page_size"]).all() and (wrong == 0).all())
         return "a full last page of length 0" if full else ""
