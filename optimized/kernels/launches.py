@@ -27,6 +27,7 @@ from .kv_cache import copy_runs_on_device
 from .local_attention import gather_virtual
 from .local_lengths import write_local_lengths
 from .paged_attention_launch import attend_on_device
+from .pages_launches import page_launches
 from .rank_slot_mapping import write_rank_slots
 from .runner_launches import runner_launches
 from .slot_mapping import write_slots
@@ -65,6 +66,7 @@ def launches() -> dict[str, Launch]:
         **_small(),
         **drafter_launches(),
         **runner_launches(),
+        **page_launches(),
         **_cache_write(),
         **_attention(),
     }
