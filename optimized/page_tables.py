@@ -108,9 +108,19 @@ def _gather(
 
         gather_pages(table, pool, starts, indptr, out, page_size)
         return
-    rows = *_optional(pool), *_optional(starts), *vector(indptr)
-    place = table.data_ptr(), *table.stride(), table.dtype is torch.int64
-    loops.gather(indptr.shape[0] - 1, *rows, *place, page_size, *vector(out))
+    row_stride, column_stride = table.stride()
+    loops.gather(
+        indptr.shape[0] - 1,
+        *_optional(pool),
+        *_optional(starts),
+        *vector(indptr),
+        table.data_ptr(),
+        row_stride,
+        column_stride,
+        table.dtype is torch.int64,
+        page_size,
+        *vector(out),
+    )
 
 
 def _optional(tensor: torch.Tensor | None) -> tuple[bool, int, int, bool]:

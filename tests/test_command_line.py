@@ -36,7 +36,10 @@ FILES = {
 }
 
 MISTAKES = [
-    ("verify --ops splt_decodes", "no operation 'splt_decodes': did you mean split_decodes_and_"),
+    (
+        "verify --ops splt_decodes_and_prefills",
+        "no operation 'splt_decodes_and_prefills': did you mean split_decodes_and_",
+    ),
     ("verify --ops zzz", "no operation 'zzz': `attnproof list` prints all names"),
     ("list frobnicate", "no operation 'frobnicate': `attnproof list` prints all names"),
     ("list --markdown --candidate mine", "--markdown lists no candidates: leave out --candidate"),

@@ -5,6 +5,7 @@ The contract leaves free which of the first free pages a request gets (SPEC.md s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count, islice
@@ -15,6 +16,7 @@ import torch
 from attnproof.harness.cases.batches.tensors import BatchArrays
 from attnproof.harness.consumer.page_table import PageTable, written_violations
 from attnproof.harness.model.call import Call, Facts, Free, Outputs
+from attnproof.harness.model.case import Batch
 from attnproof.harness.model.violation import Violation
 
 FIELD = "out_indices"
@@ -88,6 +90,21 @@ def demand(made: BatchArrays, prefix_lens: np.ndarray, rows: np.ndarray, spare: 
         free_pages=np.array([*table[new].tolist(), *others], dtype=np.int64),
         block_size=size,
     )
+
+
+def written_twice(batch: Batch, *, decode: bool) -> str:
+    """Return the problem of a batch in which another request holds a page that is written.
+
+    Written are the pages of the query's tokens, or with `decode` of the last one.
+    """
+    counts = Counter(block for blocks in batch.blocks for block in blocks)
+    rows = zip(batch.query_lens, batch.computed_lens, batch.blocks, strict=True)
+    for row, (query, computed, blocks) in enumerate(rows):
+        first = (computed + query - 1 if decode else computed) // batch.block_size
+        for block in blocks[first:] if query else ():
+            if counts[block] > 1:
+                return f"batch.blocks[{row}]: {block} gets a new token and is listed twice"
+    return ""
 
 
 def slot_outputs(call: Call) -> Outputs:

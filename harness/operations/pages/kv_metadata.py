@@ -110,8 +110,8 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
 
 def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Check that each query sees its request's positions through the page table."""
-    arrays = (int64_array(outputs[name]) for name in _FIELDS)
-    pages = PageTable(*arrays, call["page_size"])
+    indptr, indices, last_page_len = (int64_array(outputs[name]) for name in _FIELDS)
+    pages = PageTable(indptr, indices, last_page_len, call["page_size"])
     yield from page_table_violations(expected_tokens(call.facts.batch), pages, _FIELDS)
 
 

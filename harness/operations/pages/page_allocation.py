@@ -29,6 +29,7 @@ from attnproof.harness.operations.pages.allocated import (
     slot_outputs,
     slot_violations,
     slots_consumed,
+    written_twice,
 )
 from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Few, Params
@@ -44,6 +45,10 @@ class _Params(Params):
 def _case(name: str, batch: Batch, spare: int = 0, *, narrow: bool = False) -> Case:
     """Return a case with `spare` free pages more than needed; `narrow` makes them int32."""
     return Case(name, batch, {"spare": spare} | ({"narrow": True} if narrow else {}))
+
+
+def _problem(case: Case) -> str:
+    return written_twice(batch_of(case), decode=case.operation == DECODE)
 
 
 @st.composite
@@ -79,12 +84,19 @@ def _boundaries(name: str) -> Iterator[tuple[str, Case]]:
     yield "strided int64, narrow pages", _case(name, strided, narrow=True)
 
 
+def _steps(name: str, batch: Batch) -> Iterator[Case]:
+    case = _case(name, batch, batch.num_tokens % 3)
+    if not _problem(case):
+        yield case
+
+
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, decode = batch_of(case), case.operation == DECODE
     made, stale = batch_arrays(batch, pattern), STALE_PATTERNS[pattern]
     step = (2 if batch.strided else 1,)
-    # A decode hands out the slot of the last token of each sequence that has one.
-    rows = np.flatnonzero(made.seq_lens > 0) if decode else np.arange(made.num_reqs)
+    # A decode hands out the slot of the last token of each request that has a query.
+    has_query = np.diff(made.query_start_loc) > 0
+    rows = np.flatnonzero(has_query) if decode else np.arange(made.num_reqs)
     prefix_lens = made.seq_lens[rows] - 1 if decode else made.num_computed_tokens[rows]
     need = demand(made, prefix_lens, rows, case.params["spare"])
     free = need.free_pages.astype(np.int32 if case.params.get("narrow") else np.int64)
@@ -123,7 +135,7 @@ def _has_new(case: Case) -> bool:
 
 
 def _has_new_page(case: Case) -> bool:
-    return _prepare(case, 0, "cpu").facts.new_pages > 0
+    return bool(_prepare(case, 0, "cpu").facts.new_pages)
 
 
 def _values(parameter: str, change: Any, applies: Any = _has_new) -> Fault:
@@ -176,9 +188,10 @@ def _operation(name: str, summary: str, faults: dict[str, Fault]) -> Operation:
         summary=summary,
         inputs=Inputs(
             params=_Params,
+            problem=_problem,
             cases=lambda: _cases(name),
             boundaries=lambda: _boundaries(name),
-            from_batch=lambda batch: [_case(name, batch, batch.num_tokens % 3)],
+            from_batch=lambda batch: _steps(name, batch),
             faults=faults,
         ),
         call=FunctionCall(prepare=_prepare, outputs=_outputs),

@@ -50,7 +50,7 @@ def page_pool(batch: Batch, pattern: int) -> Pool:
 
 
 def _empty(rows: int, width: int, pattern: int, dtype: type) -> Pool:
-    table = np.full((2 * rows + 1, width), STALE_PATTERNS[pattern], dtype=dtype)
+    table: np.ndarray = np.full((2 * rows + 1, width), STALE_PATTERNS[pattern], dtype=dtype)
     return Pool(table, 2 * np.arange(rows, dtype=np.int64)[::-1] + 1)
 
 
