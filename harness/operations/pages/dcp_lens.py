@@ -51,9 +51,10 @@ def _problem(case: Case) -> str:
 def _unreal(case: Case) -> str:
     starts = case.params["start"] or [0] * len(case.params["lens"])
     ends = [first + n for first, n in zip(starts, case.params["lens"], strict=True)]
-    if max(ends, default=0) < 2**31:
-        return ""
-    return "a sequence of an engine has fewer than 2**31 tokens"
+    if max(ends, default=0) >= 2**31:
+        return "a sequence of an engine has fewer than 2**31 tokens"
+    turns = case.params["size"] * case.params["interleave"]
+    return "" if turns < 2**31 else "the turns of an engine's ranks are shorter than a sequence"
 
 
 def _case(

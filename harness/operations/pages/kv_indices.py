@@ -27,6 +27,7 @@ from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.pages.pool import (
     MOST_SLOT,
+    needs_wide_pool,
     page_pool,
     pool_problem,
     token_pool,
@@ -184,6 +185,7 @@ create_flashinfer_kv_indices = Operation(
     inputs=Inputs(
         params=_Params,
         problem=pool_problem,
+        unreal=lambda case: "" if case.params["paged"] else needs_wide_pool(case),
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

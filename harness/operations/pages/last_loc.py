@@ -23,7 +23,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.pages.pool import pool_problem, token_pool
+from attnproof.harness.operations.pages.pool import needs_wide_pool, pool_problem, token_pool
 from attnproof.harness.operations.shared.metadata import (
     BatchFacts,
     batch_of,
@@ -118,6 +118,7 @@ get_last_loc = Operation(
     inputs=Inputs(
         params=_Params,
         problem=pool_problem,
+        unreal=needs_wide_pool,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_steps,

@@ -51,6 +51,10 @@ def _problem(case: Case) -> str:
     return written_twice(batch_of(case), decode=case.operation == DECODE)
 
 
+def _unreal(case: Case) -> str:
+    return "free pages of an engine are int64" if case.params.get("narrow") else ""
+
+
 @st.composite
 def _cases(draw: st.DrawFn, name: str) -> Case:
     batch = draw(batches())
@@ -71,7 +75,8 @@ def _boundaries(name: str) -> Iterator[tuple[str, Case]]:
     yield "shared prefix pages", _case(name, make_batch([2, 2], [8, 9], 4, shared=True))
     for block_size in (1, 16, 256):
         batch = make_batch([3, 2], [block_size - 1, 0], block_size, first=HIGHEST_BLOCK - 5)
-        yield f"highest page ids, pages of {block_size} (K15)", _case(name, batch, narrow=True)
+        yield f"highest page ids, pages of {block_size} (K15)", _case(name, batch)
+        yield f"highest int32 page ids, pages of {block_size}", _case(name, batch, narrow=True)
     for tokens in (1023, 1024, 1025, 3000):
         batch = make_batch([tokens, 3], [2, 3], 4)
         yield f"{tokens} new tokens of a request (K19)", _case(name, batch, 1)
@@ -189,6 +194,7 @@ def _operation(name: str, summary: str, faults: dict[str, Fault]) -> Operation:
         inputs=Inputs(
             params=_Params,
             problem=_problem,
+            unreal=_unreal,
             cases=lambda: _cases(name),
             boundaries=lambda: _boundaries(name),
             from_batch=lambda batch: _steps(name, batch),

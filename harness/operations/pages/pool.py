@@ -54,6 +54,14 @@ def _empty(rows: int, width: int, pattern: int, dtype: type) -> Pool:
     return Pool(table, 2 * np.arange(rows, dtype=np.int64)[::-1] + 1)
 
 
+def needs_wide_pool(case: Case) -> str:
+    """Return why no engine makes the pool of the case's batch, "" if one may."""
+    batch = batch_of(case)
+    highest = max((max(blocks, default=0) for blocks in batch.blocks), default=0)
+    fits = (highest + 1) * batch.block_size - 1 <= MOST_SLOT
+    return "" if fits else "req_to_token of an engine is int32, and its slots fit"
+
+
 def pool_problem(case: Case) -> str:
     """Return why the pool of the case's batch is too large for the memory, "" if it is not."""
     batch = batch_of(case)

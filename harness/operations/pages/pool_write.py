@@ -24,7 +24,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.pages.pool import pool_problem, token_pool
+from attnproof.harness.operations.pages.pool import needs_wide_pool, pool_problem, token_pool
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, wrong_type
 from attnproof.harness.operations.shared.params import Params
 
@@ -46,7 +46,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     for tokens in (1023, 1024, 1025, 2500):
         yield f"{tokens} new tokens (K19)", _case(make_batch([tokens, 1], [3, 2], 16))
         yield f"prefix of {tokens} tokens (K19)", _case(make_batch([2, 1], [tokens, 2], 16))
-    for rows in (127, 128, 129, 600):
+    for rows in (127, 128, 129, 260):
         lengths = [1 + row % 3 for row in range(rows)]
         batch = make_batch(lengths, [row % 7 for row in range(rows)], 4, order="shuffled")
         yield f"{rows} requests (K19)", _case(batch)
@@ -144,6 +144,7 @@ write_req_to_token_pool = Operation(
     inputs=Inputs(
         params=Params,
         problem=pool_problem,
+        unreal=needs_wide_pool,
         cases=lambda: st.builds(_case, batches()),
         boundaries=_boundaries,
         from_batch=_steps,
