@@ -7,6 +7,9 @@ import torch
 from attnproof.reference.checks.dcp_indices import check_dcp_indices, check_dcp_lens
 
 from .checking import checks
+from .dispatch import on_device
+from .host import dcp_indices as loops
+from .host.vectors import optional_vector, vector
 
 __all__ = [
     "get_dcp_lens",
@@ -29,8 +32,13 @@ def get_dcp_lens(
     """
     if _checked:
         check_dcp_lens(lens, dcp_size, dcp_rank, start, interleave_size)
-    # The end of a range, and the ranks' turns together, may need 64 bits.
     ranks = dcp_size, dcp_rank, interleave_size
+    if not on_device(lens):
+        out = torch.empty(lens.shape, dtype=lens.dtype)
+        given = *vector(lens), *optional_vector(start)
+        loops.count_owned(lens.shape[0], *given, *ranks, out.data_ptr())
+        return out
+    # The end of a range, and the ranks' turns together, may need 64 bits.
     if start is None:
         return _owned_before(lens.long(), *ranks).to(lens.dtype)
     first = start.long()
@@ -57,6 +65,12 @@ def localize_dcp_indices(
     """
     if _checked:
         check_dcp_indices(indices, dcp_size, dcp_rank, interleave_size)
+    if not on_device(indices):
+        dense = indices.contiguous()
+        out = torch.empty(indices.shape, dtype=indices.dtype)
+        wide, ranks = indices.dtype is torch.int64, (dcp_size, dcp_rank, interleave_size)
+        loops.localize(dense.numel(), dense.data_ptr(), wide, *ranks, out.data_ptr())
+        return out
     turn = torch.div(indices, interleave_size, rounding_mode="floor")
     round_ = torch.div(turn, dcp_size, rounding_mode="floor")
     owned = (indices >= 0) & (turn - round_ * dcp_size == dcp_rank)

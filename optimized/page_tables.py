@@ -14,7 +14,7 @@ from .checking import checks
 from .dispatch import on_device, staging, upload
 from .host import page_tables as loops
 from .host.arrays import pieces
-from .host.vectors import vector
+from .host.vectors import optional_vector, vector
 
 __all__ = [
     "compute_flashinfer_kv_metadata",
@@ -111,8 +111,8 @@ def _gather(
     row_stride, column_stride = table.stride()
     loops.gather(
         indptr.shape[0] - 1,
-        *_optional(pool),
-        *_optional(starts),
+        *optional_vector(pool),
+        *optional_vector(starts),
         *vector(indptr),
         table.data_ptr(),
         row_stride,
@@ -121,8 +121,3 @@ def _gather(
         page_size,
         *vector(out),
     )
-
-
-def _optional(tensor: torch.Tensor | None) -> tuple[bool, int, int, bool]:
-    """Return whether there is a tensor, and its place for the loops."""
-    return (False, 0, 0, False) if tensor is None else (True, *vector(tensor))

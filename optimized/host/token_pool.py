@@ -67,7 +67,7 @@ def write_rows(
         prefix = element(prefix_lens, r * prefix_lens_stride, wide_prefix_lens)
         end = element(seq_lens, r * seq_lens_stride, wide_seq_lens)
         for t in range(prefix):
-            slot = element(given[r], t * given[rows + r], True)
+            slot = element(int(given[r]), t * int(given[rows + r]), True)
             put(table, row + t * column_stride, wide_table, slot)
         for t in range(prefix, end):
             slot = element(new, i * new_stride, True)
