@@ -21,9 +21,9 @@ from .block_tables import *
 from .cache_write import *
 from .causal_conv1d import *
 from .context_parallel import *
+from .dcp_indices import *
 from .drafter import *
 from .drafter_batches import *
-from .dcp_indices import *
 from .encoder_decoder import *
 from .fast_prefill import *
 from .graph_state import *

@@ -9,9 +9,9 @@ from .cache_write import *
 from .causal_conv1d import *
 from .checks import *
 from .context_parallel import *
+from .dcp_indices import *
 from .drafter import *
 from .drafter_batches import *
-from .dcp_indices import *
 from .fast_prefill import *
 from .interface import *
 from .kernel_blocks import *
