@@ -87,6 +87,11 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         return sum(self.query_lens)
 
     @property
+    def has_null_blocks(self) -> bool:
+        """True if a row holds a block twice, as the null block before a window."""
+        return any(len(set(blocks)) < len(blocks) for blocks in self.blocks)
+
+    @property
     def unreal(self) -> str:
         """Why no engine makes the batch, "" if one may."""
         if not self.num_requests + self.padded_requests:

@@ -60,7 +60,7 @@ def launches() -> dict[str, Launch]:
     return {
         **_slot_mapping(),
         **_context_parallel(),
-        **_block_tables(),
+        **_kernel_blocks(),
         **_local_attention(),
         **_ubatch(),
         **_small(),
@@ -122,7 +122,7 @@ def _context_parallel() -> dict[str, Launch]:
     }
 
 
-def _block_tables() -> dict[str, Launch]:
+def _kernel_blocks() -> dict[str, Launch]:
     def kernel_blocks(
         parts: int, dtype: torch.dtype = _I32, *, step: int = 0, strided: bool = False
     ) -> Launch:
