@@ -71,8 +71,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_costly(operation: Operation, candidate: Candidate) -> bool:
-    """True if a case takes tens of milliseconds: in the interpreter, or in a forked process."""
-    return candidate.lane == "interpreter" or operation.call.isolated
+    """True if few drawn cases are run unless a run is thorough.
+
+    A case takes tens of milliseconds in the interpreter and in a forked process. `optimized`
+    without its checks is the code that is judged with them too.
+    """
+    return candidate.lane == "interpreter" or operation.call.isolated or not candidate.checked
 
 
 class Outcome(msgspec.Struct, frozen=True):
