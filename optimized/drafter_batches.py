@@ -33,11 +33,7 @@ _checked = checks.follow(globals())
 _INT64 = torch.int64
 _INT32S: Final = torch.empty(0, dtype=torch.int32)
 _INT64S: Final = torch.empty(0, dtype=torch.int64)
-_WITHOUT_LOGITS: Final = {
-    "causal": True,
-    "logits_indices_padded": None,
-    "num_logits_indices": None,
-}
+_LOGITS: Final = ("logits_indices_padded", "num_logits_indices", "max_logits_per_req")
 
 
 def prepare_inputs(
@@ -119,7 +115,7 @@ def prepare_inputs_padded(
             fields[name] = fields[name][:tokens]
     fields["num_actual_tokens"] = tokens
     fields["max_query_len"] = loops.longest_query(md.num_reqs, *vector(starts))
-    return type(md)(**fields | _WITHOUT_LOGITS), to_sample, rejected
+    return type(md)(**fields | _without_logits(fields)), to_sample, rejected
 
 
 def extend_all_queries_by_N(  # noqa: N802  # the published name
@@ -141,11 +137,13 @@ def extend_all_queries_by_N(  # noqa: N802  # the published name
         value = fields[name] = getattr(md, name)
         if name in SEQUENCE_LENGTHS and value is not None:
             fields[name] = value + N
+        elif name == "positions":
+            fields[name] = None
         elif alignment == "token" and value is not None and name != "slot_mapping":
             fields[name] = _extended(value, md, N, fill)
     starts, mirror = md.query_start_loc, md.query_start_loc_cpu
     steps = arange[: rows + 1].to(starts.dtype)
-    fields |= _WITHOUT_LOGITS | {
+    fields |= _without_logits(fields) | {
         "query_start_loc": torch.add(starts, steps, alpha=N),
         "query_start_loc_cpu": mirror + N * torch.arange(rows + 1, dtype=mirror.dtype),
         "num_actual_tokens": md.num_actual_tokens + rows * N,
@@ -155,6 +153,11 @@ def extend_all_queries_by_N(  # noqa: N802  # the published name
         "causal": md.causal,
     }
     return type(md)(**fields)
+
+
+def _without_logits(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that a causal batch without sampled tokens has instead."""
+    return {"causal": True} | dict.fromkeys(name for name in _LOGITS if name in fields)
 
 
 def _extended(value: Any, md: CommonAttentionMetadata, more: int, fill: int) -> Any:
@@ -227,7 +230,7 @@ def _child(
         elif name in SEQUENCE_LENGTHS:
             value = value - rejected.to(value.dtype)
         fields[name] = value
-    return type(md)(**fields | _WITHOUT_LOGITS)
+    return type(md)(**fields | _without_logits(fields))
 
 
 def _taken(

@@ -112,9 +112,9 @@ def extend_all_queries_by_N(  # noqa: N802  # the published name
 
     `arange` holds 0, 1, 2, … with at least R + 1 entries, `new_slot_mapping` int64 an entry
     for each token of the result. Sequences and bounds grow by N; the further entries of
-    other token-aligned fields have their declared fill; the logits fields are None. Raise
-    MetadataError for a malformed batch, shorter tensors, and for `dcp_local_seq_lens` where
-    sequences grow. SPEC.md section 14.
+    other token-aligned fields have their declared fill; `positions` and the logits fields are
+    None. Raise MetadataError for a malformed batch, shorter tensors, and for
+    `dcp_local_seq_lens` where sequences grow. SPEC.md section 14.
     """
     md = common_attn_metadata
     check_extend(md, N, arange, new_slot_mapping)
@@ -123,6 +123,8 @@ def extend_all_queries_by_N(  # noqa: N802  # the published name
         value = getattr(md, name)
         if alignment == "offsets":
             fields[name] = _like(value, [start + N * r for r, start in enumerate(value.tolist())])
+        elif name == "positions":
+            fields[name] = None
         elif alignment == "token" and value is not None:
             fields[name] = _extended(value, md, N, fill)
     fields |= _lengths(md, [N] * md.num_reqs)
@@ -157,8 +159,9 @@ def _extended(value: Any, md: CommonAttentionMetadata, more: int, fill: int) -> 
 def _changed(md: CommonAttentionMetadata, **changes: Any) -> CommonAttentionMetadata:
     """Return a causal batch of the same class, without logits fields, with some fields changed."""
     fields = {name: getattr(md, name) for name in alignments(type(md))}
-    unset = {"causal": True, "logits_indices_padded": None, "num_logits_indices": None}
-    return type(md)(**fields | unset | changes)
+    logits = ("logits_indices_padded", "num_logits_indices", "max_logits_per_req")
+    unset = dict.fromkeys(name for name in logits if name in fields)
+    return type(md)(**fields | unset | {"causal": True} | changes)
 
 
 def _lengths(md: CommonAttentionMetadata, added: list[int]) -> dict[str, torch.Tensor]:
