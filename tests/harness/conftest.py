@@ -45,6 +45,8 @@ def examine_candidate(tmp_path: Path) -> Examine:
         usual = {"examples_db": "", "examples": 60, "timeout_s": 5.0}
         chosen = Settings(**usual | settings)
         ledger = tmp_path / "ledger.jsonl"
-        return examine(ALL[operation], Candidate(name, target), chosen, [], [], ledger)
+        return examine(
+            ALL[operation], Candidate(name, target, interface="vllm-0.11"), chosen, [], [], ledger
+        )
 
     return run

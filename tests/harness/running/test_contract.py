@@ -40,7 +40,7 @@ def examined(tmp_path):
         source = (HEAD + body).format(name=operation, statements=lines)
         path = tmp_path / "mine.py"
         path.write_text(source, encoding="utf-8")
-        candidate = Candidate("mine", str(path), judged=judged)
+        candidate = Candidate("mine", str(path), interface="vllm-0.11", judged=judged)
         chosen = Settings(**{"examples": 60, "examples_db": ""} | settings)
         return examine(ALL[operation], candidate, chosen, [], [], tmp_path / "ledger.jsonl")
 

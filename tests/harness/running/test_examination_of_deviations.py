@@ -43,7 +43,8 @@ def examined(tmp_path):
     def run(entries, name="two_bugs", **settings) -> Outcome:
         path = tmp_path / "known.toml"
         path.write_text(toml(entries), encoding="utf-8")
-        candidate = Candidate(name, str(CANDIDATES / f"{name}.py"), deviations=str(path))
+        source = str(CANDIDATES / f"{name}.py")
+        candidate = Candidate(name, source, interface="vllm-0.11", deviations=str(path))
         chosen = Settings(**{"examples": 100, "examples_db": "", "timeout_s": 5.0} | settings)
         ledger = tmp_path / "ledger.jsonl"
         return examine(ALL[SPLIT], candidate, chosen, [], [TWO_DECODES], ledger)
@@ -122,7 +123,7 @@ def test_a_right_candidate_passes_and_its_deviations_are_stale(examined):
 
 def test_crash_can_be_a_known_deviation(examined):
     crash = LATE | {"oracles": ["process"], "when": "any(n > 6 for n in q)"}
-    outcome = examined([crash], name="segfaults")
+    outcome = examined([crash], name="segfaults", seed=4)
     assert outcome.findings == []
     assert outcome.deviations[0].fields == ("crashes",)
     assert outcome.result.oracles["process"].known == outcome.deviations[0].cases

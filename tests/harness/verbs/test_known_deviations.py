@@ -36,7 +36,7 @@ def verified(tmp_path):
 
     def run(text, **options):
         path.write_text(text, encoding="utf-8")
-        small = {"examples": 20, "steps": 0, "seed": 1, "remember": False} | options
+        small = {"examples": 20, "steps": 0, "seed": 4, "remember": False} | options
         chosen = VerifyOptions(
             ops=SPLIT,
             candidates=[str(CANDIDATES / "two_bugs.py")],
