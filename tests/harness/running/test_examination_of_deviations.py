@@ -22,6 +22,11 @@ TWO_DECODES = Sourced(
     Case(SPLIT, BATCH, {"decode_threshold": 8, "require_uniform": False}), "corpus"
 )
 """A case that shows D1, in case no drawn one does."""
+SEVEN_TOKENS = Sourced(
+    Case(SPLIT, make_batch([2, 7], [3, 0], 4), {"decode_threshold": 1, "require_uniform": False}),
+    "corpus",
+)
+"""A case on which segfaults.py ends its process."""
 
 
 def toml(entries):
@@ -47,7 +52,7 @@ def examined(tmp_path):
         candidate = Candidate(name, source, interface="vllm-0.11", deviations=str(path))
         chosen = Settings(**{"examples": 100, "examples_db": "", "timeout_s": 5.0} | settings)
         ledger = tmp_path / "ledger.jsonl"
-        return examine(ALL[SPLIT], candidate, chosen, [], [TWO_DECODES], ledger)
+        return examine(ALL[SPLIT], candidate, chosen, [], [TWO_DECODES, SEVEN_TOKENS], ledger)
 
     return run
 
@@ -123,7 +128,7 @@ def test_a_right_candidate_passes_and_its_deviations_are_stale(examined):
 
 def test_crash_can_be_a_known_deviation(examined):
     crash = LATE | {"oracles": ["process"], "when": "any(n > 6 for n in q)"}
-    outcome = examined([crash], name="segfaults", seed=4)
+    outcome = examined([crash], name="segfaults")
     assert outcome.findings == []
     assert outcome.deviations[0].fields == ("crashes",)
     assert outcome.result.oracles["process"].known == outcome.deviations[0].cases
