@@ -73,6 +73,7 @@ _GROUPS = {
     **dict.fromkeys(_COUNTS, "counts"),
     "max_query_len": "bounds",
     "max_seq_len": "bounds",
+    "seq_lens_cpu_upper_bound": "bounds",
     "out": "result",
 }
 

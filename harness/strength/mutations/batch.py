@@ -18,13 +18,18 @@ _PROGRAMS = 1024
     both=("invariants",),
 )
 def padded_uniform(
-    split: Any, common_attn_metadata: Any, decode_threshold: int = 1, require_uniform: bool = False
+    split: Any,
+    common_attn_metadata: Any,
+    decode_threshold: int = 1,
+    require_uniform: bool = False,
+    *extends: bool,
 ) -> Any:
     """A uniform run of decodes ends at the first row of another length, padded rows included."""
-    right = split(common_attn_metadata, decode_threshold, require_uniform)
+    right = split(common_attn_metadata, decode_threshold, require_uniform, *extends)
     lengths = common_attn_metadata.query_start_loc_cpu.diff().tolist()
     shortcut = common_attn_metadata.max_query_len <= decode_threshold == 1
-    if not require_uniform or shortcut or not lengths or lengths[0] > decode_threshold:
+    usual = require_uniform and all(extends)
+    if not usual or shortcut or not lengths or lengths[0] > decode_threshold:
         return right
     run = next((row for row, q in enumerate(lengths) if q != lengths[0]), len(lengths))
     if run == len(lengths):
@@ -81,11 +86,15 @@ def earlier_rows(
     examined="both",
 )
 def not_uniform(
-    split: Any, common_attn_metadata: Any, decode_threshold: int = 1, require_uniform: bool = False
+    split: Any,
+    common_attn_metadata: Any,
+    decode_threshold: int = 1,
+    require_uniform: bool = False,
+    *extends: bool,
 ) -> Any:
     """Decodes of a uniform batch may have different numbers of queries."""
-    split(common_attn_metadata, decode_threshold, require_uniform)  # for its errors
-    return split(common_attn_metadata, decode_threshold)
+    split(common_attn_metadata, decode_threshold, require_uniform, *extends)  # for its errors
+    return split(common_attn_metadata, decode_threshold, False, *extends)
 
 
 @mutation(

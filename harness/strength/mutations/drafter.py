@@ -48,7 +48,12 @@ def last_slot_past_the_end(
         out_slots[row] = int(table[row, column]) * block_size + last % block_size
 
 
-@mutation(_KEEP, diagnoses=("sees ",), both=("consumer",), examined="both")
+@mutation(
+    _KEEP,
+    diagnoses=("sees ", "is not a bound of each sequence"),
+    both=("invariants", "consumer"),
+    examined="both",
+)
 def lengths_with_rejected_tokens(
     prepare: Any, common_attn_metadata: Any, *lists: Any
 ) -> tuple[Any, Any]:

@@ -46,7 +46,11 @@ def _chunks(metadata: Any, attn_chunk_size: int) -> Iterator[tuple[int, int]]:
 
 
 @mutation(
-    _LOCAL, "K7", source="erratum E7", diagnoses=("zero-length row taken for a real one",), both=()
+    _LOCAL,
+    "K7",
+    source="erratum E7",
+    diagnoses=("zero-length row taken for a real one",),
+    both=("invariants",),
 )
 def empty_row(
     virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
