@@ -95,6 +95,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         _case(make_batch([6, 3], [3, 0], 2, logits_indices=(5, 8), encoder_seq_lens=(4, 9)), 4),
     )
     yield (
+        "a later engine's batch with an empty row (K7)",
+        _case(make_batch([6, 0], [3, 0], 2, later=True, prompt_lens=(9, 0)), 4),
+    )
+    yield (
         "fields of a subclass (K2)",
         _case(make_batch([6, 1], [3, 4], 2, padded_requests=1, subclassed=True), 4),
     )
