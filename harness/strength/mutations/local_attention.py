@@ -46,11 +46,7 @@ def _chunks(metadata: Any, attn_chunk_size: int) -> Iterator[tuple[int, int]]:
 
 
 @mutation(
-    _LOCAL,
-    "K7",
-    source="erratum E7",
-    diagnoses=("zero-length row taken for a real one",),
-    both=("invariants",),
+    _LOCAL, "K7", source="erratum E7", diagnoses=("zero-length row taken for a real one",), both=()
 )
 def empty_row(
     virtual_batches: Any, attn_chunk_size: int, common_attn_metadata: Any, block_size: int = 0
