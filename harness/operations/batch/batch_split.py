@@ -117,6 +117,8 @@ def _split_boundaries() -> Iterator[tuple[str, Case]]:
                 f"tokens left of the prompts {missing}, uniform {uniform}",
                 _split_case(batch, 1, uniform, extends=False),
             )
+    batch = _in_prompt(make_batch([1, 1], [3, 0], 4), [0, 2])
+    yield "first token of a prompt (K38)", _split_case(batch, 1, False, extends=False)
     batch = _in_prompt(decodes([2, 2, 2]), [0, 1, 0])
     yield "a short extend in a uniform batch", _split_case(batch, 2, True, extends=False)
 
@@ -185,7 +187,12 @@ def _diagnose_split(call: Call, place: Place, expected: Any, got: Any) -> str:
     if place.field in _COUNTS[2:]:
         padded = call.facts.batch.padded_tokens
         return "padded tokens miscounted" if padded == abs(expected - got) > 0 else ""
-    query_lens = call.facts.metadata.query_start_loc_cpu.diff().tolist()
+    metadata = call.facts.metadata
+    told_apart = not call.args.get("treat_short_extends_as_decodes", True)
+    more = place.field == _COUNTS[0] and expected < got
+    if more and told_apart and bool(metadata.is_prefilling[expected]):
+        return "a row in its prompt taken for a decode"
+    query_lens = metadata.query_start_loc_cpu.diff().tolist()
     empty = next((r for r, q in enumerate(reversed(query_lens)) if q), len(query_lens))
     return "zero-length (padded) rows miscounted" if empty == abs(expected - got) else ""
 

@@ -105,8 +105,11 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         "SPEC example",
         _case([[5, 7, -1], [-1, -1, -1], [4, 9, 2]], [False, False, True], vocab_size=8),
     )
-    yield "none to all of three drafts accepted", _case(_accepted([0, 1, 2, 3, 4], 4), spare=2)
-    yield "one token each, no drafts", _case(_accepted([1, 0, 1], 1))
+    yield (
+        "none to all of three drafts accepted (K39)",
+        _case(_accepted([0, 1, 2, 3, 4], 4), spare=2),
+    )
+    yield "one token each, no drafts (K36)", _case(_accepted([1, 0, 1], 1))
     yield "discarded rows with tokens", _case(_accepted([3, 0, 1], 3), [True, True, False], spare=3)
     yield "tokens at the end of the vocabulary", _case([[9, 10, 11], [10, 10, 10]], vocab_size=10)
     yield "token 0", _case([[0, -1], [0, 0]])
@@ -186,6 +189,8 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
         if (expected.cpu()[wrong] == backup[wrong]).all():
             return "no backup token for a request without a valid one"
         return "another token than the last valid one"
+    if (got < expected)[wrong].all():
+        return "valid tokens not counted"
     return "tokens counted that are not valid" if (got > expected)[wrong].all() else ""
 
 

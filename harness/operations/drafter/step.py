@@ -122,7 +122,7 @@ def _decodes(positions: list[int], block_size: int = 4, **fields: Any) -> Batch:
 
 def _boundaries() -> Iterator[tuple[str, Case]]:
     several = _decodes([6, 3, 4, 9, 1], spare_columns=1, order="descending")
-    yield "next block, same block", _case(several)
+    yield "next block, same block (K35)", _case(several)
     yield "SPEC example", _case(_decodes([6, 10], spare_columns=1), 10, padding=1)
     for limit in (9, 10, 11):
         yield f"position 9, max_model_len {limit}", _case(several, limit, padding=3)
@@ -231,10 +231,30 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
     yield from row_violations(expected, kernel, np.arange(rows))
 
 
+def _of_another_block_size(call: Call, expected: Any, got: Any) -> str:
+    """Return a diagnosis if the wrong slots are those of smaller or larger blocks."""
+    if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
+        return ""
+    tokens, slots = expected_tokens(call.facts.batch), int64_array(got)
+    wrong = np.flatnonzero(int64_array(expected) != slots)
+    if not len(wrong) or wrong[-1] >= len(tokens.positions):
+        return ""
+    positions, width = tokens.positions[wrong], tokens.table.shape[1]
+    for size in (tokens.block_size * 2, tokens.block_size // 2):
+        columns = positions // max(size, 1)
+        if not size or columns.max() >= width:
+            continue
+        blocks = tokens.table[tokens.requests[wrong], columns]
+        if np.array_equal(slots[wrong], blocks * size + positions % size):
+            return "slots of another block size"
+    return ""
+
+
 def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     rows = len(call.facts.ended)
     if place.field == "out_slot_mapping":
-        return diagnose_slots(expected, got)
+        general = diagnose_slots(expected, got)
+        return general or _of_another_block_size(call, expected, got)
     if place.field == "seq_lens" and isinstance(got, torch.Tensor) and got.shape == expected.shape:
         wrong = (expected != got).cpu().numpy()
         return "length of a request past its end" if not wrong[~call.facts.ended].any() else ""

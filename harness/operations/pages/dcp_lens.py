@@ -7,6 +7,7 @@ turns multiplied in 32 bits (K15).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.pages.dcp import (
     INTERLEAVES,
@@ -90,7 +92,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "one rank, from starts", _case(around, starts, 1)
     for rank in range(3):
         yield f"rank {rank} of 3", _case(around, None, 3, rank, 4)
-        yield f"rank {rank} of 3, from starts", _case(around, starts, 3, rank, 4)
+        yield f"rank {rank} of 3, from starts (K37)", _case(around, starts, 3, rank, 4)
     yield "no requests", _case([], [], 2)
     longest = [2**31 - 1, 2**31 - 2]
     yield "longest int32 sequence", _case(longest, None, 8, 7, 64)
@@ -130,6 +132,25 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
             return
 
 
+def _diagnose(call: Call, _place: Place, expected: Any, got: Any) -> str:
+    """Name a range that is counted from another position than its start."""
+    if call["start"] is None or not isinstance(got, torch.Tensor) or got.shape != expected.shape:
+        return ""
+    lens, starts, found = (int64_array(one) for one in (call["lens"], call["start"], got))
+    if np.array_equal(found, _owned_before(call, lens)):
+        return "a range counted as if it began at position 0"
+    from_0 = np.array_equal(found, _owned_before(call, starts + lens))
+    return "the positions before a range counted with it" if from_0 else ""
+
+
+def _owned_before(call: Call, ends: np.ndarray) -> np.ndarray:
+    """Return the number of positions in [0, end) that the rank owns."""
+    interleave, rank = call["interleave_size"], call["dcp_rank"]
+    turns, rest = np.divmod(ends, call["dcp_size"] * interleave)
+    owned: np.ndarray = turns * interleave + np.clip(rest - rank * interleave, 0, interleave)
+    return owned
+
+
 get_dcp_lens = Operation(
     name=NAME,
     section="15",
@@ -158,7 +179,7 @@ get_dcp_lens = Operation(
         },
     ),
     call=FunctionCall(prepare=_prepare, outputs=returned),
-    contract=Contract(invariants=_invariants, may_alias=frozenset({"result"})),
+    contract=Contract(invariants=_invariants, diagnose=_diagnose, may_alias=frozenset({"result"})),
     built_in=BuiltIn(kernels=True),
 )
 

@@ -70,6 +70,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield f"{pages} pages of a request (K19)", _case(batch)
     yield "many requests", _case(make_batch([1] * 1500, [row % 11 for row in range(1500)], 4))
     yield "strided int64", _case(make_batch([4, 3], [1, 5], 4, strided=True, dtype="int64"))
+    shares = make_batch([1, 1], [4, 2], 4, spare_columns=3)
+    yield "sequences that several ranks share (K34)", _case(shares)
     yield "shared prefix pages", _case(make_batch([2, 2], [8, 8], 4, shared=True))
 
 
@@ -124,10 +126,13 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     if place.field == "kv_indptr":
         steps = (got.diff() - expected.diff()).unique().tolist()
         names = {(0, 1): "a page too many", (-1, 0): "a page too few"}
-        return names.get(tuple(sorted({0, *steps})), "")
+        more = "pages too many" if min(steps) >= 0 else ""
+        return names.get(tuple(sorted({0, *steps})), more)
     if place.field == "kv_last_page_len":
         full = bool((right == call["page_size"]).all() and (wrong == 0).all())
-        return "a full last page of length 0" if full else ""
+        if full:
+            return "a full last page of length 0"
+        return "a last page behind the sequence's end" if bool((wrong > right).all()) else ""
     if place.field != "kv_indices" or int(wrong[0]) in STALE_PATTERNS[:1]:
         return ""
     known = expected.unique()

@@ -7,13 +7,16 @@ requests take their slots, and the step is gathered. `runner_sequence` runs many
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from attnproof.harness.model.call import Call, Free, Outputs
 from attnproof.harness.model.call_kinds import ClassCall, Clocked
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.runner.block_tables_cases import (
     MADE,
@@ -29,6 +32,8 @@ from attnproof.harness.operations.runner.block_tables_cases import (
 )
 from attnproof.harness.operations.runner.block_tables_faults import FAULTS
 from attnproof.harness.operations.runner.judge import (
+    Group,
+    expected_slots,
     live_part,
     slot_violations,
     table_violations,
@@ -154,6 +159,33 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
             yield from slot_violations(field, found, written, facts.rows, facts.positions)
 
 
+def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
+    """Name slots of the wrong group or of no token, and blocks of a dummy step."""
+    if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
+        return ""
+    facts, wrong = call.facts, expected != got
+    if place.field.startswith("dummy table"):
+        return "a dummy step names blocks"
+    if place.field not in ("slots", "slot buffer") or got.dtype != expected.dtype:
+        return ""
+    if bool((expected[wrong] == -1).all()) and not wrong[:, : facts.tokens].any():
+        return "a slot for an entry that must have none"
+    groups = zip(facts.written, wrong, got, strict=True)
+    sharded = [
+        group.ranks == 1 < call["cp_size"] and _is_sharded(call, group, slots)
+        for group, differs, slots in groups
+        if differs.any()
+    ]
+    return "a replicated group taken for a sharded one" if all(sharded) else ""
+
+
+def _is_sharded(call: Call, group: Group, slots: torch.Tensor) -> bool:
+    """True if the slots are those that the group would have if the ranks shared it."""
+    facts, shared = call.facts, replace(group, ranks=call["cp_size"])
+    right = expected_slots(shared, facts.rows, facts.positions)
+    return np.array_equal(slots[: facts.tokens].cpu().numpy(), right)
+
+
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
     """Return the gather and the slots of a step."""
     tables = _make(offered, call)
@@ -183,6 +215,7 @@ block_tables = Operation(
     contract=Contract(
         invariants=_invariants,
         consume=_consumed,
+        diagnose=_diagnose,
         may_sync=lambda _: True,  # `use` reads results back between the steps
     ),
     bench=Bench(cases=lambda batch: [tables_case(batch)]),

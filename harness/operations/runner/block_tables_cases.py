@@ -182,8 +182,8 @@ def tables_boundaries() -> Iterator[tuple[str, Case]]:
     mixed = make_batch([1, 5, 2, 3], [7, 0, 4, 9], 4, spare_columns=2, order="descending")
     padded = make_batch([2, 2, 2], [3, 0, 9], 4, padded_requests=2, padded_tokens=4, spare_slots=3)
     two = [{"block_size": 2}, {"block_size": 8, "sharded": False}]
-    yield "mixed batch", tables_case(mixed, spare_reqs=2)
-    yield "padded rows and tokens", tables_case(padded, two, spare_reqs=1)
+    yield "mixed batch (K33)", tables_case(mixed, spare_reqs=2)
+    yield "padded rows and tokens (K29, K32)", tables_case(padded, two, spare_reqs=1)
     yield (
         "shorter request in a longer row (K18)",
         tables_case(make_batch([1], [2], 4, spare_columns=5)),
@@ -196,7 +196,7 @@ def tables_boundaries() -> Iterator[tuple[str, Case]]:
     )
     for rank in range(2):
         ranked = {"cp_size": 2, "cp_rank": rank, "own": rank == 1}
-        yield f"rank {rank} of 2, single positions", tables_case(padded, two, **ranked)
+        yield f"rank {rank} of 2, single positions (K31)", tables_case(padded, two, **ranked)
         yield f"rank {rank} of 2, turns of 2", tables_case(mixed, two, interleave=2, **ranked)
     yield "last rank of 8, whole blocks", tables_case(mixed, cp_size=8, cp_rank=7, interleave=4)
     yield "no requests", tables_case(make_batch([], [], 4), two)

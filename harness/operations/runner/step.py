@@ -192,7 +192,7 @@ def step_cases(draw: st.DrawFn, operation: str) -> Case:
 def step_boundaries(operation: str) -> Iterator[tuple[str, Case]]:
     """Yield the named steps of a function."""
     mixed = [(2, 7, 1, 4, 1, 1), (0, 3, 4, 9, 1, 1), (3, 0, 5, 5, 1, 1), (1, 8, 3, 4, 3, 2)]
-    yield "mixed step", step_case(operation, mixed)
+    yield "mixed step (K40)", step_case(operation, mixed)
     yield "int64 rows, int32 tokens", step_case(operation, mixed, wide=True, narrow=True)
     yield "no rows", step_case(operation, [])
     yield "rows without tokens", step_case(operation, [(1, 4, 0, 4, 0, 0), (0, 0, 0, 9, 0, 0)])

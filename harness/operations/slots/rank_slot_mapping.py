@@ -19,7 +19,7 @@ from msgspec import Meta
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
 from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays, table_piece
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
-from attnproof.harness.consumer.batch import expected_tokens
+from attnproof.harness.consumer.batch import expected_tokens, int64_array
 from attnproof.harness.consumer.ranks import Rank, rank_slot_violations
 from attnproof.harness.model.call import Call, Facts, Outputs, Quantity
 from attnproof.harness.model.call_kinds import ClassCall
@@ -87,7 +87,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     mixed = make_batch([1, 5, 0, 3], [7, 0, 4, 9], 4, spare_columns=2, order="descending")
     for size in (1, 2, 3):
         for interleave in (1, 2, 4):
-            yield f"{size} ranks in turns of {interleave}", _case(mixed, size, interleave)
+            bug = " (K30)" if size > 1 and interleave == 4 else ""
+            yield f"{size} ranks in turns of {interleave}{bug}", _case(mixed, size, interleave)
     yield "buffer with a stale tail (K17)", _case(mixed, 2, 2, out_spare=5)
     yield "window", _case(mixed, 2, 2, start_idx=[0, 3, 0, 11])
     yield "sequence longer than its row's columns (K14)", _case(mixed, 2, columns=1)
@@ -254,6 +255,21 @@ def _consumed(call: Call, outputs: Outputs) -> Iterator[Violation]:
             yield from in_child(found, index)
 
 
+def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
+    """Name tokens that are written on a rank that does not own them, or not where they are."""
+    if not isinstance(got, torch.Tensor) or got.shape != expected.shape:
+        return ""
+    facts, wrong = call.facts, np.flatnonzero((expected != got).cpu().numpy())
+    if place.child is None or not len(wrong) or wrong[-1] >= facts.tokens:
+        return ""
+    rank, positions = facts.ranks[place.child], expected_tokens(facts.batch).positions[wrong]
+    mine = positions // rank.interleave % rank.size == rank.rank
+    if not mine.any():
+        return "a slot for a token of another rank"
+    without = mine.all() and (int64_array(got)[wrong] == -1).all()
+    return "no slot on the rank that owns the token" if without else ""
+
+
 rank_slot_mapping = Operation(
     name=NAME,
     section="10",
@@ -288,6 +304,7 @@ rank_slot_mapping = Operation(
     contract=Contract(
         invariants=_invariants,
         consume=_consumed,
+        diagnose=_diagnose,
         may_alias=frozenset({"[].result", "[].out"}),
         may_sync=lambda case: case.params.get("out_spare") is None,
     ),
