@@ -81,6 +81,26 @@ def earlier_rows(
 
 @mutation(
     _SPLIT,
+    "K38",
+    source="vllm-project/vllm#51562",
+    diagnoses=("a row in its prompt taken for a decode",),
+    both=("invariants",),
+)
+def first_token_of_a_prompt_is_a_decode(
+    split: Any,
+    common_attn_metadata: Any,
+    decode_threshold: int = 1,
+    require_uniform: bool = False,
+    treat_short_extends_as_decodes: bool = True,
+) -> Any:
+    """A prompt's short first chunk is a decode by its length: it reads state that nobody wrote."""
+    given = common_attn_metadata, decode_threshold, require_uniform
+    split(*given, treat_short_extends_as_decodes)  # malformed input raises here
+    return split(*given)
+
+
+@mutation(
+    _SPLIT,
     diagnoses=("takes rows of several lengths for uniform ones",),
     both=("consumer",),
     examined="both",

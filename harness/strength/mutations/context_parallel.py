@@ -69,3 +69,67 @@ def tail_of_the_buffer_kept(
     if num_reqs_padded is not None:
         out[num_reqs_padded:] = before[num_reqs_padded:]
     return result
+
+
+@mutation(
+    _RANKS,
+    "K30",
+    part=_SLOTS,
+    source="vllm-project/vllm#51031",
+    diagnoses=("a slot for a token of another rank", "no slot on the rank that owns the token"),
+    both=("consumer", "invariants"),
+)
+def turns_within_kernel_blocks(
+    build: Any,
+    query_start_loc: Any,
+    num_computed_tokens: Any,
+    block_table: Any,
+    block_size: int,
+    *,
+    cp_size: int,
+    cp_rank: int,
+    cp_interleave: int,
+    **kw: Any,
+) -> Any:
+    """Ranks take turns within a kernel's block of half the size, which is shorter than a turn."""
+    given = query_start_loc, num_computed_tokens, block_table, block_size
+    ranks = {"cp_size": cp_size, "cp_rank": cp_rank, "cp_interleave": cp_interleave}
+    slots, kernel = build(*given, **ranks, **kw), block_size // 2
+    if block_size % 2 or cp_interleave <= kernel:
+        return slots
+    start_idx = kw.get("start_idx")
+    for row, (first, end) in enumerate(pairwise(query_start_loc.tolist())):
+        for token in range(first, end):
+            position = int(num_computed_tokens[row]) + token - first
+            turn, place = divmod(position, kernel * cp_size)
+            column, place = divmod(turn * kernel + place % cp_interleave, block_size)
+            left_out = start_idx is not None and position < int(start_idx[row])
+            mine = position % (kernel * cp_size) // cp_interleave % cp_size == cp_rank
+            if not mine or left_out or column >= block_table.shape[1]:
+                slots[token] = -1
+            else:
+                slots[token] = int(block_table[row, column]) * block_size + place
+    return slots
+
+
+@mutation(
+    "get_dcp_lens",
+    "K37",
+    source="vllm-project/vllm#28526",
+    diagnoses=("the positions before a range counted with it",),
+    both=("invariants",),
+)
+def context_counted_with_its_chunk(
+    count: Any,
+    lens: Any,
+    dcp_size: int,
+    dcp_rank: int,
+    start: Any = None,
+    *interleave: Any,
+    **kw: Any,
+) -> Any:
+    """A rank's share of a chunk is that of the whole context through the chunk."""
+    share = count(lens, dcp_size, dcp_rank, start, *interleave, **kw)
+    if start is None:
+        return share
+    return share + count(start.to(lens.dtype), dcp_size, dcp_rank, None, *interleave, **kw)

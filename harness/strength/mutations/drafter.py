@@ -49,6 +49,23 @@ def last_slot_past_the_end(
 
 
 @mutation(
+    _STEP,
+    "K35",
+    source="vllm-project/vllm#31540",
+    diagnoses=(
+        "slots of another block size",
+        "depends on stale entries",
+    ),
+    both=("consumer",),
+)
+def block_size_of_another_group(
+    step: Any, positions: Any, table: Any, seq_lens: Any, block_size: int, *rest: Any
+) -> None:
+    """Slots of draft tokens are computed with the larger block size of another KV-cache group."""
+    step(positions, table, seq_lens, block_size * 2 if block_size > 0 else block_size, *rest)
+
+
+@mutation(
     _KEEP,
     diagnoses=("sees ", "is not a bound of each sequence"),
     both=("invariants", "consumer"),
@@ -93,6 +110,8 @@ def tokens_from_the_drafters_offsets(
 
 @mutation(
     _NEXT,
+    "K36",
+    source="vllm-project/vllm#38556",
     diagnoses=("no backup token for a request without a valid one",),
     both=("invariants",),
 )
@@ -103,6 +122,22 @@ def no_backup_token(
     tokens, counts = prepare(sampled, discarded, backup, vocab_size)
     forgotten = (counts == 0) & ~discarded[: len(counts)]
     return tokens.masked_fill(forgotten, -1), counts
+
+
+@mutation(
+    _NEXT,
+    "K39",
+    source="vllm-project/vllm#56417",
+    diagnoses=("another token than the last valid one", "valid tokens not counted"),
+    both=("invariants",),
+)
+def first_column_only(
+    prepare: Any, sampled: Any, discarded: Any, backup: Any, vocab_size: int
+) -> tuple[Any, Any]:
+    """Only the first sampled token of a request is read, though several were accepted."""
+    prepare(sampled, discarded, backup, vocab_size)  # malformed input raises here
+    tokens, counts = prepare(sampled[:, :1], discarded, backup, vocab_size)
+    return tokens, counts
 
 
 @mutation(_SLOTS, diagnoses=("32-bit overflow",), both=("consumer",))

@@ -37,6 +37,20 @@ def page_too_many_at_a_page_edge(compute: Any, lens: Any, table: Any, page_size:
 
 @mutation(
     _METADATA,
+    "K34",
+    source="vllm-project/vllm#41623, vllm-project/vllm#48003",
+    diagnoses=("a page too many", "pages too many", "a last page behind the sequence's end"),
+    both=("consumer",),
+)
+def pages_of_all_ranks(compute: Any, lens: Any, table: Any, page_size: int) -> Any:
+    """Pages are counted for the whole sequence, of which this rank and another hold a half each."""
+    compute(lens, table, page_size)  # refuses malformed input
+    whole = (lens.long() * 2).clamp(max=table.shape[1] * page_size).to(lens.dtype)
+    return compute(whole, table, page_size)
+
+
+@mutation(
+    _METADATA,
     diagnoses=("a page of another place", "stale entry read", "kv_indices "),
     both=("consumer",),
 )

@@ -124,3 +124,19 @@ def sampled_token_in_the_prompt(
         if has_logit and int(seq_lens[row]) <= int(prefill_len[slot]):
             input_ids[indices[first]] = last[slot, 0]
     return indices
+
+
+@mutation(
+    "get_num_sampled_and_rejected",
+    "K40",
+    source="vllm-project/vllm#45100",
+    diagnoses=("the value of another row",),
+    both=("invariants",),
+)
+def rejected_tokens_of_another_row(count: Any, num_sampled: Any, *args: Any) -> Any:
+    """Rejected tokens are those of the rows before requests moved, here by one row."""
+    sampled, rejected = count(num_sampled, *args)
+    rows = len(args[2])
+    moved = rejected.clone()
+    moved[:rows] = rejected[:rows].roll(1)
+    return sampled, moved
