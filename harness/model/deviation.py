@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from attnproof.harness.model.candidate import Lane
+
 
 class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of a file of known deviations."""
@@ -25,5 +27,7 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Output fields that may be wrong because of it, with * as a wildcard, () for any."""
     diagnoses: tuple[str, ...] = ()
     """Diagnoses of its failures, with * as a wildcard, () for any."""
+    lanes: tuple[Lane, ...] = ()
+    """Lanes in which the candidate has it, () for all."""
     since: str = ""
     """Day of the entry, ISO 8601."""

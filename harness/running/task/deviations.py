@@ -44,10 +44,11 @@ class Explained(NamedTuple):
 
 
 def deviations_of(candidate: Candidate) -> tuple[Deviation, ...]:
-    """Return the known deviations of the candidate's installed version (DeviationError)."""
+    """Return the known deviations of the candidate's version and lane (DeviationError)."""
     if not candidate.deviations:
         return ()
-    return load(candidate.deviations, version_of(candidate))
+    known = load(candidate.deviations, version_of(candidate))
+    return tuple(d for d in known if not d.lanes or candidate.lane in d.lanes)
 
 
 def with_deviations(candidates: list[Candidate], path: Path | None) -> list[Candidate]:
