@@ -27,7 +27,8 @@ class Candidate(msgspec.Struct, frozen=True):
     kernels_only: bool = False
     """True if only operations with a device path are verified (the rest runs on the host)."""
     checked: bool = True
-    """False for `optimized` without its checks: it is given well-formed cases only."""
+    """False for `optimized` without its checks, and for an engine's kernels: they are given
+    well-formed cases only."""
     deviations: str = ""
     """Path of the file of its known deviations, "" without one."""
     interface: str = ""

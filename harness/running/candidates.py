@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache, reduce
-from importlib.metadata import entry_points, packages_distributions, version
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,19 @@ import msgspec
 
 from attnproof import reference
 from attnproof.harness.escaping import escape_line
-from attnproof.harness.interfaces import DEFAULT, INTERFACES
+from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, Lane
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.operation import Operation
+from attnproof.harness.running.engines import (
+    ADAPTERS,
+    engine_of,
+    find_spec,
+    installed_version,
+    interface_of,
+    require_engine,
+)
 from attnproof.harness.running.errors import UsageError
 
 GROUP = "attnproof.candidates"
@@ -33,19 +41,25 @@ BUILT_IN = (
     Candidate("optimized-triton", OPTIMIZED, "interpreter", kernels_only=True),
 )
 _REFERENCE = Candidate("reference", REFERENCE)
-_ADAPTERS, _ADAPTED = "attnproof.harness.adapters.", "vllm"
-"""Prefix of the adapters' targets, and the package that they adapt."""
 _DEVIATIONS = "adapters/{}_deviations.toml"
 """File of an adapter's known deviations, in the folder of the harness."""
 
 
 def _adapter(name: str, target: str, lane: Lane = "cpu") -> Candidate:
-    path = Path(__file__).parents[1] / _DEVIATIONS.format(target.removeprefix(_ADAPTERS))
-    return Candidate(name, target, lane, deviations=str(path))
+    path = Path(__file__).parents[1] / _DEVIATIONS.format(target.removeprefix(ADAPTERS))
+    # Malformed input would make kernels that check nothing write anywhere.
+    engine = engine_of(target)
+    checked = lane == "cpu" or engine is None or not engine.kernels
+    return Candidate(name, target, lane, checked=checked, deviations=str(path))
 
 
-_VLLM = _adapter("vllm", "attnproof.harness.adapters.vllm")
-_NAMED = (*BUILT_IN, _REFERENCE, _VLLM)
+_ENGINES = (
+    _adapter("vllm", f"{ADAPTERS}vllm"),
+    _adapter("sglang", f"{ADAPTERS}sglang"),
+    # FlashInfer has Triton kernels only.
+    _adapter("flashinfer", f"{ADAPTERS}flashinfer", "interpreter"),
+)
+_NAMED = (*BUILT_IN, _REFERENCE, *_ENGINES)
 
 
 def resolve(names: list[str], device: str) -> list[Candidate]:
@@ -79,7 +93,7 @@ def _resolve(name: str, device: str) -> Candidate:
         raise UsageError("--candidate is empty: name a built-in candidate, a module or a file")
     for candidate in _NAMED:
         if candidate.name == name:
-            _require_adapted(candidate)
+            require_engine(candidate.name, candidate.target)
             return candidate if device == "auto" else _in_lane(candidate, lane)
     installed = _entry_points()
     if name in installed:
@@ -89,16 +103,16 @@ def _resolve(name: str, device: str) -> Candidate:
         source = _checked(path).resolve()
         source = source.parent if source.name == "__init__.py" else source
         return Candidate(escape_line(source.stem), str(source), lane)
-    if _find_spec(name) is None:
+    if find_spec(name) is None:
         known = ", ".join([c.name for c in _NAMED] + sorted(installed))
         raise UsageError(
             f"no candidate {name!r}: not built in or installed ({known}), "
             "not an importable module, not a file"
         )
-    if not name.startswith(_ADAPTERS):
+    if engine_of(name) is None:
         return Candidate(name, name, lane)
     candidate = _adapter(name, name, lane)
-    _require_adapted(candidate)
+    require_engine(candidate.name, candidate.target)
     return candidate
 
 
@@ -110,15 +124,6 @@ def installed_target(name: str) -> str | None:
 def _entry_points() -> dict[str, str]:
     """Return the values of the entry points by name: `module` or `module:object`."""
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
-
-
-def _require_adapted(candidate: Candidate) -> None:
-    """Check that the engine of an adapter is installed (UsageError)."""
-    if candidate.target.startswith(_ADAPTERS) and _find_spec(_ADAPTED) is None:
-        raise UsageError(
-            f"candidate {candidate.name}: vLLM is not installed; `tox run -e vllm-0.11` makes an "
-            "environment that has it, docs/vllm.md says how to make one of your own"
-        )
 
 
 def name_of(candidate: Candidate) -> str:
@@ -136,15 +141,10 @@ def _in_lane(candidate: Candidate, lane: Lane) -> Candidate:
     """Return the built-in candidate in another lane (UsageError)."""
     if candidate.kernels_only and lane == "cpu":
         raise UsageError(f"{candidate.name} has no lane cpu: its kernels need another --device")
+    if engine_of(candidate.target) is not None:
+        return _adapter(candidate.name, candidate.target, lane)
     kernels_only = lane == "interpreter" and candidate.target == OPTIMIZED
     return msgspec.structs.replace(candidate, lane=lane, kernels_only=kernels_only)
-
-
-def _find_spec(name: str) -> Any:
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        return None
 
 
 def _checked(path: Path) -> Path:
@@ -165,7 +165,7 @@ def _checked(path: Path) -> Path:
 
 def interface_to_adapt(candidate: Candidate) -> str:
     """Return the interface that the candidate's functions speak, "" if ours."""
-    return "" if candidate.target.startswith(_ADAPTERS) else candidate.interface
+    return "" if engine_of(candidate.target) else candidate.interface
 
 
 def with_interface(candidates: list[Candidate], name: str) -> list[Candidate]:
@@ -176,28 +176,15 @@ def with_interface(candidates: list[Candidate], name: str) -> list[Candidate]:
     """
     if name and name not in INTERFACES:
         raise UsageError(f"--interface is {name!r}, expected one of {', '.join(INTERFACES)}")
-    installed = _installed_interface()
     chosen = []
     for candidate in candidates:
         if candidate.target in (OPTIMIZED, REFERENCE):
             chosen.append(candidate)
             continue
-        adapter = candidate.target.startswith(_ADAPTERS)
-        interface = installed if adapter else name or installed
+        engine = engine_of(candidate.target)
+        interface = interface_of(engine) if engine or not name else name
         chosen.append(msgspec.structs.replace(candidate, interface=interface))
     return chosen
-
-
-def _installed_interface() -> str:
-    """Return the interface of the installed vLLM, the default without one."""
-    distributions = packages_distributions().get(_ADAPTED, [])
-    numbers = version(distributions[0]).split(".")[:2] if distributions else []
-    if len(numbers) < 2 or not all(number.isdigit() for number in numbers):
-        return DEFAULT
-    release = tuple(map(int, numbers))
-    if release < (0, 11):
-        return "vllm-0.10"
-    return "vllm-0.11" if release < (0, 12) else "vllm-0.32"
 
 
 @lru_cache(maxsize=100)
@@ -208,11 +195,10 @@ def version_of(candidate: Candidate) -> str:
     """
     if Path(candidate.target).is_absolute():
         return ""
-    package = re.split(r"[.:]", candidate.target, maxsplit=1)[0]
-    if candidate.target.startswith(_ADAPTERS):
-        package = _ADAPTED
-    distributions = packages_distributions().get(package, [])
-    return version(distributions[0]) if distributions else ""
+    engine = engine_of(candidate.target)
+    if engine is not None:
+        return engine.version
+    return installed_version(re.split(r"[.:]", candidate.target, maxsplit=1)[0])
 
 
 def enter_lane(candidate: Candidate) -> None:
@@ -241,7 +227,7 @@ def load(candidate: Candidate) -> Any:
     name, source = path.stem, path
     if path.is_dir():
         name, source = path.name, path / "__init__.py"
-    if name in sys.modules or (_find_spec(name) is not None and not _is_here(name, path)):
+    if name in sys.modules or (find_spec(name) is not None and not _is_here(name, path)):
         name = f"candidate_{name}"
     locations = [str(path)] if path.is_dir() else None
     spec = importlib.util.spec_from_file_location(
@@ -281,7 +267,7 @@ def imports_once(candidate: Candidate) -> bool:
     """True if a task imports the candidate once, before it forks its workers."""
     # An engine's import takes seconds, Triton's 0.2 s. Each worker imports other candidates
     # itself: an unknown import may start threads or a CUDA context, which do not survive a fork.
-    ours = candidate.target.startswith(_ADAPTERS) or candidate.target == OPTIMIZED
+    ours = engine_of(candidate.target) is not None or candidate.target == OPTIMIZED
     return ours and candidate.lane != "cuda"
 
 
@@ -329,7 +315,7 @@ def _silenced() -> Iterator[None]:
 
 
 def _is_here(name: str, path: Path) -> bool:
-    spec = _find_spec(name)
+    spec = find_spec(name)
     return spec is not None and spec.origin is not None and Path(spec.origin).is_relative_to(path)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import attnproof.harness.running.candidates as candidates
+import attnproof.harness.running.engines as engines
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.verbs.options import ReplayOptions, VerifyOptions
 from attnproof.harness.verbs.replay import replay
@@ -73,14 +74,14 @@ def test_an_invalid_file_is_reported_before_the_run(verified, tmp_path):
 
 def test_without_vllm_its_candidate_is_one_line(monkeypatch):
     absent = {"vllm": None}
-    monkeypatch.setattr(candidates, "_find_spec", lambda name: absent.get(name, name))
+    monkeypatch.setattr(engines, "find_spec", lambda name: absent.get(name, name))
     for name in ("vllm", "attnproof.harness.adapters.vllm"):
         with pytest.raises(UsageError, match=f"candidate {name}: vLLM is not installed; `tox"):
             candidates.resolve([name], "auto")
 
 
 def test_vllm_has_known_deviations_of_its_own(monkeypatch):
-    monkeypatch.setattr(candidates, "_find_spec", lambda _name: object())
+    monkeypatch.setattr(engines, "find_spec", lambda _name: object())
     [candidate] = candidates.resolve(["vllm"], "auto")
     assert (candidate.name, candidate.target) == ("vllm", "attnproof.harness.adapters.vllm")
     assert candidate.deviations.endswith("vllm_deviations.toml")
