@@ -5,6 +5,7 @@ from __future__ import annotations
 from attnproof.harness.interfaces.fitting import (
     with_prompts,
     without_later_fields,
+    without_optional_fields,
     without_progress,
 )
 from attnproof.harness.interfaces.functions import adapt_v32
@@ -71,7 +72,7 @@ INTERFACES: dict[str, Interface] = {
             engine="SGLang 0.5 and FlashInfer",
             sections=frozenset(("15",)),
             operations=frozenset(("make_local_attention_virtual_batches",)),
-            fit=without_later_fields,
+            fit=without_optional_fields,
         ),
     )
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import structs
 
 from attnproof.harness.cases.batches import later
@@ -15,6 +17,9 @@ _LATER_PARAMS = (
     "cp_interleave",
 )
 """Arguments that only later engines have."""
+
+_OPTIONAL = ("logits_indices", "num_logits", "encoder_seq_lens", "dcp_local_seq_lens")
+"""Fields of a batch that may be None."""
 
 
 def without_progress(case: Case) -> Case:
@@ -36,6 +41,17 @@ def without_later_fields(case: Case) -> Case:
     if batch is case.batch and params is case.params:
         return case
     return structs.replace(case, batch=batch, params=params)
+
+
+def without_optional_fields(case: Case) -> Case:
+    """Return the case for engines whose functions take single tensors of a batch: SGLang 0.5."""
+    case = without_later_fields(case)
+    if case.batch is None:
+        return case
+    changes: dict[str, Any] = {"causal": True, "subclassed": False, "logits_padding": 0}
+    changes |= dict.fromkeys(_OPTIONAL)
+    batch = structs.replace(case.batch, **changes)
+    return case if batch == case.batch else structs.replace(case, batch=batch)
 
 
 def with_prompts(case: Case) -> Case:
