@@ -121,5 +121,5 @@ def divided(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the offered operations, and a reason for every other one; `other` by default."""
     names = {name for operation in ALL.values() for name in operation.call.names(operation.name)}
-    lacking = {name: reasons.get(name, other) for name in names if name not in found}
-    return found, lacking
+    lacking = dict.fromkeys(names, other) | reasons
+    return found, {name: reason for name, reason in lacking.items() if name not in found}

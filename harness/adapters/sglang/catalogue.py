@@ -13,6 +13,7 @@ _NO_TWIN = "SGLang has it as a Triton kernel only: verify it with --device inter
 _REASONS = {
     "compute_flashinfer_kv_metadata": "SGLang computes it inside its backend's update of a step",
     "get_batch_indices_positions": "FlashInfer's: the candidate flashinfer offers it",
+    "batch_sequence": "SGLang's functions keep nothing between steps: each is judged by itself",
     "build_slot_mapping": "out_cache_loc of SGLang is filled by alloc_extend and alloc_decode",
 }
 _OTHER = "SGLang has no such function"

@@ -78,12 +78,13 @@ def _virtual_batch(
     query_lens, offsets, lengths, table = result
     device = batch.query_start_loc.device
     starts, seq_lens = torch.from_numpy(offsets), torch.from_numpy(lengths)
+    computed = torch.from_numpy(lengths - np.diff(offsets))
     return CommonAttentionMetadata(
         query_start_loc=starts.to(device, copy=True),
         query_start_loc_cpu=starts,
         seq_lens=seq_lens.to(device, copy=True),
         seq_lens_cpu=seq_lens,
-        num_computed_tokens_cpu=torch.from_numpy(lengths - np.diff(offsets)),
+        num_computed_tokens_cpu=computed.to(batch.num_computed_tokens_cpu.dtype),
         num_reqs=len(lengths),
         num_actual_tokens=batch.num_actual_tokens,
         max_query_len=int(query_lens.max()),

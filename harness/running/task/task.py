@@ -320,6 +320,8 @@ def _run_malformed(examination: Examination, others: list[Sourced]) -> None:
     """
     operation = examination.operation
     faults = faults_for(operation, examination.candidate)
+    if not faults:  # the candidate is given well-formed cases only
+        return
     cases = [s for s in _explicit_cases(operation, faults, [], others) if s.case.fault]
     for sourced in cases:
         _judge(examination, sourced)
