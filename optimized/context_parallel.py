@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 _checked = checks.follow(globals())
+_MOST_INT32 = 2**31 - 1
 
 
 def get_dcp_local_seq_lens(
@@ -44,8 +45,12 @@ def get_dcp_local_seq_lens(
         ranks: int | torch.Tensor = torch.arange(dcp_size, device=seq_lens.device)
     else:
         lengths, ranks = seq_lens, dcp_rank
-    turns = torch.div(lengths, dcp_size * interleave, rounding_mode="floor")
-    rest = lengths - turns * (dcp_size * interleave)
+    span = dcp_size * interleave
+    if span > _MOST_INT32:  # torch would compute with the span modulo 2**32
+        lengths = lengths.to(torch.int64)
+        ranks = ranks.to(torch.int64) if isinstance(ranks, torch.Tensor) else ranks
+    turns = torch.div(lengths, span, rounding_mode="floor")
+    rest = lengths - turns * span
     in_last_turn = (rest - ranks * interleave).clamp_(0, interleave)
     return (turns * interleave + in_last_turn).to(torch.int32)
 

@@ -37,6 +37,11 @@ def _problem(case: Case) -> str:
     return "" if rank is None or rank < size else f"rank: {rank}, of {size} ranks"
 
 
+def _unreal(case: Case) -> str:
+    turns = case.params["size"] * case.params["interleave"]
+    return "" if turns < 2**31 else "the turns of an engine's ranks are shorter than a sequence"
+
+
 def _case(
     seq_lens: list[int], size: int, rank: int | None = None, interleave: int = 1, **flags: bool
 ) -> Case:
@@ -72,6 +77,11 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "rank as a tensor", _case(around, 4, 2, 4, tensor=True)
     yield "no requests", _case([], 2)
     yield "longest int32 sequence", _case([2**31 - 1, 2**31 - 2], 8, interleave=64)
+    longest = 2**31 - 1
+    for tensor in (False, True):
+        name = f"turns beyond int32, rank as a {'tensor' if tensor else 'number'} (K15)"
+        yield name, _case([5, longest], 1024, 1023, longest, tensor=tensor)
+    yield "turns beyond int32, all ranks (K15)", _case([5, longest], 4, interleave=2**30 - 1)
     yield "strided int64", _case(around, 3, interleave=2, wide=True, strided=True)
 
 
@@ -115,6 +125,7 @@ get_dcp_local_seq_lens = Operation(
     inputs=Inputs(
         params=_Params,
         problem=_problem,
+        unreal=_unreal,
         has_batch=False,
         cases=_cases,
         boundaries=_boundaries,

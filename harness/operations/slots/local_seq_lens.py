@@ -54,6 +54,8 @@ def _unreal(case: Case) -> str:
         return "an engine prepares shares for several ranks only"
     if case.params.get("wide"):
         return "the lengths of an engine are int32"
+    if case.params["size"] * case.params["interleave"] >= 2**31:
+        return "the turns of an engine's ranks are shorter than a sequence"
     return "the tensors of an engine have no gaps" if case.params.get("strided") else ""
 
 
@@ -88,6 +90,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "no requests", _case([], 2, 1, padded=2, spare=2, stale=2)
     yield "empty buffer", _case([], 2, 1)
     yield "longest int32 sequence", _case([2**31 - 1, 2**31 - 2], 8, 7, 64, spare=1)
+    longest = 2**31 - 1
+    yield "turns beyond int32 (K15)", _case([5, longest], 1024, 1023, longest, spare=1)
     yield "strided int64", _case(around, 3, 1, 2, spare=2, wide=True, strided=True)
     for rows in (255, 256, 257):
         yield f"{rows} rows, a kernel tile has 256", _case([7] * rows, 2, 1, 2)
