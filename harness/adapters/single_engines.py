@@ -120,6 +120,6 @@ def divided(
     found: dict[str, Any], reasons: dict[str, str], other: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the offered operations, and a reason for every other one; `other` by default."""
-    names = {name for operation in ALL.values() for name in operation.call.names(operation.name)}
-    lacking = dict.fromkeys(names, other) | reasons
+    called = {name for operation in ALL.values() for name in operation.call.names(operation.name)}
+    lacking = dict.fromkeys(called | ALL.keys(), other) | reasons
     return found, {name: reason for name, reason in lacking.items() if name not in found}

@@ -1,0 +1,1 @@
+raise RuntimeError("the package needs a GPU; its adapter imports single modules")

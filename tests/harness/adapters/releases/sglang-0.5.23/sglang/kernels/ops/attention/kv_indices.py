@@ -1,0 +1,12 @@
+"""Stand-in: the kernel writes the stride that it is given."""
+
+
+class Kernel:
+    def __getitem__(self, grid):
+        def launch(table, rows, lens, indptr, start, out, stride, **options):
+            out.fill_(stride * options["ENTRY_PAGE_SIZE"])
+
+        return launch
+
+
+create_flashinfer_kv_indices_triton = Kernel()
