@@ -132,11 +132,15 @@ class Conversion:
         if origin is not None:
             return origin
         later = isinstance(given, CommonAttentionMetadataV32)
-        names = _V32 if later else _OURS
+        cls: Any = CommonAttentionMetadataV32 if later else CommonAttentionMetadata
+        if type(metadata) is not self.metadata_class:  # a copy of a subclass's object
+            cls = type(given)
+        names = [f.name for f in fields(cls)]
         values = {name: getattr(metadata, name) for name in names if hasattr(metadata, name)}
         if not hasattr(metadata, "seq_lens_cpu"):
             values |= _later_fields(metadata, given)
-        return (CommonAttentionMetadataV32 if later else CommonAttentionMetadata)(**values)
+        made: CommonAttentionMetadata = cls(**values)
+        return made
 
 
 def _optional(name: str) -> Callable[[Any], Any]:

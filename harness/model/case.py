@@ -71,7 +71,7 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     prompt_lens: Rows | None = None
     """Prompt tokens of each request, for the fields of later engines."""
     bound_slack: Count = 0
-    """Difference of the later bound of a sequence and its length, in tokens."""
+    """Difference of a decode's later bound and its length, in tokens; a prefill's is exact."""
     no_slots: bool = False
     """True if its layers write no cache by slots, as those of encoders and of states: all slots
     are 0, and a row may have any number of blocks."""

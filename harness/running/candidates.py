@@ -55,6 +55,7 @@ def _adapter(name: str, target: str, lane: Lane = "cpu") -> Candidate:
 
 _ENGINES = (
     _adapter("vllm", f"{ADAPTERS}vllm"),
+    _adapter("vllm-triton", f"{ADAPTERS}vllm_triton", "interpreter"),
     _adapter("sglang", f"{ADAPTERS}sglang"),
     # FlashInfer has Triton kernels only.
     _adapter("flashinfer", f"{ADAPTERS}flashinfer", "interpreter"),

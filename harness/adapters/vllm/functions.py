@@ -97,3 +97,15 @@ def conv1d(function: Callable[..., Any]) -> interface.Adapted:
 def layers(function: Callable[..., Any]) -> interface.Adapted:
     """Adapt `get_per_layer_parameters` of any version."""
     return Adapted(function, convert=_as_layers)
+
+
+def state_blocks(function: Callable[..., Any]) -> interface.Adapted:
+    """Adapt `mamba_get_block_table_tensor`, which wants a spec of vLLM's own class."""
+    spec_class = find(("v1.kv_cache_interface",), "MambaSpec")
+
+    def convert(block_table: Any, seq_lens: Any, kv_cache_spec: Any, mamba_cache_mode: Any) -> Any:
+        sizes = vars(kv_cache_spec)
+        spec = spec_class(shapes=(), dtypes=(), mamba_cache_mode=mamba_cache_mode, **sizes)
+        return (block_table, seq_lens, spec, mamba_cache_mode), {}
+
+    return Adapted(function, convert=convert)

