@@ -45,17 +45,17 @@ def judge(request):
     "E74: 0.32's kernels of this section and of `prepare_dcp_local_seq_lens` take vec",
     "E75: 0.32 gives a position beyond the table the block of its last column, and re",
     "E62: 0.32 raises RuntimeError for a batch without requests, and `map_to_kernel_b",
-    "E63: 0.32 computes the lengths of the child from the bound of its parent's, whic",
+    "E63: 0.32 computes the lengths of the child from the bound of its parent's,",
     "E64: 0.32 drops `encoder_seq_lens`.",
     "E79: 0.32 raises RuntimeError for a batch without requests.",
-    "E80: 0.32 drops the class of the batch, `encoder_seq_lens` and the optional fiel",
+    "E80: 0.32 drops the class of the batch, `encoder_seq_lens` and the optional",
     "E65: 0.32 multiplies block id and block size in 32 bits, and the slots of int32 ",
     "E66: 0.32 takes the next row's block for a position beyond its row's columns, an",
     "E67: 0.32 raises RuntimeError for a block table with gaps between its rows.",
     "E81: 0.32 raises RuntimeError for a batch with graph padding tokens.",
     "E68: 0.32 keeps the logits fields, whose indices are those of the smaller batch.",
     "E69: 0.32 keeps the fields of tokens, whose entries are those of the smaller bat",
-    "E70: 0.32 keeps `seq_lens_cpu_upper_bound` as it was: it is then below the lengt",
+    "E70: 0.32 keeps `seq_lens_cpu_upper_bound` as it was: it is then below the",
 )
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_both_packages_are_right_on_the_smallest_case(name, judge):
