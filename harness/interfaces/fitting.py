@@ -1,4 +1,4 @@
-"""What an engine can say of a case: the other fields and arguments are left out."""
+"""Functions that remove the fields and arguments of a case that an engine does not have."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class _Held:
 
 @dataclass
 class Recording:
-    """What one file holds, and how it compares with the reference."""
+    """One file: the number of its batches, and the comparisons of each function."""
 
     path: Path
     held: dict[str, _Held] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a batch needs of the free pages, and the conditions on the slots that it gets.
+"""Count the free pages that a batch needs, and judge the slots that it gets.
 
 The contract leaves free which of the first free pages a request gets (SPEC.md section 15).
 """

@@ -40,7 +40,7 @@ def padding_mapped_like_a_block(
 def state_of_the_next_block(
     take: Any, table: Any, seq_lens: Any, spec: Any, mamba_cache_mode: str
 ) -> Any:
-    """Where a sequence fills its last block, the state is taken from the block behind."""
+    """The state of a sequence that fills its last block is read from the block after it."""
     states = take(table, seq_lens, spec, mamba_cache_mode)
     if mamba_cache_mode == "none":
         return states

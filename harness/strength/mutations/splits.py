@@ -15,7 +15,7 @@ from attnproof.reference.interface import UBatchSlice
     both=("consumer", "invariants"),
 )
 def argmax_of_no_long_query(split: Any, md: Any, decode_threshold: int = 1) -> Any:
-    """Where no query is above the threshold but the bound is, the first long query is row 0."""
+    """All counts are 0 if the bound is above the threshold and no query is."""
     counts = split(md, decode_threshold)
     longest = int(md.query_start_loc_cpu.diff().max()) if md.num_reqs else 0
     return (
