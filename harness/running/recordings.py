@@ -157,6 +157,8 @@ def _compare_call(
     held: _Held, called: Called, source: str, sizes: list[int], *, later: bool
 ) -> None:
     """Compare the result of a call with the reference's (ValueProblem)."""
+    if isinstance(called.result, dict) and "repr" in called.result:
+        raise ValueProblem(f"the result of {called.f} was not recorded")
     arguments, expected = reference_result(called, later=later)
     held.compared += 1
     found = mismatch_of(called, arguments, expected)

@@ -184,6 +184,13 @@ def test_a_batch_that_cannot_be_read_is_unverified(read, place, value, words):
     assert words in result.reason
 
 
+def test_a_result_that_was_not_recorded_is_unverified(read):
+    _, outcomes, _ = read(changed(STEP, "calls", 0, "result", to={"repr": "an object"}))
+    result = by_name(outcomes)[SPLIT].result
+    assert (result.verdict, result.cases) == ("UNVERIFIED", 0)
+    assert "was not recorded" in result.reason
+
+
 def test_calls_of_no_operation_are_counted(read):
     unknown = {"f": "frobnicate", "args": [], "kwargs": {}, "result": None}
     _, _, [note] = read(STEP | {"calls": [unknown, *CALLS, unknown]})
