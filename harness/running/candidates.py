@@ -35,6 +35,10 @@ from attnproof.harness.running.engines import (
 from attnproof.harness.running.errors import UsageError
 
 GROUP = "attnproof.candidates"
+"""Group of entry points that name candidates.
+
+A candidate of an engine's interface may be in a group of its own: `attnproof.candidates.vllm_0_32`.
+"""
 BUILT_IN = (
     Candidate("optimized", OPTIMIZED),
     Candidate("optimized-unchecked", OPTIMIZED, checked=False),
@@ -98,7 +102,8 @@ def _resolve(name: str, device: str) -> Candidate:
             return candidate if device == "auto" else _in_lane(candidate, lane)
     installed = _entry_points()
     if name in installed:
-        return Candidate(name, installed[name], lane)
+        target, interface = installed[name]
+        return Candidate(name, target, lane, interface=interface)
     path = Path(name)
     if path.suffix == ".py" or os.path.isdir(path) or os.sep in name:  # noqa: PTH112
         source = _checked(path).resolve()
@@ -119,12 +124,21 @@ def _resolve(name: str, device: str) -> Candidate:
 
 def installed_target(name: str) -> str | None:
     """Return the target of a built-in candidate or an installed entry point, None without one."""
-    return ({known.name: known.target for known in _NAMED} | _entry_points()).get(name)
+    targets = {entry: target for entry, (target, _) in _entry_points().items()}
+    return ({known.name: known.target for known in _NAMED} | targets).get(name)
 
 
-def _entry_points() -> dict[str, str]:
-    """Return the values of the entry points by name: `module` or `module:object`."""
-    return {entry.name: entry.value for entry in entry_points(group=GROUP)}
+def _entry_points() -> dict[str, tuple[str, str]]:
+    """Return the entry points by name: `module` or `module:object`, and the declared interface.
+
+    The interface is "" where the group is that of all candidates.
+    """
+    groups = {GROUP: ""} | {f"{GROUP}.{re.sub('[-.]', '_', name)}": name for name in INTERFACES}
+    return {
+        entry.name: (entry.value, interface)
+        for group, interface in groups.items()
+        for entry in entry_points(group=group)
+    }
 
 
 def name_of(candidate: Candidate) -> str:
@@ -172,8 +186,9 @@ def interface_to_adapt(candidate: Candidate) -> str:
 def with_interface(candidates: list[Candidate], name: str) -> list[Candidate]:
     """Return the candidates with the interface of this name (UsageError).
 
-    Without a name it is that of the installed vLLM, or the default. Built-in candidates speak
-    every interface, and an adapter that of its engine.
+    Without a name it is the one that the candidate's entry point declares, otherwise that of the
+    installed vLLM, or the default. Built-in candidates speak every interface, and an adapter that
+    of its engine.
     """
     if name and name not in INTERFACES:
         raise UsageError(f"--interface is {name!r}, expected one of {', '.join(INTERFACES)}")
@@ -183,7 +198,8 @@ def with_interface(candidates: list[Candidate], name: str) -> list[Candidate]:
             chosen.append(candidate)
             continue
         engine = engine_of(candidate.target)
-        interface = interface_of(engine) if engine or not name else name
+        interface = interface_of(engine) if engine else name or candidate.interface
+        interface = interface or interface_of(None)
         chosen.append(msgspec.structs.replace(candidate, interface=interface))
     return chosen
 

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from attnproof.harness.running.candidates import BUILT_IN, load, name_of, resolve
+from attnproof.harness.running.candidates import (
+    BUILT_IN,
+    installed_target,
+    load,
+    name_of,
+    resolve,
+    with_interface,
+)
 from attnproof.harness.running.errors import UsageError
 
 RIGHT = (
@@ -92,6 +99,7 @@ def test_installed_candidates_are_found_by_their_entry_point(folder, monkeypatch
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
     entries = "[attnproof.candidates]\nwhole = my_plugin\npart = my_plugin:Backend\n"
+    entries += "[attnproof.candidates.vllm_0_32]\nlater = my_plugin\n"
     (info / "entry_points.txt").write_text(entries)
     backend = "class Backend:\n    is_block_tables_empty = staticmethod(lambda tables: True)\n"
     (folder / "my_plugin.py").write_text(RIGHT + backend)
@@ -102,6 +110,10 @@ def test_installed_candidates_are_found_by_their_entry_point(folder, monkeypatch
     assert [one.target for one in resolve(named, "auto")] == [whole.target, part.target]
     assert callable(load(whole).build_slot_mapping)
     assert load(part).is_block_tables_empty({1: [2]}) is True
+    (later,) = resolve(["later"], "auto")
+    assert (later.target, installed_target("later")) == ("my_plugin", "my_plugin")
+    declared = [with_interface([later], name)[0].interface for name in ("", "vllm-0.11")]
+    assert declared == ["vllm-0.32", "vllm-0.11"]
 
 
 SIBLINGS = {
