@@ -19,6 +19,7 @@ from attnproof.harness.streams import output_problem, prepare_streams
 from attnproof.harness.verbs.messages import complain, print_traceback
 from attnproof.harness.verbs.options import (
     BenchOptions,
+    DiffOptions,
     ListOptions,
     ReplayOptions,
     VerifyOptions,
@@ -114,6 +115,18 @@ def replay(options: ReplayOptions) -> int:
     from attnproof.harness.verbs.replay import replay as run
 
     return run(options, command=_command_line())
+
+
+@app.command()
+@_takes(DiffOptions)
+def diff(options: DiffOptions) -> int:
+    """Compare two runs: new, fixed and same findings, lost and gained verdicts.
+
+    Exit codes: 0 no new finding, 1 new findings, 2 usage.
+    """
+    from attnproof.harness.verbs.diff import diff as run
+
+    return run(options)
 
 
 @app.command(name="list")

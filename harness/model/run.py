@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from attnproof.harness.model.case import Case, Origin
+from attnproof.harness.model.comparison import Comparison
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.timing import Bench
 from attnproof.harness.model.verdict import Kind
@@ -293,6 +294,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Known deviations of the candidates, stale ones too."""
     bench: Bench | None = None
     """Timings, None if nothing was timed."""
+    base: Comparison | None = None
+    """Comparison with an earlier run, None without `--base`."""
 
     @property
     def counts(self) -> Counts:

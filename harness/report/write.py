@@ -13,6 +13,7 @@ from attnproof.harness.escaping import escape_line, markdown_text
 from attnproof.harness.guard import attempt, collected_faults
 from attnproof.harness.model.run import Run
 from attnproof.harness.report.formats.markdown import run_markdown
+from attnproof.harness.report.formats.sarif import sarif_bytes
 from attnproof.harness.report.formats.summary import write_summary
 from attnproof.harness.report.shared.files import replace_file
 
@@ -20,13 +21,13 @@ _OPTIONAL = ("jinja2", "markupsafe", "junitparser")
 
 
 def write_report(run: Run, out_dir: Path, *, oracles: Mapping[str, str] | None = None) -> list[str]:
-    """Write summary.json, summary.md, junit.xml and index.html into the existing `out_dir`.
+    """Write the files of the report into the existing `out_dir`.
 
-    `oracles` maps the name of each oracle to its contract in a sentence, in the order of the
-    report. Each file is replaced in one step. Return a sentence for each file that was not
-    written because jinja2 or junitparser is not installed (the summaries need neither), and for
-    each part that could not be made; summary.json has these as notes. Raise FileNotFoundError if
-    `out_dir` is missing.
+    These are summary.json, summary.md, junit.xml, results.sarif and index.html. `oracles` maps
+    the name of each oracle to its contract in a sentence, in the order of the report. Each file
+    is replaced in one step. Return a sentence for each file that was not written because jinja2
+    or junitparser is not installed (the summaries need neither), and for each part that could not
+    be made; summary.json has these as notes. Raise FileNotFoundError if `out_dir` is missing.
     """
 
     def junit() -> bytes:
@@ -45,6 +46,8 @@ def write_report(run: Run, out_dir: Path, *, oracles: Mapping[str, str] | None =
         write_summary(run, out_dir / "summary.json")
         text = attempt("summary.md", lambda: run_markdown(run), partial(_text, run))
         replace_file(out_dir / "summary.md", text.encode("utf-8"))
+        sarif = attempt("results.sarif", lambda: sarif_bytes(run), partial(_sarif, run))
+        replace_file(out_dir / "results.sarif", sarif)
         missing = [_write(out_dir / "junit.xml", junit), _write(out_dir / "index.html", html)]
     if faults:
         noted = msgspec.structs.replace(run, notes=[*run.notes, *faults])
@@ -72,6 +75,15 @@ def _junit(run: Run, fault: str) -> bytes:
     result = "" if run.verdict == "PASS" else f'<failure message="{words}"/>'
     suite = f'<testsuite name="attnproof"><testcase name="verdict">{result}</testcase></testsuite>'
     return f"<testsuites>{suite}</testsuites>\n".encode()
+
+
+def _sarif(run: Run, fault: str) -> bytes:
+    """Return a results.sarif with the verdict alone: an error, unless the run passed."""
+    level = "none" if run.verdict == "PASS" else "error"
+    result = {"level": level, "message": {"text": escape_line(f"{run.verdict}: {fault}")}}
+    tool = {"driver": {"name": "attnproof"}}
+    document = {"version": "2.1.0", "runs": [{"tool": tool, "results": [result]}]}
+    return msgspec.json.encode(document) + b"\n"
 
 
 def _write(path: Path, render: Callable[[], bytes]) -> str:

@@ -6,7 +6,9 @@ reads it. Sizes are bounded, and only regular files are opened.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator
@@ -24,6 +26,10 @@ STANDARD_INPUT = "-"
 """Name of standard input in place of a file's."""
 MOST_BYTES = 2**26
 """Maximum size of a case file and of a line of the cases of a run."""
+
+
+_START = re.compile(r'\{\s*"schema"\s*:\s*"attnproof\.case/')
+"""Start of a case file inside other text."""
 
 
 class CaseError(ValueError):
@@ -60,11 +66,22 @@ def write_case(path: Path, saved: CaseFile) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n")
 
 
+def inline_case(case: Case) -> str:
+    """Return a case file on one line of ASCII, which `read_case("-")` reads out of any text."""
+    fields = {"schema": SCHEMA, "case": msgspec.to_builtins(case)}
+    text = json.dumps(fields, separators=(",", ":"))
+    # Only strings have these; CI systems obey lines that do.
+    return text.replace("::", ":\\u003a").replace("##", "#\\u0023")
+
+
 def read_case(name: str | Path) -> CaseFile:
-    """Read the case file `name`, standard input for "-". Raise CaseError."""
+    """Read the case file `name`, standard input for "-". Raise CaseError.
+
+    On standard input other text may stand around the case, such as that of a comment.
+    """
     if name == STANDARD_INPUT:
         place = "standard input"
-        return _case_file(_read(sys.stdin.buffer, place), place)
+        return _case_file(_found_in(_read(sys.stdin.buffer, place)), place)
     place = f"case file {name}"
     try:
         # Without O_NONBLOCK, opening a FIFO would wait for its writer.
@@ -122,6 +139,22 @@ def _read(file: IO[bytes], place: str) -> bytes:
     if len(data) > MOST_BYTES:
         raise CaseError(f"{place} is larger than {MOST_BYTES} bytes")
     return data
+
+
+def _found_in(data: bytes) -> bytes:
+    """Return the first case file in the text around it; all data if there is none."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return data  # `_decoded` complains
+    start = _START.search(text)
+    if start is None:
+        return data
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, start.start())
+    except (ValueError, RecursionError):
+        end = len(text)
+    return text[start.start() : end].encode()
 
 
 def _case_file(data: bytes, place: str) -> CaseFile:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.guard import attempt
+from attnproof.harness.model.comparison import Comparison
 from attnproof.harness.model.run import EXPECTED, DeviationResult, Finding, OperationResult, Run
+from attnproof.harness.report.shared.comparison import base_lines, is_new
 from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.evidence import evidence
@@ -21,7 +23,7 @@ def closing_summary(record: Run, place: Path) -> str:
 
     `place` is the folder of the report.
     """
-    lines = [line for finding in record.findings for line in _finding(finding)]
+    lines = [line for finding in record.findings for line in _finding(finding, record.base)]
     lines += map(_advice, record.advice)
     for deviation in record.deviations:
         make = partial(deviation_line, deviation)
@@ -31,6 +33,7 @@ def closing_summary(record: Run, place: Path) -> str:
     )
     why = f" ({record.reason})" if record.reason else ""
     counts = attempt("the counts", lambda: _counts(record), lambda _fault: "counts unknown")
+    lines += attempt("the comparison", lambda: base_lines(record), lambda fault: [fault])
     lines.append(f"{record.verdict}{why}: {counts}, seed {record.seed}, {record.seconds:.0f} s")
     lines.append(f"report: {place / 'index.html'}")
     return "\n".join(map(escape_line, lines))
@@ -46,8 +49,11 @@ def _counts(record: Run) -> str:
     )
 
 
-def _finding(finding: Finding) -> list[str]:
-    head = f"{finding.operation} [{finding.candidate}] ({finding.kind}): {finding.diagnosis}"
+def _finding(finding: Finding, base: Comparison | None) -> list[str]:
+    new = attempt(
+        "the comparison", lambda: "NEW " if is_new(finding, base) else "", lambda _fault: ""
+    )
+    head = f"{new}{finding.operation} [{finding.candidate}] ({finding.kind}): {finding.diagnosis}"
     message = f"    {finding.message}"
     shown = attempt(
         "the evidence",

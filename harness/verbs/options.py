@@ -115,6 +115,16 @@ class VerifyOptions(RunOptions):
     ] = True
     deviations: _Deviations = None
     bench: Annotated[bool, typer.Option("--bench", help="time the verified operations too")] = False
+    base: Annotated[
+        Path | None,
+        typer.Option(help="report of an earlier run: findings that are new since it come first"),
+    ] = None
+    ci: Annotated[
+        str,
+        typer.Option(
+            help="github (annotations, step summary, outputs) or gitlab (code-quality report)"
+        ),
+    ] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +168,21 @@ class ReplayOptions(CallOptions):
         ),
     ]
     deviations: _Deviations = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions:
+    """Arguments and options of `diff`."""
+
+    old: Annotated[
+        Path,
+        typer.Argument(metavar="RUN_A", help="report of the older run, or its summary.json"),
+    ]
+    new: Annotated[
+        Path, typer.Argument(metavar="RUN_B", help="report of the newer run, or its summary.json")
+    ]
+    json: Annotated[bool, typer.Option("--json", help="print JSON")] = False
+    markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown")] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,11 @@ from attnproof.harness.running.errors import InfrastructureError, UsageError
 from attnproof.harness.running.results import CASES, RESULTS, write_results
 from attnproof.harness.verbs.messages import complain
 
+CODE_QUALITY = "gl-code-quality-report.json"
+"""File of `--ci gitlab`."""
 _OURS = (
     *("summary.json", "index.html", "junit.xml", "summary.md", "bench.json", RESULTS, CASES),
-    "cases",
+    *("results.sarif", CODE_QUALITY, "cases"),
 )
 _CASE = re.compile(r"[0-9a-f]{12}\.json")
 """Names of the files in `cases`."""

@@ -17,6 +17,7 @@ from attnproof.harness.model.case import EngineStep
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import EXPECTED, Cause, Finding, OperationResult, Run, RunVerdict
 from attnproof.harness.model.verdict import ENGINE, STRICT
+from attnproof.harness.report.shared.comparison import read_run, with_base
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import BUILT_IN, name_of, resolve, with_interface
@@ -34,8 +35,10 @@ from attnproof.harness.running.parent.session import run
 from attnproof.harness.running.recordings import read_recordings
 from attnproof.harness.running.task.deviations import with_deviations
 from attnproof.harness.running.task.task import Outcome, Settings, is_costly
+from attnproof.harness.verbs.base import check_base
 from attnproof.harness.verbs.benchmark import prepare
 from attnproof.harness.verbs.checks import check_run, check_timing
+from attnproof.harness.verbs.ci import check_ci, publish
 from attnproof.harness.verbs.closing_summary import closing_summary
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
@@ -76,6 +79,8 @@ def verify(
     `minimise_known` is False. Raise UsageError before anything runs.
     """
     check_run(options)
+    check_ci(options.ci)
+    base = read_run(options.base) if options.base else None
     if timing is None and options.bench:
         timing = TimingOptions(traces=options.traces)
     if timing is not None:
@@ -89,6 +94,8 @@ def verify(
     benchmark = prepare(timing, operations, candidates) if timing else None
     if benchmark is not None:
         corpus += benchmark.cases
+    if base is not None:
+        check_base(base, operations, candidates, options)
     steps, held, notes = _steps(options, operations, seed)
     lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
     output = Output(options.out)
@@ -108,6 +115,8 @@ def verify(
         benchmark.time(record, plan, output.scratch)
         record.seconds = round(time.monotonic() - clock, 1)
     finished = record.build()
+    if base is not None:
+        finished = with_base(finished, base, str(options.base))
     if finished.bench is not None:
         say(attempt("the timings", lambda: bench_text(finished), str))
     for note in unused:
@@ -115,6 +124,7 @@ def verify(
     place = output.finish(finished, candidates)
     if finished.bench is not None and benchmark is not None:
         benchmark.write(finished)
+    publish(finished, place, options.ci)
     say(attempt("the summary", lambda: closing_summary(finished, place), partial(_bare, finished)))
     return _exit_code(finished)
 
@@ -201,6 +211,7 @@ def _record(
             "corpus cases": len(plan.corpus),
             "jobs": plan.jobs,
             "contract": options.fail_on or options.contract,
+            "interface": options.interface,
             "interrupted": interrupted,
         },
         operations=results,

@@ -1,7 +1,8 @@
-"""junit.xml: a test case for each operation of each candidate, for CI systems."""
+"""junit.xml: a test case for each finding and each operation without one, for CI systems."""
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,12 @@ from attnproof.harness.model.run import DeviationResult, Finding, OperationResul
 from attnproof.harness.model.timing import BaselineResult, BaselineState, Regression
 from attnproof.harness.report.pictures.sequence_input import input_size
 from attnproof.harness.report.shared.baseline import is_worse, uncompared_reason, worse_text
+from attnproof.harness.report.shared.comparison import is_new
 from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.deviations import deviation_line
 from attnproof.harness.report.shared.evidence import evidence
+from attnproof.harness.report.shared.identity import Identity, identity
+from attnproof.harness.report.shared.inline import inline_replay
 from attnproof.harness.report.shared.wording import (
     NO_REASON,
     listed,
@@ -25,15 +29,19 @@ from attnproof.harness.report.shared.wording import (
 )
 
 _MESSAGE = 1_000
+_NAME = 200
 _LOG = 4_000
 _REGRESSIONS = 20
 """Maximum number of failures of one test case; index.html has the rest."""
 
 
 def junit_bytes(run: Run) -> bytes:
-    """Return JUnit XML: a suite per candidate, a failure per finding, a skip for no verdict.
+    """Return JUnit XML: a suite per candidate, a test case per finding, a skip for no verdict.
 
-    An operation whose failures are all known deviations is a skip that names them.
+    A finding's test case is named by operation and diagnosis, so that it keeps its history; an
+    operation without a finding is a test case of its name. An operation whose failures are all
+    known deviations is a skip that names them. With a base run, the suite has the property "new
+    since base", new findings come first, and their failures say so.
     """
     findings: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in run.findings:
@@ -44,13 +52,14 @@ def junit_bytes(run: Run) -> bytes:
         pair = (deviation.candidate, deviation.operation)
         deviations.setdefault(pair, []).append(deviation)
     suites: dict[tuple[str, str], Any] = {}
-    for result in run.operations:
+    for result in _ordered(run):
         where = (result.candidate, result.device)
         suite = suites.get(where) or suites.setdefault(where, _suite(run, *where))
-        case = _testcase(result, findings.get((*where, result.name), []))
+        cases = _testcases(run, result, findings.get((*where, result.name), []))
         if known := deviations.get((result.candidate, result.name)):
-            case.system_out = attempt("the known deviations", partial(_known, known), escape_line)
-        suite.add_testcase(case)
+            make = partial(_known, known)
+            cases[0].system_out = attempt("the known deviations", make, escape_line)
+        suite.add_testcases(cases)
     document = junitparser.JUnitXml("attnproof")
     for suite in suites.values():
         document.add_testsuite(suite)
@@ -65,6 +74,12 @@ def junit_bytes(run: Run) -> bytes:
     return text.replace(b"><", b">\n<") + b"\n"
 
 
+def _ordered(run: Run) -> list[OperationResult]:
+    """Return the operations, with a base run those with new findings first."""
+    new = {finding.pair for finding in run.base.new} if run.base else set()
+    return sorted(run.operations, key=lambda result: (result.name, result.candidate) not in new)
+
+
 def _suite(run: Run, candidate: str, device: str) -> Any:
     suite = junitparser.TestSuite(escape_line(f"{candidate} ({device})"))
     suite.timestamp = escape_line(run.started)
@@ -72,6 +87,10 @@ def _suite(run: Run, candidate: str, device: str) -> Any:
     suite.add_property("seed", str(run.seed))
     if run.reason:
         suite.add_property("reason", escape_line(run.reason))
+    if run.base is not None:
+        suite.add_property("base", escape_line(f"{run.base.run} of {run.base.started}"))
+        new = sum(finding.candidate == candidate for finding in run.base.new)
+        suite.add_property("new since base", str(new))
     return suite
 
 
@@ -118,23 +137,37 @@ def _worse(entry: Regression, state: BaselineState) -> str:
     return escape_line(f"{entry.workload}: {worse_text(entry, state)}")
 
 
-def _testcase(result: OperationResult, findings: list[Finding]) -> Any:
+def _testcases(run: Run, result: OperationResult, findings: list[Finding]) -> list[Any]:
+    """Return a test case for each finding of the operation, or one for the operation."""
     where = escape_line(f"attnproof.{result.candidate}.{result.device}")
-    case = junitparser.TestCase(
-        escape_line(result.name), classname=where, time=round(result.seconds, 3)
-    )
-    if result.verdict == "FAIL":
-        case.result = [
-            attempt(f"the text of finding {one.id}", partial(_failure, one), partial(_bare, one))
-            for one in findings
-        ] or [junitparser.Failure(_without_finding(result), "FAIL")]
+    names = _names(findings) if result.verdict == "FAIL" else []
+    cases = [junitparser.TestCase(escape_line(n), classname=where) for n in names or [result.name]]
+    cases[0].time = round(result.seconds, 3)
+    if names:
+        for case, one in zip(cases, findings, strict=True):
+            make = partial(_failure, one, as_new=is_new(one, run.base))
+            case.result = [attempt(f"the text of finding {one.id}", make, partial(_bare, one))]
+    elif result.verdict == "FAIL":
+        cases[0].result = [junitparser.Failure(_without_finding(result), "FAIL")]
     elif result.verdict == "DEVIATES":
         words = f"DEVIATES: {many(result.known, 'case')} fail by known deviations only"
-        case.result = [junitparser.Skipped(words)]
+        cases[0].result = [junitparser.Skipped(words)]
     elif result.verdict != "PASS":
         reason = result.reason or NO_REASON
-        case.result = [junitparser.Skipped(escape_line(f"{result.verdict}: {reason}"))]
-    return case
+        cases[0].result = [junitparser.Skipped(escape_line(f"{result.verdict}: {reason}"))]
+    return cases
+
+
+def _names(findings: list[Finding]) -> list[str]:
+    """Return the names of the findings' test cases; those of one identity are numbered."""
+    seen: Counter[Identity] = Counter()
+    names = []
+    for finding in findings:
+        seen[identity(finding)] += 1
+        number = seen[identity(finding)]
+        name = f"{finding.operation}: {shorten(finding.diagnosis, _NAME)} ({finding.oracle})"
+        names.append(name if number == 1 else f"{name} #{number}")
+    return names
 
 
 def _known(deviations: list[DeviationResult]) -> str:
@@ -151,9 +184,10 @@ def _without_finding(result: OperationResult) -> str:
     return escape_line(shorten(result.reason, _MESSAGE)) or f"{many(result.failed, 'case')} failed"
 
 
-def _failure(finding: Finding) -> Any:
+def _failure(finding: Finding, *, as_new: bool) -> Any:
+    new = "new since base: " if as_new else ""
     failure = junitparser.Failure(
-        escape_line(shorten(finding.message, _MESSAGE)), escape_line(finding.kind)
+        escape_line(new + shorten(finding.message, _MESSAGE)), escape_line(finding.kind)
     )
     lines = [
         f"{finding.diagnosis} ({finding.kind}, {finding.oracle} oracle, finding {finding.id})",
@@ -164,6 +198,7 @@ def _failure(finding: Finding) -> Any:
         f"got:      {shorten(finding.got, _MESSAGE)}",
         f"input:    {shorten(input_size(finding), _MESSAGE)} ({finding.case_path})",
         f"replay:   {finding.command}",
+        f"inline:   {inline_replay(finding) or 'the case is too long'}",
     ]
     if finding.log:
         lines += ["", middle_out(finding.log, _LOG)]

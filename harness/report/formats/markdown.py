@@ -10,8 +10,10 @@ from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import DeviationResult, Finding, Run, Verdict
 from attnproof.harness.report.formats.performance_markdown import performance_parts
 from attnproof.harness.report.pictures.sequence_input import input_size
+from attnproof.harness.report.shared.comparison import base_lines, is_new
 from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.evidence import advice_counts, evidence
+from attnproof.harness.report.shared.inline import inline_replay
 from attnproof.harness.report.shared.wording import (
     GLYPHS,
     NO_REASON,
@@ -40,8 +42,10 @@ def run_markdown(run: Run) -> str:
         parts.append(f"**{reason_label(run)}:** {markdown_text(run.reason)}")
     if run.operations:
         parts.append(attempt("the table of candidates", lambda: _candidates(run), markdown_text))
+    if run.base is not None:
+        parts.append(attempt("the comparison", lambda: _base(run), markdown_text))
     for number, finding in enumerate(run.findings[:_FINDINGS], 1):
-        make = partial(_finding, number, finding)
+        make = partial(_finding, number, finding, as_new=is_new(finding, run.base))
         parts.append(attempt(f"the text of finding F{number}", make, markdown_text))
     if len(run.findings) > _FINDINGS:
         parts.append(f"{many(len(run.findings) - _FINDINGS, 'more finding')}: see index.html.")
@@ -87,10 +91,17 @@ def _candidates(run: Run) -> str:
     return "\n".join(lines)
 
 
-def _finding(number: int, finding: Finding) -> str:
+def _base(run: Run) -> str:
+    """Return the number of new findings, and what else changed since the base run."""
+    return "\n\n".join(markdown_text(line) for line in base_lines(run))
+
+
+def _finding(number: int, finding: Finding, *, as_new: bool) -> str:
+    inline = inline_replay(finding)
+    new = "new: " if as_new else ""
     return "\n".join(
         [
-            f"**F{number}. {markdown_text(shorten(finding.diagnosis, 300))}**  ",
+            f"**F{number}. {new}{markdown_text(shorten(finding.diagnosis, 300))}**  ",
             f"{markdown_code(finding.operation)} of {markdown_code(finding.candidate)}"
             f" ({markdown_text(finding.device)}),"
             f" {markdown_text(finding.kind)},"
@@ -101,6 +112,11 @@ def _finding(number: int, finding: Finding) -> str:
             f" Shown by {markdown_text(evidence(finding))}. {markdown_text(consequence(finding))}",
             "",
             markdown_block(escape_line(finding.command), "sh"),
+            *(
+                ["", "Without the files of the report:", "", markdown_block(inline, "sh")]
+                if inline
+                else []
+            ),
         ]
     )
 

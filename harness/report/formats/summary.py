@@ -9,6 +9,7 @@ import msgspec
 
 from attnproof.harness.escaping import escape_tree
 from attnproof.harness.guard import attempt
+from attnproof.harness.model.comparison import Comparison
 from attnproof.harness.model.run import (
     Counts,
     DeviationResult,
@@ -134,6 +135,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """Parts that the run left out, with reasons."""
     performance: SummaryPerformance | None
     """Null if nothing was timed."""
+    base: Comparison | None
+    """Null without `--base`."""
 
 
 def summarize(run: Run) -> Summary:
@@ -157,6 +160,7 @@ def summarize(run: Run) -> Summary:
         performance=attempt(
             "the performance", lambda: summarize_performance(run.bench), lambda _fault: None
         ),
+        base=run.base,
     )
 
 

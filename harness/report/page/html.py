@@ -22,6 +22,7 @@ from attnproof.harness.report.page.deviations import build_deviations
 from attnproof.harness.report.page.matrix import Matrix, build_matrix, skips
 from attnproof.harness.report.page.specification import build_specification, link_of
 from attnproof.harness.report.performance.section import build_performance
+from attnproof.harness.report.shared.comparison import base_lines, is_new
 from attnproof.harness.report.shared.deviations import deviations_title
 from attnproof.harness.report.shared.evidence import evidence
 from attnproof.harness.report.shared.literal import IMPORTS
@@ -88,6 +89,7 @@ def _facts(run: Run, oracles: Mapping[str, str]) -> dict[str, Any]:
         "case_imports": IMPORTS,
         "growth_reading": GROWTH_READING,
         "matrix": matrix,
+        "new_ids": several("the new findings", lambda: _new_ids(run)),
         "cards": several("the failures", lambda: build_cards(run.findings)),
         "deviations": several("the known deviations", lambda: build_deviations(run)),
         "deviations_title": attempt(
@@ -103,9 +105,14 @@ def _facts(run: Run, oracles: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+def _new_ids(run: Run) -> list[str]:
+    return [finding.id for finding in run.findings if is_new(finding, run.base)]
+
+
 def _header_facts(run: Run) -> dict[str, Any]:
     return {
         "sentence": attempt("the counts", lambda: counts_sentence(run), str),
+        "base_lines": attempt("the comparison", lambda: base_lines(run), lambda fault: [fault]),
         "devices": attempt("the devices", lambda: device_words(run), str),
         "reason_label": _REASON_LABELS[reason_label(run)],
     }

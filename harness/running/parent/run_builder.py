@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import msgspec
@@ -55,4 +55,5 @@ class RunBuilder:
 
     def build(self) -> Run:
         """Return the frozen run."""
-        return Run(**{name: getattr(self, name) for name in Run.__struct_fields__})
+        names = [one.name for one in fields(self)]
+        return Run(**{name: getattr(self, name) for name in names})

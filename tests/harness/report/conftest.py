@@ -25,6 +25,7 @@ from attnproof.harness.model.run import (
 )
 from attnproof.harness.model.timing import BaselineResult
 from attnproof.harness.model.verdict import Kind
+from attnproof.harness.report.shared.comparison import as_compared, with_base
 
 ORACLES = {
     "equality": "Every output element is exactly the reference's.",
@@ -354,6 +355,14 @@ def failing() -> Run:
         result("get_mla_dims", "UNVERIFIED", section="7", reason="no <reference> yet"),
     ]
     return run("FAIL", operations, findings=findings)
+
+
+@pytest.fixture
+def since_base(failing: Run) -> Run:
+    """The failing run with a base run that lacks the finding of split_attn_metadata."""
+    known = [one for one in failing.findings if one.operation == "build_slot_mapping"]
+    base = as_compared(msgspec.structs.replace(failing, findings=known))
+    return with_base(failing, base, "base/run")
 
 
 @pytest.fixture

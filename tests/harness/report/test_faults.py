@@ -16,10 +16,11 @@ from attnproof.harness import report
 from attnproof.harness.guard import attempt, collected_faults
 from attnproof.harness.model.run import DeviationResult
 from attnproof.harness.report import write_report
+from attnproof.harness.report.shared.comparison import as_compared, compare
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.verbs.closing_summary import closing_summary
 
-FILES = {"index.html", "summary.json", "summary.md", "junit.xml"}
+FILES = {"index.html", "summary.json", "summary.md", "junit.xml", "results.sarif"}
 NOT_DRAWN = {"report.write", "report.formats.schema", "report.formats.summary", "shared.files"}
 """Modules that write the files, and the data of summary.json."""
 
@@ -70,6 +71,7 @@ def everything(failing, sequence, slower):
     ]
     return msgspec.structs.replace(
         failing,
+        base=compare(as_compared(sequence), as_compared(failing), "a base"),
         operations=[*failing.operations, *sequence.operations],
         findings=[*failing.findings, *sequence.findings],
         deviations=known,

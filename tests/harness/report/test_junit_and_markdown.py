@@ -5,6 +5,7 @@ from __future__ import annotations
 import junitparser
 import pytest
 
+from attnproof.harness.model.verdict import Kind
 from attnproof.harness.report.formats.junit import junit_bytes
 from attnproof.harness.report.formats.markdown import run_markdown
 
@@ -14,18 +15,48 @@ def cases(run):
     return {(suite.name, case.name): case for suite in document for case in suite}
 
 
-def test_one_test_case_for_each_pair(failing):
+def test_one_test_case_for_each_finding_and_each_operation_without_one(failing):
     found = cases(failing)
-    assert len(found) == len(failing.operations)
+    # Two findings of build_slot_mapping, one of split_attn_metadata, three other operations.
+    assert len(found) == 6
     assert found["optimized (cpu)", "is_block_tables_empty"].is_passed
-    failed = found["optimized (cpu)", "build_slot_mapping"]
-    messages = [result.message for result in failed.result]
-    assert messages[0] == "slot_mapping[3] is 88, expected 84"
-    assert "replay:   attnproof replay" in failed.result[0].text
-    assert "off by one block" in failed.result[0].text
-    # The finding that crashed belongs to the same operation.
-    assert len(messages) == 2
-    assert "</script>" in messages[1]
+    (failure,) = found["optimized (cpu)", "build_slot_mapping: off by one block (equality)"].result
+    assert failure.message == "slot_mapping[3] is 88, expected 84"
+    assert "replay:   attnproof replay" in failure.text
+    assert "off by one block" in failure.text
+    assert """inline:   printf %s '{"schema":"attnproof.case/1",""" in failure.text
+    assert ("optimized (cpu)", "build_slot_mapping") not in found
+    crashes = [name for _, name in found if name.startswith("build_slot_mapping: crash")]
+    assert len(crashes) == 1
+    assert "</script>" in found["optimized (cpu)", crashes[0]].result[0].message
+
+
+def test_a_test_case_keeps_its_name_when_other_cases_are_drawn(make_run, make_finding, make_result):
+    def names(**changes):
+        findings = [make_finding(1, **changes), make_finding(2, **changes)]
+        run = make_run("FAIL", [make_result("build_slot_mapping", "FAIL")], findings=findings)
+        return [name for _, name in cases(run)]
+
+    other = names(field="slot_mapping[9]", expected="5", got="7", kind=Kind.UNSAFE)
+    assert names() == other
+    name = "build_slot_mapping: off by one block (equality)"
+    assert other == [name, f"{name} #2"]
+
+
+def test_new_findings_are_first_and_named_so(since_base):
+    document = junitparser.JUnitXml.fromstring(junit_bytes(since_base))
+    (suite,) = [suite for suite in document if suite.name == "optimized (cpu)"]
+    properties = {one.name: one.value for one in suite.properties()}
+    assert properties["new since base"] == "1"
+    assert properties["base"] == "base/run of 2025-01-02T03:04:05Z"
+    first, second, *_ = suite
+    assert first.name == "split_attn_metadata: stale entry read (equality)"
+    assert first.result[0].message.startswith("new since base: ")
+    assert not second.result or "new since base" not in second.result[0].message
+    text = run_markdown(since_base)
+    assert "Since the base run base/run of 2025-01-02T03:04:05Z: 1 new finding, 0 fixed" in text
+    assert "**F1. new: stale entry read**" in text
+    assert "**F2. off by one block**" in text
 
 
 def test_no_verdict_is_a_skip_with_its_reason(failing):
@@ -53,7 +84,7 @@ def test_a_wrong_result_while_timed_is_the_reason(make_run, make_result):
 
 def test_junit_statistics_add_up(failing):
     document = junitparser.JUnitXml.fromstring(junit_bytes(failing))
-    assert (document.tests, document.failures, document.skipped) == (5, 3, 2)
+    assert (document.tests, document.failures, document.skipped) == (6, 3, 2)
 
 
 def test_markdown_of_a_pass(passing):

@@ -8,7 +8,7 @@ import pytest
 
 from attnproof.harness.report import write_report
 
-FILES = {"index.html", "summary.json", "summary.md", "junit.xml"}
+FILES = {"index.html", "summary.json", "summary.md", "junit.xml", "results.sarif"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,136 @@
+"""results.sarif: the findings in SARIF 2.1.0, for code hosts and editors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from attnproof.harness.escaping import escape_line, escape_tree
+from attnproof.harness.guard import attempt
+from attnproof.harness.model.run import Finding, Run
+from attnproof.harness.model.verdict import Kind
+from attnproof.harness.report.shared.comparison import is_new
+from attnproof.harness.report.shared.consequences import consequence
+from attnproof.harness.report.shared.evidence import evidence
+from attnproof.harness.report.shared.identity import fingerprints, rule_id
+from attnproof.harness.report.shared.inline import inline_replay
+from attnproof.harness.report.shared.source import source_place, source_root
+from attnproof.harness.report.shared.wording import capital, shorten
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_TEXT = 1_000
+_ROOT = "%SRCROOT%"
+"""Name for the root of the checkout, to which paths are relative."""
+_FINGERPRINT = "attnproofIdentity/v1"
+
+
+def sarif_bytes(run: Run, root: Path | None = None) -> bytes:
+    """Return SARIF 2.1.0: a rule for each oracle and diagnosis, a result for each finding.
+
+    Findings have the level error, advice has note. Paths are relative to `root`, by default that
+    of the checkout. With a base run, `baselineState` is new or unchanged.
+    """
+    root = root or source_root()
+    found = [*run.findings, *run.advice]
+    rules: dict[str, Any] = {}
+    for finding in found:
+        rules.setdefault(rule_id(finding), _rule(finding))
+    order = list(rules)
+    marks = fingerprints(found)
+    results = [
+        _result(run, finding, mark, order.index(rule_id(finding)), root)
+        for finding, mark in zip(found, marks, strict=True)
+    ]
+    driver = {
+        "name": "attnproof",
+        "semanticVersion": run.environment.attnproof,
+        "rules": list(rules.values()),
+    }
+    invocation = {
+        "commandLine": run.command,
+        "startTimeUtc": run.started,
+        "executionSuccessful": run.verdict != "INCOMPLETE",
+        "properties": {"verdict": run.verdict, "reason": run.reason, "seed": run.seed},
+    }
+    document = {
+        "$schema": _SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": driver},
+                "invocations": [invocation],
+                "originalUriBaseIds": {_ROOT: {"description": {"text": "Root of the checkout"}}},
+                "columnKind": "unicodeCodePoints",
+                "results": results,
+            }
+        ],
+    }
+    return msgspec.json.format(msgspec.json.encode(escape_tree(document)), indent=2) + b"\n"
+
+
+def _rule(finding: Finding) -> dict[str, Any]:
+    title = capital(shorten(finding.diagnosis, _TEXT))
+    effect = attempt("the consequence", lambda: consequence(finding), lambda _fault: "")
+    text = f"{title} (oracle {finding.oracle}). {effect}".rstrip()
+    return {
+        "id": rule_id(finding),
+        "shortDescription": {"text": title},
+        "fullDescription": {"text": text},
+        "properties": {"tags": ["attnproof", finding.oracle]},
+    }
+
+
+def _result(run: Run, finding: Finding, mark: str, rule: int, root: Path) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": rule_id(finding),
+        "ruleIndex": rule,
+        "level": "error" if finding in run.findings else "note",
+        "message": {"text": "\n".join(_lines(finding))},
+        "locations": _locations(finding, root),
+        "partialFingerprints": {_FINGERPRINT: mark},
+        "properties": {
+            "operation": finding.operation,
+            "candidate": finding.candidate,
+            "device": finding.device,
+            "class": Kind(finding.kind).value,
+            "field": finding.field,
+            "expected": shorten(finding.expected, _TEXT),
+            "got": shorten(finding.got, _TEXT),
+            "replay": finding.command,
+            "caseId": finding.case_id,
+            "case": msgspec.to_builtins(finding.case),
+        },
+    }
+    if run.base is not None:
+        result["baselineState"] = "new" if is_new(finding, run.base) else "unchanged"
+    return result
+
+
+def _lines(finding: Finding) -> Iterable[str]:
+    """Yield the lines of a message: the mistake, its evidence, the command with the case in it."""
+    about = f"{finding.operation} of {finding.candidate} ({finding.device}, {finding.kind})"
+    yield f"{about}: {shorten(finding.diagnosis, _TEXT)}: {shorten(finding.message, _TEXT)}"
+    yield f"Shown by {attempt('the evidence', lambda: evidence(finding), escape_line)}."
+    yield f"Replay: {inline_replay(finding) or finding.command}"
+
+
+def _locations(finding: Finding, root: Path) -> list[dict[str, Any]]:
+    """Return the place of the candidate's function; none if it is unknown."""
+    logical = [{"fullyQualifiedName": finding.operation, "kind": "function"}]
+    place = source_place(finding.function, root)
+    if place is None:
+        return [{"logicalLocations": logical}]
+    file: dict[str, Any] = {"uri": _uri(place.path)}
+    if place.is_inside:
+        file["uriBaseId"] = _ROOT
+    physical = {"artifactLocation": file, "region": {"startLine": max(place.line, 1)}}
+    return [{"physicalLocation": physical, "logicalLocations": logical}]
+
+
+def _uri(path: str) -> str:
+    from urllib.parse import quote
+
+    return quote(path, errors="surrogateescape")

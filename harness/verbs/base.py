@@ -1,0 +1,59 @@
+"""The check of `--base`: only runs of the same version and settings are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attnproof import __version__
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.comparison import ComparedRun
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.verbs.options import VerifyOptions
+
+
+def check_base(
+    base: ComparedRun,
+    operations: Iterable[Operation],
+    candidates: Iterable[Candidate],
+    options: VerifyOptions,
+) -> None:
+    """Raise UsageError if findings would look new because the base run is of another kind.
+
+    It needs the same version, contract and interface, the same operations and candidates on the
+    same devices, or more, at least as many drawn cases, and its end.
+    """
+    problem = _problem(base, operations, candidates, options)
+    if problem:
+        raise UsageError(f"--base {options.base}: {problem}; make a base run like this one")
+
+
+def _problem(
+    base: ComparedRun,
+    operations: Iterable[Operation],
+    candidates: Iterable[Candidate],
+    options: VerifyOptions,
+) -> str:
+    """Return the first difference, "" without one."""
+    if base.environment.attnproof != __version__:
+        return f"it is of attnproof {base.environment.attnproof}, this is {__version__}"
+    if base.settings.get("interrupted"):
+        return "it was interrupted"
+    settings = {"contract": options.fail_on or options.contract, "interface": options.interface}
+    for name, value in settings.items():
+        was = base.settings.get(name) or ""
+        if was != value:
+            return f"its {name} is {was or 'the default'}, here {value or 'the default'}"
+    examples = base.settings.get("examples")
+    if not isinstance(examples, int) or examples < options.examples:
+        return f"it drew {examples} cases for each operation, this run draws {options.examples}"
+    devices = {one.pair: one.device for one in base.operations}
+    names = [operation.name for operation in operations]
+    for candidate in candidates:
+        for name in names:
+            device = devices.get((name, candidate.name))
+            if device is None:
+                return f"it did not judge {name} of {candidate.name}"
+            if device != candidate.lane:
+                return f"{candidate.name} ran on {device}, here on {candidate.lane}"
+    return ""
