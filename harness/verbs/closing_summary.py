@@ -14,6 +14,7 @@ from attnproof.harness.model.run import EXPECTED, DeviationResult, Finding, Oper
 from attnproof.harness.report.shared.comparison import base_lines, is_new
 from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.deviations import deviation_line
+from attnproof.harness.report.shared.diagnoses import entry_of, page_address
 from attnproof.harness.report.shared.evidence import evidence
 from attnproof.harness.report.shared.wording import many
 
@@ -63,7 +64,15 @@ def _finding(finding: Finding, base: Comparison | None) -> list[str]:
     if len(finding.fields) > 1:
         message += f" (in all: {', '.join(finding.fields)})"
     also = [f"    also fails because of it: {', '.join(finding.also)}"] if finding.also else []
-    return [head, message, shown, *also, f"    {finding.command}"]
+    page = attempt("the page on the diagnosis", lambda: _page(finding), str)
+    what_to_do = [f"    {page}"] if page else []
+    return [head, message, shown, *what_to_do, *also, f"    {finding.command}"]
+
+
+def _page(finding: Finding) -> str:
+    """Return the address of the text on the diagnosis, "" without one."""
+    meaning = entry_of(finding.diagnosis, finding.oracle)
+    return page_address("diagnoses", meaning.id) if meaning else ""
 
 
 def _advice(finding: Finding) -> str:

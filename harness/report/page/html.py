@@ -24,6 +24,7 @@ from attnproof.harness.report.page.specification import build_specification, lin
 from attnproof.harness.report.performance.section import build_performance
 from attnproof.harness.report.shared.comparison import base_lines, is_new
 from attnproof.harness.report.shared.deviations import deviations_title
+from attnproof.harness.report.shared.diagnoses import entry_of, is_published, page_address
 from attnproof.harness.report.shared.evidence import evidence
 from attnproof.harness.report.shared.literal import IMPORTS
 from attnproof.harness.report.shared.wording import (
@@ -160,6 +161,11 @@ def _environment() -> jinja2.Environment:
     environment.filters["capital"] = capital
     environment.filters["state_word"] = STATE_WORDS.__getitem__
     environment.filters["picture"] = Markup
+    environment.globals |= {
+        "meaning_of": lambda finding: entry_of(finding.diagnosis, finding.oracle),
+        "page_address": page_address,
+        "is_published": is_published(),
+    }
     return environment
 
 

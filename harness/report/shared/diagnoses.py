@@ -1,0 +1,65 @@
+"""Meaning of each diagnosis, and the address of its page: `diagnoses.toml` has the texts."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+PAGES = "docs/{page}.md"
+"""Address of a page of the documents; the variable `ATTNPROOF_DOCS` replaces it, with a URL such
+as `https://example.com/attnproof/{page}.html`."""
+_VARIABLE = "ATTNPROOF_DOCS"
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The meaning of some diagnoses."""
+
+    id: str
+    """Anchor on the page."""
+    title: str
+    kind: Literal["bug", "contract", "look"]
+    """"look" if the finding's class decides."""
+    diagnoses: tuple[str, ...]
+    """Texts of the diagnoses, with `*` for any characters."""
+    means: str
+    """What the diagnosis means, in sentences."""
+    do: str
+    """What to do, in sentences."""
+    oracles: tuple[str, ...] = ()
+    """Oracles whose other diagnoses have this entry too."""
+
+
+def _read() -> tuple[Entry, ...]:
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text)["entry"], tuple[Entry, ...])
+
+
+ENTRIES = _read()
+
+
+@cache
+def entry_of(diagnosis: str, oracle: str = "") -> Entry | None:
+    """Return the first entry that fits the diagnosis, None without one."""
+    return next((entry for entry in ENTRIES if _fits(entry, diagnosis, oracle)), None)
+
+
+def _fits(entry: Entry, diagnosis: str, oracle: str) -> bool:
+    fits = any(fnmatchcase(diagnosis, pattern) for pattern in entry.diagnoses)
+    return fits or oracle in entry.oracles
+
+
+def page_address(page: str, anchor: str = "") -> str:
+    """Return the address of a page, such as `docs/diagnoses.md#overflow`."""
+    place = os.environ.get(_VARIABLE, "") or PAGES
+    return place.replace("{page}", page) + (f"#{anchor}" if anchor else "")
+
+
+def is_published() -> bool:
+    """True if the documents have an address that a browser can follow."""
+    return bool(os.environ.get(_VARIABLE, ""))
