@@ -1,0 +1,176 @@
+"""A verification without its messages: options become a plan, its outcomes the record of a run."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from attnproof.harness.model.candidate import OPTIMIZED, Candidate
+from attnproof.harness.model.case import EngineStep
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.run import Cause, Run, RunVerdict
+from attnproof.harness.report.shared.comparison import read_run, with_base
+from attnproof.harness.running import interrupt
+from attnproof.harness.running.candidates import BUILT_IN, resolve, with_interface
+from attnproof.harness.running.errors import (
+    INCOMPLETE,
+    INFRASTRUCTURE,
+    MISMATCH,
+    SLOWER,
+    VERIFIED,
+)
+from attnproof.harness.running.parent.environment import gpu_name
+from attnproof.harness.running.parent.plan import Plan, probe
+from attnproof.harness.running.parent.session import ProgressCallbacks, run
+from attnproof.harness.running.recordings import read_recordings
+from attnproof.harness.running.task.deviations import with_deviations
+from attnproof.harness.running.task.task import Outcome, Settings
+from attnproof.harness.verbs.base import check_base
+from attnproof.harness.verbs.benchmark import Benchmark, prepare
+from attnproof.harness.verbs.checks import check_run, check_timing
+from attnproof.harness.verbs.ci import check_ci
+from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
+from attnproof.harness.verbs.output import Output
+from attnproof.harness.verbs.record import coverage_notes, record_run
+from attnproof.harness.verbs.selection import (
+    pick_corpus,
+    pick_operations,
+    pick_steps,
+    unused_corpus,
+    with_contract,
+)
+
+_EXIT_CODES: dict[RunVerdict, int] = {
+    "PASS": VERIFIED,
+    "FAIL": MISMATCH,
+    "INCOMPLETE": INCOMPLETE,
+    "SLOWER": SLOWER,
+}
+_DEFAULT_JOBS = 8
+"""Most operations verified at a time unless `--jobs` says otherwise."""
+_THOROUGH_STEPS = 200
+"""Engine steps of a thorough run."""
+Observer = Callable[[int], AbstractContextManager[ProgressCallbacks]]
+"""Function from the expected number of cases of a task to the callbacks of a run."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A run that has ended, and its output folder, in which the report is not written yet."""
+
+    run: Run
+    candidates: list[Candidate]
+    output: Output
+    benchmark: Benchmark | None
+    """Timing of the verified operations, None if nothing was to be timed."""
+    unused: list[str]
+    """A line on each part of the corpus that was not run."""
+
+
+@interrupt.restored_handlers()
+def run_verification(
+    options: VerifyOptions,
+    observer: Observer,
+    observe_recorded: Callable[[Outcome], None],
+    *,
+    command: str = "attnproof verify",
+    timing: TimingOptions | None = None,
+    minimise_known: bool = True,
+) -> Verification:
+    """Run the cases and return the run; print nothing but the progress of timing.
+
+    `observe_recorded` gets the outcome of each function of a recording before the run begins.
+    `command` is the command line that the report names. Verified operations are timed if
+    `timing` is given or `options.bench` is set. Cases of known deviations are shrunk unless
+    `minimise_known` is False. The caller ends with `output.finish` or `output.discard`. Raise
+    UsageError before anything runs.
+    """
+    check_run(options)
+    check_ci(options.ci)
+    base = read_run(options.base) if options.base else None
+    if timing is None and options.bench:
+        timing = TimingOptions(traces=options.traces)
+    if timing is not None:
+        check_timing(timing)
+    seed = secrets.randbelow(2**31) if options.seed is None else options.seed
+    operations = pick_operations(options.ops)
+    candidates = _candidates(options)
+    settings = _settings(options, seed, minimise_known=minimise_known)
+    corpus = pick_corpus(options.corpus)
+    unused = unused_corpus(corpus, operations, candidates)
+    benchmark = prepare(timing, operations, candidates) if timing else None
+    if benchmark is not None:
+        corpus += benchmark.cases
+    if base is not None:
+        check_base(base, operations, candidates, options)
+    steps, held, notes = _steps(options, operations, seed)
+    for outcome in held:
+        observe_recorded(outcome)
+    lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
+    output = Output(options.out)
+    # Otherwise Hypothesis writes constants of the source into the current folder.
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(output.scratch / "hypothesis")
+    jobs = options.jobs or min(_DEFAULT_JOBS, len(os.sched_getaffinity(0)))
+    plan = Plan(operations, candidates, settings, steps, corpus, jobs, lacking)
+    started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
+    with observer(options.examples + len(steps)) as progress:
+        outcomes, interrupted = run(plan, output.scratch, progress)
+    peer = benchmark.peer if benchmark else ""
+    record = record_run(plan, [*held, *outcomes], options, command, interrupted, peer)
+    record.started = started.isoformat(timespec="seconds")
+    record.seconds = round(time.monotonic() - clock, 1)
+    record.notes[:0] = [*notes, *unused, *coverage_notes(plan)]
+    if benchmark is not None and not interrupted:
+        benchmark.time(record, plan, output.scratch)
+        record.seconds = round(time.monotonic() - clock, 1)
+    finished = record.build()
+    if base is not None:
+        finished = with_base(finished, base, str(options.base))
+    return Verification(finished, candidates, output, benchmark, unused)
+
+
+def exit_code(run: Run) -> int:
+    """Return the exit code of the verdict; a fault of the harness or the machine is none of it."""
+    faults = (Cause.INVALID_CASE, Cause.TASK_DIED, Cause.MACHINE)
+    if run.verdict == "INCOMPLETE" and any(result.cause in faults for result in run.operations):
+        return INFRASTRUCTURE
+    return _EXIT_CODES[run.verdict]
+
+
+def _candidates(options: VerifyOptions) -> list[Candidate]:
+    """Return the candidates with interface, deviations and contract. Raise UsageError."""
+    candidates = resolve(options.candidates, options.device)
+    if options.device == "auto" and not options.candidates and gpu_name() is not None:
+        candidates.append(Candidate("optimized-cuda", OPTIMIZED, "cuda"))
+    candidates = with_interface(candidates, options.interface)
+    return with_contract(with_deviations(candidates, options.deviations), options)
+
+
+def _settings(options: VerifyOptions, seed: int, *, minimise_known: bool) -> Settings:
+    return Settings(
+        examples=options.examples,
+        seconds=options.seconds,
+        seed=seed,
+        timeout_s=options.timeout_s,
+        memory_bytes=int(options.memory_gib * 2**30),
+        examples_db=".attnproof/examples" if options.remember else "",
+        minimise_known=minimise_known,
+        usual_depth=options.examples >= VerifyOptions.examples
+        and options.steps >= VerifyOptions.steps,
+        costly_share=1 if options.thorough else Settings().costly_share,
+    )
+
+
+def _steps(
+    options: VerifyOptions, operations: list[Operation], seed: int
+) -> tuple[list[EngineStep], list[Outcome], list[str]]:
+    """Return engine steps, the outcomes of recordings, and a note on each file."""
+    wanted = max(options.steps, _THOROUGH_STEPS) if options.thorough else options.steps
+    steps, notes = pick_steps(options.traces, wanted, seed)
+    recorded, held, lines = read_recordings(options.recorded, wanted, seed, operations)
+    return steps + recorded, held, notes + lines
