@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from hypothesis.stateful import RuleBasedStateMachine
 
+from attnproof.harness.backports import current_exception
 from attnproof.harness.model.case import Case
 
 
@@ -36,5 +36,5 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Judge the sequence."""
         # An exception in flight means that Hypothesis abandoned the sequence half-way.
-        if self.steps and sys.exception() is None:
+        if self.steps and current_exception() is None:
             type(self).judge(Case(self.operation, None, self.params | {"steps": self.steps}))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum, auto
+from enum import auto
 from typing import Any, Literal
 
 import msgspec
 
+from attnproof.harness.backports import StrEnum
 from attnproof.harness.model.case import Case, Origin
 from attnproof.harness.model.comparison import Comparison
 from attnproof.harness.model.place import Place

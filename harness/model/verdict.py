@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from attnproof.harness.backports import StrEnum
 from attnproof.harness.model.place import Place
 
 PROCESS = "process"

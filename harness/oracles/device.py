@@ -36,7 +36,8 @@ def wait_for(device: str) -> None:
 def no_waiting() -> Iterator[None]:
     """Make PyTorch raise RuntimeError at each of its waits for the device."""
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(action="ignore"):  # PyTorch warns that the mode is a prototype
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns that the mode is a prototype
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield

@@ -75,7 +75,8 @@ def _members(name: str) -> Iterator[Member]:
         yield Member(f"{name}{_signature(offered)}", inspect.getdoc(offered) or "")
         return
     yield Member(f"class {name}{_signature(offered)}", inspect.getdoc(offered) or "")
-    for attribute, value in inspect.getmembers_static(offered):
+    for attribute in dir(offered):
+        value = inspect.getattr_static(offered, attribute)
         method = getattr(value, "__func__", value)
         if inspect.isfunction(method) and not attribute.startswith("__"):
             documented = inspect.getdoc(getattr(offered, attribute)) or ""

@@ -33,6 +33,7 @@ from attnproof.harness.running.engines import (
     require_engine,
 )
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.extras import absence
 
 GROUP = "attnproof.candidates"
 """Group of entry points that name candidates.
@@ -75,10 +76,17 @@ def resolve(names: list[str], device: str) -> list[Candidate]:
     """
     if not names:
         if device == "cuda":
-            return [Candidate("optimized", OPTIMIZED, "cuda")]
+            return [_present(Candidate("optimized", OPTIMIZED, "cuda"))]
         lanes = {"auto": ("cpu", "interpreter")}.get(device, (device,))
-        return [candidate for candidate in BUILT_IN if candidate.lane in lanes]
-    return _distinct({name: _resolve(name, device) for name in names})
+        return [_present(candidate) for candidate in BUILT_IN if candidate.lane in lanes]
+    return _distinct({name: _present(_resolve(name, device)) for name in names})
+
+
+def _present(candidate: Candidate) -> Candidate:
+    """Return the candidate if the packages that it needs are installed (UsageError)."""
+    if problem := absence(candidate):
+        raise UsageError(f"{problem}, or name a candidate of your own with --candidate")
+    return candidate
 
 
 def _distinct(given: dict[str, Candidate]) -> list[Candidate]:

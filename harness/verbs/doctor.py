@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from importlib.util import find_spec
 from pathlib import Path
 
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.running.errors import INFRASTRUCTURE, VERIFIED
+from attnproof.harness.running.extras import EXTRAS, install_hint, missing
 from attnproof.harness.running.parent.environment import describe, gpu_name, package_version
 from attnproof.harness.verbs.messages import say
 
@@ -27,40 +28,50 @@ def examine_machine() -> int:
     return INFRASTRUCTURE if bad else VERIFIED
 
 
-def _checks() -> Iterator[tuple[str, str]]:
+def _checks() -> Generator[tuple[str, str], None, None]:
     """Yield the state ("ok", "note" or "bad") and the line of each check."""
     environment = describe()
     version = sys.version_info[:2]
     yield (
-        "ok" if (3, 11) <= version <= (3, 12) else "note",
-        f"Python {environment.python} (attnproof is tested on 3.11 and 3.12)",
+        "ok" if (3, 10) <= version <= (3, 13) else "note",
+        f"Python {environment.python} (attnproof runs on 3.10 to 3.13)",
     )
-    for name in ("torch", "numpy", "numba", "triton", "hypothesis", "msgspec", "typer", "rich"):
+    for name in ("torch", "numpy", "hypothesis", "msgspec", "typer", "rich"):
         installed = package_version(name)
         yield ("ok", f"{name} {installed}") if installed else ("bad", f"{name} is not installed")
     for name, use in (("jinja2", "index.html"), ("junitparser", "junit.xml")):
         if find_spec(name) is None:
             yield "note", f"{name} is not installed: verify does not write {use}"
-    yield from _optional_packages()
+    absent = yield from _extras()
     yield "ok", f"{environment.cpus} CPU cores ({environment.cpu})"
     yield _attempt("a worker process runs a case", _worker_runs)
-    yield _attempt("numba compiles and caches a function", _numba_compiles)
-    yield _attempt("Triton's interpreter runs a kernel", _interpreter_runs)
+    if "numba" not in absent:
+        yield _attempt("numba compiles and caches a function", _numba_compiles)
+    if not {"numba", "triton"} & absent:
+        yield _attempt("Triton's interpreter runs a kernel", _interpreter_runs)
     yield _attempt("the current folder can be written", _folder_writable)
     gpu = gpu_name()
     missing = "no CUDA device: compiled kernels stay unverified"
     yield ("ok", f"GPU: {gpu}") if gpu else ("note", missing)
 
 
-def _optional_packages() -> Iterator[tuple[str, str]]:
-    """Yield state and line of each package that only some operations of `optimized` need."""
+def _extras() -> Generator[tuple[str, str], None, set[str]]:
+    """Yield a line for each package of an extra, or what it costs; return the absent ones."""
     from attnproof.harness.operations import ALL
 
-    for name in sorted({operation.built_in.package for operation in ALL.values()} - {""}):
-        installed = package_version(name) if find_spec(name) else None
-        users = ", ".join(op.name for op in ALL.values() if op.built_in.package == name)
-        missing = f"{name} is not installed: these operations stay unverified: {users}"
-        yield ("ok", f"{name} {installed}") if installed else ("note", missing)
+    absent: set[str] = set()
+    for extra in EXTRAS.values():
+        lacking = missing(*extra.packages)
+        for name in extra.packages:
+            if name not in lacking:
+                yield "ok", f"{name} {package_version(name)}"
+        users = [op.name for op in ALL.values() if op.built_in.package in extra.packages]
+        cost = extra.cost + (f" ({', '.join(users)})" if users else "")
+        if lacking:
+            absent.update(lacking)
+            names = " and ".join(lacking)
+            yield "note", f"without {names}: {cost}; {install_hint(lacking[0])}"
+    return absent
 
 
 def _attempt(name: str, check: Callable[[], str]) -> tuple[str, str]:
@@ -77,12 +88,13 @@ def _round_trip(candidate_name: str, operation_name: str) -> str:
     from attnproof.harness.running.worker.worker import warm_up
     from attnproof.harness.verbs.options import MEMORY_BYTES
 
-    warm_up()
+    candidate = resolve([candidate_name], "auto")[0]
+    warm_up([candidate])
     operation = ALL[operation_name]
     _, case = next(iter(operation.inputs.boundaries()))
     try:
         worker = Worker(
-            resolve([candidate_name], "auto")[0],
+            candidate,
             {operation.name: operation},
             timeout_s=120,
             memory_bytes=MEMORY_BYTES,

@@ -69,7 +69,7 @@ class _Offer(NamedTuple):
 
 def _offers(candidate: Candidate) -> dict[str, _Offer]:
     """Return the candidate's offer of each operation, such as "kernels", by name."""
-    warm_up()
+    warm_up([candidate])
     worker = Worker(candidate, ALL, timeout_s=CallOptions.timeout_s, memory_bytes=MEMORY_BYTES)
     worker.stop()
     offers = {name: _offer(candidate, op, name in worker.offers) for name, op in ALL.items()}

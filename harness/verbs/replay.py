@@ -52,7 +52,7 @@ def replay(options: ReplayOptions, *, command: str = "attnproof replay") -> int:
     names = options.candidates or _saved_candidate(saved, command)
     candidates = with_deviations(resolve(names, options.device), options.deviations)
     candidates = with_interface(with_contract(candidates, options), options.interface)
-    warm_up()
+    warm_up(candidates)
     console = Screen(soft_wrap=True)
     console.print_line(f"case {saved.case.id} of {saved.case.operation}", style="bold")
     console.print(attempt("the literal", lambda: case_literal(saved.case), str))

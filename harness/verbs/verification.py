@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from attnproof.harness.backports import UTC
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.case import EngineStep
 from attnproof.harness.model.operation import Operation
@@ -117,7 +118,7 @@ def run_verification(
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(output.scratch / "hypothesis")
     jobs = options.jobs or min(_DEFAULT_JOBS, len(os.sched_getaffinity(0)))
     plan = Plan(operations, candidates, settings, steps, corpus, jobs, lacking)
-    started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
+    started, clock = datetime.datetime.now(UTC), time.monotonic()
     with observer(options.examples + len(steps)) as progress:
         outcomes, interrupted = run(plan, output.scratch, progress)
     peer = benchmark.peer if benchmark else ""

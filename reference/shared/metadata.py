@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 import torch
+from typing_extensions import Self
 
 from ..interface.fields import aligned
 from ..interface.metadata import BatchFields

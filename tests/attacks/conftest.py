@@ -23,10 +23,11 @@ def warm_parent():
     """Import what a run needs, so that a forked one begins at once."""
     import attnproof.harness.verbs.replay
     import attnproof.harness.verbs.verify  # noqa: F401
+    from attnproof.harness.running.candidates import BUILT_IN
     from attnproof.harness.running.task.fuzz import warm_up_hypothesis
     from attnproof.harness.running.worker.worker import warm_up
 
-    warm_up()
+    warm_up(BUILT_IN)
     warm_up_hypothesis()
 
 

@@ -14,7 +14,13 @@ from attnproof.harness.cases.steps.workloads import trace_steps
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import enter_lane, load_to_time, offered_by, resolve
+from attnproof.harness.running.candidates import (
+    BUILT_IN,
+    enter_lane,
+    load_to_time,
+    offered_by,
+    resolve,
+)
 from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.running.task.deviations import deviations_of, explain
 from attnproof.harness.running.task.workers import Worker
@@ -71,7 +77,7 @@ class Field:
 
 
 def _entered(names: list[str]) -> Field:
-    warm_up()
+    warm_up(BUILT_IN)
     contestants = {}
     for candidate in resolve(names or [OWN, default_peer()], "auto"):
         with warnings.catch_warnings():

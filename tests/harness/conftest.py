@@ -12,6 +12,7 @@ from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Batch
 from attnproof.harness.operations import ALL
+from attnproof.harness.running.candidates import BUILT_IN
 from attnproof.harness.running.task.task import Outcome, Settings, examine
 from attnproof.harness.running.worker.worker import warm_up
 
@@ -37,7 +38,7 @@ def sampled_batches() -> list[Batch]:
 @pytest.fixture
 def examine_candidate(tmp_path: Path) -> Examine:
     """Examine one operation of a candidate file or module with nothing remembered."""
-    warm_up()
+    warm_up(BUILT_IN)
 
     def run(name: str, operation: str, **settings: object) -> Outcome:
         path = CANDIDATES / f"{name}.py"

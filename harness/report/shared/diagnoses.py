@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+
+from attnproof.harness.backports import tomllib
 
 PAGES = "docs/{page}.md"
 """Address of a page of the documents; the variable `ATTNPROOF_DOCS` replaces it, with a URL such

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import torch
 
+from attnproof.harness.backports import BaseExceptionGroup
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation

@@ -11,6 +11,7 @@ from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, Reason, Verdict
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.extras import install_hint
 from attnproof.harness.running.parent.environment import gpu_name
 from attnproof.harness.running.task.candidate_process import CandidateUnloadableError
 from attnproof.harness.running.task.task import Settings
@@ -85,8 +86,13 @@ def find_skip(operation: Operation, candidate: Candidate) -> Skip | None:
         return Skip("NOT OFFERED", _CHECKS_OFF)
     package = operation.built_in.package if candidate.target == OPTIMIZED else ""
     if package and find_spec(package) is None:
-        return Skip("UNVERIFIED", Reason(Cause.PACKAGE_ABSENT, f"{package} is not installed"))
+        return Skip("UNVERIFIED", Reason(Cause.PACKAGE_ABSENT, _absent(package)))
     return None
+
+
+def _absent(package: str) -> str:
+    hint = install_hint(package)
+    return f"{package} is not installed" + (f": {hint}" if hint else "")
 
 
 def steps_on(

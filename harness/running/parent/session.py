@@ -306,7 +306,7 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     they found so far, and tasks that had not begun are UNVERIFIED. Ctrl-C and SIGTERM do not
     end the process afterwards either, so that the caller can write the report.
     """
-    warm_up()
+    warm_up(plan.candidates)
     warm_up_hypothesis()
     gc.freeze()  # collections in forked processes then skip the objects imported here
     session = _Session(plan, folder, callbacks)

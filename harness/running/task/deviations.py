@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import datetime
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from attnproof.harness.backports import tomllib
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.deviation import Deviation

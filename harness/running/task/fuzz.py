@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from hypothesis.stateful import run_state_machine_as_test
 
+from attnproof.harness.backports import BaseExceptionGroup
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation

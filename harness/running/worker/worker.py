@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from attnproof.harness.running.candidates import (
 )
 from attnproof.harness.running.exchange.memory import SharedMemory
 from attnproof.harness.running.exchange.observed import Observed, Observer
+from attnproof.harness.running.extras import required_by
 from attnproof.harness.running.processes.channel import FORKED_STATUS, Channel, messages
 from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work
 from attnproof.harness.running.worker.places import place_of
@@ -283,13 +285,16 @@ def _limit_memory(extra_bytes: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 
-def warm_up() -> None:
-    """Load the libraries that every worker needs, before the first one is forked.
+def warm_up(candidates: Iterable[Candidate] = ()) -> None:
+    """Load the libraries that workers of these candidates need, before the first one is forked.
 
-    Does not import Triton, which selects its interpreter when it is imported.
+    Does not import Triton, which selects its interpreter when it is imported, and numba only
+    for the candidates of attnproof itself.
     """
+    torch.set_num_threads(1)
+    if not any("numba" in required_by(candidate) for candidate in candidates):
+        return
     import numba
 
-    torch.set_num_threads(1)
     # Any compilation sets up numba's compiler: 0.3 s, otherwise spent on each worker's first case.
     numba.njit("int64(int64)")(lambda number: number)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Final, Literal
 
 import msgspec
 
+from attnproof.harness.backports import UTC
 from attnproof.harness.model.candidate import Lane
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.run import Environment

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum, auto
+from enum import auto
 
 import msgspec
 
+from attnproof.harness.backports import StrEnum
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.timing import Costs, Workload

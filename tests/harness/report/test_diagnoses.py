@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import tomllib
 from pathlib import Path
 
 import pytest
 
+from attnproof.harness.backports import tomllib
 from attnproof.harness.report.shared import diagnoses
 from attnproof.harness.strength.catalogue import all_mutations
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from attnproof.harness.running.candidates import BUILT_IN
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength.catalogue import all_mutations
@@ -27,7 +28,7 @@ REPOSITORY = Path(__file__).parents[3]
 @pytest.fixture(scope="module", autouse=True)
 def _prepared_process():
     """Load and compile once what every worker needs; workers are forks of this process."""
-    warm_up()
+    warm_up(BUILT_IN)
     warm_up_hypothesis()
 
 
