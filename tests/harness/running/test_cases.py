@@ -18,6 +18,7 @@ from attnproof.harness.running.cases import (
     CaseError,
     CaseFile,
     find_case,
+    inline_case,
     read_case,
     read_corpus,
     remembered_case,
@@ -163,3 +164,44 @@ def test_bytes_of_another_version_are_refused():
     with pytest.raises(CaseError, match="remembered case: params of get_kv_cache_layout: "):
         remembered_case(encode(msgspec.structs.replace(CASE, params={"variable": "HND"})))
     assert remembered_case(encode(CASE)) == CASE
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}",
+        "See this:\n```json\n{}\n```\nIt fails {{here}}.\n",
+        "> printf %s '{}' | attnproof replay - --candidate my.py\n",
+        "é {} \u202e",
+    ],
+)
+@pytest.mark.parametrize("case", [CASE, LARGE], ids=["small", "large"])
+def test_an_inline_case_is_found_in_a_comment(around, case, monkeypatch):
+    text = around.format(inline_case(case))
+    stream = SimpleNamespace(buffer=io.BytesIO(text.encode()))
+    monkeypatch.setattr("sys.stdin", stream)
+    assert read_case("-").case == case
+
+
+def test_a_saved_case_is_found_in_a_comment(tmp_path, monkeypatch):
+    write_case(tmp_path / "a.json", CaseFile(case=CASE, diagnosis="a mistake"))
+    data = b"Fails:\n```\n" + (tmp_path / "a.json").read_bytes() + b"```\n"
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+    assert read_case("-") == CaseFile(case=CASE, diagnosis="a mistake")
+
+
+def test_an_inline_case_is_one_line_that_no_ci_system_obeys():
+    hostile = Case("get_kv_cache_layout", None, {"environment": "a\n::error::b ##[x] \xa0\u202e"})
+    text = inline_case(hostile)
+    assert text.isascii()
+    assert text.isprintable()
+    assert "::" not in text
+    assert "##" not in text
+    assert msgspec.json.decode(text, type=CaseFile).case == hostile
+
+
+def test_a_broken_case_in_a_comment_is_refused(monkeypatch):
+    text = f"See this: {inline_case(CASE)[:-3]}"
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text.encode())))
+    with pytest.raises(CaseError, match="standard input is corrupt: Input data was truncated"):
+        read_case("-")
