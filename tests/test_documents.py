@@ -48,7 +48,7 @@ def test_files_in_backquotes_exist(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_and_options_exist(page):
     lines = re.findall(
-        r"attnproof ((?:verify|replay|list|doctor|bench|report)\b[^\n`]*)", text(page)
+        r"attnproof ((?:verify|replay|diff|list|doctor|bench|report)\b[^\n`]*)", text(page)
     )
     for line in lines:
         verb, *rest = line.split()
