@@ -22,6 +22,7 @@ from attnproof.harness.verbs.options import (
     DiffOptions,
     ListOptions,
     ReplayOptions,
+    StrengthOptions,
     VerifyOptions,
 )
 
@@ -148,6 +149,18 @@ def doctor() -> NoReturn:
     from attnproof.harness.verbs.doctor import examine_machine
 
     raise typer.Exit(examine_machine())
+
+
+@app.command()
+@_takes(StrengthOptions)
+def strength(options: StrengthOptions) -> int:
+    """Verify bugs that shipped, and the same code without them: recall and false alarms.
+
+    Exit codes: 0 all found without a false alarm, 1 a miss or a false alarm, 2 usage.
+    """
+    from attnproof.harness.verbs.strength import measure
+
+    return measure(options)
 
 
 def _version(value: bool) -> None:

@@ -199,3 +199,17 @@ class ListOptions(CandidateOptions):
 
 MEMORY_BYTES = int(RunOptions.memory_gib * 2**30)
 """Memory limit of a candidate in verbs without `--memory`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrengthOptions:
+    """Options of `attnproof strength`."""
+
+    pairs: Annotated[
+        list[str],
+        typer.Argument(help="threads (repository#number) or operations (default: all)"),
+    ] = field(default_factory=list)
+    seeds: Annotated[int, typer.Option(help="runs of each pair, with consecutive seeds")] = 1
+    seed: Annotated[int, typer.Option(help="first seed")] = 1
+    jobs: Annotated[int, typer.Option(help="pairs verified at a time (default: CPUs)")] = 0
+    json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False

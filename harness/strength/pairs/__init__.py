@@ -1,0 +1,1 @@
+"""Bugs that shipped, each as a pair: a backend with the bug and the same backend without it."""

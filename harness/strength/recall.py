@@ -1,0 +1,109 @@
+"""Verify both sides of each pair as a default run does: recall on real bugs, false alarms."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import EngineStep
+from attnproof.harness.model.verdict import ENGINE
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.task.fuzz import warm_up_hypothesis
+from attnproof.harness.running.task.task import Settings, examine
+from attnproof.harness.running.worker.worker import warm_up
+from attnproof.harness.strength.pairs.catalogue import all_pairs
+
+Side = Literal["before", "after"]
+_TARGETS = "attnproof.harness.strength.pairs.catalogue"
+
+
+class Sighting(msgspec.Struct, frozen=True):
+    """What one run says of one side of a pair."""
+
+    pair: int
+    """Position of the pair in the list of all pairs."""
+    side: Side
+    seed: int
+    cases: int
+    """Cases of the run, those of shrinking not counted."""
+    seconds: float
+    findings: list[str]
+    """A sentence for each finding of a class that fails a candidate by default."""
+    advice: list[str]
+    """A sentence for each finding of another class, or the reason for no verdict."""
+    oracle: str = ""
+    """Oracle of the first finding."""
+    requests: int = 0
+    """Requests of its smallest case."""
+    tokens: int = 0
+    """Query tokens of its smallest case."""
+
+
+def plan_sides(numbers: list[int]) -> list[tuple[int, Side]]:
+    """Return the sides to verify: each bug, and each backend without a bug once."""
+    pairs, seen = all_pairs(), set()
+    sides: list[tuple[int, Side]] = [(number, "before") for number in numbers]
+    for number in numbers:
+        backend = (pairs[number].operation, pairs[number].part)
+        if backend not in seen and pairs[number].can_alarm:
+            seen.add(backend)
+            sides.append((number, "after"))
+    return sides
+
+
+def look(
+    sides: list[tuple[int, Side]], seeds: list[int], jobs: int, steps: list[EngineStep]
+) -> Iterator[Sighting]:
+    """Verify the sides with each seed, `jobs` at a time; yield the results as they come."""
+    warm_up()
+    warm_up_hypothesis()
+    # Forked processes have imported everything that their workers need.
+    context = multiprocessing.get_context("fork")
+    with (
+        tempfile.TemporaryDirectory(prefix="attnproof-strength-") as folder,
+        ProcessPoolExecutor(jobs, mp_context=context) as pool,
+    ):
+        waiting = [
+            pool.submit(_verify, number, side, seed, steps, Path(folder))
+            for seed in seeds
+            for number, side in sides
+        ]
+        try:
+            for done in as_completed(waiting):
+                yield done.result()
+        finally:
+            for one in waiting:
+                one.cancel()
+
+
+def _verify(number: int, side: Side, seed: int, steps: list[EngineStep], folder: Path) -> Sighting:
+    """Verify one side of a pair as `verify` does by default."""
+    pair, started = all_pairs()[number], time.monotonic()
+    name = f"{side}_{number}"
+    candidate = Candidate(name, f"{_TARGETS}:{name}", judged=ENGINE)
+    ledger = folder / f"{name}-{seed}.jsonl"
+    settings = Settings(examples_db="", seed=seed)
+    outcome = examine(ALL[pair.operation], candidate, settings, steps, [], ledger)
+    first = outcome.findings[0] if outcome.findings else None
+    unverified = outcome.result.verdict == "UNVERIFIED"
+    return Sighting(
+        pair=number,
+        side=side,
+        seed=seed,
+        cases=outcome.result.cases,
+        seconds=round(time.monotonic() - started, 1),
+        findings=[f"{found.oracle}: {found.message}" for found in outcome.findings],
+        advice=[f"{found.oracle}: {found.message}" for found in outcome.advice]
+        + [outcome.result.reason] * unverified,
+        oracle=first.oracle if first else "",
+        requests=first.requests if first else 0,
+        tokens=first.tokens if first else 0,
+    )

@@ -1,0 +1,131 @@
+"""`attnproof strength`: recall on bugs that shipped, and false alarms on their corrections."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from difflib import get_close_matches
+
+import msgspec
+from rich.table import Table
+
+from attnproof.harness.running.errors import MISMATCH, VERIFIED, UsageError
+from attnproof.harness.strength.pairs.catalogue import all_pairs
+from attnproof.harness.strength.recall import Sighting, look, plan_sides
+from attnproof.harness.verbs.messages import say
+from attnproof.harness.verbs.options import StrengthOptions
+from attnproof.harness.verbs.screen import Screen
+from attnproof.harness.verbs.selection import pick_steps
+
+_STEPS = 50
+"""Engine steps of a run, as in `verify` by default."""
+
+
+def measure(options: StrengthOptions) -> int:
+    """Verify the pairs and print a line for each; return 1 for a miss or a false alarm."""
+    numbers = _picked(options.pairs)
+    if options.seeds < 1:
+        raise UsageError(f"--seeds {options.seeds}: expected 1 or more")
+    seeds = list(range(options.seed, options.seed + options.seeds))
+    jobs = options.jobs or len(os.sched_getaffinity(0))
+    sides = plan_sides(numbers)
+    steps, _ = pick_steps([], _STEPS, options.seed)
+    seen: list[Sighting] = []
+    for sighting in look(sides, seeds, jobs, steps):
+        seen.append(sighting)
+        if not options.json:
+            say(_line(sighting))
+    seen.sort(key=lambda one: (one.side == "after", one.pair, one.seed))
+    if options.json:
+        say(msgspec.json.format(msgspec.json.encode(_record(seen)), indent=2).decode())
+    else:
+        Screen().print(_table(seen))
+        say(_summary(seen))
+    return MISMATCH if _missed(seen) or _alarms(seen) else VERIFIED
+
+
+def _picked(names: list[str]) -> list[int]:
+    """Return the positions of the pairs of these threads or operations. Raise UsageError."""
+    pairs = all_pairs()
+    if not names:
+        return list(range(len(pairs)))
+    known = sorted({pair.id for pair in pairs} | {pair.operation for pair in pairs})
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(f"no pair of the thread or operation {name}{hint}")
+    return [n for n, pair in enumerate(pairs) if pair.id in names or pair.operation in names]
+
+
+def _missed(seen: list[Sighting]) -> list[Sighting]:
+    return [one for one in seen if one.side == "before" and not one.findings]
+
+
+def _alarms(seen: list[Sighting]) -> list[Sighting]:
+    return [one for one in seen if one.side == "after" and one.findings]
+
+
+def _line(one: Sighting) -> str:
+    pair = all_pairs()[one.pair]
+    what = f"{pair.id} {pair.operation} {one.side}, seed {one.seed}"
+    if one.findings:
+        verdict = "FOUND" if one.side == "before" else "FALSE ALARM"
+        return f"{verdict:11} {what}: {one.findings[0]} ({one.seconds} s)"
+    verdict = "MISSED" if one.side == "before" else "NO ALARM"
+    return f"{verdict:11} {what}: {one.cases} cases ({one.seconds} s)"
+
+
+def _table(seen: list[Sighting]) -> Table:
+    table = Table(box=None)
+    for heading in ("thread", "operation", "then", "found by", "requests", "tokens", "s"):
+        table.add_column(heading)
+    by_pair: dict[int, list[Sighting]] = defaultdict(list)
+    for one in seen:
+        if one.side == "before":
+            by_pair[one.pair].append(one)
+    for number, runs in by_pair.items():
+        pair, found = all_pairs()[number], [one for one in runs if one.findings]
+        best = min(found, key=lambda one: (one.tokens, one.requests), default=None)
+        oracles = sorted({one.oracle for one in found})
+        share = f" ({len(found)} of {len(runs)})" if len(found) < len(runs) else ""
+        table.add_row(
+            pair.id,
+            pair.operation,
+            pair.shown_by,
+            (", ".join(oracles) or "not found") + share,
+            str(best.requests) if best else "",
+            str(best.tokens) if best else "",
+            str(max(one.seconds for one in runs)),
+        )
+    return table
+
+
+def _summary(seen: list[Sighting]) -> str:
+    before = [one for one in seen if one.side == "before"]
+    after = [one for one in seen if one.side == "after"]
+    found = len(before) - len(_missed(seen))
+    share = f" ({found / len(before):.0%})" if before else ""
+    return (
+        f"recall: {found} of {len(before)} runs on bugs that shipped{share}; "
+        f"false alarms: {len(_alarms(seen))} of {len(after)} runs on correct backends"
+    )
+
+
+def _record(seen: list[Sighting]) -> dict[str, object]:
+    """Return pairs and results as JSON has them."""
+    pairs = all_pairs()
+    return {
+        "schema": "attnproof.strength/1",
+        "summary": _summary(seen),
+        "runs": [
+            msgspec.to_builtins(one)
+            | {
+                "thread": pairs[one.pair].id,
+                "operation": pairs[one.pair].operation,
+                "mistake": pairs[one.pair].mistake,
+                "shown by": pairs[one.pair].shown_by,
+            }
+            for one in seen
+        ],
+    }
