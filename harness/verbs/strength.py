@@ -20,6 +20,9 @@ from attnproof.harness.verbs.selection import pick_steps
 _STEPS = 50
 """Engine steps of a run, as in `verify` by default."""
 
+_PIPED_COLUMNS = 200
+"""Width of the table without a terminal: a thread stays on one line."""
+
 
 def measure(options: StrengthOptions) -> int:
     """Verify the pairs and print a line for each; return 1 for a miss or a false alarm."""
@@ -39,7 +42,10 @@ def measure(options: StrengthOptions) -> int:
     if options.json:
         say(msgspec.json.format(msgspec.json.encode(_record(seen)), indent=2).decode())
     else:
-        Screen().print(_table(seen))
+        screen = Screen()
+        if not screen.is_terminal and "COLUMNS" not in os.environ:
+            screen.width = _PIPED_COLUMNS
+        screen.print(_table(seen))
         say(_summary(seen))
     return MISMATCH if _missed(seen) or _alarms(seen) else VERIFIED
 
