@@ -269,9 +269,9 @@ def _verify(arguments: list[str]) -> None:
     from attnproof.harness.operations import ALL
     from attnproof.harness.running.parent import environment, plan
     from attnproof.harness.running.worker import worker
-    from attnproof.harness.verbs import verify
+    from attnproof.harness.verbs import verification
 
-    for module in (environment, plan, verify):
+    for module in (environment, plan, verification):
         module.gpu_name = lambda: "no GPU at all"
     for operation in ALL.values():  # real sizes take too long in the interpreter
         object.__setattr__(operation.inputs, "large", tuple)
