@@ -6,9 +6,10 @@ import multiprocessing
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -67,21 +68,31 @@ def look(
     warm_up_hypothesis()
     # Forked processes have imported everything that their workers need.
     context = multiprocessing.get_context("fork")
-    with (
-        tempfile.TemporaryDirectory(prefix="attnproof-strength-") as folder,
-        ProcessPoolExecutor(jobs, mp_context=context) as pool,
-    ):
-        waiting = [
-            pool.submit(_verify, number, side, seed, steps, Path(folder))
-            for seed in seeds
-            for number, side in sides
-        ]
+    waiting = [(number, side, seed) for seed in seeds for number, side in sides]
+    running: dict[Connection, ForkProcess] = {}
+    with tempfile.TemporaryDirectory(prefix="attnproof-strength-") as folder:
         try:
-            for done in as_completed(waiting):
-                yield done.result()
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    results, sender = context.Pipe(duplex=False)
+                    arguments = (sender, *waiting.pop(0), steps, Path(folder))
+                    process = context.Process(target=_send, args=arguments)
+                    process.start()
+                    sender.close()
+                    running[results] = process
+                for ready in wait(list(running)):
+                    assert isinstance(ready, Connection)
+                    process = running.pop(ready)
+                    yield ready.recv()
+                    process.join()
         finally:
-            for one in waiting:
-                one.cancel()
+            for process in running.values():
+                process.terminate()
+
+
+def _send(sender: Connection, *arguments: Any) -> None:
+    """Verify one side in a process of its own, and send the result."""
+    sender.send(_verify(*arguments))
 
 
 def _verify(number: int, side: Side, seed: int, steps: list[EngineStep], folder: Path) -> Sighting:
