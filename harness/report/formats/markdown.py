@@ -38,12 +38,12 @@ def run_markdown(run: Run) -> str:
         f"## {GLYPHS[run.verdict]} attnproof: {run.verdict}",
         attempt("the counts", lambda: markdown_text(counts_sentence(run)), markdown_text),
     ]
+    if run.base is not None:
+        parts.append(attempt("the comparison", lambda: _base(run), markdown_text))
     if run.reason:
         parts.append(f"**{reason_label(run)}:** {markdown_text(run.reason)}")
     if run.operations:
         parts.append(attempt("the table of candidates", lambda: _candidates(run), markdown_text))
-    if run.base is not None:
-        parts.append(attempt("the comparison", lambda: _base(run), markdown_text))
     for number, finding in enumerate(run.findings[:_FINDINGS], 1):
         make = partial(_finding, number, finding, as_new=is_new(finding, run.base))
         parts.append(attempt(f"the text of finding F{number}", make, markdown_text))

@@ -51,7 +51,7 @@ def sarif_bytes(run: Run, root: Path | None = None) -> bytes:
     }
     invocation = {
         "commandLine": run.command,
-        "startTimeUtc": run.started,
+        "startTimeUtc": run.started.replace("+00:00", "Z"),
         "executionSuccessful": run.verdict != "INCOMPLETE",
         "properties": {"verdict": run.verdict, "reason": run.reason, "seed": run.seed},
     }

@@ -29,6 +29,7 @@ FILES = {
     "summary.json",
     "index.html",
     "junit.xml",
+    "results.sarif",
     "summary.md",
     "cases",
 }
