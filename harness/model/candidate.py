@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from attnproof.harness.model.verdict import STRICT, Kind
 
-Lane = Literal["cpu", "interpreter", "cuda"]
-"""Device of a candidate's tensors: CPU, CPU with Triton's interpreter, or a GPU."""
+Lane = str
+"""Device of a candidate's tensors as torch names it, such as "cpu", "cuda" or "xpu:1", or
+"interpreter" for CPU tensors with Triton's interpreter."""
 
 
 REFERENCE = "attnproof.reference"
 OPTIMIZED = "attnproof.optimized"
 """Targets of the built-in candidates."""
+
+
+def device_type(device: str) -> str:
+    """Return the device's name without its number: "cuda" for "cuda:1"."""
+    return device.partition(":")[0]
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -39,4 +43,4 @@ class Candidate(msgspec.Struct, frozen=True):
     @property
     def device(self) -> str:
         """Device of its tensors, as torch names it."""
-        return "cuda" if self.lane == "cuda" else "cpu"
+        return "cpu" if self.lane == "interpreter" else self.lane

@@ -104,7 +104,7 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     """Section of SPEC.md, such as "3"."""
     candidate: str
     device: str
-    """"cpu", "interpreter" or "cuda"."""
+    """Lane: "interpreter", or a device of torch such as "cpu" or "cuda:1"."""
     verdict: Verdict
     reason: str = ""
     """Reason for a verdict UNVERIFIED or NOT OFFERED, for an examination cut short, or for a

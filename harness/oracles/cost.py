@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attnproof.harness.model.candidate import device_type
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.oracles.device import wait_message
 from attnproof.harness.oracles.trial import Trial
@@ -52,5 +53,10 @@ def checks(trial: Trial) -> int:
     slow = trial.of_reference and not operation.built_in.shared
     # Between the steps of a sequence the harness itself reads device tensors.
     observed = not operation.call.takes_arguments
-    allowed = trial.device != "cuda" or slow or observed or operation.contract.may_sync(trial.case)
+    allowed = (
+        device_type(trial.device) != "cuda"
+        or slow
+        or observed
+        or operation.contract.may_sync(trial.case)
+    )
     return int(not allowed)

@@ -13,6 +13,7 @@ from typing import Final
 
 import torch
 
+from attnproof.harness.model.candidate import device_type
 from attnproof.harness.model.text import text_of
 
 # PyTorch and Triton raise plain RuntimeErrors: only the message identifies these errors.
@@ -26,10 +27,21 @@ class DeviceLostError(BaseException):
     """The device is unusable for the rest of this process."""
 
 
+def select(device: str) -> None:
+    """Make a numbered device the current one of this process: kernels are launched there."""
+    kind, _, number = device.partition(":")
+    module = getattr(torch, kind, None)
+    if kind != "cpu" and number and hasattr(module, "set_device"):
+        module.set_device(int(number))
+
+
 def wait_for(device: str) -> None:
     """Wait until everything that was launched on the device is done."""
-    if device == "cuda":
-        torch.cuda.synchronize()
+    if device == "cpu":
+        return
+    module = getattr(torch, device_type(device), None)
+    if module is not None and hasattr(module, "synchronize"):
+        module.synchronize()
 
 
 @contextmanager

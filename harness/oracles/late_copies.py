@@ -21,9 +21,10 @@ from torch.overrides import TorchFunctionMode
 
 from attnproof.harness.cases.memory.arena import Arena
 from attnproof.harness.model.call import Call
+from attnproof.harness.model.candidate import device_type
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
-from attnproof.harness.oracles.device import DeviceLostError, is_lost
+from attnproof.harness.oracles.device import DeviceLostError, is_lost, wait_for
 
 _BUSY_CYCLES = 40_000_000
 """Clock cycles that keep a GPU busy for about 20 ms: an early read falls into that time."""
@@ -73,8 +74,8 @@ def is_unwaited_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def call_with_late_copies(operation: Operation, function: Any, call: Call, device: str) -> LateCall:
     """Call the function with late copies: on a busy GPU, or on the CPU with simulated delays."""
-    if device == "cuda":
-        return _on_busy_gpu(operation, function, call)
+    if device != "cpu":
+        return _on_busy_device(operation, function, call, device)
     mode = _LateCopies(call.arena)
     try:
         with mode, _patched_waits(mode):
@@ -86,8 +87,9 @@ def call_with_late_copies(operation: Operation, function: Any, call: Call, devic
     )
 
 
-def _on_busy_gpu(operation: Operation, function: Any, call: Call) -> LateCall:
-    if hasattr(torch._C, "_cuda_sleep"):
+def _on_busy_device(operation: Operation, function: Any, call: Call, device: str) -> LateCall:
+    """Call the function while a GPU sleeps; other devices have no way to keep them busy."""
+    if device_type(device) == "cuda" and hasattr(torch._C, "_cuda_sleep"):
         torch.cuda._sleep(_BUSY_CYCLES)  # type: ignore[no-untyped-call]
     try:
         outputs = by_place(operation.call.outputs(call, operation.call.run(function, call)))
@@ -96,7 +98,7 @@ def _on_busy_gpu(operation: Operation, function: Any, call: Call) -> LateCall:
             name: value.clone() if isinstance(value, torch.Tensor) and value.is_cpu else value
             for name, value in outputs.items()
         }
-        torch.cuda.synchronize()
+        wait_for(device)
     except Exception as error:  # late data may cause any error
         if is_lost(error):
             raise DeviceLostError(str(error)) from error

@@ -20,7 +20,7 @@ import msgspec
 from attnproof import reference
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.interfaces import INTERFACES
-from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, Lane
+from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, Lane, device_type
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.operation import Operation
@@ -71,12 +71,14 @@ _NAMED = (*BUILT_IN, _REFERENCE, *_ENGINES)
 def resolve(names: list[str], device: str) -> list[Candidate]:
     """Return the candidates with these names; without names the built-in ones (UsageError).
 
-    `device` is "auto", "cpu", "interpreter" or "cuda". With "auto" a built-in candidate keeps
-    its own lane, and any other candidate runs on the CPU.
+    `device` is "auto", "interpreter" or a device of torch, such as "cpu" or "cuda:1". With
+    "auto" a built-in candidate keeps its own lane, and any other candidate runs on the CPU.
     """
+    if device_type(device) == "cpu":
+        device = "cpu"
     if not names:
-        if device == "cuda":
-            return [_present(Candidate("optimized", OPTIMIZED, "cuda"))]
+        if device not in ("auto", "cpu", "interpreter"):
+            return [_present(Candidate("optimized", OPTIMIZED, device))]
         lanes = {"auto": ("cpu", "interpreter")}.get(device, (device,))
         return [_present(candidate) for candidate in BUILT_IN if candidate.lane in lanes]
     return _distinct({name: _present(_resolve(name, device)) for name in names})
@@ -101,7 +103,7 @@ def _distinct(given: dict[str, Candidate]) -> list[Candidate]:
 
 
 def _resolve(name: str, device: str) -> Candidate:
-    lane: Lane = "cpu" if device == "auto" else device  # type: ignore[assignment]
+    lane: Lane = "cpu" if device == "auto" else device
     if not name:
         raise UsageError("--candidate is empty: name a built-in candidate, a module or a file")
     for candidate in _NAMED:
@@ -293,7 +295,7 @@ def imports_once(candidate: Candidate) -> bool:
     # An engine's import takes seconds, Triton's 0.2 s. Each worker imports other candidates
     # itself: an unknown import may start threads or a CUDA context, which do not survive a fork.
     ours = engine_of(candidate.target) is not None or candidate.target == OPTIMIZED
-    return ours and candidate.lane != "cuda"
+    return ours and candidate.device == "cpu"
 
 
 def preload(candidate: Candidate) -> None:

@@ -18,8 +18,11 @@ _EXAMPLES = 10
 def bench(options: BenchOptions, *, command: str = "attnproof bench") -> int:
     """Verify, time and report; return the exit code. Raise UsageError before anything runs."""
     check_timing(options)
-    if options.device == "interpreter":
-        raise UsageError("the interpreter has no speed: use --device cpu or cuda")
+    if options.device not in ("auto", "cpu", "cuda"):
+        raise UsageError(
+            f"--device is {options.device!r}: bench times on cpu and cuda only, "
+            "use --device auto, cpu or cuda"
+        )
     peer = options.against or default_peer()
     own = [name for name in options.candidates or [OWN] if name != peer]
     if options.against and not own:

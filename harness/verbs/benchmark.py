@@ -210,10 +210,10 @@ def prepare(
     for name in filter(None, (options.baseline, options.save_baseline)):
         path_of(name, options.baselines)
     _refuse_to_replace(options)
-    with_speed = [candidate for candidate in candidates if candidate.lane != "interpreter"]
+    with_speed = [candidate for candidate in candidates if candidate.lane in ("cpu", "cuda")]
     if not with_speed:
         raise UsageError(
-            "the interpreter has no speed: use --device cpu or cuda to time candidates"
+            "only the lanes cpu and cuda are timed: use --device cpu or cuda to time candidates"
         )
     same = [candidate for candidate in with_speed if candidate.lane == with_speed[0].lane]
     peer = same[-1].name if len(same) > 1 else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from attnproof.harness.running.devices import check_device
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.verbs.options import CallOptions, TimingOptions, VerifyOptions
 
 _MOST = 1_000_000
 _MOST_TIMED_STEPS = 10_000
 _MOST_TIMING_SECONDS = 36_000
-_DEVICES = ("auto", "cpu", "interpreter", "cuda")
 
 
 def check_call(options: CallOptions) -> None:
@@ -17,8 +17,7 @@ def check_call(options: CallOptions) -> None:
         raise UsageError(
             f"--timeout is {options.timeout_s:g}, expected more than 0 and at most {_MOST:,}"
         )
-    if options.device not in _DEVICES:
-        raise UsageError(f"--device is {options.device!r}, expected one of {', '.join(_DEVICES)}")
+    check_device(options.device)
 
 
 def check_run(options: VerifyOptions) -> None:

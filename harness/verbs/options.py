@@ -41,7 +41,11 @@ class CallOptions(CandidateOptions):
     """Options of every verb that calls candidates."""
 
     device: Annotated[
-        str, typer.Option(help="auto, cpu, interpreter (CPU tensors, Triton interpreted) or cuda")
+        str,
+        typer.Option(
+            help="auto, interpreter (CPU tensors, Triton interpreted) or a device of torch, such "
+            "as cpu, cuda, cuda:1, xpu or npu:0"
+        ),
     ] = "auto"
     out: Annotated[Path, typer.Option(help="folder of the report")] = Path("reports/latest")
     contract: Annotated[

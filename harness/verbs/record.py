@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from attnproof.harness.escaping import shell_command, shell_path
-from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
+from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, device_type
 from attnproof.harness.model.run import EXPECTED, Cause, Finding, OperationResult, RunVerdict
 from attnproof.harness.model.verdict import ENGINE, STRICT
 from attnproof.harness.running.candidates import BUILT_IN, name_of
@@ -139,7 +139,7 @@ def coverage_notes(plan: Plan) -> list[str]:
             "own) and of optimized without its checks: --thorough makes them all"
         )
     lanes = {candidate.lane for candidate in plan.candidates}
-    if "cuda" not in lanes:
+    if "cuda" not in map(device_type, lanes):
         notes.append(
             "compiled kernels on a GPU: this run called every candidate on CPU tensors only, and "
             "Triton kernels in the interpreter"

@@ -10,16 +10,15 @@ from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, Reason, Verdict
+from attnproof.harness.running.devices import why_absent
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.extras import install_hint
-from attnproof.harness.running.parent.environment import gpu_name
 from attnproof.harness.running.task.candidate_process import CandidateUnloadableError
 from attnproof.harness.running.task.task import Settings
 from attnproof.harness.running.task.workers import Worker
 
 INTERPRETED_SHARE = 4
 """One in this many engine steps is run in Triton's interpreter, even in a thorough run."""
-_NO_GPU = Reason(Cause.NO_GPU, "no CUDA device on this machine")
 _HOST_ONLY = Reason(Cause.HOST_ONLY, "reads only CPU mirrors: there is no device path to verify")
 _CHECKS_OFF = Reason(Cause.CHECKS_OFF, "some steps are malformed, and its checks are off")
 
@@ -57,7 +56,7 @@ def probe(candidates: list[Candidate], operations: list[Operation], settings: Se
     by_name = {operation.name: operation for operation in operations}
     lacking: Lacking = {}
     for candidate in candidates:
-        if candidate.lane == "cuda" and gpu_name() is None:
+        if why_absent(candidate):
             continue
         try:
             worker = Worker(
@@ -78,8 +77,8 @@ def probe(candidates: list[Candidate], operations: list[Operation], settings: Se
 
 def find_skip(operation: Operation, candidate: Candidate) -> Skip | None:
     """Return why this pair cannot be examined on this machine, None if it can."""
-    if candidate.lane == "cuda" and gpu_name() is None:
-        return Skip("UNVERIFIED", _NO_GPU)
+    if absent := why_absent(candidate):
+        return Skip("UNVERIFIED", Reason(Cause.NO_GPU, absent))
     if candidate.kernels_only and not operation.built_in.kernels:
         return Skip("NOT OFFERED", _HOST_ONLY)
     if operation.built_in.malformed_steps and not candidate.checked:

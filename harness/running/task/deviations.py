@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from attnproof.harness.backports import tomllib
-from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.candidate import Candidate, device_type
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.model.files import read_regular
@@ -48,7 +48,11 @@ def deviations_of(candidate: Candidate) -> tuple[Deviation, ...]:
     if not candidate.deviations:
         return ()
     known = load(candidate.deviations, version_of(candidate))
-    return tuple(d for d in known if not d.lanes or candidate.lane in d.lanes)
+    return tuple(
+        d
+        for d in known
+        if not d.lanes or {candidate.lane, device_type(candidate.lane)} & set(d.lanes)
+    )
 
 
 def with_deviations(candidates: list[Candidate], path: Path | None) -> list[Candidate]:

@@ -289,7 +289,7 @@ def _run_cases(
     device = examination.candidate.device
     for sourced in _explicit_cases(operation, examination.early_faults, steps, corpus):
         _judge(examination, sourced)
-    if device == "cuda":
+    if device != "cpu":
         with examination.worker.patient(_LARGE_PATIENCE):
             for name, case in operation.inputs.large():
                 _judge(examination, Sourced(case, "boundary", name))

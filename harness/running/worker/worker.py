@@ -27,7 +27,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import decode
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.text import text_of, utf8
-from attnproof.harness.oracles.device import DeviceLostError
+from attnproof.harness.oracles.device import DeviceLostError, select
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import (
     enter_lane,
@@ -127,7 +127,7 @@ class _Worker:
     ) -> None:
         self._candidate = candidate
         self._operations = {name: operations[name] for name in order.operations}
-        self._limit = None if candidate.lane == "cuda" else order.memory_bytes
+        self._limit = None if candidate.device != "cpu" else order.memory_bytes
         self._memory = memory
         self._channel = channel
         self._exchanged = order.exchanged
@@ -146,10 +146,11 @@ class _Worker:
     def _imported(self) -> Reply:
         """Import the candidate and limit the memory that it may allocate from now on."""
         known = set(sys.modules)
-        # A CUDA context reserves more address space than any limit.
+        # A context of a GPU reserves more address space than any limit.
         _limit_memory(self._limit)
         try:
             module = load(self._candidate)
+            select(self._candidate.device)
             exchange(module, self._exchanged)
             interface = interface_to_adapt(self._candidate)
             self._offers = {
