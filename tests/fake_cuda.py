@@ -267,11 +267,12 @@ def install() -> None:
 def _verify(arguments: list[str]) -> None:
     """Run a verb of the command line on the stand-in device."""
     from attnproof.harness.operations import ALL
-    from attnproof.harness.running.parent import environment, plan
+    from attnproof.harness.running import devices
+    from attnproof.harness.running.parent import environment
     from attnproof.harness.running.worker import worker
     from attnproof.harness.verbs import verification
 
-    for module in (environment, plan, verification):
+    for module in (environment, devices, verification):
         module.gpu_name = lambda: "no GPU at all"
     for operation in ALL.values():  # real sizes take too long in the interpreter
         object.__setattr__(operation.inputs, "large", tuple)

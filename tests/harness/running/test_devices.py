@@ -15,7 +15,20 @@ from attnproof.harness.running.parent.plan import find_skip
 
 @pytest.mark.parametrize(
     "word",
-    "auto interpreter cpu cpu:0 cuda cuda:1 xpu npu:0 mps hpu privateuseone:1 vulkan".split(),
+    [
+        "auto",
+        "interpreter",
+        "cpu",
+        "cpu:0",
+        "cuda",
+        "cuda:1",
+        "xpu",
+        "npu:0",
+        "mps",
+        "hpu",
+        "privateuseone:1",
+        "vulkan",
+    ],
 )
 def test_devices_that_torch_or_an_extension_has_are_accepted(word):
     check_device(word)
