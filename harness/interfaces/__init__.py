@@ -10,6 +10,7 @@ from attnproof.harness.interfaces.fitting import (
 )
 from attnproof.harness.interfaces.functions import adapt_v32
 from attnproof.harness.interfaces.interface import Interface
+from attnproof.harness.interfaces.offering import offered_as as offered_as
 
 _PUBLISHED = frozenset(str(section) for section in range(1, 10))
 _LATER = frozenset(("10", "11", "12", "13", "14"))

@@ -8,7 +8,7 @@ aliasing are judged on the behaviour of the engine itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields, make_dataclass
+from dataclasses import MISSING, field, fields, make_dataclass
 from functools import cache, cached_property
 from operator import attrgetter
 from typing import Any
@@ -21,6 +21,8 @@ from attnproof.reference.shared import CommonAttentionMetadata, CommonAttentionM
 
 _ORIGIN = "_attnproof_origin"
 """Attribute of converted metadata: our metadata that it was made of."""
+_GIVEN = "_attnproof_given"
+"""Attribute of converted metadata: its id, which a copy does not share, and values by field."""
 _OURS = tuple(f.name for f in fields(CommonAttentionMetadata))
 _V32 = tuple(f.name for f in fields(CommonAttentionMetadataV32))
 
@@ -55,6 +57,8 @@ _RENAMED: dict[str, Callable[[Any], Any]] = {
     "max_logits_per_req": _most_logits,
 }
 """Fields of a later vLLM, with readers of their values from our metadata."""
+_ORIGINS = {"encoder_seq_lens_cpu": "encoder_seq_lens", "encoder_seq_lens": ""}
+"""Our names of renamed fields, "" for one that is derived from another."""
 
 
 class Conversion:
@@ -106,15 +110,53 @@ class Conversion:
         values = {name: read(metadata) for name, read in self._readers.items()}
         kind: Any = type(metadata)
         if kind not in (CommonAttentionMetadata, CommonAttentionMetadataV32):
-            cls = _subclass(cls, kind)
-            added = [f.name for f in fields(metadata) if f.name not in _OURS]
+            cls = subclass_with(cls, kind, CommonAttentionMetadata)
+            named = {*_OURS, *self._readers}
+            added = [f.name for f in fields(metadata) if f.name not in named]
             values |= {name: getattr(metadata, name) for name in added}
         made = cls(**values)
         setattr(made, _ORIGIN, metadata)
+        setattr(made, _GIVEN, (id(made), values))
         return made
 
+    def detached(self, metadata: CommonAttentionMetadata) -> Any:
+        """Return the engine's metadata for ours as the engine would have made it.
+
+        It is not converted back to our object, and its optional fields are as ours.
+        """
+        made = self._their_metadata(metadata)
+        for name in _RENAMED:
+            if name in _V32 and hasattr(made, name):
+                setattr(made, name, getattr(metadata, name, None))
+        delattr(made, _ORIGIN)
+        delattr(made, _GIVEN)
+        return made
+
+    def write_back(self, value: Any) -> None:
+        """Assign the fields that the engine assigned in converted metadata to ours.
+
+        Lists of metadata are written back too; other values are left as they are.
+        """
+        if type(value) is list:
+            for one in value:
+                self.write_back(one)
+        origin = origin_of(value)
+        if origin is None:
+            return
+        given = getattr(value, _GIVEN)[1]
+        for name, before in given.items():
+            now = getattr(value, name, None)
+            if now is before or (isinstance(before, int) and now == before):
+                continue
+            target = _ORIGINS.get(name, name)
+            if name == "seq_lens_cpu_upper_bound" and not hasattr(origin, name):
+                target = "seq_lens_cpu"
+            if target:
+                setattr(origin, target, now)
+            given[name] = now
+
     def ours(self, value: Any, given: Any = None) -> Any:
-        """Convert a result: batches, lists of them, and tuples that begin with one.
+        """Convert a result: batches, and lists and tuples of them.
 
         Metadata that `theirs` converted becomes our original object again. `given` is the
         batch of ours from which the result was computed.
@@ -123,15 +165,16 @@ class Conversion:
             return self._our_metadata(value, given)
         if type(value) is list:
             return [self.ours(one, given) for one in value]
-        if type(value) is tuple and value and isinstance(value[0], self.metadata_class):
-            return self._our_metadata(value[0], given)
+        if type(value) is tuple:
+            return tuple(self.ours(one, given) for one in value)
         return value
 
     def _our_metadata(self, metadata: Any, given: Any) -> CommonAttentionMetadata:
-        origin: CommonAttentionMetadata | None = getattr(metadata, _ORIGIN, None)
+        origin = origin_of(metadata)
         if origin is not None:
+            self.write_back(metadata)
             return origin
-        later = isinstance(given, CommonAttentionMetadataV32)
+        later = _is_later(given)
         cls: Any = CommonAttentionMetadataV32 if later else CommonAttentionMetadata
         if type(metadata) is not self.metadata_class:  # a copy of a subclass's object
             cls = type(given)
@@ -143,19 +186,36 @@ class Conversion:
         return made
 
 
+def origin_of(value: Any) -> CommonAttentionMetadata | None:
+    """Return our metadata that an engine's was made of, None for any other object."""
+    known, _ = getattr(value, _GIVEN, (None, None))
+    origin: CommonAttentionMetadata | None = getattr(value, _ORIGIN, None)
+    return origin if known == id(value) else None
+
+
+def _is_later(metadata: Any) -> bool:
+    """True if a batch of ours has the fields of section 9, whatever its class."""
+    return hasattr(metadata, "seq_lens_cpu_upper_bound")
+
+
 def _optional(name: str) -> Callable[[Any], Any]:
     return lambda metadata: getattr(metadata, name, None)
 
 
 @cache
-def _subclass(metadata_class: type[Any], cls: type[Any]) -> type[Any]:
-    """Return a subclass of the engine's class with the fields that a subclass of ours adds."""
+def subclass_with(base: type[Any], cls: type[Any], but: type[Any]) -> type[Any]:
+    """Return a subclass of `base` with the fields of `cls` that neither it nor `but` has."""
+    known = {f.name for one in (base, but) for f in fields(one)}
     added = [
-        (f.name, f.type, None if f.default is MISSING else f.default)
+        (
+            f.name,
+            f.type,
+            field(default=None if f.default is MISSING else f.default, metadata=f.metadata),
+        )
         for f in fields(cls)
-        if f.name not in _OURS
+        if f.name not in known
     ]
-    return make_dataclass(cls.__name__, added, bases=(metadata_class,))
+    return make_dataclass(cls.__name__, added, bases=(base,))
 
 
 def _later_fields(metadata: Any, given: Any) -> dict[str, Any]:
@@ -168,7 +228,7 @@ def _later_fields(metadata: Any, given: Any) -> dict[str, Any]:
         computed = computed.cpu()
     if given is not None:
         computed = computed.to(given.num_computed_tokens_cpu.dtype)
-    exact = not isinstance(given, CommonAttentionMetadataV32)
+    exact = not _is_later(given)
     lengths = metadata.seq_lens_cpu_upper_bound if exact else metadata.seq_lens.clone()
     return {
         "seq_lens_cpu": lengths,

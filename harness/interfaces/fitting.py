@@ -10,13 +10,11 @@ from attnproof.harness.cases.batches import later
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations.batch.reorder import REORDER
 
-_LATER_PARAMS = (
-    "treat_short_extends_as_decodes",
-    "cp_size",
-    "cp_rank",
-    "cp_interleave",
-)
-"""Arguments that only later engines have."""
+_LATER_PARAMS = {
+    "split_decodes_and_prefills": ("treat_short_extends_as_decodes",),
+    REORDER: ("prompt_lens",),
+}
+"""Arguments of earlier operations that only later engines have."""
 
 _OPTIONAL = ("logits_indices", "num_logits", "encoder_seq_lens", "dcp_local_seq_lens")
 """Fields of a batch that may be None."""
@@ -35,7 +33,7 @@ def without_later_fields(case: Case) -> Case:
     """Return the case for engines whose batch has the fields of section 1 only: vLLM 0.11."""
     params = case.params
     batch = None if case.batch is None else later.without_later_fields(case.batch)
-    left_out = (*_LATER_PARAMS, *(("prompt_lens",) if case.operation == REORDER else ()))
+    left_out = _LATER_PARAMS.get(case.operation, ())
     if any(name in params for name in left_out):
         params = {name: value for name, value in params.items() if name not in left_out}
     if batch is case.batch and params is case.params:
@@ -55,7 +53,12 @@ def without_optional_fields(case: Case) -> Case:
 
 
 def with_prompts(case: Case) -> Case:
-    """Return the case for engines that know prompts wherever they know progress: vLLM 0.32."""
+    """Return the case for vLLM 0.32: engines that know prompts wherever they know progress.
+
+    Its class cannot cut the fields that a subclass adds, so that `unpadded` gets none.
+    """
+    if case.operation == "CommonAttentionMetadata" and case.batch and case.batch.subclassed:
+        return structs.replace(case, batch=structs.replace(case.batch, subclassed=False))
     computed = case.params.get("computed_lens")
     if case.operation != REORDER or computed is None or "prompt_lens" in case.params:
         return case

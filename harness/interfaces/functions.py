@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from attnproof.harness.interfaces import vllm_batch
+from attnproof.harness.interfaces import builders, vllm_batch
 from attnproof.harness.interfaces.conversion import Conversion
 from attnproof.harness.model.call import Thunk
 from attnproof.harness.operations.batch.reorder import REORDER
@@ -48,8 +48,30 @@ class Adapted:
         return self.conversion.ours(result, given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Convert, call, convert back."""
-        return self.unbind(self.bind(*args, **kwargs)(), *args, **kwargs)
+        """Convert, call, convert back; what the engine assigned in an argument is kept."""
+        thunk = self.bind(*args, **kwargs)
+        try:
+            result = thunk()
+        finally:
+            for value in (*getattr(thunk, "args", ()), *getattr(thunk, "keywords", {}).values()):
+                self.conversion.write_back(value)
+        return self.unbind(result, *args, **kwargs)
+
+
+class First(Adapted):
+    """A function of an engine that returns a batch, or a tuple that begins with one."""
+
+    def unbind(self, result: Any, *args: Any, **kwargs: Any) -> Any:
+        """Convert the batch back, and leave out the rest."""
+        return super().unbind(result[0] if type(result) is tuple else result, *args, **kwargs)
+
+
+class Reduced(Adapted):
+    """A function of an engine that returns a smaller batch without computed tokens."""
+
+    def unbind(self, result: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+        """Convert the batch back; its computed tokens are those of the given batch."""
+        return builders.with_computed(super().unbind(result, given, *args, **kwargs), given)
 
 
 class InputBatch:
@@ -89,13 +111,19 @@ def offsets_on_cpu(query_start_loc_p: Any) -> Arguments:
 
 def adapt_v32(name: str, function: Any) -> Any:
     """Return a function of the interface vllm-0.32 with our arguments and results."""
+    if name in _CLASSES:
+        return _CLASSES[name](function, V32)
     if inspect.isclass(function) or not callable(function):
         return function
+    if name == "make_local_attention_virtual_batches":
+        return First(function, V32)
+    if name == "make_kv_sharing_fast_prefill_common_attn_metadata":
+        return Reduced(function, V32)
     if name == REORDER:
-        return Adapted(function, _V32, with_progress)
+        return Adapted(function, V32, with_progress)
     if name == "compute_causal_conv1d_metadata":
-        return Adapted(function, _V32, offsets_on_cpu)
-    return Adapted(function, _V32)
+        return Adapted(function, V32, offsets_on_cpu)
+    return Adapted(function, V32)
 
 
 def _metadata_class() -> Any:
@@ -113,6 +141,12 @@ def _installed(module: str, name: str) -> Any:
         return None
 
 
-_V32 = Conversion(
-    _metadata_class, partial(_installed, "vllm.v1.worker.ubatch_utils", "UBatchSlice")
-)
+V32 = Conversion(_metadata_class, partial(_installed, "vllm.v1.worker.ubatch_utils", "UBatchSlice"))
+_CLASSES: dict[str, Callable[..., Any]] = {
+    "AttentionMetadataBuilder": builders.v1_builder,
+    "create_fast_prefill_custom_backend": partial(
+        builders.fast_prefill_backend, finish=builders.with_computed
+    ),
+    "CommonAttentionMetadata": builders.batch_class,
+}
+"""Classes that take batches, and functions that make them."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from attnproof.harness.adapters.quiet import quietly
 from attnproof.harness.adapters.vllm import builders, drafter, functions
-from attnproof.harness.adapters.vllm.functions import Adapted
+from attnproof.harness.adapters.vllm.functions import Adapted, First
 from attnproof.harness.adapters.vllm.installed import find, minor
 from attnproof.harness.adapters.vllm.kernel_blocks import KernelBlocks
-from attnproof.harness.adapters.vllm.metadata import UTILS
+from attnproof.harness.adapters.vllm.metadata import CONVERSION, UTILS
 from attnproof.harness.adapters.vllm.slots import V0Slots, V1Slots
+from attnproof.harness.interfaces.builders import fast_prefill_backend, v1_builder
 from attnproof.harness.operations import ALL
 
 _V0 = "attention.backends.utils"
@@ -54,19 +56,22 @@ def _xformers_builder(cls: type[Any]) -> type[Any]:
     return builders.xformers_builder(cls, find((UTILS,), _REORDER))
 
 
+_v1_builder = partial(v1_builder, conversion=CONVERSION)
+_fast_prefill_backend = partial(fast_prefill_backend, conversion=CONVERSION)
+
 ENTRIES: dict[str, Entry] = {
     "split_decodes_and_prefills": Entry((UTILS,), functions.split),
     _REORDER: Entry((UTILS,), functions.reorder),
     "_make_metadata_with_slice": Entry(_UBATCH, Adapted),
     "split_attn_metadata": Entry(_UBATCH, Adapted),
-    "make_local_attention_virtual_batches": Entry((UTILS,), Adapted),
+    "make_local_attention_virtual_batches": Entry((UTILS,), First),
     "make_kv_sharing_fast_prefill_common_attn_metadata": Entry((UTILS,), Adapted),
-    "create_fast_prefill_custom_backend": Entry((UTILS,), builders.fast_prefill_backend),
+    "create_fast_prefill_custom_backend": Entry((UTILS,), _fast_prefill_backend),
     "compute_causal_conv1d_metadata": Entry((UTILS,), functions.conv1d),
     "get_kv_cache_layout": Entry((UTILS,), functions.layout_reader),
     "get_per_layer_parameters": Entry((UTILS,), functions.layers),
     "is_all_cross_attn_metadata_set": Entry((_V0,), functions.cross_attention),
-    "AttentionMetadataBuilder": Entry((UTILS, *_ABSTRACT[1:]), builders.v1_builder),
+    "AttentionMetadataBuilder": Entry((UTILS, *_ABSTRACT[1:]), _v1_builder),
     "XFormersAttentionMetadataBuilder": Entry(_XFORMERS, _xformers_builder),
     "split_decodes_prefills_and_extends": Entry((UTILS,), Adapted),
     "maybe_create_ubatch_slices": Entry(_UBATCH[:1], Adapted),

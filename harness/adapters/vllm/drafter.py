@@ -14,18 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnproof.harness.adapters.vllm.metadata import CONVERSION, ours, theirs
+from attnproof.harness.adapters.vllm.metadata import CONVERSION, theirs
 from attnproof.harness.interfaces.functions import Adapted, Arguments
 from attnproof.harness.model.call import Thunk
-
-
-class _WithTensors(Adapted):
-    """A method of the proposer that returns a batch and tensors."""
-
-    def unbind(self, result: Any, *args: Any, **_: Any) -> Any:
-        """Convert the batch of the result back."""
-        child, *tensors = result
-        return ours(child, args[0]), *tensors
 
 
 def prepare_inputs(proposer_class: type[Any]) -> Adapted:
@@ -36,7 +27,7 @@ def prepare_inputs(proposer_class: type[Any]) -> Adapted:
         proposer = _proposer(proposer_class, token_arange_np=tokens)
         return (proposer, theirs(metadata), *others), {}
 
-    return _WithTensors(proposer_class.prepare_inputs, CONVERSION, convert)
+    return Adapted(proposer_class.prepare_inputs, CONVERSION, convert)
 
 
 def prepare_inputs_padded(proposer_class: type[Any]) -> Adapted:
@@ -45,7 +36,7 @@ def prepare_inputs_padded(proposer_class: type[Any]) -> Adapted:
     def convert(metadata: Any, *others: Any) -> Arguments:
         return (_proposer(proposer_class), theirs(metadata), *others), {}
 
-    return _WithTensors(proposer_class.prepare_inputs_padded, CONVERSION, convert)
+    return Adapted(proposer_class.prepare_inputs_padded, CONVERSION, convert)
 
 
 def _proposer(proposer_class: type[Any], **attributes: Any) -> Any:

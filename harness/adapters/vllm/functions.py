@@ -14,6 +14,8 @@ from attnproof.harness.interfaces import functions as interface
 
 Adapted = partial(interface.Adapted, conversion=CONVERSION)
 """Function of vLLM that takes our arguments and returns our results."""
+First = partial(interface.First, conversion=CONVERSION)
+"""Function of vLLM whose result begins with a batch."""
 
 
 def _as_layers(vllm_config: Any, layer_names: Any, cls_: Any) -> Any:
