@@ -165,7 +165,7 @@ class Conversion:
             return self._our_metadata(value, given)
         if type(value) is list:
             return [self.ours(one, given) for one in value]
-        if type(value) is tuple:
+        if type(value) is tuple and any(isinstance(v, self.metadata_class) for v in value):
             return tuple(self.ours(one, given) for one in value)
         return value
 
