@@ -18,10 +18,10 @@ from typing import IO, Any
 import msgspec
 
 from attnproof.harness.model.case import Batch, Case, Origin, Sourced
+from attnproof.harness.model.inline_case import SCHEMA
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.results import CASES
 
-SCHEMA = "attnproof.case/1"
 STANDARD_INPUT = "-"
 """Name of standard input in place of a file's."""
 MOST_BYTES = 2**26
@@ -64,14 +64,6 @@ class _Line(msgspec.Struct):
 def write_case(path: Path, saved: CaseFile) -> None:
     """Write one case file as indented JSON."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(saved), indent=1) + b"\n")
-
-
-def inline_case(case: Case) -> str:
-    """Return a case file on one line of ASCII, which `read_case("-")` reads out of any text."""
-    fields = {"schema": SCHEMA, "case": msgspec.to_builtins(case)}
-    text = json.dumps(fields, separators=(",", ":"))
-    # Only strings have these; CI systems obey lines that do.
-    return text.replace("::", ":\\u003a").replace("##", "#\\u0023")
 
 
 def read_case(name: str | Path) -> CaseFile:

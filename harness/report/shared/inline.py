@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from attnproof.harness.model.inline_case import inline_case
 from attnproof.harness.model.run import Finding
-from attnproof.harness.running.cases import inline_case
 
 LONGEST = 6_000
 """Characters of the longest case that is written inline."""

@@ -10,12 +10,12 @@ import jsonschema
 import msgspec
 import pytest
 
+from attnproof.harness.model.inline_case import inline_case
 from attnproof.harness.report.formats.code_quality import code_quality_bytes
 from attnproof.harness.report.formats.github import step_outputs, workflow_commands
 from attnproof.harness.report.formats.sarif import sarif_bytes
 from attnproof.harness.report.shared.inline import LONGEST, inline_replay
 from attnproof.harness.report.shared.source import source_place, source_root
-from attnproof.harness.running.cases import inline_case
 
 TEXT = {
     "type": "object",

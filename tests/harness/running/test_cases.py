@@ -13,12 +13,12 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Case, Sourced, encode
+from attnproof.harness.model.inline_case import inline_case
 from attnproof.harness.running import cases
 from attnproof.harness.running.cases import (
     CaseError,
     CaseFile,
     find_case,
-    inline_case,
     read_case,
     read_corpus,
     remembered_case,
