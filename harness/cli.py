@@ -137,6 +137,11 @@ def list_(options: ListOptions) -> int:
 
     Exit codes: 0 printed, 2 usage, 5 a candidate cannot be imported.
     """
+    if options == ListOptions():
+        from attnproof.harness.verbs.operation_table import print_index, read_index
+
+        print_index(read_index())
+        return 0
     from attnproof.harness.verbs.listing import show_operations
 
     show_operations(options)

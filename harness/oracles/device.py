@@ -30,9 +30,9 @@ class DeviceLostError(BaseException):
 def select(device: str) -> None:
     """Make a numbered device the current one of this process: kernels are launched there."""
     kind, _, number = device.partition(":")
-    module = getattr(torch, kind, None)
-    if kind != "cpu" and number and hasattr(module, "set_device"):
-        module.set_device(int(number))
+    set_device = getattr(getattr(torch, kind, None), "set_device", None)
+    if kind != "cpu" and number and set_device is not None:
+        set_device(int(number))
 
 
 def wait_for(device: str) -> None:
