@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -25,7 +26,12 @@ def test_list_help_and_version_import_nothing_heavy():
         f"print('heavy:', [name for name in {HEAVY} if name in sys.modules])\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=os.environ | {"COLUMNS": "260"},
     )
     assert done.stdout.splitlines()[-1] == "heavy: []"
     for row in read_index().operations:
