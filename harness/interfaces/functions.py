@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
@@ -135,8 +136,11 @@ def _metadata_class() -> Any:
 
 
 def _installed(module: str, name: str) -> Any:
+    """Return an attribute of a module, None without them; warnings of its import are not ours."""
     try:
-        return getattr(importlib.import_module(module), name, None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return getattr(importlib.import_module(module), name, None)
     except ImportError:
         return None
 
