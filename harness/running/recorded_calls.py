@@ -84,6 +84,19 @@ def mismatch_of(called: Called, arguments: dict[str, Any], expected: Any) -> Mis
     return next(_differences("result", expected, called.result), None)
 
 
+def lacking_fields(expected: Any, recorded: Any) -> Iterator[str]:
+    """Yield the fields of recorded metadata that the reference's result lacks."""
+    if isinstance(recorded, dict) and _CLASS in recorded:
+        for field, value in recorded.items():
+            if field != _CLASS and hasattr(expected, field):
+                yield from lacking_fields(getattr(expected, field), value)
+            elif not field.startswith("_"):
+                yield field
+    elif isinstance(recorded, list) and isinstance(expected, tuple | list):
+        for right, value in zip(expected, recorded, strict=False):
+            yield from lacking_fields(right, value)
+
+
 def _wrong_order(result: Any, arguments: dict[str, Any]) -> Mismatch | None:
     """Return how a recorded order breaks the contract of reordering."""
     batch, threshold = arguments["input_batch"], arguments.get("decode_threshold", 1)

@@ -35,7 +35,12 @@ from attnproof.harness.oracles.diagnosis import Context, diagnose
 from attnproof.harness.oracles.equality import brief, element, first_difference
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.errors import UsageError
-from attnproof.harness.running.recorded_calls import Mismatch, mismatch_of, reference_result
+from attnproof.harness.running.recorded_calls import (
+    Mismatch,
+    lacking_fields,
+    mismatch_of,
+    reference_result,
+)
 from attnproof.harness.running.task.task import Outcome
 
 _SLOTS = "build_slot_mapping"
@@ -63,11 +68,16 @@ class Recording:
     unknown: dict[str, int] = field(default_factory=dict)
     """Calls of functions that are no operation."""
     builds: int = 0
+    lacking: set[str] = field(default_factory=set)
+    """Fields of recorded results that the reference's have not."""
 
     def note(self) -> str:
         """Return a line on the file."""
         compared = sum(one.compared for one in self.held.values())
         text = f"{escape_line(self.path.name)}: {self.builds} batches, {compared} results compared"
+        if self.lacking:
+            names = ", ".join(map(escape_line, sorted(self.lacking)))
+            text += f"; fields that the reference's results lack, not compared: {names}"
         if not self.unknown:
             return text
         others = [f"{count} of {escape_line(name)}" for name, count in self.unknown.items()]
@@ -121,7 +131,7 @@ def _take(
         elif called.f in names:
             held = recording.held.setdefault(called.f, _Held())
             try:
-                _compare_call(held, called, place, sizes, later=later)
+                _compare_call(recording, held, called, place, sizes, later=later)
             except (ValueProblem, ValueError, TypeError) as problem:
                 _refuse(held, place, problem)
 
@@ -154,13 +164,20 @@ def _compare_slots(held: _Held, build: Build, source: str) -> Batch:
 
 
 def _compare_call(
-    held: _Held, called: Called, source: str, sizes: list[int], *, later: bool
+    recording: Recording,
+    held: _Held,
+    called: Called,
+    source: str,
+    sizes: list[int],
+    *,
+    later: bool,
 ) -> None:
     """Compare the result of a call with the reference's (ValueProblem)."""
     if isinstance(called.result, dict) and "repr" in called.result:
         raise ValueProblem(f"the result of {called.f} was not recorded")
     arguments, expected = reference_result(called, later=later)
     held.compared += 1
+    recording.lacking.update(lacking_fields(expected, called.result))
     found = mismatch_of(called, arguments, expected)
     if found is not None:
         _keep(held, found, _case_of(called.f, arguments, sizes), source)

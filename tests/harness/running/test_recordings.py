@@ -191,6 +191,16 @@ def test_a_result_that_was_not_recorded_is_unverified(read):
     assert "was not recorded" in result.reason
 
 
+def test_a_field_that_is_not_compared_is_named(read):
+    name = "make_kv_sharing_fast_prefill_common_attn_metadata"
+    result = CAM | {"quota": 3, "_cache": None}
+    _, outcomes, [note] = read(
+        STEP | {"calls": [{"f": name, "args": [CAM], "kwargs": {}, "result": result}]}
+    )
+    assert by_name(outcomes)[name].result.verdict == "PASS"
+    assert note.endswith("fields that the reference's results lack, not compared: quota")
+
+
 def test_calls_of_no_operation_are_counted(read):
     unknown = {"f": "frobnicate", "args": [], "kwargs": {}, "result": None}
     _, _, [note] = read(STEP | {"calls": [unknown, *CALLS, unknown]})
