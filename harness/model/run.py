@@ -37,6 +37,8 @@ class Cause(StrEnum):
     UNLOADABLE = auto()
     DEVIATIONS_FILE = auto()
     INTERRUPTED = auto()
+    ENOUGH_FINDINGS = auto()
+    """The run had as many findings as --maxfail allows before it began."""
     TOO_MANY_DEATHS = auto()
     PARTS_FAIL = auto()
     """Every function of the candidate that a sequence calls fails by itself."""

@@ -23,7 +23,7 @@ def check_call(options: CallOptions) -> None:
 def check_run(options: VerifyOptions) -> None:
     """Raise UsageError for a value out of range, an unknown device, or a trace without steps."""
     check_call(options)
-    for name in ("examples", "steps", "jobs", "seconds", "memory_gib"):
+    for name in ("examples", "steps", "jobs", "maxfail", "seconds", "memory_gib"):
         value = getattr(options, name)
         # Not `value < 0 or …`: a NaN must fail too.
         if not 0 <= value <= _MOST:

@@ -19,12 +19,14 @@ from attnproof.harness.report.shared.evidence import evidence
 from attnproof.harness.report.shared.wording import many
 
 
-def closing_summary(record: Run, place: Path) -> str:
+def closing_summary(record: Run, place: Path, *, quiet: bool = False) -> str:
     """Return the closing lines; the verdict is the last line but one.
 
-    `place` is the folder of the report.
+    `place` is the folder of the report. `quiet` keeps the findings and the verdict only.
     """
     lines = [line for finding in record.findings for line in _finding(finding, record.base)]
+    if quiet:
+        return "\n".join(map(escape_line, [*lines, _verdict(record)]))
     lines += map(_advice, record.advice)
     for deviation in record.deviations:
         make = partial(deviation_line, deviation)
@@ -32,12 +34,16 @@ def closing_summary(record: Run, place: Path) -> str:
     lines += attempt(
         "the missing operations", lambda: list(_not_offered(record.operations)), lambda f: [f]
     )
-    why = f" ({record.reason})" if record.reason else ""
-    counts = attempt("the counts", lambda: _counts(record), lambda _fault: "counts unknown")
     lines += attempt("the comparison", lambda: base_lines(record), lambda fault: [fault])
-    lines.append(f"{record.verdict}{why}: {counts}, seed {record.seed}, {record.seconds:.0f} s")
+    lines.append(_verdict(record))
     lines.append(f"report: {place / 'index.html'}")
     return "\n".join(map(escape_line, lines))
+
+
+def _verdict(record: Run) -> str:
+    why = f" ({record.reason})" if record.reason else ""
+    counts = attempt("the counts", lambda: _counts(record), lambda _fault: "counts unknown")
+    return f"{record.verdict}{why}: {counts}, seed {record.seed}, {record.seconds:.0f} s"
 
 
 def _counts(record: Run) -> str:

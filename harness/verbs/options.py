@@ -118,6 +118,19 @@ class VerifyOptions(RunOptions):
         ),
     ] = True
     deviations: _Deviations = None
+    first: Annotated[bool, typer.Option("-x", help="begin nothing after the first finding")] = False
+    maxfail: Annotated[
+        int, typer.Option(help="number of findings after which nothing more is begun, 0 for all")
+    ] = 0
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="print the findings and the last line only")
+    ] = False
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="print summary.json to standard output, all else to standard error"
+        ),
+    ] = False
     bench: Annotated[bool, typer.Option("--bench", help="time the verified operations too")] = False
     base: Annotated[
         Path | None,

@@ -32,6 +32,18 @@ def run_progress(expected_cases: int) -> Iterator[ProgressCallbacks]:
         )
 
 
+@contextmanager
+def no_progress(_expected_cases: int) -> Iterator[ProgressCallbacks]:
+    """Yield callbacks that print nothing."""
+    yield ProgressCallbacks(
+        planned=lambda _total: None,
+        started=lambda _operation, _candidate: None,
+        progressed=lambda _operation, _candidate, _cases: None,
+        ended=lambda _outcome: None,
+        tick=lambda: None,
+    )
+
+
 def print_result(outcome: Outcome) -> None:
     """Print a line and those of its findings; the closing summary counts NOT OFFERED."""
     if outcome.result.verdict != "NOT OFFERED":

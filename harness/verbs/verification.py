@@ -117,7 +117,8 @@ def run_verification(
     # Otherwise Hypothesis writes constants of the source into the current folder.
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(output.scratch / "hypothesis")
     jobs = options.jobs or min(_DEFAULT_JOBS, len(os.sched_getaffinity(0)))
-    plan = Plan(operations, candidates, settings, steps, corpus, jobs, lacking)
+    limit = options.maxfail or int(options.first)
+    plan = Plan(operations, candidates, settings, steps, corpus, jobs, lacking, limit)
     started, clock = datetime.datetime.now(UTC), time.monotonic()
     with observer(options.examples + len(steps)) as progress:
         outcomes, interrupted = run(plan, output.scratch, progress)

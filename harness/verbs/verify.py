@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from functools import partial
+from pathlib import Path
 
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Run
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running import interrupt
+from attnproof.harness.running.task.task import Outcome
 from attnproof.harness.verbs.ci import publish
 from attnproof.harness.verbs.closing_summary import closing_summary
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
-from attnproof.harness.verbs.progress import print_result, run_progress
+from attnproof.harness.verbs.progress import no_progress, print_result, run_progress
 from attnproof.harness.verbs.verification import exit_code, run_verification
 
 
@@ -29,25 +33,42 @@ def verify(
 
     The parameters are those of `run_verification`. Raise UsageError before anything runs.
     """
+    if not options.as_json:
+        return _verify(options, command, timing, minimise_known)[0]
+    with redirect_stdout(sys.stderr):
+        code, place = _verify(options, command, timing, minimise_known)
+    print((place / "summary.json").read_text(encoding="utf-8"), flush=True)
+    return code
+
+
+def _verify(
+    options: VerifyOptions, command: str, timing: TimingOptions | None, minimise_known: bool
+) -> tuple[int, Path]:
+    """Return the exit code and the folder of the report."""
     done = run_verification(
         options,
-        run_progress,
-        print_result,
+        no_progress if options.quiet else run_progress,
+        _print_nothing if options.quiet else print_result,
         command=command,
         timing=timing,
         minimise_known=minimise_known,
     )
     finished = done.run
-    if finished.bench is not None:
+    if finished.bench is not None and not options.quiet:
         say(attempt("the timings", lambda: bench_text(finished), str))
-    for note in done.unused:
+    for note in () if options.quiet else done.unused:
         say(f"not run: {note}")
     place = done.output.finish(finished, done.candidates)
     if finished.bench is not None and done.benchmark is not None:
         done.benchmark.write(finished)
     publish(finished, place, options.ci)
-    say(attempt("the summary", lambda: closing_summary(finished, place), partial(_bare, finished)))
-    return exit_code(finished)
+    words = partial(closing_summary, finished, place, quiet=options.quiet)
+    say(attempt("the summary", words, partial(_bare, finished)))
+    return exit_code(finished), place
+
+
+def _print_nothing(_outcome: Outcome) -> None:
+    """Take the place of `print_result` in a quiet run."""
 
 
 def _bare(run: Run, fault: str) -> str:

@@ -39,6 +39,8 @@ class Plan:
     jobs: int
     lacking: Lacking = field(default_factory=dict)
     """Result of `probe`: no task is started for these pairs."""
+    maxfail: int = 0
+    """Number of findings after which no further pair is begun, 0 for no limit."""
 
 
 class Skip(NamedTuple):

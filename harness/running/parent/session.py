@@ -116,6 +116,18 @@ class _Session:
                 self._start(*(self._next(ready) or ready[0]))
             self._collect()
 
+    def _has_enough(self) -> bool:
+        """True if the findings so far reach the limit of --maxfail."""
+        found = sum(len(outcome.findings) for outcome in self.outcomes.values())
+        return 0 < self.plan.maxfail <= found
+
+    def _skip_waiting(self) -> None:
+        """Leave the waiting pairs UNVERIFIED; those that run come to their end."""
+        reason = Reason(Cause.ENOUGH_FINDINGS, f"not run: --maxfail {self.plan.maxfail}")
+        skipped, self.waiting = self.waiting, []
+        for operation, candidate in skipped:
+            self._skip(operation, candidate, Skip("UNVERIFIED", reason))
+
     def interrupt(self) -> None:
         """Stop the running tasks and collect their outcomes; waiting pairs are UNVERIFIED.
 
@@ -220,6 +232,8 @@ class _Session:
             outcome = self._receive(task)
             if outcome is not None:
                 self.outcomes[task.operation.name, task.candidate.name] = outcome
+                if self._has_enough():
+                    self._skip_waiting()
                 self.callbacks.ended(outcome)
                 self._continue(task)
         self.callbacks.tick()
