@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("reference", "optimized", "harness")
+PACKAGES = ("api", "reference", "optimized", "harness")
 FACE = ("__init__.py", "__main__.py", "py.typed")
 """Files of `attnproof/` that are not links."""
 DATA = {".j2", ".css", ".js", ".json", ".md", ".typed"}

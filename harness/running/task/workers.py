@@ -77,6 +77,18 @@ class InvalidCaseError(InfrastructureError):
     """The harness could not judge a case."""
 
 
+def real_kinds(
+    operation: Operation, case: Case, failures: tuple[Failure, ...]
+) -> tuple[Failure, ...]:
+    """Return the failures of a case with the classes that they have on it."""
+    if not operation.why_unreal(case):
+        return failures
+    return tuple(
+        failure if failure.is_unsafe_anywhere and not case.fault else _of_no_engine(failure)
+        for failure in failures
+    )
+
+
 def _of_no_engine(failure: Failure) -> Failure:
     """Return a failure on input that no engine makes."""
     return msgspec.structs.replace(failure, other_kind=failure.other_kind or Kind.CONTRACT)
@@ -174,12 +186,9 @@ class Worker:
             case,
             lambda trial: judge(trial, digested=digested, repeated=repeated),
         )
-        if not verdict.failures or not self._operations[case.operation].why_unreal(case):
+        if not verdict.failures:
             return verdict
-        failures = tuple(
-            failure if failure.is_unsafe_anywhere and not case.fault else _of_no_engine(failure)
-            for failure in verdict.failures
-        )
+        failures = real_kinds(self._operations[case.operation], case, verdict.failures)
         return msgspec.structs.replace(verdict, failures=failures)
 
     def call_once(self, case: Case) -> Verdict:

@@ -1,0 +1,1 @@
+"""The Python API and the pytest plugin, above the harness; `attnproof` exposes its names."""

@@ -1,0 +1,127 @@
+"""`attnproof.check`: one function on one case, in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from attnproof import reference
+from attnproof.api.card import picture
+from attnproof.harness.escaping import escape_line, escape_lines
+from attnproof.harness.interfaces import INTERFACES
+from attnproof.harness.model.call_kinds import Parts
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Case, decode
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.run import Difference
+from attnproof.harness.model.verdict import Explanation, Failure
+from attnproof.harness.operations import ALL
+from attnproof.harness.oracles import judge
+from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.running.candidates import offered_by, with_interface
+from attnproof.harness.running.case_check import problem_of
+from attnproof.harness.running.cases import CaseError, CaseFile, inline_case, read_case
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.task.deviations import explain as divide
+from attnproof.harness.running.task.explanation import explain
+from attnproof.harness.running.task.workers import real_kinds
+from attnproof.harness.verbs.options import CallOptions
+from attnproof.harness.verbs.selection import with_contract
+
+
+def check(
+    function: Callable[..., Any] | object,
+    case: Case | str | os.PathLike[str],
+    *,
+    operation: str | None = None,
+    contract: str = "engine",
+    interface: str | None = None,
+) -> None:
+    """Judge a function on one case on the CPU with all oracles but that of the process.
+
+    `function` is the candidate's function or class for the operation; for an operation with
+    steps, the module or object whose attributes are its functions. `case` is a case, the path
+    of a case file, or its JSON. `operation`, if given, must be the case's. `contract` and
+    `interface` are those of `attnproof verify`.
+
+    The function is called in this process: it may be any callable, a debugger can stop in it,
+    and a call takes milliseconds. So a crash or a hang ends this process; `attnproof.verify`
+    finds those, as it calls candidates in processes of their own.
+
+    Raise AssertionError with the diagnosis and a picture of the case if the function fails,
+    UsageError if the case, the function or an option cannot be used.
+    """
+    given = _case(case)
+    if operation is not None and operation != given.operation:
+        raise UsageError(f"the case is one of {given.operation}, not of {operation}")
+    chosen = ALL[given.operation]
+    name = getattr(function, "__qualname__", type(function).__name__)
+    (candidate,) = with_interface([Candidate(name, "a function")], interface or "")
+    (candidate,) = with_contract([candidate], CallOptions(contract=contract))
+    given = INTERFACES[candidate.interface].fit(given) if candidate.interface else given
+    offer = _offer(function, chosen, candidate)
+    trial = Trial(chosen, given, offer, offered_by(reference, chosen), "cpu")
+    failures = real_kinds(chosen, given, judge(trial).failures)
+    failing = divide((), given, failures, candidate.judged).unknown
+    if failing:
+        raise AssertionError(_text(trial, failing, name))
+
+
+def _offer(function: object, operation: Operation, candidate: Candidate) -> Any:
+    """Return the function as the harness calls it (UsageError)."""
+    names = operation.call.names(operation.name)
+    if list(names) == [operation.name] and callable(function):
+        function = SimpleNamespace(**{operation.name: function})
+    offer = offered_by(function, operation, candidate.interface)
+    if offer is None:
+        needed = ", ".join(names)
+        raise UsageError(f"{candidate.name} is not offered as {operation.name}: it needs {needed}")
+    return offer
+
+
+def _case(case: Case | str | os.PathLike[str]) -> Case:
+    """Return a case that can be run (UsageError)."""
+    if isinstance(case, str) and case.lstrip().startswith("{"):
+        case = _decoded(case)
+    if isinstance(case, Case):
+        problem = problem_of(case)
+        if problem:
+            raise UsageError(f"the case cannot be run: {problem}")
+        return case
+    try:
+        return read_case(Path(case)).case
+    except CaseError as error:
+        raise UsageError(str(error)) from None
+
+
+def _decoded(text: str) -> Case:
+    """Return the case in the JSON of a case file or of a case (UsageError)."""
+    try:
+        if '"schema"' in text:
+            return msgspec.json.decode(text, type=CaseFile).case
+        return decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(f"the text is not a case: {error}") from None
+
+
+def _text(trial: Trial, failures: tuple[Failure, ...], name: str) -> str:
+    """Return the failures in words, and a picture of the case."""
+    first = failures[0]
+    try:
+        own = getattr(trial.function, "own", {})
+        explanation = explain(trial, Parts({}, tuple(own)), name)
+        outputs = [msgspec.convert(output, Difference) for output in explanation.outputs]
+    except Exception as error:  # the failure stands without the comparison
+        explanation, outputs = Explanation([], f"the outputs cannot be shown: {error}"), []
+    head = f"{trial.case.operation} ({first.kind}): {first.diagnosis}"
+    lines = [head, *(f"  {failure.oracle}: {failure.message}" for failure in failures)]
+    drawing = picture(trial.case, outputs, first.place, explanation.steps)
+    log = (first.log or explanation.log).rstrip()
+    logs = [log] if log else []
+    end = f"case {trial.case.id}: {inline_case(trial.case)}"
+    return escape_lines("\n".join([*map(escape_line, lines), "", drawing, *logs, end]))

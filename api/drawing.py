@@ -1,0 +1,111 @@
+"""`attnproof.cases`: cases of an operation, for parametrized tests."""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hypothesis import HealthCheck, Phase, Verbosity, configuration, given, settings
+from hypothesis import seed as seeded
+from hypothesis.stateful import run_state_machine_as_test
+
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.task.fuzz import strategy
+from attnproof.harness.verbs.selection import pick_operations
+
+_MOST_STEPS = 25
+"""Maximal number of steps of a drawn sequence."""
+_MOST_EXAMPLES = 1_000_000
+_NAMES: dict[str, str] = {}
+"""Names of the boundary cases so far, by id."""
+
+
+def cases(
+    operation: str, examples: int = 100, seed: int = 0, *, malformed: bool = False
+) -> list[Case]:
+    """Return the named boundary cases of an operation, then `examples` drawn ones at most.
+
+    Equal arguments give equal cases. Each case occurs once. With `malformed`, boundary cases
+    with each fault follow the boundaries, and some of the drawn cases are malformed. The pytest
+    plugin names a parameter that is a case by `case_name`. Raise UsageError for an unknown
+    operation or a number out of range.
+    """
+    if not 0 <= examples <= _MOST_EXAMPLES:
+        raise UsageError(f"examples is {examples}, expected 0 to {_MOST_EXAMPLES:,}")
+    if not operation or "," in operation:
+        raise UsageError(f"operation is {operation!r}, expected one name, as `attnproof list` has")
+    (chosen,) = pick_operations(operation)
+    found: dict[str, Case] = {}
+    for name, case in chosen.inputs.boundaries():
+        found.setdefault(case.id, case)
+        _NAMES.setdefault(case.id, name)
+    if malformed:
+        _add_faults(chosen, found)
+    if examples:
+        drawn = _drawn(chosen, examples, seed, malformed=malformed)
+        fresh = {case.id: case for case in drawn if case.id not in found}
+        found |= dict(list(fresh.items())[:examples])
+    return list(found.values())
+
+
+def case_name(case: Case) -> str:
+    """Return a name for tests: that of a boundary case or "drawn", and the case's id."""
+    name = _NAMES.get(case.id, "drawn")
+    return f"{name.replace(' ', '-')}-{case.id}"
+
+
+def _add_faults(operation: Operation, found: dict[str, Case]) -> None:
+    """Add each fault, on the first boundary case that it applies to."""
+    for name, fault in operation.inputs.faults_on("cpu").items():
+        good = next(
+            (case for case in found.values() if not case.fault and fault.applies(case)), None
+        )
+        if good is not None:
+            case = Case(good.operation, good.batch, good.params, name)
+            found.setdefault(case.id, case)
+            _NAMES.setdefault(case.id, name)
+
+
+def _drawn(operation: Operation, examples: int, seed: int, *, malformed: bool) -> list[Case]:
+    """Return cases that Hypothesis draws with this seed."""
+    drawn: list[Case] = []
+
+    def take(case: Case) -> None:
+        drawn.append(case)
+
+    machine = operation.inputs.machine
+    how = settings(
+        max_examples=examples,
+        stateful_step_count=_MOST_STEPS,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+    )
+    first = seeded(zlib.crc32(f"{seed}/{operation.name}".encode()))
+    with _storage_elsewhere():
+        if machine is not None:
+            methods = {"judge": staticmethod(take)}
+            bound = first(type(machine.__name__, (machine,), methods))
+            run_state_machine_as_test(bound, settings=how)
+        else:
+            faults = operation.inputs.faults_on("cpu") if malformed else {}
+            first(how(given(strategy(operation, faults))(take)))()
+    return drawn
+
+
+@contextmanager
+def _storage_elsewhere() -> Iterator[None]:
+    """Keep Hypothesis from writing to the current folder inside the block."""
+    kept = vars(configuration).get("__hypothesis_home_directory")
+    with tempfile.TemporaryDirectory(prefix="attnproof-") as folder:
+        configuration.set_hypothesis_home_dir(folder)
+        try:
+            yield
+        finally:
+            configuration.set_hypothesis_home_dir(kept)

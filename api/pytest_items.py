@@ -1,0 +1,167 @@
+"""Items of the pytest plugin: one for each operation of each candidate."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attnproof.api.verifying import VerificationRun, decode_run, encode_run, verify
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.run import Cause, OperationResult
+from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.errors import AttnproofError, UsageError
+from attnproof.harness.verbs.options import VerifyOptions
+from attnproof.harness.verbs.selection import pick_operations
+
+_ROOT = "attnproof"
+"""First part of the id of every item."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The candidates and options of a pytest run."""
+
+    candidates: dict[str, str]
+    """Candidates as typed, by their names."""
+    operations: list[Operation]
+    names_operations: bool
+    """True if the user has named the operations."""
+    values: dict[str, Any]
+    """Other arguments of `verify`."""
+    folder: Path
+    """Folder of results, which the workers of xdist share."""
+
+
+def planned(names: list[str], values: dict[str, str], folder: str) -> Plan:
+    """Return the plan of options, "" for one that is not given (pytest.UsageError)."""
+    device = values["device"] or "auto"
+    typed = list(dict.fromkeys(names))
+    try:
+        operations = pick_operations(values["ops"])
+        found = [candidate.name for candidate in resolve(typed, device)]
+    except UsageError as error:
+        raise pytest.UsageError(f"attnproof: {error}") from None
+    deviations = values["deviations"]
+    if deviations and not Path(deviations).is_file():
+        raise pytest.UsageError(f"--attnproof-deviations {deviations}: there is no such file")
+    contract = values["contract"] or "engine"
+    if contract not in ("engine", "strict"):
+        raise pytest.UsageError(f"--attnproof-contract is {contract!r}, expected engine or strict")
+    arguments = {
+        "contract": contract,
+        "device": device,
+        "deviations": deviations or None,
+        "examples": _number("examples", values, 1, VerifyOptions.examples),
+        "seed": _number("seed", values, 0, None),
+    }
+    candidates = dict(zip(found, typed, strict=True))
+    return Plan(candidates, operations, bool(values["ops"]), arguments, Path(folder))
+
+
+def _number(name: str, values: dict[str, str], least: int, default: int | None) -> int | None:
+    """Return the number of an option (pytest.UsageError)."""
+    text = values[name]
+    if not text:
+        return default
+    if not text.isdecimal() or int(text) < least:
+        raise pytest.UsageError(f"--attnproof-{name} is {text!r}, expected a number from {least}")
+    return int(text)
+
+
+def items_of(plan: Plan, session: pytest.Session) -> Iterator[pytest.Item]:
+    """Yield the items of all candidates."""
+    root = _Group.from_parent(session, name=_ROOT, nodeid=_ROOT)
+    for name in plan.candidates:
+        group = _Group.from_parent(root, name=name, nodeid=f"{_ROOT}::{name}")
+        group.plan = plan
+        for operation in plan.operations:
+            yield _OperationItem.from_parent(group, name=operation.name)
+
+
+class _Group(pytest.Collector):
+    """The items of one candidate, or the groups of all."""
+
+    plan: Plan
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        """Return nothing: `items_of` makes the items."""
+        return []
+
+    @cached_property
+    def run(self) -> VerificationRun:
+        """The verification of this candidate's selected operations, in any worker of xdist.
+
+        Raises AttnproofError.
+        """
+        number = list(self.plan.candidates).index(self.name)
+        done = self.plan.folder / f"{number}.run"
+        with (self.plan.folder / f"{number}.lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # a worker waits for the one that verifies
+            if not done.exists():
+                done.write_bytes(self._verified())
+        return decode_run(done.read_bytes())
+
+    def _verified(self) -> bytes:
+        """Verify all selected operations together, as the start of a run takes seconds."""
+        selected = [item.name for item in self.session.items if item.parent is self]
+        target = self.plan.candidates[self.name]
+        try:
+            return encode_run(verify(target, ops=selected, **self.plan.values))
+        except AttnproofError as error:
+            return encode_run(error)
+
+
+class _OperationItem(pytest.Item):
+    """The verification of one operation of a candidate."""
+
+    @property
+    def _group(self) -> _Group:
+        assert isinstance(self.parent, _Group)
+        return self.parent
+
+    def runtest(self) -> None:
+        """Raise what pytest reports for the operation's verdict."""
+        try:
+            run = self._group.run
+        except AttnproofError as error:
+            raise _NotVerifiedError(str(error)) from None
+        result = next(result for result in run.operations if result.name == self.name)
+        reason = result.reason
+        if result.cause == Cause.NAMED_IN_OPS and not self._group.plan.names_operations:
+            pytest.skip(reason.removeprefix("named in --ops, but "))
+        self._conclude(run, result)
+
+    def _conclude(self, run: VerificationRun, result: OperationResult) -> None:
+        known = [found for found in run.deviations if found.operation == self.name]
+        titles = "; ".join(f"{found.id}: {found.title}" for found in known)
+        if result.verdict == "NOT OFFERED":
+            pytest.skip(result.reason)
+        if result.verdict == "UNVERIFIED":
+            raise _NotVerifiedError(f"UNVERIFIED {self.name}: {result.reason}")
+        if result.verdict == "FAIL":
+            cards = [run.card(found) for found in run.findings if found.operation == self.name]
+            raise _NotVerifiedError("\n\n".join(cards))
+        if result.verdict == "DEVIATES":
+            pytest.xfail(titles)
+        if known:  # all of them stale
+            raise _NotVerifiedError(f"[XPASS(strict)] no case showed the known deviation {titles}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Return the text of a verdict without a traceback."""
+        if isinstance(excinfo.value, _NotVerifiedError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Return the place of the item: the folder of the run, and its name."""
+        return self.path, None, f"{self._group.name}::{self.name}"
+
+
+class _NotVerifiedError(Exception):
+    """A verdict that fails an item; its text is all that pytest shows."""
