@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -55,7 +56,7 @@ def cases(
 def case_name(case: Case) -> str:
     """Return a name for tests: that of a boundary case or "drawn", and the case's id."""
     name = _NAMES.get(case.id, "drawn")
-    return f"{name.replace(' ', '-')}-{case.id}"
+    return f"{re.sub('[^A-Za-z0-9]+', '-', name).strip('-')}-{case.id}"
 
 
 def _add_faults(operation: Operation, found: dict[str, Case]) -> None:
