@@ -17,6 +17,7 @@ from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.call_kinds import Parts
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, decode
+from attnproof.harness.model.inline_case import inline_case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Difference
 from attnproof.harness.model.verdict import Explanation, Failure
@@ -25,7 +26,7 @@ from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import offered_by, with_interface
 from attnproof.harness.running.case_check import problem_of
-from attnproof.harness.running.cases import CaseError, CaseFile, inline_case, read_case
+from attnproof.harness.running.cases import CaseError, CaseFile, read_case
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.task.deviations import explain as divide
 from attnproof.harness.running.task.explanation import explain

@@ -10,8 +10,9 @@ import pytest
 
 import attnproof
 from attnproof import reference
+from attnproof.harness.model.inline_case import inline_case
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.cases import CaseFile, inline_case, write_case
+from attnproof.harness.running.cases import CaseFile, write_case
 
 NAME = "build_slot_mapping"
 CASES = attnproof.cases(NAME, examples=10)
