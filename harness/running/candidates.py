@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from functools import lru_cache, reduce
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -120,9 +121,11 @@ def _resolve(name: str, device: str) -> Candidate:
         source = source.parent if source.name == "__init__.py" else source
         return Candidate(escape_line(source.stem), str(source), lane)
     if find_spec(name) is None:
-        known = ", ".join([c.name for c in _NAMED] + sorted(installed))
+        names = [c.name for c in _NAMED] + sorted(installed)
+        known, near = ", ".join(names), get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(
-            f"no candidate {name!r}: not built in or installed ({known}), "
+            f"no candidate {name!r}: {hint}not built in or installed ({known}), "
             "not an importable module, not a file"
         )
     if engine_of(name) is None:
@@ -201,7 +204,9 @@ def with_interface(candidates: list[Candidate], name: str) -> list[Candidate]:
     of its engine.
     """
     if name and name not in INTERFACES:
-        raise UsageError(f"--interface is {name!r}, expected one of {', '.join(INTERFACES)}")
+        near = get_close_matches(name, INTERFACES, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"--interface is {name!r}: {hint}expected one of {', '.join(INTERFACES)}")
     chosen = []
     for candidate in candidates:
         if candidate.target in (OPTIMIZED, REFERENCE):

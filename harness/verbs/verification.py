@@ -26,7 +26,7 @@ from attnproof.harness.running.errors import (
     VERIFIED,
 )
 from attnproof.harness.running.parent.environment import gpu_name
-from attnproof.harness.running.parent.plan import Plan, probe
+from attnproof.harness.running.parent.plan import Plan, misspelt_notes, probe
 from attnproof.harness.running.parent.session import ProgressCallbacks, run
 from attnproof.harness.running.recordings import read_recordings
 from attnproof.harness.running.task.deviations import with_deviations
@@ -113,6 +113,7 @@ def run_verification(
     for outcome in held:
         observe_recorded(outcome)
     lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
+    unused += misspelt_notes(lacking)
     output = Output(options.out)
     # Otherwise Hypothesis writes constants of the source into the current folder.
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(output.scratch / "hypothesis")

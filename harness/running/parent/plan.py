@@ -68,13 +68,28 @@ def probe(candidates: list[Candidate], operations: list[Operation], settings: Se
             raise UsageError(str(error)) from None
         worker.stop()
         if not worker.offers:
+            near = "".join(f"; {hint}" for hint in _misspelt(worker))
             raise UsageError(
                 f"candidate {candidate.name} offers none of the operations asked for: "
-                f"define functions such as {operations[0].name}"
+                f"define functions such as {operations[0].name}{near}"
             )
         reasons = {name: worker.why_not_offered(name) for name in by_name}
         lacking[candidate.name] = {name: why for name, why in reasons.items() if why is not None}
     return lacking
+
+
+def _misspelt(worker: Worker) -> list[str]:
+    return [f"{own}: did you mean {name}?" for name, own in worker.misspelt.items()]
+
+
+def misspelt_notes(lacking: Lacking) -> list[str]:
+    """Return a note on each function of a candidate that nearly has an operation's name."""
+    return [
+        f"{name} on {candidate}: {reason.text}"
+        for candidate, reasons in lacking.items()
+        for name, reason in reasons.items()
+        if reason.cause is Cause.NO_FUNCTION and "did you mean" in reason.text
+    ]
 
 
 def find_skip(operation: Operation, candidate: Candidate) -> Skip | None:

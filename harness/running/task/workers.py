@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import msgspec
 
 from attnproof import reference
+from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.call_kinds import Parts
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
@@ -120,6 +121,8 @@ class Worker:
         self.deaths = 0
         self.offers: dict[str, tuple[str, ...]] = {}
         self.withheld: dict[str, str] = {}
+        self.misspelt: dict[str, str] = {}
+        """Names of the candidate's functions by the absent operations that they resemble."""
         self.places: dict[str, str] = {}
         """Source of the function or class of each operation, such as "backend.py:12"."""
         self.cases: deque[Case] = deque(maxlen=_MOST_CASES)
@@ -164,6 +167,7 @@ class Worker:
             import_s = max(0.0, self._deadline - time.monotonic())
         ready = self._process.start(import_s)
         self.offers, self.withheld, self.places = ready.offers, ready.withheld, ready.places
+        self.misspelt = ready.misspelt
         if ready.compiles:
             self._first_call_s = max(self._first_call_s, _FIRST_CALL_S)
 
@@ -173,7 +177,9 @@ class Worker:
             return None
         if operation in self.withheld:
             return Reason(Cause.WITHHELD, self.withheld[operation])
-        return Reason(Cause.NO_FUNCTION, "the candidate has no such function")
+        own = self.misspelt.get(operation)
+        hint = f"; {escape_line(own)}: did you mean {operation}?" if own else ""
+        return Reason(Cause.NO_FUNCTION, f"the candidate has no such function{hint}")
 
     def judge(self, case: Case, *, digested: bool = False, repeated: bool = True) -> Verdict:
         """Return the verdict on a case; a crash or a hang is a verdict too (InvalidCaseError).

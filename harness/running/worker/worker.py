@@ -43,6 +43,7 @@ from attnproof.harness.running.exchange.observed import Observed, Observer
 from attnproof.harness.running.extras import required_by
 from attnproof.harness.running.processes.channel import FORKED_STATUS, Channel, messages
 from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work
+from attnproof.harness.running.worker.misspelt import misspelt
 from attnproof.harness.running.worker.places import place_of
 
 IMPORT = b"import"
@@ -75,6 +76,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """True if a first call may compile a kernel."""
     places: dict[str, str] = {}
     """Source of the function or class of each operation, such as "backend.py:12"."""
+    misspelt: dict[str, str] = {}
+    """Names of the candidate's functions by the operations not offered that they resemble."""
 
 
 class Unloadable(msgspec.Struct, frozen=True, tag=True):
@@ -176,7 +179,16 @@ class _Worker:
             {name: reason for name, reason in reasons.items() if reason},
             imports_once(self._candidate) or _may_compile(module, set(sys.modules) - known),
             self._places(module),
+            self._misspelt(module),
         )
+
+    def _misspelt(self, module: Any) -> dict[str, str]:
+        """Return the functions that nearly have an operation's name, none if it cannot be told."""
+        try:
+            absent = [name for name, offer in self._offers.items() if offer is None]
+            return {name: utf8(own) for name, own in misspelt(module, absent).items()}
+        except Exception:  # a candidate that is no module, or that breaks the search
+            return {}
 
     def _places(self, module: Any) -> dict[str, str]:
         """Return file and line of each operation's function, none if they cannot be found."""

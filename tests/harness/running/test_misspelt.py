@@ -1,0 +1,43 @@
+"""Tests of near matches for misspelt functions, candidates and interfaces."""
+
+from __future__ import annotations
+
+import pytest
+
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.candidates import resolve, with_interface
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.parent.plan import misspelt_notes, probe
+from attnproof.harness.running.task.task import Settings
+
+OPERATIONS = [ALL["build_slot_mapping"], ALL["split_attn_metadata"]]
+
+
+def probed(tmp_path, text: str):
+    (tmp_path / "mine.py").write_text(text)
+    return probe(resolve([str(tmp_path / "mine.py")], "cpu"), OPERATIONS, Settings())
+
+
+def test_a_nearly_right_function_gets_a_note(tmp_path):
+    text = "def build_slot_maping(): ...\ndef split_attn_metadata(): ...\ndef helper(): ...\n"
+    assert misspelt_notes(probed(tmp_path, text)) == [
+        "build_slot_mapping on mine: the candidate has no such function; "
+        "build_slot_maping: did you mean build_slot_mapping?"
+    ]
+
+
+def test_a_candidate_with_right_names_gets_none(tmp_path):
+    text = "def build_slot_mapping(): ...\ndef build_slot_maping(): ...\n"
+    assert misspelt_notes(probed(tmp_path, text)) == []
+
+
+def test_a_candidate_of_one_misspelt_function_is_told_so(tmp_path):
+    with pytest.raises(UsageError, match="did you mean build_slot_mapping"):
+        probed(tmp_path, "def build_slot_maping(): ...\n")
+
+
+def test_a_misspelt_candidate_or_interface_gets_the_near_one():
+    with pytest.raises(UsageError, match="did you mean optimized"):
+        resolve(["optimised"], "auto")
+    with pytest.raises(UsageError, match=r"did you mean vllm-0\.1"):
+        with_interface([], "vlm-0.11")
