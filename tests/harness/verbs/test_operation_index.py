@@ -36,3 +36,17 @@ def test_list_help_and_version_import_nothing_heavy():
     assert done.stdout.splitlines()[-1] == "heavy: []"
     for row in read_index().operations:
         assert row.name in done.stdout
+
+
+def test_the_shell_completes_a_verb():
+    script = "import sys; sys.argv = ['attnproof']; from attnproof.harness.cli import main; main()"
+    environment = {"_ATTNPROOF_COMPLETE": "complete_bash", "COMP_WORDS": "attnproof ver"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | environment | {"COMP_CWORD": "1"},
+    )
+    assert (done.stdout.split(), done.stderr) == (["verify"], "")
