@@ -89,7 +89,10 @@ def pytest_collection_modifyitems(
     if _PLAN in config.stash:
         from attnproof.api.pytest_items import items_of
 
-        items += items_of(config.stash[_PLAN], session)
+        found = list(items_of(config.stash[_PLAN], session))
+        report = pytest.CollectReport("attnproof", "passed", None, [*found])
+        config.hook.pytest_collectreport(report=report)  # pytest counts the items of reports
+        items += found
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

@@ -20,7 +20,9 @@ id = "D1"
 title = "answers the opposite"
 operations = ["is_block_tables_empty"]
 versions = "*"
-reference = "none"
+reference = "docs/SPEC.md"
+when = "not fault"
+since = 2026-01-01
 """
 OPTIONS = ["--attnproof-examples=20", "--attnproof-seed=1", "-p", "no:benchmark"]
 
