@@ -92,6 +92,12 @@ def _copy(path: Path) -> None:
     shutil.copyfile(path, target)
 
 
+def _write(page: str, text: str) -> None:
+    target = PAGES / page
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8")
+
+
 def write_operations() -> list[str]:
     """Write one page an operation and their index; return the names of the operations."""
     folder = PAGES / OPERATIONS
@@ -245,7 +251,9 @@ def main() -> None:
     """Write all pages."""
     gather()
     print(f"{len(write_operations())} operations")
-    if "--no-samples" not in sys.argv[1:]:
+    if "--no-samples" in sys.argv[1:]:
+        _write("samples/index.md", "# Sample reports\n\nLeft out by `--no-samples`.\n")
+    else:
         write_samples()
     print(PAGES)
 
