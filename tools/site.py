@@ -139,7 +139,12 @@ def operation_page(
 ) -> Iterator[str]:
     """Yield the lines of the operation's page."""
     operation = entry.operation
-    yield from (f"# {operation.name}", "", f"{operation.summary.capitalize()}.", "")
+    yield from (
+        f"# {operation.name}",
+        "",
+        f"{operation.summary[:1].upper()}{operation.summary[1:]}.",
+        "",
+    )
     anchor = sections[operation.section.partition(".")[0]]
     yield f"- Specification: [section {operation.section}](../SPEC.md#{anchor})"
     yield f"- Interfaces: {entry.engines or 'none'}"
@@ -213,8 +218,9 @@ def write_samples(base: Path = PAGES) -> None:
     environment = os.environ | {"ATTNPROOF_DOCS": "../../docs/{page}.html"}
     lines = [_SAMPLES]
     for sample in SAMPLES:
-        arguments = [str(known) if word == "known.toml" else word for word in sample.arguments]
-        out = folder / sample.folder
+        own = os.path.relpath(known, ROOT)  # a report shows its command
+        arguments = [own if word == "known.toml" else word for word in sample.arguments]
+        out = os.path.relpath(folder / sample.folder, ROOT)
         command = [
             sys.executable,
             "-m",
@@ -223,7 +229,7 @@ def write_samples(base: Path = PAGES) -> None:
             *(["--no-remember"] if sample.arguments[0] == "verify" else []),
         ]
         done = subprocess.run(
-            [*command, "--out", str(out)],
+            [*command, "--out", out],
             cwd=ROOT,
             env=environment,
             capture_output=True,
