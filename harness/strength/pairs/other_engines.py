@@ -27,7 +27,10 @@ def _pair(
 
     def add(wrong: _Break) -> _Break:
         mistake = (wrong.__doc__ or "").strip()
-        broken: _Break = partial(partial, wrong)
+
+        def broken(right: Any) -> Any:
+            return wrong(right) if isinstance(right, type) else partial(wrong, right)
+
         PAIRS.append(Pair(id, operation, part or operation, mistake, shown_by, broken))
         return wrong
 
@@ -36,15 +39,18 @@ def _pair(
 
 @_pair(
     "vllm-project/vllm-ascend#14714",
-    "compute_new_slot_mapping",
+    "CommonAttentionMetadata",
     "a crash when the batch shrank between two graph sizes",
 )
-def rows_of_the_table(right: _Break, cad: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """The number of requests is that of the block table's rows, padding included."""
-    rows = torch.arange(cad.block_table_tensor.shape[0])
-    owners = rows.repeat_interleave(cad.query_start_loc.diff())
-    made: torch.Tensor = right(cad, *args, **kwargs)
-    return made[: max(len(owners), len(made))]
+def table_of_the_padded_batch(right: type[Any]) -> type[Any]:
+    """`unpadded` leaves the rows of graph padding in the block table."""
+
+    class CommonAttentionMetadata(right):  # type: ignore[misc]
+        def unpadded(self, *args: Any, **kwargs: Any) -> Any:
+            made = super().unpadded(*args, **kwargs)
+            return replace(made, block_table_tensor=self.block_table_tensor)
+
+    return CommonAttentionMetadata
 
 
 @_pair(
