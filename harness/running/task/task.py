@@ -37,6 +37,7 @@ from attnproof.harness.running.task.examination import Examination, TooManyDeath
 from attnproof.harness.running.task.findings import advice_of, deviation_results, findings_of
 from attnproof.harness.running.task.fuzz import fuzz
 from attnproof.harness.running.task.ledger import Ledger
+from attnproof.harness.running.task.real_cases import real_cases
 from attnproof.harness.running.task.saved_failures import SavedFailures
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
@@ -306,6 +307,8 @@ def _run_cases(
     if settings.minimise_known:
         for sourced in examination.minimise_known():
             _judge(examination, sourced)
+    for sourced in real_cases(examination):
+        _judge(examination, sourced)
     examination.repeat_in_fresh_process()
     if not examination.early_faults:
         _run_malformed(examination, [*corpus, *remembered])
