@@ -159,5 +159,7 @@ def table_narrower_than_a_chunk(
 def fields_of_the_whole_batch(right: _Break, slices: Any, common_attn_metadata: Any) -> Any:
     """Optional fields with an entry a request are passed on whole."""
     children = right(slices, common_attn_metadata)
-    whole = common_attn_metadata.encoder_seq_lens
-    return [replace(child, encoder_seq_lens=whole) for child in children]
+    whole = getattr(common_attn_metadata, "is_prefilling", None)
+    if whole is None:
+        return children
+    return [replace(child, is_prefilling=whole) for child in children]
