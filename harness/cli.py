@@ -16,9 +16,12 @@ import typer
 from attnproof import __version__
 from attnproof.harness.escaping import escape_lines, shell_command
 from attnproof.harness.streams import output_problem, prepare_streams
+from attnproof.harness.verbs.configuration import Setting, configured, settings
 from attnproof.harness.verbs.messages import complain, print_traceback
 from attnproof.harness.verbs.options import (
     BenchOptions,
+    ConfigOptions,
+    DeviationsOptions,
     DiffOptions,
     ListOptions,
     ReplayOptions,
@@ -43,13 +46,24 @@ _Misuse: Any = typer.BadParameter.__mro__[2]
 """Base class of the errors of the arguments: typer may have its own copy of click."""
 
 _Options = TypeVar("_Options")
+_Made = TypeVar("_Made")
+_CONTEXT = "typer_context"
+"""Parameter of a verb's function that typer fills."""
 
 
-def _takes(options: type[_Options]) -> Callable[[Callable[[_Options], int]], Callable[..., None]]:
+def _plain(options: type[_Options], given: dict[str, Any]) -> _Options:
+    """Return the options of the command line; pyproject.toml sets none of them."""
+    return options(**given)
+
+
+def _takes(
+    options: type[_Options], make: Callable[[type[_Options], dict[str, Any]], _Made]
+) -> Callable[[Callable[[_Made], int]], Callable[..., None]]:
     """Return a decorator that gives a verb one option for each field of a dataclass.
 
     typer reads the options from a signature; the decorated function has the fields as its
-    parameters, and ends with the verb's exit code.
+    parameters, and ends with the verb's exit code. `make` makes the verb's argument from the
+    class and the options of the command line.
     """
     hints = get_type_hints(options, include_extras=True)
     parameters = [
@@ -58,19 +72,28 @@ def _takes(options: type[_Options]) -> Callable[[Callable[[_Options], int]], Cal
         )
         for one in fields(options)  # type: ignore[arg-type]
     ]
+    parameters.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=typer.Context))
 
-    def decorate(verb: Callable[[_Options], int]) -> Callable[..., None]:
+    def decorate(verb: Callable[[_Made], int]) -> Callable[..., None]:
         def command(**values: Any) -> NoReturn:
-            # typer passes None for an option that is not given and has no other default.
-            given = {name: value for name, value in values.items() if value is not None}
-            raise typer.Exit(verb(options(**given)))
+            context: typer.Context = values.pop(_CONTEXT)
+            given = {
+                name: value for name, value in values.items() if _is_given(context, name, value)
+            }
+            raise typer.Exit(verb(make(options, given)))
 
         command.__name__, command.__doc__ = verb.__name__, verb.__doc__
-        command.__annotations__ = hints
+        command.__annotations__ = {**hints, _CONTEXT: typer.Context}
         command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate
+
+
+def _is_given(context: typer.Context, name: str, value: Any) -> bool:
+    """True if the option is on the command line, and not its default."""
+    source = context.get_parameter_source(name)
+    return value is not None and (source is None or source.name != "DEFAULT")
 
 
 def _default(declared: Field[Any]) -> Any:
@@ -81,7 +104,7 @@ def _default(declared: Field[Any]) -> Any:
 
 
 @app.command()
-@_takes(VerifyOptions)
+@_takes(VerifyOptions, configured)
 def verify(options: VerifyOptions) -> int:
     """Verify candidates against the reference, and write the report.
 
@@ -93,7 +116,7 @@ def verify(options: VerifyOptions) -> int:
 
 
 @app.command()
-@_takes(BenchOptions)
+@_takes(BenchOptions, configured)
 def bench(options: BenchOptions) -> int:
     """Verify candidates, then time them in turn with a peer.
 
@@ -106,7 +129,7 @@ def bench(options: BenchOptions) -> int:
 
 
 @app.command()
-@_takes(ReplayOptions)
+@_takes(ReplayOptions, configured)
 def replay(options: ReplayOptions) -> int:
     """Run one case again; print the batch, and expected values beside those of the candidate.
 
@@ -119,7 +142,7 @@ def replay(options: ReplayOptions) -> int:
 
 
 @app.command()
-@_takes(DiffOptions)
+@_takes(DiffOptions, _plain)
 def diff(options: DiffOptions) -> int:
     """Compare two runs: new, fixed and same findings, lost and gained verdicts.
 
@@ -130,8 +153,34 @@ def diff(options: DiffOptions) -> int:
     return run(options)
 
 
+@app.command()
+@_takes(ConfigOptions, settings)
+def config(found: list[Setting]) -> int:
+    """Print the value of each option of `verify`, and where it came from.
+
+    Takes the options of `verify`. Exit codes: 0 printed, 2 usage.
+    """
+    from attnproof.harness.verbs.config import print_settings
+
+    print_settings(found)
+    return 0
+
+
+@app.command()
+@_takes(DeviationsOptions, _plain)
+def deviations(options: DeviationsOptions) -> int:
+    """Draft a file of known deviations from the findings of a run.
+
+    Exit codes: 0 written, 2 usage.
+    """
+    from attnproof.harness.verbs.draft import write_draft
+
+    write_draft(options)
+    return 0
+
+
 @app.command(name="list")
-@_takes(ListOptions)
+@_takes(ListOptions, _plain)
 def list_(options: ListOptions) -> int:
     """Print the operations: section of SPEC.md, oracles, candidates that offer them.
 
@@ -157,7 +206,7 @@ def doctor() -> NoReturn:
 
 
 @app.command()
-@_takes(StrengthOptions)
+@_takes(StrengthOptions, _plain)
 def strength(options: StrengthOptions) -> int:
     """Verify bugs that shipped, and the same code without them: recall and false alarms.
 

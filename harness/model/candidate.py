@@ -33,8 +33,8 @@ class Candidate(msgspec.Struct, frozen=True):
     checked: bool = True
     """False for `optimized` without its checks, and for an engine's kernels: they are given
     well-formed cases only."""
-    deviations: str = ""
-    """Path of the file of its known deviations, "" without one."""
+    deviations: tuple[str, ...] = ()
+    """Files of its known deviations, and shipped lists such as "vllm:0.11"."""
     interface: str = ""
     """Name of the engine interface that it speaks, "" for every one (built-in candidates)."""
     judged: frozenset[Kind] = STRICT

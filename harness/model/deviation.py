@@ -6,6 +6,9 @@ import msgspec
 
 from attnproof.harness.model.candidate import Lane
 
+ANY_OPERATION = "*"
+"""Name in place of an operation's: the entry is for all operations."""
+
 
 class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of a file of known deviations."""
@@ -15,6 +18,7 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     title: str
     """Behaviour of the candidate, in a sentence."""
     operations: tuple[str, ...]
+    """Operations that show it; "*" for all."""
     versions: str
     """Versions of the candidate's package that have it, such as ">=0.10.2,<0.12"."""
     reference: str
@@ -31,3 +35,7 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Lanes in which the candidate has it, () for all."""
     since: str = ""
     """Day of the entry, ISO 8601."""
+
+    def covers(self, operation: str) -> bool:
+        """True if the entry is for the operation."""
+        return operation in self.operations or ANY_OPERATION in self.operations

@@ -56,7 +56,7 @@ def _adapter(name: str, target: str, lane: Lane = "cpu") -> Candidate:
     # Malformed input would make kernels that check nothing write anywhere.
     engine = engine_of(target)
     checked = lane == "cpu" or engine is None or not engine.kernels
-    return Candidate(name, target, lane, checked=checked, deviations=str(path))
+    return Candidate(name, target, lane, checked=checked, deviations=(str(path),))
 
 
 _ENGINES = (

@@ -17,8 +17,11 @@ _Traces = Annotated[
     typer.Option("--trace", help="file of requests; repeatable (default: a built-in sampler)"),
 ]
 _Deviations = Annotated[
-    Path | None,
-    typer.Option(help="file of known deviations, for candidates without a file of their own"),
+    list[str],
+    typer.Option(
+        help="file of known deviations, or a shipped list such as vllm:0.11, for candidates "
+        "without a file of their own; repeatable"
+    ),
 ]
 
 
@@ -117,7 +120,7 @@ class VerifyOptions(RunOptions):
             "--remember/--no-remember", help="keep failing cases in .attnproof/ and run them again"
         ),
     ] = True
-    deviations: _Deviations = None
+    deviations: _Deviations = field(default_factory=list)
     first: Annotated[bool, typer.Option("-x", help="begin nothing after the first finding")] = False
     maxfail: Annotated[
         int, typer.Option(help="number of findings after which nothing more is begun, 0 for all")
@@ -166,6 +169,7 @@ class TimingOptions:
 class BenchOptions(TimingOptions, RunOptions):
     """Options of `bench`."""
 
+    deviations: _Deviations = field(default_factory=list)
     device: Annotated[str, typer.Option(help="auto (the GPU if there is one), cpu or cuda")] = (
         "auto"
     )
@@ -184,7 +188,25 @@ class ReplayOptions(CallOptions):
             help="file of a case, - for standard input, or id of a case of the last run"
         ),
     ]
-    deviations: _Deviations = None
+    deviations: _Deviations = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigOptions(VerifyOptions):
+    """Options of `config`: those of `verify`. `--json` prints JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviationsOptions:
+    """Options of `deviations`."""
+
+    draft: Annotated[
+        Path,
+        typer.Option(metavar="RUN", help="report of the run to draft from, or its summary.json"),
+    ]
+    out: Annotated[
+        Path | None, typer.Option(help="file to write; it must not exist (default: print it)")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

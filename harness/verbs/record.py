@@ -87,13 +87,14 @@ def _with_command(finding: Finding, candidates: list[Candidate], options: Verify
         return finding
     candidate = next(c for c in candidates if c.name == finding.candidate)
     plain = candidate.lane == "cpu" or candidate in BUILT_IN
-    given = options.deviations is not None and candidate.deviations == str(options.deviations)
+    given = candidate.deviations == tuple(dict.fromkeys(options.deviations))
     words = ["attnproof", "replay", shell_path(options.out / finding.case_path)]
     words += ["--candidate", shell_path(name_of(candidate))]
     words += [] if plain else ["--device", candidate.lane]
     usual = ENGINE if candidate.target not in (OPTIMIZED, REFERENCE) else STRICT
     words += [] if finding.kind in usual else ["--contract", "strict"]
-    words += ["--deviations", shell_path(options.deviations)] if given else []
+    for name in candidate.deviations if given else ():
+        words += ["--deviations", shell_path(name)]
     words += ["--interface", options.interface] if options.interface else []
     return msgspec.structs.replace(finding, command=shell_command(words))
 

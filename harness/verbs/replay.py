@@ -22,6 +22,7 @@ from attnproof.harness.running.candidates import installed_target, resolve, with
 from attnproof.harness.running.cases import CaseError, CaseFile, find_case
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.parent.plan import find_skip
+from attnproof.harness.running.task.broad_deviations import broad_entries
 from attnproof.harness.running.task.candidate_process import CandidateUnloadableError
 from attnproof.harness.running.task.deviations import (
     Explained,
@@ -51,9 +52,12 @@ def replay(options: ReplayOptions, *, command: str = "attnproof replay") -> int:
         raise UsageError(str(error)) from None
     names = options.candidates or _saved_candidate(saved, command)
     candidates = with_deviations(resolve(names, options.device), options.deviations)
+    broad = broad_entries(options.deviations, [ALL[saved.case.operation]])
     candidates = with_interface(with_contract(candidates, options), options.interface)
     warm_up(candidates)
     console = Screen(soft_wrap=True)
+    for note in broad:
+        console.print_line(f"note: {note}")
     console.print_line(f"case {saved.case.id} of {saved.case.operation}", style="bold")
     console.print(attempt("the literal", lambda: case_literal(saved.case), str))
     codes = [

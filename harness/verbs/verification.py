@@ -29,6 +29,7 @@ from attnproof.harness.running.parent.environment import gpu_name
 from attnproof.harness.running.parent.plan import Plan, misspelt_notes, probe
 from attnproof.harness.running.parent.session import ProgressCallbacks, run
 from attnproof.harness.running.recordings import read_recordings
+from attnproof.harness.running.task.broad_deviations import broad_entries
 from attnproof.harness.running.task.deviations import with_deviations
 from attnproof.harness.running.task.task import Outcome, Settings
 from attnproof.harness.verbs.base import check_base
@@ -71,6 +72,8 @@ class Verification:
     """Timing of the verified operations, None if nothing was to be timed."""
     unused: list[str]
     """A line on each part of the corpus that was not run."""
+    broad: list[str]
+    """A sentence on each entry of known deviations that would hide a new bug."""
 
 
 @interrupt.restored_handlers()
@@ -101,6 +104,7 @@ def run_verification(
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     operations = pick_operations(options.ops)
     candidates = _candidates(options)
+    broad = broad_entries(options.deviations, operations)
     settings = _settings(options, seed, minimise_known=minimise_known)
     corpus = pick_corpus(options.corpus)
     unused = unused_corpus(corpus, operations, candidates)
@@ -127,14 +131,14 @@ def run_verification(
     record = record_run(plan, [*held, *outcomes], options, command, interrupted, peer)
     record.started = started.isoformat(timespec="seconds")
     record.seconds = round(time.monotonic() - clock, 1)
-    record.notes[:0] = [*notes, *unused, *coverage_notes(plan)]
+    record.notes[:0] = [*broad, *notes, *unused, *coverage_notes(plan)]
     if benchmark is not None and not interrupted:
         benchmark.time(record, plan, output.scratch)
         record.seconds = round(time.monotonic() - clock, 1)
     finished = record.build()
     if base is not None:
         finished = with_base(finished, base, str(options.base))
-    return Verification(finished, candidates, output, benchmark, unused)
+    return Verification(finished, candidates, output, benchmark, unused, broad)
 
 
 def exit_code(run: Run) -> int:

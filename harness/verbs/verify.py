@@ -58,6 +58,8 @@ def _verify(
         say(attempt("the timings", lambda: bench_text(finished), str))
     for note in () if options.quiet else done.unused:
         say(f"not run: {note}")
+    for note in () if options.quiet else done.broad:
+        say(f"note: {note}")
     place = done.output.finish(finished, done.candidates)
     if finished.bench is not None and done.benchmark is not None:
         done.benchmark.write(finished)

@@ -1,6 +1,6 @@
 """Known deviations: read their TOML file, and find the failures that they explain.
 
-docs/candidates.md describes the file.
+docs/deviations.md describes the file.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,12 +15,13 @@ import msgspec
 from attnproof.harness.backports import tomllib
 from attnproof.harness.model.candidate import Candidate, device_type
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.deviation import Deviation
+from attnproof.harness.model.deviation import ANY_OPERATION, Deviation
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.verdict import CONSUMER, ORACLES, STRICT, Failure, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.shipped import is_shipped_list, shipped_list
 from attnproof.harness.running.task.conditions import NAMES, compiled, holds
 
 ANY_VERSION = "*"
@@ -45,9 +45,12 @@ class Explained(NamedTuple):
 
 def deviations_of(candidate: Candidate) -> tuple[Deviation, ...]:
     """Return the known deviations of the candidate's version and lane (DeviationError)."""
-    if not candidate.deviations:
-        return ()
-    known = load(candidate.deviations, version_of(candidate))
+    known: list[Deviation] = []
+    for name in candidate.deviations:
+        shipped = is_shipped_list(name)
+        path, version = shipped_list(name) if shipped else (name, version_of(candidate))
+        known += load(path, version)
+    _check_ids(known, ", ".join(candidate.deviations))
     return tuple(
         d
         for d in known
@@ -55,14 +58,16 @@ def deviations_of(candidate: Candidate) -> tuple[Deviation, ...]:
     )
 
 
-def with_deviations(candidates: list[Candidate], path: Path | None) -> list[Candidate]:
-    """Return the candidates; those without a file of known deviations get `path`.
+def with_deviations(candidates: list[Candidate], names: Iterable[str]) -> list[Candidate]:
+    """Return the candidates; those without known deviations of their own get those of `names`.
 
-    Reads all files, so that a mistake is reported before a run begins (DeviationError).
+    A name is that of a file, or of a shipped list such as "vllm:0.11". Reads all files, so that
+    a mistake is reported before a run begins (DeviationError; UsageError for an unknown list).
     """
-    if path is not None:
-        given = msgspec.structs.replace
-        candidates = [c if c.deviations else given(c, deviations=str(path)) for c in candidates]
+    given = tuple(dict.fromkeys(names))
+    candidates = [
+        c if c.deviations else msgspec.structs.replace(c, deviations=given) for c in candidates
+    ]
     for candidate in candidates:
         deviations_of(candidate)
     return candidates
@@ -75,16 +80,21 @@ def load(path: str, version: str) -> tuple[Deviation, ...]:
     """
     entries = _entries(path)
     known = [deviation for where, deviation in entries if _is_for(deviation, version, where)]
-    seen: set[tuple[str, str]] = set()
-    for deviation in known:
-        for operation in deviation.operations:
-            if (deviation.id, operation) in seen:
-                raise DeviationError(
-                    f"deviations file {path}: two entries {deviation.id} hold for {operation} in "
-                    f"version {version or 'unknown'}: give one of them another id or other versions"
-                )
-            seen.add((deviation.id, operation))
+    _check_ids(known, path)
     return tuple(known)
+
+
+def _check_ids(known: list[Deviation], files: str) -> None:
+    """Raise DeviationError if two entries of one id hold for one operation."""
+    for index, one in enumerate(known):
+        for other in known[:index]:
+            shared = [name for name in one.operations if other.covers(name)]
+            shared += [name for name in other.operations if one.covers(name)]
+            if one.id == other.id and shared:
+                raise DeviationError(
+                    f"deviations file {files}: two entries {one.id} hold for {shared[0]} in the "
+                    "same version: give one of them another id or other versions"
+                )
 
 
 def known(deviations: Iterable[Deviation], case: Case, failure: Failure) -> Deviation | None:
@@ -160,7 +170,7 @@ def _problems(deviation: Deviation) -> Iterator[str]:
             hint = f', write "{ANY_VERSION}" for any' if name == "versions" else ""
             yield f"{name} is empty{hint}"
     for operation in deviation.operations:
-        if operation not in ALL:
+        if operation not in ALL and operation != ANY_OPERATION:
             yield f"no operation {operation!r}: `attnproof list` shows all of them"
     for oracle in deviation.oracles:
         if oracle not in ORACLES:
@@ -212,7 +222,7 @@ def _is_for(deviation: Deviation, version: str, where: str) -> bool:
 
 
 def _explains(deviation: Deviation, case: Case, failure: Failure) -> bool:
-    if case.operation not in deviation.operations:
+    if not deviation.covers(case.operation):
         return False
     if deviation.oracles and failure.oracle not in deviation.oracles:
         return False

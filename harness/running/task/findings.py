@@ -69,8 +69,12 @@ def deviation_results(examination: Examination, *, with_stale: bool) -> list[Dev
     return [
         _deviation(examination, deviation)
         for deviation in examination.deviations
-        if examination.operation.name in deviation.operations
-        and (with_stale or deviation.id in examination.occurred)
+        if deviation.covers(examination.operation.name)
+        and (
+            deviation.id in examination.occurred
+            # An entry for all operations need not occur in each.
+            or (with_stale and examination.operation.name in deviation.operations)
+        )
     ]
 
 

@@ -47,6 +47,9 @@ _MOST_PASSES = 1_000_000
 _HURRY_S = 2.0
 """Seconds for all explanations of findings after an interrupt."""
 
+FAIL_ALONE = "fail by themselves"
+"""End of the reason why an operation was verified without functions of the candidate."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run, resolved from the command line."""
@@ -154,7 +157,7 @@ def examine(
             notes = examination.notes
             if exchanged:
                 text = f"{operation.name} [{candidate.name}]: ran with the reference's "
-                notes.append(f"{text}{', '.join(exchanged)}; the candidate's fail by themselves")
+                notes.append(f"{text}{', '.join(exchanged)}; the candidate's {FAIL_ALONE}")
             conclusion = _concluded(examination, settings, steps, corpus)
             small = not settings.usual_depth or share > 1
             try:
@@ -200,7 +203,7 @@ def _skipped(
         return _Conclusion("NOT OFFERED", lacking)
     own = worker.offers[operation.name]
     if exchanged and set(own) <= set(exchanged):
-        text = f"not run: {', '.join(own)} of the candidate fail by themselves"
+        text = f"not run: {', '.join(own)} of the candidate {FAIL_ALONE}"
         return _Conclusion("UNVERIFIED", Reason(Cause.PARTS_FAIL, text))
     return None
 

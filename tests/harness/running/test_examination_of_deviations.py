@@ -49,7 +49,7 @@ def examined(tmp_path):
         path = tmp_path / "known.toml"
         path.write_text(toml(entries), encoding="utf-8")
         source = str(CANDIDATES / f"{name}.py")
-        candidate = Candidate(name, source, interface="vllm-0.11", deviations=str(path))
+        candidate = Candidate(name, source, interface="vllm-0.11", deviations=(str(path),))
         chosen = Settings(**{"examples": 100, "examples_db": "", "timeout_s": 5.0} | settings)
         ledger = tmp_path / "ledger.jsonl"
         return examine(ALL[SPLIT], candidate, chosen, [], [TWO_DECODES, SEVEN_TOKENS], ledger)

@@ -42,7 +42,7 @@ def verified(tmp_path):
             ops=SPLIT,
             candidates=[str(CANDIDATES / "two_bugs.py")],
             out=tmp_path / "out",
-            deviations=path,
+            deviations=[str(path)],
             **small,
         )
         return verify(chosen)
@@ -61,7 +61,7 @@ def test_known_deviations_pass_and_are_printed_and_replayed(verified, tmp_path, 
     known = tmp_path / "known.toml"
     by = [str(CANDIDATES / "two_bugs.py")]
     saved = ReplayOptions(case=case, candidates=by, out=tmp_path / "out")
-    assert replay(replace(saved, deviations=known)) == 0
+    assert replay(replace(saved, deviations=[str(known)])) == 0
     assert f"KNOWN {SPLIT} [two_bugs] D2: one token too many" in capfd.readouterr().out
     assert replay(saved) == 1
 

@@ -1,0 +1,35 @@
+"""Lists of known deviations that attnproof ships, by names such as `vllm:0.11`.
+
+Imports nothing heavy: the configuration is read with it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from attnproof.harness.running.errors import UsageError
+
+_RELEASES = {
+    "vllm": ("0.10.2", "0.11.2", "0.32.0"),
+    "vllm-triton": ("0.10.2", "0.11.2", "0.32.0"),
+    "sglang": ("0.5.23",),
+    "flashinfer": ("0.7",),
+}
+"""Releases that each list was made on."""
+_FOLDER = Path(__file__).parents[1] / "adapters"
+
+
+def is_shipped_list(name: str) -> bool:
+    """True if the text begins as the name of a shipped list, such as `vllm:`, and is no path."""
+    return re.fullmatch(rf"(?:{'|'.join(_RELEASES)}):[^/\\]*", name) is not None
+
+
+def shipped_list(name: str) -> tuple[str, str]:
+    """Return the path of a shipped list, and the release whose entries hold (UsageError)."""
+    engine, _, version = name.partition(":")
+    for release in _RELEASES[engine]:
+        if version in (release, ".".join(release.split(".")[:2])):
+            return str(_FOLDER / f"{engine.replace('-', '_')}_deviations.toml"), release
+    known = (f"{one}:{'.'.join(r.split('.')[:2])}" for one, rs in _RELEASES.items() for r in rs)
+    raise UsageError(f"--deviations {name}: no such list, expected a file or {', '.join(known)}")

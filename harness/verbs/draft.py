@@ -1,0 +1,248 @@
+"""`attnproof deviations --draft RUN`: a file of known deviations from the findings of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from attnproof.harness.escaping import escape_line
+from attnproof.harness.model.candidate import device_type
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.files import read_regular
+from attnproof.harness.report.shared.comparison import read_run
+from attnproof.harness.running.cases import CaseError, remembered_case
+from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.results import RESULTS
+from attnproof.harness.running.task.drafted_conditions import condition_of
+from attnproof.harness.running.task.task import FAIL_ALONE
+from attnproof.harness.verbs.messages import say
+from attnproof.harness.verbs.options import DeviationsOptions
+
+Pair = tuple[str, str]
+
+
+class _Operation(msgspec.Struct):
+    name: str
+    candidate: str
+    device: str
+    verdict: str
+    reason: str = ""
+
+
+class _Finding(msgspec.Struct):
+    id: str
+    operation: str
+    candidate: str
+    oracle: str
+    fields: tuple[str, ...]
+    diagnosis: str
+    message: str
+    case_path: str
+
+
+class _Run(msgspec.Struct):
+    """The part of summary.json that a draft needs."""
+
+    started: str
+    operations: list[_Operation]
+    findings: list[_Finding]
+    notes: list[str] = []
+
+
+class _Line(msgspec.Struct):
+    """The part of a line of results.jsonl that a draft needs."""
+
+    operation: str
+    candidate: str
+    failures: list[tuple[str, str, str]] = []
+    """Oracle, field and diagnosis of each failure that fails the candidate."""
+    case: msgspec.Raw = msgspec.Raw()
+
+
+@dataclass
+class _Entry:
+    """An entry of the file: a finding with the failures and the cases that it explains."""
+
+    id: str
+    title: str
+    operation: str
+    lane: str
+    comments: list[str]
+    source: str
+    shown: set[Pair] = field(default_factory=set)
+    """Oracle and field of its failures."""
+    cases: list[Case] = field(default_factory=list)
+    diagnoses: set[str] = field(default_factory=set)
+
+
+def write_draft(options: DeviationsOptions) -> None:
+    """Write the draft to `options.out`, or print it. Raise UsageError before anything is written.
+
+    The file must not exist.
+    """
+    text = draft(options.draft)
+    if options.out is None:
+        say(text.rstrip())
+        return
+    try:
+        with options.out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"--out {options.out} exists: name another file, or remove it") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"--out {options.out} cannot be written: {reason}") from None
+    say(f"{options.out}: {text.count('[[deviation]]')} entries; edit them before you commit them")
+
+
+def draft(path: Path) -> str:
+    """Return the text of a file with an entry for each finding of the run (UsageError)."""
+    read_run(path)
+    folder = path if path.is_dir() else path.parent
+    summary = path / "summary.json" if path.is_dir() else path
+    try:
+        run = msgspec.json.decode(read_regular(summary), type=_Run)
+    except (OSError, msgspec.DecodeError) as error:
+        raise UsageError(f"{summary} cannot be read: {error}") from None
+    lines = _failing_lines(folder / RESULTS)
+    entries = [*_entries(run, lines), *_combined(run)]
+    if not entries:
+        raise UsageError(f"{path} has no finding: there is nothing to draft")
+    return "\n".join([*_head(run, folder), *(_toml(entry, folder) for entry in entries)])
+
+
+def _failing_lines(path: Path) -> list[_Line]:
+    """Return the cases that failed the run's candidates (UsageError)."""
+    try:
+        lines = read_regular(path).splitlines()
+        found = [msgspec.json.decode(line, type=_Line) for line in lines]
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}; a draft needs the whole report"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is damaged: {error}; run verify again") from None
+    return [line for line in found if line.failures]
+
+
+def _entries(run: _Run, lines: list[_Line]) -> Iterator[_Entry]:
+    """Yield an entry for each finding, and one for an operation that fails by another one."""
+    for operation in run.operations:
+        own = [
+            line
+            for line in lines
+            if (line.operation, line.candidate) == (operation.name, operation.candidate)
+        ]
+        found = [
+            _of_finding(finding, operation)
+            for finding in run.findings
+            if (finding.operation, finding.candidate) == (operation.name, operation.candidate)
+        ]
+        if own and not found and operation.verdict == "FAIL":
+            found = [_of_operation(operation, operation.reason or "fails")]
+        if found:
+            _divide(own, found)
+            yield from found
+
+
+def _of_finding(finding: _Finding, operation: _Operation) -> _Entry:
+    return _Entry(
+        finding.id,
+        finding.diagnosis,
+        operation.name,
+        device_type(operation.device),
+        [f"{finding.diagnosis}: {finding.message}"],
+        finding.case_path,
+        {(finding.oracle, name) for name in finding.fields},
+    )
+
+
+def _of_operation(operation: _Operation, reason: str) -> _Entry:
+    lane = device_type(operation.device)
+    name = f"{operation.name}-{operation.candidate}"
+    return _Entry(name, reason, operation.name, lane, [reason], "")
+
+
+def _divide(lines: list[_Line], entries: list[_Entry]) -> None:
+    """Give each failure to the finding that it is of, or beside which it shows most often."""
+    pairs = {(oracle, name) for line in lines for oracle, name, _ in line.failures}
+    held = [{(o, name) for o, name, _ in line.failures} for line in lines]
+    for pair in sorted(pairs):
+        owners = [entry for entry in entries if pair in entry.shown]
+        counts = [sum(pair in one and bool(one & e.shown) for one in held) for e in entries]
+        for owner in owners or [entries[counts.index(max(counts))]]:
+            owner.shown.add(pair)
+    for line, one in zip(lines, held, strict=True):
+        case = _case(line)
+        for entry in entries:
+            if one & entry.shown:
+                entry.cases.append(case)
+                entry.diagnoses |= {d for o, name, d in line.failures if (o, name) in entry.shown}
+
+
+def _case(line: _Line) -> Case:
+    try:
+        return remembered_case(bytes(line.case))
+    except CaseError as error:
+        raise UsageError(f"a case of {line.operation} in {RESULTS}: {error}") from None
+
+
+def _combined(run: _Run) -> Iterator[_Entry]:
+    """Yield an entry for each operation that ran without the functions that fail by themselves.
+
+    They fail in it too as soon as their own failures are known.
+    """
+    for operation in run.operations:
+        place = f"{operation.name} [{operation.candidate}]: "
+        alone = operation.verdict == "UNVERIFIED" and operation.reason.endswith(FAIL_ALONE)
+        noted = any(n.startswith(place) and n.endswith(FAIL_ALONE) for n in run.notes)
+        if alone or noted:
+            entry = _of_operation(operation, "follows from functions that deviate by themselves")
+            entry.comments += [
+                "It was verified without these functions, so that no case shows what they do here.",
+                "Narrow this entry (fields, diagnoses, when) after a run with this file.",
+            ]
+            yield entry
+
+
+def _head(run: _Run, folder: Path) -> Iterator[str]:
+    yield f"# Drafted from {escape_line(folder)}, a run of {escape_line(run.started)}."
+    yield "# Edit each entry: say in title and reference why it is accepted, and narrow `when`."
+    yield ""
+
+
+def _toml(entry: _Entry, folder: Path) -> str:
+    oracles = sorted({oracle for oracle, _ in entry.shown})
+    fields = sorted({name for _, name in entry.shown if name})
+    others = sorted(entry.diagnoses - {entry.title})
+    lines = [f"# {escape_line(comment)}" for comment in entry.comments]
+    lines += [f"# also: {escape_line(', '.join(others))}"] if others else []
+    source = f"{folder / entry.source}" if entry.source else f"{folder}"
+    lines += [f"# attnproof replay {escape_line(source)}"] if entry.source else []
+    lines += [
+        "[[deviation]]",
+        f"id = {_quoted(entry.id)}",
+        f"title = {_quoted(entry.title)}",
+        f"operations = [{_quoted(entry.operation)}]",
+        'versions = "*"',
+        f"reference = {_quoted(f'to be explained, see {source}')}",
+        f"when = {_quoted(condition_of(entry.cases))}",
+    ]
+    if entry.shown:
+        lines += [f"oracles = {_listed(oracles)}"]
+    if fields and all(name for _, name in entry.shown):
+        lines += [f"fields = {_listed(fields)}"]
+    return "\n".join([*lines, f"lanes = {_listed([entry.lane])}", ""])
+
+
+def _listed(names: list[str]) -> str:
+    return f"[{', '.join(map(_quoted, names))}]"
+
+
+def _quoted(text: str) -> str:
+    """Return a basic string of TOML, whose escapes are those of JSON except for DEL."""
+    return json.dumps(escape_line(text), ensure_ascii=False).replace("\x7f", "\\u007f")
