@@ -16,6 +16,7 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, OperationResult
 from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.errors import AttnproofError, UsageError
+from attnproof.harness.running.shipped import is_shipped_list
 from attnproof.harness.verbs.options import VerifyOptions
 from attnproof.harness.verbs.selection import pick_operations
 
@@ -48,7 +49,7 @@ def planned(names: list[str], values: dict[str, str], folder: str) -> Plan:
     except UsageError as error:
         raise pytest.UsageError(f"attnproof: {error}") from None
     deviations = values["deviations"]
-    if deviations and not Path(deviations).is_file():
+    if deviations and not (is_shipped_list(deviations) or Path(deviations).is_file()):
         raise pytest.UsageError(f"--attnproof-deviations {deviations}: there is no such file")
     contract = values["contract"] or "engine"
     if contract not in ("engine", "strict"):

@@ -24,7 +24,7 @@ class Deviation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     reference: str
     """Source that documents it: a section of SPEC.md, an issue, a commit."""
     when: str
-    """Condition on the case: a Python expression over the names that docs/candidates.md lists."""
+    """Condition on the case: a Python expression over the names that docs/deviations.md lists."""
     oracles: tuple[str, ...] = ()
     """Oracles that may fail because of it, () for any."""
     fields: tuple[str, ...] = ()

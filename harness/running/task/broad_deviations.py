@@ -16,7 +16,9 @@ from attnproof.harness.running.task.deviations import DeviationError, load
 _VALUES = ("equality", "sequences")
 """Oracles that compare with the reference: most bugs fail one of them."""
 _FEWEST = 5
-"""Edge cases below which nothing is said about a condition that has names."""
+"""Edge cases below which nothing is said about a condition."""
+_NAMED = 3
+"""Most operations that a sentence names."""
 
 
 def broad_entries(names: Iterable[str], operations: Iterable[Operation]) -> list[str]:
@@ -35,27 +37,27 @@ def broad_entries(names: Iterable[str], operations: Iterable[Operation]) -> list
 
 
 def _broad(path: str, picked: list[Operation]) -> Iterator[str]:
-    entries = [entry for entry in load(path, "") if _is_unlimited(entry)]
-    everywhere: dict[str, Deviation] = {}
-    for entry in entries:
-        hidden = {one.name: why for one in picked if (why := _why(entry, one))}
-        if not hidden:
+    for entry in load(path, ""):
+        if not _is_unlimited(entry):
             continue
-        everywhere |= dict.fromkeys(_named(entry) if len(hidden) == len(picked) else hidden, entry)
-        if len(everywhere) == len(ALL) and all(not entry.oracles for entry in everywhere.values()):
+        always = not _names(entry) and _holds(entry, Case(""))
+        everywhere = ANY_OPERATION in entry.operations or set(entry.operations) >= set(ALL)
+        covered = [one for one in picked if entry.covers(one.name)]
+        counts = {one.name: _count(entry, one) for one in covered}
+        hidden = [name for name, count in counts.items() if always or count >= _FEWEST]
+        whole = len(picked) == len(ALL) and all(counts.values())
+        if everywhere and not entry.oracles and (always or whole):
             raise DeviationError(
                 f"deviations file {path}: entry {entry.id} hides every failure of every "
                 "operation: name operations, a condition, fields or diagnoses"
             )
-        names = ", ".join(hidden) if len(hidden) <= 3 else f"{len(hidden)} operations"
-        yield (
-            f"known deviations: entry {entry.id} of {path} hides any failure of {names}: "
-            f"{next(iter(hidden.values()))}, and it limits neither fields nor diagnoses"
-        )
-
-
-def _named(entry: Deviation) -> Iterable[str]:
-    return ALL if ANY_OPERATION in entry.operations else entry.operations
+        if hidden:
+            names = ", ".join(hidden) if len(hidden) <= _NAMED else f"{len(hidden)} operations"
+            why = "no condition" if always else "a condition that all edge cases meet"
+            yield (
+                f"known deviations: entry {entry.id} of {path} hides any failure of {names}: it "
+                f"has {why}, and limits neither fields nor diagnoses"
+            )
 
 
 def _is_unlimited(entry: Deviation) -> bool:
@@ -64,17 +66,16 @@ def _is_unlimited(entry: Deviation) -> bool:
     return outputs and (not entry.oracles or any(name in entry.oracles for name in _VALUES))
 
 
-def _why(entry: Deviation, operation: Operation) -> str:
-    """Return why the entry holds for all cases of the operation, "" if it does not."""
-    if not entry.covers(operation.name):
-        return ""
+def _names(entry: Deviation) -> set[str]:
+    """Return the names of the case that the condition uses."""
     names = {node.id for node in ast.walk(compiled(entry.when)) if isinstance(node, ast.Name)}
-    if not names & set(NAMES):
-        return "it has no condition" if _holds(entry, Case(operation.name)) else ""
+    return names & set(NAMES)
+
+
+def _count(entry: Deviation, operation: Operation) -> int:
+    """Return the number of well-formed edge cases, 0 if the condition fails on one of them."""
     cases = [case for _, case in operation.inputs.boundaries() if not case.fault]
-    if len(cases) < _FEWEST or not all(_holds(entry, case) for case in cases):
-        return ""
-    return f"its condition holds for all {len(cases)} edge cases"
+    return len(cases) if all(_holds(entry, case) for case in cases) else 0
 
 
 def _holds(entry: Deviation, case: Case) -> bool:

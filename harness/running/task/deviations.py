@@ -50,7 +50,7 @@ def deviations_of(candidate: Candidate) -> tuple[Deviation, ...]:
         shipped = is_shipped_list(name)
         path, version = shipped_list(name) if shipped else (name, version_of(candidate))
         known += load(path, version)
-    _check_ids(known, ", ".join(candidate.deviations))
+    _check_ids(known, ", ".join(candidate.deviations), version_of(candidate))
     return tuple(
         d
         for d in known
@@ -80,11 +80,11 @@ def load(path: str, version: str) -> tuple[Deviation, ...]:
     """
     entries = _entries(path)
     known = [deviation for where, deviation in entries if _is_for(deviation, version, where)]
-    _check_ids(known, path)
+    _check_ids(known, path, version)
     return tuple(known)
 
 
-def _check_ids(known: list[Deviation], files: str) -> None:
+def _check_ids(known: list[Deviation], files: str, version: str) -> None:
     """Raise DeviationError if two entries of one id hold for one operation."""
     for index, one in enumerate(known):
         for other in known[:index]:
@@ -92,8 +92,8 @@ def _check_ids(known: list[Deviation], files: str) -> None:
             shared += [name for name in other.operations if one.covers(name)]
             if one.id == other.id and shared:
                 raise DeviationError(
-                    f"deviations file {files}: two entries {one.id} hold for {shared[0]} in the "
-                    "same version: give one of them another id or other versions"
+                    f"deviations file {files}: two entries {one.id} hold for {shared[0]} in "
+                    f"version {version or 'unknown'}: give one of them another id or other versions"
                 )
 
 

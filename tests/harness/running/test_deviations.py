@@ -204,7 +204,7 @@ def test_failures_of_the_consumer_follow_from_known_deviations():
 
 
 def test_the_example_of_the_documentation_is_right(tmp_path):
-    page = (Path(__file__).parents[3] / "docs" / "candidates.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "deviations.md").read_text(encoding="utf-8")
     path = tmp_path / "known.toml"
     path.write_text(
         page.split("```toml\n[[deviation]]")[1].split("```")[0].join(["[[deviation]]", ""])
