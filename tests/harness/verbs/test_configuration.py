@@ -127,12 +127,12 @@ def test_config_prints_values_and_sources_only(project, attnproof):
 
 
 def test_bad_keys_end_each_verb_and_write_nothing(project, attnproof):
-    root = project("exmaples = 3")
+    root = project("examplez = 3")
     for verb in (["verify"], ["bench"], ["replay", "0123456789ab"], ["config"]):
         done = attnproof(*verb, cwd=root)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.splitlines() == [
-            "attnproof: pyproject.toml: [tool.attnproof] has no key 'exmaples': "
+            "attnproof: pyproject.toml: [tool.attnproof] has no key 'examplez': "
             "did you mean examples?"
         ]
     assert sorted(path.name for path in root.iterdir()) == ["below", "pyproject.toml"]

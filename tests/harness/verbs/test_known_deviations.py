@@ -84,7 +84,8 @@ def test_vllm_has_known_deviations_of_its_own(monkeypatch):
     monkeypatch.setattr(engines, "find_spec", lambda _name: object())
     [candidate] = candidates.resolve(["vllm"], "auto")
     assert (candidate.name, candidate.target) == ("vllm", "attnproof.harness.adapters.vllm")
-    assert candidate.deviations.endswith("vllm_deviations.toml")
+    [path] = candidate.deviations
+    assert path.endswith("vllm_deviations.toml")
     [dotted] = candidates.resolve(["attnproof.harness.adapters.vllm"], "auto")
     assert dotted.deviations == candidate.deviations
     assert "vllm" not in [candidate.name for candidate in candidates.resolve([], "auto")]
