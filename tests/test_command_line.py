@@ -59,13 +59,19 @@ MISTAKES = [
     ("verify --seconds -1", "--seconds is -1.0, expected a number from 0 to 1,000,000"),
     ("verify --steps 0 --trace t.csv", "--trace with --steps 0 takes no step of the trace"),
     ("verify --memory 0", "--memory is 0, expected more than 0"),
-    ("verify --device tpu", "--device is 'tpu', expected one of auto, cpu, interpreter, cuda"),
+    (
+        "verify --device tpu",
+        "--device is 'tpu': did you mean xpu? expected auto, interpreter, or a device of",
+    ),
     (
         "bench --markdown nowhere/table.md",
         "--markdown nowhere/table.md: there is no folder nowhere",
     ),
     ("bench --seconds 0", "--seconds is 0, expected more than 0 and at most 36,000"),
-    ("bench --device interpreter", "the interpreter has no speed: use --device cpu or cuda"),
+    (
+        "bench --device interpreter",
+        "--device is 'interpreter': bench times on cpu and cuda only, use --device auto, ",
+    ),
     ("bench --save-baseline a/b", "baseline 'a/b': a name is letters, digits, '-', '_' and '.'"),
     ("bench --steps 0 --trace t.csv", "--trace with --steps 0 takes no step of the trace"),
     ("verify --trace none.csv", "none.csv: cannot be read (No such file or directory); give the"),
@@ -89,7 +95,10 @@ MISTAKES = [
     ("verify --timeout 0", "--timeout is 0, expected more than 0 and at most 1,000,000"),
     ("replay none.json --timeout -5", "--timeout is -5, expected more than 0 and at most 1,"),
     ("replay none.json --timeout nan", "--timeout is nan, expected more than 0 and at most 1,"),
-    ("replay none.json --device tpu", "--device is 'tpu', expected one of auto, cpu, "),
+    (
+        "replay none.json --device tpu",
+        "--device is 'tpu': did you mean xpu? expected auto, interpreter, or a device of",
+    ),
     ("replay none.json", "case file none.json cannot be read: No such file or directory"),
     ("replay abcdef123456", "no case 'abcdef123456': not a file, and not a case of the run in "),
 ]

@@ -10,6 +10,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import BuiltIn
 from attnproof.harness.model.run import Cause
 from attnproof.harness.operations import ALL
+from attnproof.harness.running import extras
 from attnproof.harness.running.parent.environment import describe, package_version
 from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.verbs import doctor
@@ -34,11 +35,13 @@ def test_other_candidates_do_not_need_it(target):
 
 
 def test_doctor_names_what_a_missing_package_leaves_unverified(monkeypatch):
+    extra = extras.Extra("none", ("no_such_package",), "a cost")
     monkeypatch.setitem(ALL, ABSENT.name, ABSENT)
-    notes = dict(reversed(line) for line in doctor._optional_packages())
-    line = next(line for line in notes if "no_such_package" in line)
-    assert notes[line] == "note"
-    assert "build_slot_mapping" in line
+    monkeypatch.setattr(doctor, "EXTRAS", {"none": extra})
+    monkeypatch.setitem(extras.EXTRAS, "none", extra)
+    (line,) = doctor._extras()
+    assert line[0] == "note"
+    assert line[1].startswith("without no_such_package: a cost (build_slot_mapping); ")
 
 
 def test_the_environment_says_which_xformers_is_installed():
