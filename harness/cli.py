@@ -24,6 +24,7 @@ from attnproof.harness.verbs.options import (
     DeviationsOptions,
     DiffOptions,
     ListOptions,
+    MutantsOptions,
     ReplayOptions,
     StrengthOptions,
     VerifyOptions,
@@ -203,6 +204,18 @@ def doctor() -> NoReturn:
     from attnproof.harness.verbs.doctor import examine_machine
 
     raise typer.Exit(examine_machine())
+
+
+@app.command()
+@_takes(MutantsOptions, _plain)
+def mutants(options: MutantsOptions) -> int:
+    """Change one line of the candidate at a time: which changes would no case notice?
+
+    Exit codes: 0 judged, 1 the score is below --fail-under, 2 usage.
+    """
+    from attnproof.harness.verbs.mutants import examine_mutants
+
+    return examine_mutants(options)
 
 
 @app.command()

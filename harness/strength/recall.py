@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import tempfile
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -17,10 +14,12 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import EngineStep
 from attnproof.harness.model.verdict import ENGINE
 from attnproof.harness.operations import ALL
+from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.task.task import Settings, examine
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength.pairs.catalogue import all_pairs
+from attnproof.harness.strength.processes import in_processes
 
 Side = Literal["before", "after"]
 _TARGETS = "attnproof.harness.strength.pairs.catalogue"
@@ -66,33 +65,14 @@ def look(
     """Verify the sides with each seed, `jobs` at a time; yield the results as they come."""
     warm_up()
     warm_up_hypothesis()
-    # Forked processes have imported everything that their workers need.
-    context = multiprocessing.get_context("fork")
-    waiting = [(number, side, seed) for seed in seeds for number, side in sides]
-    running: dict[Connection, ForkProcess] = {}
     with tempfile.TemporaryDirectory(prefix="attnproof-strength-") as folder:
-        try:
-            while waiting or running:
-                while waiting and len(running) < jobs:
-                    results, sender = context.Pipe(duplex=False)
-                    arguments = (sender, *waiting.pop(0), steps, Path(folder))
-                    process = context.Process(target=_send, args=arguments)
-                    process.start()
-                    sender.close()
-                    running[results] = process
-                for ready in wait(list(running)):
-                    assert isinstance(ready, Connection)
-                    process = running.pop(ready)
-                    yield ready.recv()
-                    process.join()
-        finally:
-            for process in running.values():
-                process.terminate()
-
-
-def _send(sender: Connection, *arguments: Any) -> None:
-    """Verify one side in a process of its own, and send the result."""
-    sender.send(_verify(*arguments))
+        each = [
+            (number, side, seed, steps, Path(folder)) for seed in seeds for number, side in sides
+        ]
+        for given, sighting in in_processes(_verify, each, jobs):
+            if sighting is None:
+                raise InfrastructureError(f"pair {given[0]} ({given[1]}): its process has ended")
+            yield sighting
 
 
 def _verify(number: int, side: Side, seed: int, steps: list[EngineStep], folder: Path) -> Sighting:

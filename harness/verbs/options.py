@@ -252,3 +252,21 @@ class StrengthOptions:
     seed: Annotated[int, typer.Option(help="first seed")] = 1
     jobs: Annotated[int, typer.Option(help="pairs verified at a time (default: CPUs)")] = 0
     json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MutantsOptions(CallOptions):
+    """Options of `attnproof mutants`."""
+
+    out: Annotated[Path, typer.Option(help="folder of the results")] = Path("reports/mutants")
+    ops: Annotated[str, typer.Option(help="operations, separated by commas (default: all)")] = ""
+    examples: Annotated[int, typer.Option(help="cases drawn for each operation")] = 150
+    sample: Annotated[int, typer.Option(help="judge so many mutants, chosen at random; 0: all")] = 0
+    seed: Annotated[int, typer.Option(help="seed of the cases and of the sample")] = 1
+    jobs: Annotated[int, typer.Option(help="mutants judged at a time (default: CPUs)")] = 0
+    restart: Annotated[
+        bool, typer.Option("--restart", help="judge again what an earlier run has judged")
+    ] = False
+    fail_under: Annotated[float, typer.Option(help="lowest score in percent with exit code 0")] = (
+        0.0
+    )

@@ -1,0 +1,130 @@
+"""Judge a mutant by cases until the first failure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+from hypothesis.stateful import run_state_machine_as_test
+
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.verdict import Verdict
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.candidates import faults_for
+from attnproof.harness.running.errors import InfrastructureError
+from attnproof.harness.running.task.fuzz import strategy
+from attnproof.harness.running.task.workers import Worker
+from attnproof.harness.strength.mutants import planting
+from attnproof.harness.strength.mutants.mutant import Mutant, Result
+
+_TARGET = f"{planting.__name__}:backend"
+_TIMEOUT_S = 5.0
+"""Time limit of a case, in seconds: a mutant that needs longer has timed out."""
+_MEMORY_BYTES = 4 << 30
+_REPEATED_SHARE = 10
+"""One case in this many is called twice on equal input."""
+_LONGEST_SEQUENCE = 25
+
+
+def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: int) -> list[Case]:
+    """Return the edge cases, and as many drawn cases, without calling a candidate."""
+    faults = faults_for(operation, candidate)
+    cases = [case for _, case in operation.inputs.boundaries()]
+    drawn: list[Case] = []
+
+    def keep(case: Case) -> None:
+        drawn.append(case)
+
+    how = settings(
+        max_examples=max(1, examples),
+        stateful_step_count=_LONGEST_SEQUENCE,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+        verbosity=Verbosity.quiet,
+    )
+    machine = operation.inputs.machine
+    run: Callable[[], Any]
+    if machine is None:
+        run = seed(run_seed)(how(given(strategy(operation, faults))(keep)))
+    else:
+        bound = type(machine.__name__, (machine,), {"judge": staticmethod(keep)})
+        run = partial(run_state_machine_as_test, seed(run_seed)(bound), settings=how)
+    with suppress(Unsatisfiable):
+        run()
+    return list(
+        {case.id: case for case in [*cases, *drawn] if case.fault is None or faults}.values()
+    )
+
+
+def record(
+    operation: str, module: Any, candidate: Candidate, cases: list[Case], seen: Path
+) -> None:
+    """Run the cases and record which of the candidate's functions are called."""
+    planting.record_calls(planting.root_of(module), seen)
+    worker = _worker(operation, module, candidate)
+    try:
+        for case in cases:
+            worker.judge(case, repeated=False)
+    except InfrastructureError:
+        pass
+    finally:
+        worker.stop()
+
+
+def judge(
+    mutant: Mutant, operation: str, module: Any, candidate: Candidate, cases: list[Case]
+) -> Result:
+    """Plant the mutant in this process and judge the cases until one fails."""
+    started = time.monotonic()
+    made = partial(Result, mutant, operation)
+    try:
+        planting.plant(mutant)
+    except planting.NotPlantedError as error:
+        return made("not planted", reason=str(error))
+    count = 0
+    try:
+        worker = _worker(operation, module, candidate)
+    except InfrastructureError as error:
+        return made("killed", oracle="process", reason=str(error))
+    try:
+        for count, case in enumerate(cases, 1):
+            verdict: Verdict = worker.judge(case, repeated=count % _REPEATED_SHARE == 1)
+            failures = [one for one in verdict.failures if one.kind in candidate.judged]
+            if failures:
+                hangs = failures[0].oracle == "process" and "hang" in failures[0].diagnosis
+                return made(
+                    "timed out" if hangs else "killed",
+                    oracle=failures[0].oracle,
+                    cases=count,
+                    seconds=round(time.monotonic() - started, 2),
+                )
+    except InfrastructureError as error:  # the reference itself fails, or the case is not laid out
+        seconds = round(time.monotonic() - started, 2)
+        return made("killed", oracle="harness", cases=count, seconds=seconds, reason=str(error))
+    finally:
+        worker.stop()
+    return made("survived", cases=count, seconds=round(time.monotonic() - started, 2))
+
+
+def _worker(operation: str, module: Any, candidate: Candidate) -> Worker:
+    planting.backend = module
+    planted = Candidate(
+        candidate.name,
+        _TARGET,
+        lane=candidate.lane,
+        interface=candidate.interface,
+        judged=candidate.judged,
+    )
+    return Worker(
+        planted, {operation: ALL[operation]}, timeout_s=_TIMEOUT_S, memory_bytes=_MEMORY_BYTES
+    )

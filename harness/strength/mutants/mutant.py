@@ -1,0 +1,60 @@
+"""A mutant, and what became of it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+Fate = Literal["killed", "timed out", "survived", "equivalent", "not planted"]
+"""What became of a mutant.
+
+"timed out" counts as killed; "equivalent" is a survivor of the reviewed list; "not planted" is a
+change that Python does not compile or that has another closure.
+"""
+
+
+class Mutant(msgspec.Struct, frozen=True):
+    """One change of one function of a candidate."""
+
+    file: str
+    """Path of the source file."""
+    function: str
+    """Name of the outermost function, or of class and method, such as "BlockTables.gather"."""
+    line: int
+    """Line of the change, from 1."""
+    operator: str
+    """Kind of the change, such as "comparison"."""
+    index: int
+    """Number of the change among those of the function, from 0."""
+    before: str
+    """Source of the changed expression or statement."""
+    after: str
+    """Source of its replacement, "" for a statement that is dropped."""
+
+    @property
+    def id(self) -> str:
+        """Hash of the change: the same change of the same function keeps it."""
+        key = f"{self.file}\0{self.function}\0{self.index}\0{self.before}\0{self.after}"
+        return hashlib.sha256(key.encode()).hexdigest()[:12]
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The result of one mutant on one operation."""
+
+    mutant: Mutant
+    operation: str
+    fate: Fate
+    oracle: str = ""
+    """Oracle that killed it."""
+    cases: int = 0
+    """Cases until it was killed; all of them for a survivor."""
+    seconds: float = 0.0
+    reason: str = ""
+    """Reason of the reviewed list, or why it was not planted."""
+
+    @property
+    def key(self) -> str:
+        """Operation and mutant: the unit of work of a run that is resumed."""
+        return f"{self.operation} {self.mutant.id}"

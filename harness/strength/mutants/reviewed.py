@@ -1,0 +1,26 @@
+"""The reviewed list: survivors that compute the same, each with the reason."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from attnproof.harness.backports import tomllib
+from attnproof.harness.strength.mutants.mutant import Mutant
+
+_FILE = Path(__file__).with_name("equivalent.toml")
+
+
+def reviewed_reason(mutant: Mutant) -> str:
+    """Return why the change has no effect, "" if nobody has reviewed it.
+
+    An entry names function, before and after as a run prints them: a change of the line makes
+    the entry void.
+    """
+    return _reasons().get((mutant.function, mutant.before, mutant.after), "")
+
+
+@cache
+def _reasons() -> dict[tuple[str, str, str], str]:
+    entries = tomllib.loads(_FILE.read_text(encoding="utf-8"))["equivalent"]
+    return {(one["function"], one["before"], one["after"]): one["reason"] for one in entries}

@@ -1,0 +1,51 @@
+"""Run a function in a process of its own for each of many arguments."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
+
+
+def in_processes(
+    function: Callable[..., _Result], arguments: Iterable[tuple[Any, ...]], jobs: int
+) -> Iterator[tuple[tuple[Any, ...], _Result | None]]:
+    """Yield arguments and result of each call as they end, None for a process without a result.
+
+    At most `jobs` calls run at a time, each in a fork of this process: what is imported here
+    need not be imported there, and no call sees what another one changed.
+    """
+    context = multiprocessing.get_context("fork")
+    waiting = list(reversed(list(arguments)))
+    running: dict[Connection, tuple[tuple[Any, ...], ForkProcess]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                given = waiting.pop()
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_send, args=(sender, function, given))
+                process.start()
+                sender.close()
+                running[receiver] = given, process
+            for ready in wait(list(running)):
+                assert isinstance(ready, Connection)
+                given, process = running.pop(ready)
+                try:
+                    result = ready.recv()
+                except EOFError:
+                    result = None
+                ready.close()
+                process.join()
+                yield given, result
+    finally:
+        for _, process in running.values():
+            process.terminate()
+
+
+def _send(sender: Connection, function: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    """Call the function and send its result."""
+    sender.send(function(*given))

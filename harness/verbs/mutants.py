@@ -1,0 +1,228 @@
+"""`attnproof mutants`: how many mutants of a candidate's functions the cases kill."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from rich.table import Table
+
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.running.candidates import load, offered_by, resolve, with_interface
+from attnproof.harness.running.errors import MISMATCH, VERIFIED, UsageError
+from attnproof.harness.running.task.fuzz import warm_up_hypothesis
+from attnproof.harness.strength.mutants.judging import draw, judge, record
+from attnproof.harness.strength.mutants.mutant import Mutant, Result
+from attnproof.harness.strength.mutants.operators import mutants
+from attnproof.harness.strength.mutants.planting import called_functions
+from attnproof.harness.strength.mutants.reviewed import reviewed_reason
+from attnproof.harness.strength.processes import in_processes
+from attnproof.harness.verbs.messages import say
+from attnproof.harness.verbs.options import MutantsOptions
+from attnproof.harness.verbs.screen import Screen
+from attnproof.harness.verbs.selection import pick_operations, with_contract
+
+_PIPED_COLUMNS = 200
+"""Width of the table without a terminal."""
+_RECORDED_CASES = 60
+"""Cases that are run to see which functions an operation calls."""
+_KILLED = ("killed", "timed out")
+
+
+def examine_mutants(options: MutantsOptions) -> int:
+    """Judge mutants, print a line for each survivor, and the score of each operation.
+
+    Return 1 if the score is below `--fail-under`. Raise UsageError.
+    """
+    # Compiled code has no syntax tree to change.
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
+    candidate = _candidate(options)
+    operations = pick_operations(options.ops)
+    module = _loaded(candidate)
+    offered = [one for one in operations if offered_by(module, one, candidate.interface)]
+    if not offered:
+        raise UsageError(f"candidate {candidate.name} offers none of the operations asked for")
+    warm_up_hypothesis()
+    file = options.out / "results.jsonl"
+    options.out.mkdir(parents=True, exist_ok=True)
+    done = {} if options.restart else _read(file)
+    if options.restart:
+        file.unlink(missing_ok=True)
+    jobs = options.jobs or len(os.sched_getaffinity(0))
+    cases = {one.name: draw(one, candidate, options.examples, options.seed) for one in offered}
+    planned = _planned(offered, module, candidate, cases, jobs)
+    if options.sample and options.sample < len(planned):
+        planned = random.Random(options.seed).sample(planned, options.sample)
+    say(f"{len(planned):,} mutants of {len(offered)} operations, {options.examples} drawn cases")
+    results = [done[key] for key in (Result(m, o, "killed").key for m, o in planned) if key in done]
+    left = [(m, o) for m, o in planned if Result(m, o, "killed").key not in done]
+    work = [(m, o, module, candidate, cases[o]) for m, o in left]
+    with file.open("ab") as ledger:
+        for given, result in in_processes(judge, work, jobs):
+            mutant, operation = given[0], given[1]
+            ended = result or Result(mutant, operation, "killed", oracle="process")
+            ended = _reviewed(ended)
+            ledger.write(msgspec.json.encode(ended) + b"\n")
+            ledger.flush()
+            results.append(ended)
+            if ended.fate == "survived":
+                say(_line(ended))
+    score = _score(results)
+    (options.out / "mutants.json").write_bytes(
+        msgspec.json.format(msgspec.json.encode(_record(results, candidate, score)), indent=1)
+    )
+    screen = Screen()
+    if not screen.is_terminal and "COLUMNS" not in os.environ:
+        screen.width = _PIPED_COLUMNS
+    screen.print(_table(results))
+    say(_summary(results, score))
+    say(f"results: {options.out}/mutants.json")
+    return MISMATCH if 100 * score < options.fail_under else VERIFIED
+
+
+def _candidate(options: MutantsOptions) -> Candidate:
+    names = options.candidates or ["optimized"]
+    if len(names) > 1:
+        raise UsageError("mutants are made of one candidate at a time: give one --candidate")
+    (candidate,) = with_contract(
+        with_interface(resolve(names, options.device), options.interface), options
+    )[:1]
+    if candidate.lane != "cpu":
+        raise UsageError("mutants are judged on CPU tensors: leave out --device")
+    return candidate
+
+
+def _loaded(candidate: Candidate) -> object:
+    try:
+        return load(candidate)
+    except Exception as error:
+        raise UsageError(f"candidate {candidate.name} cannot be imported: {error}") from None
+
+
+def _planned(
+    operations: list[Operation],
+    module: object,
+    candidate: Candidate,
+    cases: dict[str, list[Case]],
+    jobs: int,
+) -> list[tuple[Mutant, str]]:
+    """Return mutant and operation for each function that an operation calls."""
+    planned: list[tuple[Mutant, str]] = []
+    with tempfile.TemporaryDirectory(prefix="attnproof-mutants-") as folder:
+        seen = {one.name: Path(folder) / str(n) for n, one in enumerate(operations)}
+        work = [
+            (name, module, candidate, cases[name][:_RECORDED_CASES], file)
+            for name, file in seen.items()
+        ]
+        for _ in in_processes(record, work, jobs):
+            pass
+        for name, path in seen.items():
+            for file, function, tree in called_functions(path):
+                planned += [(mutant, name) for mutant in mutants(file, function, tree)]
+    return planned
+
+
+def _read(file: Path) -> dict[str, Result]:
+    """Return the results of an earlier run, by key; a line that was cut off is left out."""
+    found = {}
+    for line in file.read_bytes().splitlines() if file.exists() else []:
+        try:
+            result = msgspec.json.decode(line, type=Result)
+        except msgspec.DecodeError:
+            continue
+        found[result.key] = result
+    return found
+
+
+def _reviewed(result: Result) -> Result:
+    """Return a survivor of the reviewed list as equivalent."""
+    reason = reviewed_reason(result.mutant) if result.fate == "survived" else ""
+    return msgspec.structs.replace(result, fate="equivalent", reason=reason) if reason else result
+
+
+def _line(result: Result) -> str:
+    mutant = result.mutant
+    place = f"{Path(mutant.file).name}:{mutant.line} {mutant.function}"
+    return (
+        f"SURVIVED    {result.operation}: {place}: {mutant.before}  ->  {mutant.after or 'pass'} "
+        f"({mutant.operator}, {result.cases} cases)"
+    )
+
+
+def _by_change(results: list[Result]) -> Iterator[list[Result]]:
+    """Yield the results of each mutant: a shared function is judged by several operations."""
+    by_mutant: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        if result.fate != "not planted":
+            by_mutant[result.mutant.id].append(result)
+    yield from by_mutant.values()
+
+
+def _score(results: list[Result]) -> float:
+    """Return killed / (killed + survived); a mutant is killed if any operation kills it."""
+    killed = alive = 0
+    for group in _by_change(results):
+        fates = {one.fate for one in group}
+        if fates & set(_KILLED):
+            killed += 1
+        elif "survived" in fates:
+            alive += 1
+    return killed / (killed + alive) if killed + alive else 1.0
+
+
+def _table(results: list[Result]) -> Table:
+    table = Table(box=None)
+    headings = ("operation", "mutants", "killed", "timed out", "survived", "equivalent", "score")
+    for heading in (*headings, "cases", "seconds", "killed by"):
+        table.add_column(heading)
+    by_operation: dict[str, list[Result]] = defaultdict(list)
+    for result in results:
+        if result.fate != "not planted":
+            by_operation[result.operation].append(result)
+    for operation, group in by_operation.items():
+        fates = Counter(one.fate for one in group)
+        killed = [one for one in group if one.fate in _KILLED]
+        oracles = Counter(one.oracle for one in killed).most_common(3)
+        judged = len(killed) + fates["survived"]
+        table.add_row(
+            operation,
+            str(len(group)),
+            str(fates["killed"]),
+            str(fates["timed out"]),
+            str(fates["survived"]),
+            str(fates["equivalent"]),
+            f"{len(killed) / judged:.1%}" if judged else "",
+            f"{sum(one.cases for one in killed) / len(killed):.0f}" if killed else "",
+            f"{sum(one.seconds for one in group):.0f}",
+            ", ".join(f"{oracle} {count}" for oracle, count in oracles),
+        )
+    return table
+
+
+def _summary(results: list[Result], score: float) -> str:
+    fates = Counter[str]()
+    for group in _by_change(results):
+        found = {one.fate for one in group}
+        fates[next(f for f in (*_KILLED, "equivalent", "survived") if f in found)] += 1
+    killed = fates["killed"] + fates["timed out"]
+    return (
+        f"mutation score {score:.1%}: {killed:,} killed ({fates['timed out']} of them timed out), "
+        f"{fates['survived']} survived, {fates['equivalent']} equivalent by review"
+    )
+
+
+def _record(results: list[Result], candidate: Candidate, score: float) -> dict[str, object]:
+    """Return the results as JSON has them; survivors with their change."""
+    return {
+        "schema": "attnproof.mutants/1",
+        "candidate": candidate.name,
+        "score": round(score, 4),
+        "results": [msgspec.to_builtins(one) | {"id": one.mutant.id} for one in results],
+    }
