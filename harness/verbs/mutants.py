@@ -124,8 +124,8 @@ def _planned(
         for _ in in_processes(record, work, jobs):
             pass
         for name, path in seen.items():
-            for file, function, tree in called_functions(path):
-                planned += [(mutant, name) for mutant in mutants(file, function, tree)]
+            for file, function, tree, called in called_functions(path):
+                planned += [(mutant, name) for mutant in mutants(file, function, tree, called)]
     return planned
 
 

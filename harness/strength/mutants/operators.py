@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from attnproof.harness.strength.mutants.mutant import Mutant
 
@@ -76,8 +76,19 @@ def functions(tree: ast.Module) -> dict[str, Function]:
     return found
 
 
-def mutants(file: str, name: str, function: Function) -> list[Mutant]:
-    """Return all mutants of a function."""
+def first_line(function: Function) -> int:
+    """Return the line on which the code object of a function starts: that of its decorators."""
+    return min([function.lineno, *(one.lineno for one in function.decorator_list)])
+
+
+def mutants(
+    file: str, name: str, function: Function, called: Collection[int] | None = None
+) -> list[Mutant]:
+    """Return the mutants of a function.
+
+    With `called`, the first lines of the functions that ran, an inner function that did not run
+    has none: no case can see a change there.
+    """
     return [
         Mutant(
             file=file,
@@ -88,7 +99,8 @@ def mutants(file: str, name: str, function: Function) -> list[Mutant]:
             before=ast.unparse(node),
             after="" if new is None else ast.unparse(new),
         )
-        for index, (operator, node, new) in enumerate(_changes(function))
+        for index, (operator, node, new, owner) in enumerate(_changes(function))
+        if called is None or first_line(owner) in called
     ]
 
 
@@ -96,7 +108,7 @@ def mutated(tree: ast.Module, name: str, index: int) -> ast.Module:
     """Return a copy of the module in which change `index` of a function is made."""
     tree = copy.deepcopy(tree)
     function = functions(tree)[name]
-    for number, (_, node, new) in enumerate(_changes(function)):
+    for number, (_, node, new, _) in enumerate(_changes(function)):
         if number == index:
             _Replacer(node, new).visit(function)
             return ast.fix_missing_locations(tree)
@@ -116,35 +128,37 @@ class _Replacer(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _changes(function: Function) -> Iterator[tuple[str, ast.AST, ast.AST | None]]:
-    """Yield operator, node and replacement of every change, in the order of the source.
+def _changes(function: Function) -> Iterator[tuple[str, ast.AST, ast.AST | None, Function]]:
+    """Yield operator, node, replacement and innermost function of each change, in source order.
 
     Annotations and docstrings have none, and neither has the text of an error.
     """
-    for node in _code_nodes(function):
+    for node, owner in _code_nodes(function):
         for operator, new in _of_node(node):
-            yield operator, node, new
+            yield operator, node, new, owner
     arguments = function.args
     for default in [*arguments.defaults, *arguments.kw_defaults]:
         for new in _other_default(default):
             assert default is not None
-            yield "default", default, new
+            yield "default", default, new, function
 
 
-def _code_nodes(function: Function) -> Iterator[ast.AST]:
-    waiting: list[ast.AST] = list(reversed(function.body))
+def _code_nodes(function: Function) -> Iterator[tuple[ast.AST, Function]]:
+    waiting: list[tuple[ast.AST, Function]] = [(one, function) for one in reversed(function.body)]
     while waiting:
-        node = waiting.pop()
+        node, owner = waiting.pop()
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if docstring or isinstance(node, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom):
             continue
-        yield node
-        if isinstance(node, ast.AnnAssign):
-            waiting += [node.value] if node.value else []
-        elif isinstance(node, Function):
-            waiting += reversed(node.body)
+        yield node, owner
+        inside: list[ast.AST] = []
+        if isinstance(node, Function):
+            owner, inside = node, list(node.body)
+        elif isinstance(node, ast.AnnAssign):
+            inside = [node.value] if node.value else []
         elif not isinstance(node, ast.JoinedStr):
-            waiting += reversed(list(ast.iter_child_nodes(node)))
+            inside = list(ast.iter_child_nodes(node))
+        waiting += [(one, owner) for one in reversed(inside)]
 
 
 def _of_node(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import gc
+import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from attnproof.harness.strength.mutants.mutant import Mutant
-from attnproof.harness.strength.mutants.operators import Function, functions, mutated
+from attnproof.harness.strength.mutants.operators import Function, first_line, functions, mutated
 
 backend: Any = None
 """The candidate with a mutant, in a process that judges one."""
@@ -26,11 +28,14 @@ def record_calls(root: Path, seen_file: Path) -> None:
 
     The line is that of the function's first line, with its decorators.
     """
-    start, seen = str(root), set[tuple[str, int]]()
+    file_or_folder, seen = str(root), set[tuple[str, int]]()
+    inside = f"{file_or_folder}{os.sep}"
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(start):
+        if event != "call":
+            return
+        if code.co_filename != file_or_folder and not code.co_filename.startswith(inside):
             return
         key = (code.co_filename, code.co_firstlineno)
         if key not in seen:
@@ -41,8 +46,8 @@ def record_calls(root: Path, seen_file: Path) -> None:
     sys.setprofile(note)
 
 
-def called_functions(seen_file: Path) -> list[tuple[str, str, Function]]:
-    """Return file, name and syntax tree of the functions that were recorded."""
+def called_functions(seen_file: Path) -> list[tuple[str, str, Function, set[int]]]:
+    """Return file, name and syntax tree of recorded functions, and the lines recorded there."""
     places: dict[str, set[int]] = {}
     lines = seen_file.read_text(encoding="utf-8").splitlines() if seen_file.exists() else []
     for line in lines:
@@ -51,29 +56,34 @@ def called_functions(seen_file: Path) -> list[tuple[str, str, Function]]:
     found = []
     for file, numbers in sorted(places.items()):
         for name, function in functions(_tree(file)).items():
-            first = min([function.lineno, *(one.lineno for one in function.decorator_list)])
             # An inner function belongs to the outermost one around it.
-            if any(first <= number <= (function.end_lineno or 0) for number in numbers):
-                found.append((file, name, function))
+            last = function.end_lineno or 0
+            inside = {number for number in numbers if first_line(function) <= number <= last}
+            if inside:
+                found.append((file, name, function, inside))
     return found
 
 
 def plant(mutant: Mutant) -> None:
-    """Change the code of the mutant's function in this process. Raise NotPlantedError."""
+    """Change the code of the mutant's function in this process. Raise NotPlantedError.
+
+    Inner functions that exist already, such as one that a decorator has made, change too.
+    """
     tree = _tree(mutant.file)
     old = _code_of(compile(tree, mutant.file, "exec"), mutant.function)
     try:
         made = compile(mutated(tree, mutant.function, mutant.index), mutant.file, "exec")
     except (SyntaxError, ValueError, IndexError) as error:
         raise NotPlantedError(str(error)) from None
-    planted = 0
-    new = _code_of(made, mutant.function)
-    for function in _functions_with(old):
-        if function.__code__.co_freevars != new.co_freevars:
+    new = _by_place(_code_of(made, mutant.function))
+    outer, planted = _place(old), 0
+    for function in _functions_with(set(_by_place(old)) & set(new)):
+        code = new[_place(function.__code__)]
+        if function.__code__.co_freevars != code.co_freevars:
             raise NotPlantedError("another closure")
-        if mutant.operator == "default":
+        if mutant.operator == "default" and _place(code) == outer:
             _change_defaults(function, mutant)
-        function.__code__ = new
+        function.__code__ = code
         planted += 1
     if not planted:
         raise NotPlantedError("no function with this code")
@@ -120,15 +130,28 @@ def _constants(code: CodeType) -> Iterator[CodeType]:
     return (one for one in code.co_consts if isinstance(one, CodeType))
 
 
-def _functions_with(code: CodeType) -> list[FunctionType]:
-    """Return the function objects of this process that were made from the code."""
-    place = (code.co_filename, code.co_name, code.co_firstlineno)
-    return [
-        one
-        for one in gc.get_objects()
-        if isinstance(one, FunctionType)
-        and (one.__code__.co_filename, one.__code__.co_name, one.__code__.co_firstlineno) == place
-    ]
+_Place = tuple[str, str, int]
+"""File, name and first line of a code object."""
+
+
+def _place(code: CodeType) -> _Place:
+    return code.co_filename, code.co_name, code.co_firstlineno
+
+
+def _by_place(code: CodeType) -> dict[_Place, CodeType]:
+    """Return a code object and all inside it, without those that share their place."""
+    found = [code]
+    for one in found:
+        found += _constants(one)
+    count = Counter(_place(one) for one in found)
+    return {_place(one): one for one in found if count[_place(one)] == 1}
+
+
+def _functions_with(places: set[_Place]) -> list[FunctionType]:
+    """Return the function objects of this process that were made from the code at the places."""
+    # `type` asks no object for its class: torch warns when a deprecated one is asked.
+    functions_here = [one for one in gc.get_objects() if type(one) is FunctionType]
+    return [one for one in functions_here if _place(one.__code__) in places]
 
 
 def root_of(module: Any) -> Path:

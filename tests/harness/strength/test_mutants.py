@@ -1,0 +1,176 @@
+"""Mutants of a candidate: which changes are made, and that they run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from attnproof.harness.backports import tomllib
+from attnproof.harness.strength.mutants import planting, reviewed
+from attnproof.harness.strength.mutants.mutant import Mutant
+from attnproof.harness.strength.mutants.operators import functions, mutants
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def _mutants(source: str, name: str = "f", called: set[int] | None = None) -> list[Mutant]:
+    return mutants("f.py", name, functions(ast.parse(textwrap.dedent(source)))[name], called)
+
+
+@pytest.mark.parametrize(
+    ("line", "change"),
+    [
+        ("return a < b", ("comparison", "a < b", "a <= b")),
+        ("return a == b", ("comparison", "a == b", "a != b")),
+        ("return a + b", ("arithmetic", "a + b", "a - b")),
+        ("return a // b", ("arithmetic", "a // b", "a * b")),
+        ("a += b", ("arithmetic", "a += b", "a -= b")),
+        ("return -a", ("sign or negation", "-a", "a")),
+        ("return a and b", ("condition", "a and b", "a or b")),
+        ("return 1 if a else 2", ("condition", "1 if a else 2", "1 if not a else 2")),
+        ("return 7", ("constant", "7", "8")),
+        ("return True", ("constant", "True", "False")),
+        ("return min(a, b)", ("name", "min", "max")),
+        ("return a.to(torch.int64)", ("name", "torch.int64", "torch.int32")),
+        ("return a.sum(dim=0)", ("axis", "a.sum(dim=0)", "a.sum(dim=1)")),
+        ("return g(a, mask=b)", ("mask", "g(a, mask=b)", "g(a)")),
+        ("return a.clone()", ("call left out", "a.clone()", "a")),
+        ("return a[b:c]", ("slice", "b:c", "b + 1:c")),
+        ("return a[b:c]", ("slice", "b:c", "b:c - 1")),
+        ("a[0] = b", ("statement dropped", "a[0] = b", "")),
+        ("a.fill_(b)", ("statement dropped", "a.fill_(b)", "")),
+    ],
+)
+def test_an_operator_changes_one_place(line, change):
+    found = _mutants(f"def f(a, b, c):\n    {line}\n")
+    assert change in [(one.operator, one.before, one.after) for one in found]
+    assert [one.line for one in found] == [2] * len(found)
+
+
+def test_a_default_is_changed():
+    (found,) = _mutants("def f(a=True): return a")
+    assert (found.operator, found.before, found.after) == ("default", "True", "False")
+
+
+@pytest.mark.parametrize(
+    "line", ['"""Words 1 + 2."""', "raise ValueError(1 + 2)", "a: list[1]", 'return f"{1 + 2}"']
+)
+def test_text_annotations_and_errors_have_no_mutants(line):
+    assert _mutants(f"def f(a):\n    {line}\n") == []
+
+
+INNER = """\
+    def outer(a):
+        def called(b):
+            return b + a
+        def other(b):
+            return b - a
+        return called(2)
+    """
+
+
+def test_an_inner_function_that_did_not_run_has_no_mutants():
+    every, ran = _mutants(INNER, "outer"), _mutants(INNER, "outer", {1, 2})
+    assert {one.before for one in every} == {"b + a", "b - a", "2"}
+    assert ran == [one for one in every if one.before != "b - a"]
+
+
+MODULE = """\
+    def made(a):
+        def inner(b):
+            return b + a
+        return inner
+
+    class Table:
+        def last(self):
+            return [4, 5, 6][-1]
+
+    def with_default(a=3):
+        return a
+
+    def nested(a):
+        def inner(b):
+            return b * 2
+        return inner(a)
+
+    def closure(a, b):
+        def inner(c):
+            a[0] = c
+            return b
+        return inner
+
+    add_two = made(2)
+    kept = closure([0], 2)
+    """
+
+
+@pytest.fixture
+def module(tmp_path):
+    file = tmp_path / "module.py"
+    file.write_text(textwrap.dedent(MODULE))
+    spec = importlib.util.spec_from_file_location("module_of_mutants", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _plant(module, function: str, before: str, after: str) -> None:
+    tree = functions(ast.parse(Path(module.__file__).read_text()))[function]
+    (mutant,) = [
+        one
+        for one in mutants(module.__file__, function, tree)
+        if (one.before, one.after) == (before, after)
+    ]
+    planting.plant(mutant)
+
+
+@pytest.mark.parametrize(
+    ("function", "before", "after", "call", "right", "wrong"),
+    [
+        ("nested", "b * 2", "b // 2", lambda m: m.nested(4), 8, 2),
+        ("Table.last", "-1", "1", lambda m: m.Table().last(), 6, 5),
+        ("with_default", "3", "4", lambda m: m.with_default(), 3, 4),
+        ("made", "b + a", "b - a", lambda m: m.made(1)(2), 3, 1),
+        ("made", "b + a", "b - a", lambda m: m.add_two(5), 7, 3),
+    ],
+)
+def test_a_planted_mutant_runs(module, function, before, after, call, right, wrong):
+    assert call(module) == right
+    _plant(module, function, before, after)
+    assert call(module) == wrong
+
+
+def test_a_change_of_the_closure_of_an_existing_function_is_refused(module):
+    with pytest.raises(planting.NotPlantedError, match="closure"):
+        _plant(module, "closure", "a[0] = c", "")
+
+
+def test_calls_below_the_root_are_recorded_with_inner_functions(module, tmp_path):
+    seen = tmp_path / "seen"
+    old = sys.getprofile()
+    planting.record_calls(Path(module.__file__), seen)
+    try:
+        module.nested(1)
+        json.dumps({})
+    finally:
+        sys.setprofile(old)
+    ((file, name, _, lines),) = planting.called_functions(seen)
+    assert (file, name, lines) == (module.__file__, "nested", {13, 14})
+
+
+def test_reviewed_mutants_are_in_the_source():
+    entries = tomllib.loads(reviewed._FILE.read_text())["equivalent"]
+    found = set()
+    for file in [*REPOSITORY.glob("optimized/**/*.py"), *REPOSITORY.glob("reference/**/*.py")]:
+        for name, function in functions(ast.parse(file.read_text())).items():
+            found |= {(one.function, one.before, one.after) for one in mutants("", name, function)}
+    listed = {(one["function"], one["before"], one["after"]): one["reason"] for one in entries}
+    assert set(listed) <= found
+    assert len(listed) == len(entries)
+    assert all(listed.values())
