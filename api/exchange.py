@@ -15,7 +15,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     contract: str
     fail_on: str
     device: str
-    deviations: str | None
+    deviations: list[str]
     interface: str
     out: str
     kept: bool

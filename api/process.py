@@ -44,7 +44,7 @@ def _verified(order: Order) -> Answer:
         contract=order.contract,
         fail_on=order.fail_on,
         device=order.device,
-        deviations=[] if order.deviations is None else [order.deviations],
+        deviations=order.deviations,
         interface=order.interface,
         out=Path(order.out),
         examples=order.examples,

@@ -17,6 +17,7 @@ from attnproof.harness.model.run import Cause, OperationResult
 from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.errors import AttnproofError, UsageError
 from attnproof.harness.running.shipped import is_shipped_list
+from attnproof.harness.verbs.configuration import ConfigError, configured
 from attnproof.harness.verbs.options import VerifyOptions
 from attnproof.harness.verbs.selection import pick_operations
 
@@ -40,29 +41,38 @@ class Plan:
 
 
 def planned(names: list[str], values: dict[str, str], folder: str) -> Plan:
-    """Return the plan of options, "" for one that is not given (pytest.UsageError)."""
-    device = values["device"] or "auto"
+    """Return the plan of options, "" for one that is not given (pytest.UsageError).
+
+    Options that are not given are those of the nearest pyproject.toml.
+    """
+    try:
+        held = configured(VerifyOptions, {})
+    except ConfigError as error:
+        raise pytest.UsageError(f"attnproof: {error}") from None
+    device = values["device"] or held.device
+    ops = values["ops"] or held.ops
     typed = list(dict.fromkeys(names))
     try:
-        operations = pick_operations(values["ops"])
+        operations = pick_operations(ops)
         found = [candidate.name for candidate in resolve(typed, device)]
     except UsageError as error:
         raise pytest.UsageError(f"attnproof: {error}") from None
-    deviations = values["deviations"]
-    if deviations and not (is_shipped_list(deviations) or Path(deviations).is_file()):
-        raise pytest.UsageError(f"--attnproof-deviations {deviations}: there is no such file")
-    contract = values["contract"] or "engine"
+    given = values["deviations"]
+    if given and not (is_shipped_list(given) or Path(given).is_file()):
+        raise pytest.UsageError(f"--attnproof-deviations {given}: there is no such file")
+    contract = values["contract"] or held.contract
     if contract not in ("engine", "strict"):
         raise pytest.UsageError(f"--attnproof-contract is {contract!r}, expected engine or strict")
     arguments = {
         "contract": contract,
         "device": device,
-        "deviations": deviations or None,
-        "examples": _number("examples", values, 1, VerifyOptions.examples),
-        "seed": _number("seed", values, 0, None),
+        "deviations": [given] if given else list(held.deviations),
+        "interface": held.interface,
+        "examples": _number("examples", values, 1, held.examples),
+        "seed": _number("seed", values, 0, held.seed),
     }
     candidates = dict(zip(found, typed, strict=True))
-    return Plan(candidates, operations, bool(values["ops"]), arguments, Path(folder))
+    return Plan(candidates, operations, bool(ops), arguments, Path(folder))
 
 
 def _number(name: str, values: dict[str, str], least: int, default: int | None) -> int | None:

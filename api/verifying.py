@@ -26,6 +26,7 @@ from attnproof.harness.running.errors import (
 
 Target = Union[str, "os.PathLike[str]", ModuleType]
 """A candidate: built-in or installed name, dotted module, file or folder, or a module."""
+_Path = Union[str, "os.PathLike[str]"]
 _STOPPING_S = 20.0
 """Seconds that the process may take to end after an interrupt."""
 _PROGRAM = (
@@ -102,7 +103,7 @@ def verify(
     fail_on: str = "",
     ops: str | Sequence[str] | None = None,
     device: str = "auto",
-    deviations: str | os.PathLike[str] | None = None,
+    deviations: _Path | Sequence[_Path] = (),
     interface: str | None = None,
     out: str | os.PathLike[str] | None = None,
     examples: int = 200,
@@ -120,7 +121,8 @@ def verify(
     """Verify candidates against the reference, as `attnproof verify` does, and return the run.
 
     `target` is a candidate or several. The parameters are the options of the command line;
-    `ops` names operations, all by default. `out` is the folder of the report: without it
+    `ops` names operations, all by default. `deviations` are files of known deviations or shipped
+    lists, one or several. pyproject.toml is not read. `out` is the folder of the report: without it
     nothing is left behind, and each replay command holds its case. `remember` keeps failing
     cases in `.attnproof/` of the current folder and runs them again. `progress` prints a line
     for each operation; otherwise nothing is printed.
@@ -139,7 +141,7 @@ def verify(
             contract=contract,
             fail_on=fail_on,
             device=device,
-            deviations=None if deviations is None else os.fspath(deviations),
+            deviations=_names(deviations),
             interface=interface or "",
             out=str(Path(folder) / "out") if out is None else os.fspath(out),
             kept=out is not None,
@@ -157,6 +159,13 @@ def verify(
             answer=str(Path(folder) / "answer"),
         )
         return _run_of(_answer(order))
+
+
+def _names(deviations: _Path | Sequence[_Path]) -> list[str]:
+    """Return the names of files and shipped lists."""
+    if isinstance(deviations, str | os.PathLike):
+        return [os.fspath(deviations)]
+    return [os.fspath(one) for one in deviations]
 
 
 def _listed(target: Target | Sequence[Target]) -> list[Target]:

@@ -97,3 +97,16 @@ def test_a_suite_that_does_not_use_it_imports_nothing(pytester):
     )
     done = pytester.run(sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest")
     done.assert_outcomes(passed=1)
+
+
+@pytest.mark.slow
+def test_pyproject_gives_what_no_option_gives(run, pytester):
+    pytester.makefile(".toml", pyproject='[tool.attnproof]\nops = "build_slot_mapping"\nseed = 3\n')
+    run("-v", ops="").assert_outcomes(passed=1)
+
+
+def test_a_mistake_in_pyproject_is_one_line(run, pytester):
+    pytester.makefile(".toml", pyproject='[tool.attnproof]\nop = "build_slot_mapping"\n')
+    done = run()
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: attnproof: *did you mean ops?*"])
