@@ -211,7 +211,7 @@ def doctor() -> NoReturn:
 def mutants(options: MutantsOptions) -> int:
     """Change one line of the candidate at a time: which changes would no case notice?
 
-    Exit codes: 0 judged, 1 the score is below --fail-under, 2 usage.
+    Exit codes: 0 judged, 1 the score is below --fail-under, 2 usage, 3 interrupted.
     """
     from attnproof.harness.verbs.mutants import examine_mutants
 

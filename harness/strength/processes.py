@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -47,5 +48,9 @@ def in_processes(
 
 
 def _send(sender: Connection, function: Callable[..., Any], given: tuple[Any, ...]) -> None:
-    """Call the function and send its result."""
+    """Call the function and send its result.
+
+    The parent alone answers Ctrl-C: it ends its forks.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sender.send(function(*given))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from rich.table import Table
@@ -16,12 +18,12 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running.candidates import load, offered_by, resolve, with_interface
-from attnproof.harness.running.errors import MISMATCH, VERIFIED, UsageError
+from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.strength.mutants.judging import draw, judge, record
 from attnproof.harness.strength.mutants.mutant import Mutant, Result
 from attnproof.harness.strength.mutants.operators import mutants
-from attnproof.harness.strength.mutants.planting import called_functions
+from attnproof.harness.strength.mutants.planting import called_functions, root_of
 from attnproof.harness.strength.mutants.reviewed import reviewed_reason
 from attnproof.harness.strength.processes import in_processes
 from attnproof.harness.verbs.messages import say
@@ -31,51 +33,69 @@ from attnproof.harness.verbs.selection import pick_operations, with_contract
 
 _PIPED_COLUMNS = 200
 """Width of the table without a terminal."""
-_RECORDED_CASES = 60
-"""Cases that are run to see which functions an operation calls."""
 _KILLED = ("killed", "timed out")
 
 
 def examine_mutants(options: MutantsOptions) -> int:
     """Judge mutants, print a line for each survivor, and the score of each operation.
 
-    Return 1 if the score is below `--fail-under`. Raise UsageError.
+    Return 1 if the score is below `--fail-under`, 3 after an interrupt. Raise UsageError.
     """
+    _check_numbers(options)
     # Compiled code has no syntax tree to change.
     os.environ["NUMBA_DISABLE_JIT"] = "1"
     candidate = _candidate(options)
     operations = pick_operations(options.ops)
     module = _loaded(candidate)
+    if not root_of(module).is_absolute():
+        raise UsageError(f"candidate {candidate.name} has no source file: name a file or package")
     offered = [one for one in operations if offered_by(module, one, candidate.interface)]
     if not offered:
         raise UsageError(f"candidate {candidate.name} offers none of the operations asked for")
     warm_up_hypothesis()
-    file = options.out / "results.jsonl"
-    options.out.mkdir(parents=True, exist_ok=True)
-    done = {} if options.restart else _read(file)
-    if options.restart:
-        file.unlink(missing_ok=True)
     jobs = options.jobs or len(os.sched_getaffinity(0))
-    cases = {one.name: draw(one, candidate, options.examples, options.seed) for one in offered}
-    planned = _planned(offered, module, candidate, cases, jobs)
+    drawn = {one.name: draw(one, candidate, options.examples, options.seed) for one in offered}
+    planned, cases = _planned(offered, module, candidate, drawn, jobs)
     if options.sample and options.sample < len(planned):
         planned = random.Random(options.seed).sample(planned, options.sample)
+    deep = {one.name: _further(one, candidate, options, cases[one.name]) for one in offered}
     say(f"{len(planned):,} mutants of {len(offered)} operations, {options.examples} drawn cases")
-    results = [done[key] for key in (Result(m, o, "killed").key for m, o in planned) if key in done]
-    left = [(m, o) for m, o in planned if Result(m, o, "killed").key not in done]
-    work = [(m, o, module, candidate, cases[o]) for m, o in left]
-    with file.open("ab") as ledger:
-        for given, result in in_processes(judge, work, jobs):
-            mutant, operation = given[0], given[1]
-            ended = result or Result(mutant, operation, "killed", oracle="process")
-            ended = _reviewed(ended)
-            ledger.write(msgspec.json.encode(ended) + b"\n")
-            ledger.flush()
-            results.append(ended)
-            if ended.fate == "survived":
-                say(_line(ended))
+    made_with = {mutant.file: _hash(options, candidate, mutant.file) for mutant, _ in planned}
+    file = options.out / "results.jsonl"
+    done = {} if options.restart else _read(file)
+    results, work = [], []
+    for mutant, name in planned:
+        earlier = done.get(Result(mutant, name, "killed", made_with=made_with[mutant.file]).key)
+        if earlier:
+            results.append(_reviewed(earlier))
+        else:
+            work.append((mutant, name, module, candidate, cases[name], deep[name]))
+    if results:
+        say(f"{len(results):,} of them judged by an earlier run ({file})")
+    with _opened(file, restart=options.restart) as ledger:
+        try:
+            for given, result in in_processes(judge, work, jobs):
+                mutant, name = given[0], given[1]
+                ended = result or Result(mutant, name, "killed", oracle="process")
+                ended = msgspec.structs.replace(ended, made_with=made_with[mutant.file])
+                ledger.write(msgspec.json.encode(ended) + b"\n")
+                ledger.flush()
+                results.append(_reviewed(ended))
+                if results[-1].fate == "survived":
+                    say(_line(results[-1]))
+        except KeyboardInterrupt:
+            left = len(planned) - len(results)
+            say(f"interrupted with {left:,} mutants left: the same command goes on with them")
+            _show(results, candidate, options.out)
+            return INCOMPLETE
+    score = _show(results, candidate, options.out)
+    return MISMATCH if 100 * score < options.fail_under else VERIFIED
+
+
+def _show(results: list[Result], candidate: Candidate, out: Path) -> float:
+    """Print the table, write mutants.json, and return the score."""
     score = _score(results)
-    (options.out / "mutants.json").write_bytes(
+    (out / "mutants.json").write_bytes(
         msgspec.json.format(msgspec.json.encode(_record(results, candidate, score)), indent=1)
     )
     screen = Screen()
@@ -83,8 +103,43 @@ def examine_mutants(options: MutantsOptions) -> int:
         screen.width = _PIPED_COLUMNS
     screen.print(_table(results))
     say(_summary(results, score))
-    say(f"results: {options.out}/mutants.json")
-    return MISMATCH if 100 * score < options.fail_under else VERIFIED
+    say(f"results: {out}/mutants.json")
+    return score
+
+
+def _check_numbers(options: MutantsOptions) -> None:
+    least = {"examples": 1, "sample": 0, "jobs": 0, "deep": 0, "fail_under": 0}
+    for name, lowest in least.items():
+        value = getattr(options, name)
+        if value < lowest:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} {value}: expected {lowest} or more")
+
+
+def _further(
+    operation: Operation, candidate: Candidate, options: MutantsOptions, cases: list[Case]
+) -> list[Case]:
+    """Return drawn cases of another seed, for survivors."""
+    if not options.deep:
+        return []
+    known = {case.id for case in cases}
+    drawn = draw(operation, candidate, options.deep, options.seed + 1)
+    return [case for case in drawn if case.id not in known]
+
+
+def _hash(options: MutantsOptions, candidate: Candidate, file: str) -> str:
+    """Return a hash of what a result depends on: results of another source are not used again."""
+    used = (options.examples, options.deep, options.seed, candidate.target, candidate.interface)
+    text = f"{used}{sorted(candidate.judged)}".encode() + Path(file).read_bytes()
+    return hashlib.sha256(text).hexdigest()[:12]
+
+
+def _opened(file: Path, *, restart: bool) -> BinaryIO:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file.open("wb" if restart else "ab")
+    except OSError as error:
+        raise UsageError(f"--out {file.parent} cannot be written: {error.strerror}") from None
 
 
 def _candidate(options: MutantsOptions) -> Candidate:
@@ -112,21 +167,24 @@ def _planned(
     candidate: Candidate,
     cases: dict[str, list[Case]],
     jobs: int,
-) -> list[tuple[Mutant, str]]:
-    """Return mutant and operation for each function that an operation calls."""
+) -> tuple[list[tuple[Mutant, str]], dict[str, list[Case]]]:
+    """Return mutants, each with an operation that calls it, and the cases that pass without one."""
     planned: list[tuple[Mutant, str]] = []
+    passing = dict(cases)
     with tempfile.TemporaryDirectory(prefix="attnproof-mutants-") as folder:
         seen = {one.name: Path(folder) / str(n) for n, one in enumerate(operations)}
-        work = [
-            (name, module, candidate, cases[name][:_RECORDED_CASES], file)
-            for name, file in seen.items()
-        ]
-        for _ in in_processes(record, work, jobs):
-            pass
+        work = [(name, module, candidate, cases[name], file) for name, file in seen.items()]
+        for given, failed in in_processes(record, work, jobs):
+            name = given[0]
+            if failed is None:
+                raise UsageError(f"{name} of {candidate.name} ends its process without a mutant")
+            passing[name] = [case for case in cases[name] if case.id not in set(failed)]
+            if failed:
+                say(f"{name}: {len(failed)} cases left out, which {candidate.name} fails already")
         for name, path in seen.items():
             for file, function, tree, called in called_functions(path):
                 planned += [(mutant, name) for mutant in mutants(file, function, tree, called)]
-    return planned
+    return planned, passing
 
 
 def _read(file: Path) -> dict[str, Result]:
@@ -152,7 +210,7 @@ def _line(result: Result) -> str:
     place = f"{Path(mutant.file).name}:{mutant.line} {mutant.function}"
     return (
         f"SURVIVED    {result.operation}: {place}: {mutant.before}  ->  {mutant.after or 'pass'} "
-        f"({mutant.operator}, {result.cases} cases)"
+        f"({mutant.operator}, {result.cases} cases{result.reason and '; '}{result.reason})"
     )
 
 

@@ -262,6 +262,9 @@ class MutantsOptions(CallOptions):
     ops: Annotated[str, typer.Option(help="operations, separated by commas (default: all)")] = ""
     examples: Annotated[int, typer.Option(help="cases drawn for each operation")] = 150
     sample: Annotated[int, typer.Option(help="judge so many mutants, chosen at random; 0: all")] = 0
+    deep: Annotated[
+        int, typer.Option(help="judge survivors by so many further cases, of another seed")
+    ] = 0
     seed: Annotated[int, typer.Option(help="seed of the cases and of the sample")] = 1
     jobs: Annotated[int, typer.Option(help="mutants judged at a time (default: CPUs)")] = 0
     restart: Annotated[

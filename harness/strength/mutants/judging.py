@@ -68,23 +68,39 @@ def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: in
 
 def record(
     operation: str, module: Any, candidate: Candidate, cases: list[Case], seen: Path
-) -> None:
-    """Run the cases and record which of the candidate's functions are called."""
+) -> list[str]:
+    """Judge the cases without a mutant; return the ids of those that the candidate fails.
+
+    The candidate's functions that are called are recorded in the file `seen`.
+    """
     planting.record_calls(planting.root_of(module), seen)
+    failed: list[str] = []
+    case = cases[0]
     worker = _worker(operation, module, candidate)
     try:
         for case in cases:
-            worker.judge(case, repeated=False)
+            verdict = worker.judge(case, repeated=False)
+            if any(one.kind in candidate.judged for one in verdict.failures):
+                failed.append(case.id)
     except InfrastructureError:
-        pass
+        failed.append(case.id)
     finally:
         worker.stop()
+    return failed
 
 
 def judge(
-    mutant: Mutant, operation: str, module: Any, candidate: Candidate, cases: list[Case]
+    mutant: Mutant,
+    operation: str,
+    module: Any,
+    candidate: Candidate,
+    cases: list[Case],
+    deep: list[Case],
 ) -> Result:
-    """Plant the mutant in this process and judge the cases until one fails."""
+    """Plant the mutant in this process and judge the cases until one fails.
+
+    A mutant that survives them stays a survivor; its reason says what the cases `deep` show.
+    """
     started = time.monotonic()
     made = partial(Result, mutant, operation)
     try:
@@ -97,9 +113,16 @@ def judge(
     except InfrastructureError as error:
         return made("killed", oracle="process", reason=str(error))
     try:
-        for count, case in enumerate(cases, 1):
+        for count, case in enumerate([*cases, *deep], 1):
             verdict: Verdict = worker.judge(case, repeated=count % _REPEATED_SHARE == 1)
             failures = [one for one in verdict.failures if one.kind in candidate.judged]
+            if failures and count > len(cases):
+                return made(
+                    "survived",
+                    cases=len(cases),
+                    seconds=round(time.monotonic() - started, 2),
+                    reason=f"{failures[0].oracle} finds it in further case {count - len(cases)}",
+                )
             if failures:
                 hangs = failures[0].oracle == "process" and "hang" in failures[0].diagnosis
                 return made(
@@ -113,7 +136,12 @@ def judge(
         return made("killed", oracle="harness", cases=count, seconds=seconds, reason=str(error))
     finally:
         worker.stop()
-    return made("survived", cases=count, seconds=round(time.monotonic() - started, 2))
+    return made(
+        "survived",
+        cases=len(cases),
+        seconds=round(time.monotonic() - started, 2),
+        reason=f"no finding in {len(deep)} further cases" if deep else "",
+    )
 
 
 def _worker(operation: str, module: Any, candidate: Candidate) -> Worker:

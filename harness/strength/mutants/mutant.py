@@ -52,9 +52,11 @@ class Result(msgspec.Struct, frozen=True):
     """Cases until it was killed; all of them for a survivor."""
     seconds: float = 0.0
     reason: str = ""
-    """Reason of the reviewed list, or why it was not planted."""
+    """Reason of the reviewed list, why it was not planted, or what further cases said."""
+    made_with: str = ""
+    """Hash of the source and of the options that were used."""
 
     @property
     def key(self) -> str:
-        """Operation and mutant: the unit of work of a run that is resumed."""
-        return f"{self.operation} {self.mutant.id}"
+        """Operation, mutant and hash of source and options: a resumed run judges a key once."""
+        return f"{self.operation} {self.mutant.id} {self.made_with}"

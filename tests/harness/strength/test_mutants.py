@@ -9,12 +9,14 @@ import sys
 import textwrap
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from attnproof.harness.backports import tomllib
 from attnproof.harness.strength.mutants import planting, reviewed
-from attnproof.harness.strength.mutants.mutant import Mutant
+from attnproof.harness.strength.mutants.mutant import Mutant, Result
 from attnproof.harness.strength.mutants.operators import functions, mutants
+from attnproof.harness.verbs import mutants as verb
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -162,6 +164,76 @@ def test_calls_below_the_root_are_recorded_with_inner_functions(module, tmp_path
         sys.setprofile(old)
     ((file, name, _, lines),) = planting.called_functions(seen)
     assert (file, name, lines) == (module.__file__, "nested", {13, 14})
+
+
+def _result(fate: str, index: int = 0, operation: str = "a") -> Result:
+    return Result(Mutant("f.py", "f", 1, "constant", index, "1", "2"), operation, fate)
+
+
+@pytest.mark.parametrize(
+    ("results", "score"),
+    [
+        ([], 1.0),
+        ([_result("killed"), _result("survived", 1)], 0.5),
+        ([_result("survived", operation="a"), _result("killed", operation="b")], 1.0),
+        ([_result("timed out"), _result("equivalent", 1), _result("not planted", 2)], 1.0),
+        ([_result("survived"), _result("equivalent", 1)], 0.0),
+    ],
+)
+def test_the_score_counts_each_change_once(results, score):
+    assert verb._score(results) == score
+
+
+def test_a_resumed_run_reads_whole_lines(tmp_path):
+    file = tmp_path / "results.jsonl"
+    assert verb._read(file) == {}
+    killed = _result("killed")
+    line = msgspec.json.encode(killed)
+    file.write_bytes(line + b"\n" + line[:-5])
+    assert verb._read(file) == {killed.key: killed}
+
+
+CANDIDATE = """\
+    def slice_query_start_locs(query_start_loc, request_slice):
+        start, stop = request_slice.start or 0, request_slice.stop
+        return query_start_loc[start : stop + 1] - query_start_loc[start]
+    """
+
+
+@pytest.mark.slow
+def test_a_file_is_judged_and_a_second_run_reuses_the_results(attnproof, tmp_path):
+    (tmp_path / "mine.py").write_text(textwrap.dedent(CANDIDATE))
+    command = ["mutants", "--candidate", "mine.py", "--examples", "30", "--out", "results"]
+    first = attnproof(*command, cwd=tmp_path)
+    assert first.returncode == 0, first.stdout + first.stderr
+    made = json.loads((tmp_path / "results" / "mutants.json").read_text())
+    assert {one["mutant"]["file"] for one in made["results"]} == {str(tmp_path / "mine.py")}
+    assert {one["operation"] for one in made["results"]} == {"slice_query_start_locs"}
+    killed = [one for one in made["results"] if one["fate"] == "killed"]
+    assert len(killed) >= len(made["results"]) - 1 > 0
+    assert "equality" in {one["oracle"] for one in killed}
+    again = attnproof(*command, cwd=tmp_path)
+    assert f"{len(made['results'])} of them judged by an earlier run" in again.stdout
+    assert json.loads((tmp_path / "results" / "mutants.json").read_text())["score"] == made["score"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ops", "no_such"], "no_such"),
+        (["--examples", "0"], "--examples 0"),
+        (["--sample", "-1"], "--sample -1"),
+        (["--candidate", "missing.py"], "missing.py does not exist"),
+        (["--candidate", "optimized", "--candidate", "reference"], "one candidate at a time"),
+        (["--candidate", "optimized-triton"], "CPU"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_writes_nothing(attnproof, tmp_path, options, message):
+    done = attnproof("mutants", "--out", "results", *options, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "results").exists()
 
 
 def test_reviewed_mutants_are_in_the_source():
