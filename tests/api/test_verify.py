@@ -41,7 +41,7 @@ def test_every_name_of_the_api_is_there():
 
 @pytest.mark.slow
 def test_a_wrong_function_is_a_finding(folder, capfd):
-    before = sorted(folder.rglob("*"))
+    before = _files(folder)
     run = attnproof.verify("mine.py", ops=[OPERATION], examples=20, steps=0, seed=1)
     assert (run.ok, run.verdict, run.exit_code, run.report) == (False, "FAIL", 1, None)
     (finding,) = run.findings
@@ -55,7 +55,7 @@ def test_a_wrong_function_is_a_finding(folder, capfd):
     assert run.card(finding).endswith(f"replay: {finding.command}")
     assert [result.verdict for result in run.operations] == ["FAIL"]
     assert [advice.kind for advice in run.advice] == ["contract"]
-    assert sorted(folder.rglob("*")) == before
+    assert _files(folder) == before
     assert capfd.readouterr() == ("", "")
 
 
@@ -83,3 +83,8 @@ def test_a_mistake_in_the_arguments_is_one_line(folder):
 def test_nothing_to_verify_is_a_mistake(target, ops):
     with pytest.raises(attnproof.UsageError, match=r"name an? "):
         attnproof.verify(target, ops=ops)
+
+
+def _files(folder):
+    """Files below a folder, without the bytecode that Python itself writes at an import."""
+    return sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)

@@ -261,7 +261,7 @@ def test_verify_times_what_it_verified(bench, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--device", "interpreter"], "the interpreter has no speed"),
+        (["--device", "interpreter"], "bench times on cpu and cuda only"),
         (["--against", "nobody_at_all"], "no candidate 'nobody_at_all'"),
         (["--against", "mine.py"], "--against mine.py: no other candidate to time"),
         (["--markdown", "nowhere/table.md"], "there is no folder nowhere"),
