@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import signal
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from rich.table import Table
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
+from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import load, offered_by, resolve, with_interface
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
@@ -36,6 +38,7 @@ _PIPED_COLUMNS = 200
 _KILLED = ("killed", "timed out")
 
 
+@interrupt.restored_handlers()
 def examine_mutants(options: MutantsOptions) -> int:
     """Judge mutants, print a line for each survivor, and the score of each operation.
 
@@ -74,6 +77,8 @@ def examine_mutants(options: MutantsOptions) -> int:
         say(f"{len(results):,} of them judged by an earlier run ({file})")
     with _opened(file, restart=options.restart) as ledger:
         try:
+            # The command line ends the process at an interrupt until a verb handles it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             for given, result in in_processes(judge, work, jobs):
                 mutant, name = given[0], given[1]
                 ended = result or Result(mutant, name, "killed", oracle="process")
