@@ -49,6 +49,8 @@ class Inputs:
     """Cases of a batch that an engine ran."""
     any_slots: bool = False
     """True if `from_batch` takes batches of layers that write no cache by slots too."""
+    whole_contexts: bool = False
+    """True if a case lays out an entry for each token of a context: contexts stay short then."""
     faults: Mapping[str, Fault] = field(default_factory=dict)
 
     def faults_on(self, device: str) -> dict[str, Fault]:

@@ -140,6 +140,7 @@ KEYS: dict[str, _Key] = {
     "seconds": _Key("seconds", _number),
     "seed": _Key("seed", _whole),
     "thorough": _Key("thorough", _flag),
+    "vary": _Key("vary", _flag),
     "remember": _Key("remember", _flag),
 }
 """Keys of the table, in the order in which the documents list them."""

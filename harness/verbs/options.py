@@ -96,6 +96,13 @@ class VerifyOptions(RunOptions):
 
     examples: Annotated[int, typer.Option(help="cases drawn for each operation")] = 200
     steps: Annotated[int, typer.Option(help="engine steps taken from the traces, 0 for none")] = 50
+    vary: Annotated[
+        bool,
+        typer.Option(
+            "--vary",
+            help="also run cases with several critical sizes at once, and variations of others",
+        ),
+    ] = False
     thorough: Annotated[
         bool,
         typer.Option(

@@ -170,6 +170,7 @@ def _settings(options: VerifyOptions, seed: int, *, minimise_known: bool) -> Set
         usual_depth=options.examples >= VerifyOptions.examples
         and options.steps >= VerifyOptions.steps,
         costly_share=1 if options.thorough else Settings().costly_share,
+        vary=options.vary,
     )
 
 

@@ -111,6 +111,7 @@ reshape_and_cache_flash = Operation(
     summary="keys and values of new tokens written to the paged cache",
     inputs=Inputs(
         params=cache_write_cases.CacheWriteParams,
+        whole_contexts=True,
         problem=cache_write_cases.problem,
         cases=cache_write_cases.cases,
         boundaries=cache_write_cases.boundaries,

@@ -200,6 +200,7 @@ decode_attention = Operation(
     summary="attention of requests with one query each over the paged cache",
     inputs=Inputs(
         params=_Params,
+        whole_contexts=True,
         problem=problem,
         cases=_cases,
         boundaries=_boundaries,

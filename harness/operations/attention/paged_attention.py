@@ -198,6 +198,7 @@ paged_attention = Operation(
     summary="attention of a batch over the paged cache",
     inputs=Inputs(
         params=AttentionParams,
+        whole_contexts=True,
         problem=problem,
         cases=_cases,
         boundaries=_boundaries,

@@ -48,7 +48,7 @@ def _problem(case: Case) -> str:
     batch, chunk = batch_of(case), case.params["attn_chunk_size"]
     if chunk % batch.block_size:
         return f"attn_chunk_size: {chunk}, no multiple of the block size {batch.block_size}"
-    if batch.dcp_local_seq_lens:
+    if batch.dcp_local_seq_lens is not None:
         return "batch.dcp_local_seq_lens: a virtual batch has no rank shares"
     virtual = 2 * batch.num_requests + batch.num_tokens // chunk
     return size_problem("attn_chunk_size", virtual * (chunk // batch.block_size))

@@ -202,6 +202,7 @@ map_to_kernel_block_table = Operation(
     summary="the block table of a kernel with smaller blocks",
     inputs=Inputs(
         params=KernelParams,
+        whole_contexts=True,
         problem=problem,
         unreal=unreal,
         cases=cases,

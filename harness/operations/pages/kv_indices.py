@@ -184,6 +184,7 @@ create_flashinfer_kv_indices = Operation(
     summary="the slots of the positions that each request sees, as CSR",
     inputs=Inputs(
         params=_Params,
+        whole_contexts=True,
         problem=pool_problem,
         unreal=lambda case: "" if case.params["paged"] else needs_wide_pool(case),
         cases=_cases,

@@ -117,6 +117,7 @@ get_last_loc = Operation(
     summary="the slot of the last token of each prefix",
     inputs=Inputs(
         params=_Params,
+        whole_contexts=True,
         problem=pool_problem,
         unreal=needs_wide_pool,
         cases=_cases,

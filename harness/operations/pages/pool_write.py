@@ -143,6 +143,7 @@ write_req_to_token_pool = Operation(
     summary="a step's slots written to the pool of requests' slots",
     inputs=Inputs(
         params=Params,
+        whole_contexts=True,
         problem=pool_problem,
         unreal=needs_wide_pool,
         cases=lambda: st.builds(_case, batches()),

@@ -71,6 +71,8 @@ def _problem(case: Case) -> str:
     batch, params = batch_of(case), case.params
     if not params.get("ubatching", True):
         return ""
+    if batch.dcp_local_seq_lens is not None:
+        return "batch.dcp_local_seq_lens: a cut request has no rank share"
     points = _cuts(batch, params)
     if len(points) != params["ubatches"] - 1:
         return "points: not one fewer than ubatches"

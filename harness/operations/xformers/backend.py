@@ -302,6 +302,7 @@ xformers_attention_backend = Operation(
     summary="the backend's constants and classes, used for some engine steps",
     inputs=Inputs(
         params=_Params,
+        whole_contexts=True,
         problem=_problem,
         cases=_cases,
         boundaries=_boundaries,

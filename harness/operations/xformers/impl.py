@@ -179,6 +179,7 @@ xformers_attention_impl = Operation(
     summary="one layer's engine step: cache write of new keys and values, then attention",
     inputs=Inputs(
         params=impl_cases.ImplParams,
+        whole_contexts=True,
         problem=impl_cases.problem,
         cases=impl_cases.cases,
         boundaries=impl_cases.boundaries,

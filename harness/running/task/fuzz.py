@@ -73,12 +73,16 @@ def warm_up_hypothesis() -> None:
     draw()
 
 
-def fuzz(examination: Examination, examples: int, run_seed: int) -> None:
-    """Draw `examples` cases; record the smallest case of each root cause."""
+def fuzz(examination: Examination, examples: int, run_seed: int) -> list[Case]:
+    """Draw `examples` cases; record the smallest case of each root cause.
+
+    Returns the drawn cases that are well-formed.
+    """
+    drawn: list[Case] = []
     for round_number in range(_ROUNDS):
         latest: dict[Root, tuple[Discovery, Sourced]] = {}
         try:
-            discoveries = _one_pass(examination, examples, run_seed + round_number, latest)
+            discoveries = _one_pass(examination, examples, run_seed + round_number, latest, drawn)
             for discovery, first in discoveries:
                 if not examination.is_new(discovery.failure, discovery.sourced):
                     continue  # shrunk to a case of another one: a further pass finds it alone
@@ -89,7 +93,8 @@ def fuzz(examination: Examination, examples: int, run_seed: int) -> None:
                 examination.record(discovery.failure, discovery.sourced, first)
             raise
         if not discoveries:
-            return
+            break
+    return drawn
 
 
 def _one_pass(
@@ -97,8 +102,12 @@ def _one_pass(
     examples: int,
     run_seed: int,
     latest: dict[Root, tuple[Discovery, Sourced]],
+    drawn: list[Case],
 ) -> list[tuple[Discovery, Sourced]]:
-    """Return the discoveries with their first cases; add each to `latest` at once."""
+    """Return the discoveries with their first cases; add each to `latest` at once.
+
+    The well-formed cases that are drawn before the first failure are added to `drawn`.
+    """
     kinds: dict[Root, type[Discovery]] = {}
     stopped: list[InfrastructureError] = []
     firsts: dict[Root, Sourced] = {}
@@ -117,6 +126,8 @@ def _one_pass(
             budget["calls"] -= 1
             if _spent(examination, budget) and not examination.has_judged(case):
                 return
+        elif not case.fault:
+            drawn.append(case)
         try:
             failures = examination.check(sourced, shrinking=bool(firsts))
         except InfrastructureError as error:  # Hypothesis would take it for a failing case

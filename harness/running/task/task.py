@@ -37,6 +37,7 @@ from attnproof.harness.running.task.examination import Examination, TooManyDeath
 from attnproof.harness.running.task.findings import advice_of, deviation_results, findings_of
 from attnproof.harness.running.task.fuzz import fuzz
 from attnproof.harness.running.task.ledger import Ledger
+from attnproof.harness.running.task.more_cases import more_cases
 from attnproof.harness.running.task.real_cases import real_cases
 from attnproof.harness.running.task.saved_failures import SavedFailures
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
@@ -59,6 +60,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     """Further fuzzing for each operation and candidate, in seconds."""
     seed: int = 0
+    vary: bool = False
+    """True to run cases of several critical features, and variations of the other cases."""
     timeout_s: float = 20.0
     """Timeout of one case, all calls of the candidate together, in seconds."""
     memory_bytes: int = 4 << 30
@@ -289,10 +292,14 @@ def _run_cases(
     operation = examination.operation
     first_seed = zlib.crc32(f"{settings.seed}/{operation.name}".encode())
     examples = -(-settings.examples // examination.costly_share)
-    fuzz(examination, examples, first_seed)
+    drawn = fuzz(examination, examples, first_seed)
     device = examination.candidate.device
     for sourced in _explicit_cases(operation, examination.early_faults, steps, corpus):
         _judge(examination, sourced)
+    varied = more_cases(operation, drawn, examples, first_seed) if settings.vary else ()
+    for sourced in varied:
+        with suppress(InvalidCaseError):  # only cases that the reference accepts are meant
+            _judge(examination, sourced)
     if device != "cpu":
         with examination.worker.patient(_LARGE_PATIENCE):
             for name, case in operation.inputs.large():

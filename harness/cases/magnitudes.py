@@ -1,0 +1,48 @@
+"""Catalogue of critical magnitudes: the numbers at which code changes its behaviour.
+
+Kernels work in tiles, indices and products pass the limits of their types, sorts and searches
+change their method with the number of entries. Each limit is used with its two neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from math import log2
+
+TILES = (16, 32, 64, 128, 256)
+"""Sizes of the tiles of kernels, in entries."""
+LARGE_TILES = (512, 1024)
+LIMITS = (2**15, 2**16, 2**24, 2**31, 2**32)
+"""Limits of int16, float32 (as an integer), int32 and uint32, and those of a grid's axis."""
+NUMBERS = (9, 17, 33, 65, 67, 129)
+"""Numbers of requests, pairs or decodes: one more than a tile, and with a remainder."""
+BLOCK_SIZES = (1, 3, 16, 32, 64, 128, 256, 512, 1024)
+"""Tokens per block, of engines and one that is no power of two."""
+_MOST_ID = 2**31 - 1
+
+
+def around(values: Iterable[int], low: int = 0, high: int = 2**33) -> tuple[int, ...]:
+    """Return each value and its neighbours, ascending, within `low` and `high`."""
+    found = {value + edge for value in values for edge in (-1, 0, 1)}
+    return tuple(sorted(value for value in found if low <= value <= high))
+
+
+@cache
+def critical(low: int, high: int) -> tuple[int, ...]:
+    """Return the critical magnitudes from `low` to `high`, with both ends."""
+    inner = around((0, *TILES, *LARGE_TILES, *LIMITS), low, high)
+    numbers = [number for number in NUMBERS if low <= number <= high]
+    return tuple(sorted({*inner, *numbers, low, high}))
+
+
+@cache
+def first_blocks(block_size: int) -> tuple[int, ...]:
+    """Return block ids at which slots, element offsets or the ids pass the limit of a type."""
+    slots = [limit // block_size for limit in LIMITS]
+    return around((0, *slots, *LIMITS, _MOST_ID), 0, _MOST_ID)
+
+
+def near(number: int) -> str:
+    """Return a name that a magnitude and its neighbours share."""
+    return f"2^{round(log2(number))}" if number > 1 else str(number)

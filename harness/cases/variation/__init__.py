@@ -1,0 +1,1 @@
+"""Changes of well-formed cases: pairs of critical features, and random variations."""

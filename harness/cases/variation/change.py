@@ -1,0 +1,78 @@
+"""A change of one feature of a case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import NamedTuple
+
+from attnproof.harness.model.case import Case
+
+
+class Change(NamedTuple):
+    """A value of one feature, and how a case gets it."""
+
+    feature: str
+    """Feature that is changed, such as "rows"; a case gets at most one value of each."""
+    name: str
+    """Value of the feature, such as "33 rows"."""
+    group: str
+    """Values that differ by little, such as a limit and its neighbours: one of them is tried
+    before the others."""
+    apply: Callable[[Case], Case | None]
+    """Function from a case to the changed one, None if the case has no such feature. The result
+    may be ill-formed: the caller checks it."""
+
+
+MOST_SIZE = 1500
+"""Maximum of `size_of` a case that is made by changes."""
+_MOST_ELEMENTS = 2**19
+_MOST_PRODUCTS = 2**24
+
+
+class Limits(NamedTuple):
+    """What makes the cases of an operation large."""
+
+    sizes: tuple[str, ...]
+    """Integers among the parameters that are sizes of tensors."""
+    whole_contexts: bool
+    """`Inputs.whole_contexts` of the operation."""
+
+
+def is_small(case: Case, limits: Limits) -> bool:
+    """True if the case is cheap to lay out and to compute."""
+    if size_of(case) > MOST_SIZE:
+        return False
+    values = (case.params.get(name) for name in limits.sizes)
+    factor = prod(max(1, value) for value in values if isinstance(value, int))
+    tokens, batch = 1 + case.num_tokens, case.batch
+    if batch is None or not limits.whole_contexts:
+        return (factor if batch is None else tokens * factor) <= _MOST_ELEMENTS
+    lengths = [q + c for q, c in zip(batch.query_lens, batch.computed_lens, strict=True)]
+    rows = batch.num_requests + batch.padded_requests
+    products = sum(q * length for q, length in zip(batch.query_lens, lengths, strict=True))
+    cache = len({block for row in batch.blocks for block in row}) * batch.block_size
+    table = max((1 + rows) * max(lengths, default=0), cache) + tokens
+    return table * factor <= _MOST_ELEMENTS and products * factor <= _MOST_PRODUCTS
+
+
+def size_of(case: Case) -> int:
+    """Return the entries that a case lays out: requests, tokens, blocks and list entries."""
+    total = _entries(case.params)
+    batch = case.batch
+    if batch is None:
+        total += case.num_tokens
+    if batch is not None:
+        rows = batch.num_requests + batch.padded_requests
+        tokens = batch.num_tokens + batch.padded_tokens + batch.spare_slots + batch.logits_padding
+        columns = max(map(len, batch.blocks), default=0) + batch.spare_columns
+        total += rows + tokens + rows * columns // 32
+    return total
+
+
+def _entries(value: object) -> int:
+    if isinstance(value, dict):
+        return sum(map(_entries, value.values()))
+    if isinstance(value, list | tuple):
+        return len(value) + sum(map(_entries, value))
+    return 0

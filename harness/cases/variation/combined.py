@@ -1,0 +1,134 @@
+"""Cases with several critical features at once, chosen so that many pairs of them occur."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
+from random import Random
+
+from attnproof.harness.cases.variation.batch_changes import batch_changes
+from attnproof.harness.cases.variation.change import MOST_SIZE, Change, Limits, is_small, size_of
+from attnproof.harness.cases.variation.param_changes import laid_out, param_changes
+from attnproof.harness.model.case import Case
+from attnproof.harness.model.operation import Operation
+
+_MOST_CHANGES = 5
+_CANDIDATES = 8
+"""Combinations that are drawn for each case; the one with most new pairs is taken."""
+_MOST_TRIED = 4
+"""Cases in which a group of values is tried before the others are."""
+_TRIES = 4
+"""Combinations that may be ill-formed for each case that is wanted."""
+
+
+def changes_of(operation: Operation) -> list[Change]:
+    """Return the changes of the operation's cases, in the order in which they are applied."""
+    changes = list(batch_changes()) if operation.inputs.has_batch else []
+    return [*changes, *param_changes(operation.inputs.params)]
+
+
+def limits_of(operation: Operation) -> Limits:
+    """Return what makes the operation's cases large."""
+    inputs = operation.inputs
+    return Limits(laid_out(inputs.params), inputs.whole_contexts)
+
+
+def bases_of(boundaries: Iterable[tuple[str, Case]]) -> list[Case]:
+    """Return the boundaries that are small enough to be changed, those of several rows first."""
+    small = [case for _, case in boundaries if size_of(case) <= MOST_SIZE // 4]
+    plain = [case for case in small if case.batch is None or case.num_requests]
+    plain = [case for case in plain if not case.params.get("far")]
+    return sorted(plain, key=lambda case: case.num_requests < 2)
+
+
+def crossed(
+    operation: Operation, count: int, seed: int, problem: Callable[[Case], str]
+) -> Iterator[tuple[str, Case]]:
+    """Yield up to `count` cases of up to five changed features, with their names.
+
+    The pairs of values that no case has had are preferred. A value that makes a case ill-formed
+    by `problem`, or too large, is left out of it.
+    """
+    bases, features = bases_of(operation.inputs.boundaries()), by_feature(changes_of(operation))
+    if not bases or not features:
+        return
+    random, seen, limits = Random(seed), _Seen(), limits_of(operation)
+    found = 0
+    for _ in range(count * _TRIES):
+        drawn = [_draw(random, features, seen) for _ in range(_CANDIDATES)]
+        chosen = max(drawn, key=seen.news)
+        base = bases[int(len(bases) * random.random() ** 2)]
+        kept, case = apply_all(chosen, base, problem, limits)
+        seen.add(chosen, kept)
+        if kept and case.id not in seen.ids:
+            seen.ids.add(case.id)
+            yield "crossed: " + ", ".join(change.name for change in kept), case
+            found += 1
+            if found == count:
+                return
+
+
+def apply_all(
+    changes: Iterable[Change],
+    case: Case,
+    problem: Callable[[Case], str],
+    limits: Limits,
+) -> tuple[list[Change], Case]:
+    """Return the changes that leave the case well-formed and small, and the changed case."""
+    kept: list[Change] = []
+    for change in changes:
+        changed = change.apply(case)
+        if changed is None or changed == case or not is_small(changed, limits):
+            continue
+        if not problem(changed):
+            kept.append(change)
+            case = changed
+    return kept, case
+
+
+class _Seen:
+    """Groups of values and pairs of them that were tried so far."""
+
+    def __init__(self) -> None:
+        self.tried: Counter[str] = Counter()
+        self.kept: set[str] = set()
+        self.pairs: set[tuple[str, str]] = set()
+        self.ids: set[str] = set()
+
+    def is_fresh(self, change: Change) -> bool:
+        """True if no case has a value of the group, and few were tried."""
+        return change.group not in self.kept and self.tried[change.group] < _MOST_TRIED
+
+    def news(self, changes: Sequence[Change]) -> int:
+        """Return the number of new pairs; a fresh value counts as many."""
+        groups = [change.group for change in changes]
+        pairs = sum(pair not in self.pairs for pair in combinations(groups, 2))
+        return pairs + _MOST_CHANGES * sum(map(self.is_fresh, changes))
+
+    def add(self, changes: Sequence[Change], kept: Sequence[Change]) -> None:
+        """Count the values that were tried, and the pairs that a case has."""
+        groups = [change.group for change in kept]
+        self.tried.update(change.group for change in changes)
+        self.kept.update(groups)
+        self.pairs.update(combinations(groups, 2))
+
+
+def by_feature(changes: Iterable[Change]) -> dict[str, list[Change]]:
+    """Return the changes of each feature, in the order of the features."""
+    features: dict[str, list[Change]] = {}
+    for change in changes:
+        features.setdefault(change.feature, []).append(change)
+    return features
+
+
+def _draw(random: Random, features: dict[str, list[Change]], seen: _Seen) -> list[Change]:
+    """Draw a value of some features, in their order; those with many fresh values first."""
+    fresh = {
+        name: [change for change in values if seen.is_fresh(change)]
+        for name, values in features.items()
+    }
+    count = min(len(features), random.randint(2, _MOST_CHANGES))
+    keys = {name: random.random() ** (1 / (1 + len(fresh[name]))) for name in features}
+    chosen = set(sorted(features, key=keys.__getitem__)[-count:])
+    return [random.choice(fresh[name] or features[name]) for name in features if name in chosen]

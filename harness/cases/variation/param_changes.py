@@ -1,0 +1,239 @@
+"""Changes of a case's parameters, from the types that the operation declares for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from attnproof.harness.cases.magnitudes import NUMBERS, critical, near
+from attnproof.harness.cases.variation.change import Change
+from attnproof.harness.model.case import Case
+
+_UNCHANGED = frozenset({"seed", "steps"})
+"""Parameters whose values have no critical magnitude, or are changed otherwise."""
+_MOST_VALUE = 2**31 - 1
+_MOST_CODE = 16
+"""Maximum value of an integer that stands for one of a few forms."""
+_MOST_LAID_OUT = 300
+"""Maximum of a number of things that are laid out in memory."""
+_MOST_TOKENS = 1025
+_Value = Callable[[Case, Any], Any]
+"""Function from a case and the value of a parameter before to the one after, None for none."""
+_Named = tuple[str, str, _Value]
+"""Name of a value, its group (`Change.group`) and the value."""
+_RATIOS = (0.02, 0.25, 1.0, 7.0)
+
+
+def _block(case: Case) -> int:
+    return case.batch.block_size if case.batch else int(case.params.get("block_size", 0))
+
+
+def _lengths(case: Case) -> list[tuple[int, int]]:
+    if case.batch is None or not case.batch.num_requests:
+        return [(case.num_tokens, 0)]
+    return list(zip(case.batch.query_lens, case.batch.computed_lens, strict=True))
+
+
+_OWN: dict[str, Callable[[Case], int]] = {
+    "block": _block,
+    "2 blocks": lambda case: 2 * _block(case),
+    "3 blocks": lambda case: 3 * _block(case),
+    "64 blocks": lambda case: 64 * _block(case),
+    "requests": lambda case: case.num_requests,
+    "tokens": lambda case: case.num_tokens,
+    "first query": lambda case: _lengths(case)[0][0],
+    "longest query": lambda case: max(q for q, _ in _lengths(case)),
+    "longest sequence": lambda case: max(q + c for q, c in _lengths(case)),
+    "shortest sequence": lambda case: min(q + c for q, c in _lengths(case)),
+    "last context": lambda case: _lengths(case)[-1][1],
+}
+"""Magnitudes of the case itself."""
+
+
+def param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:
+    """Yield the changes of parameters of this type, in the order of its fields."""
+    described = inspect.type_info(params)
+    assert isinstance(described, inspect.StructType)
+    for field in described.fields:
+        if field.encode_name not in _UNCHANGED:
+            for name, group, change in _changes(field.type):
+                yield _of_param(field.encode_name, name, group, change)
+
+
+def laid_out(params: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the integers among parameters of this type that are sizes of tensors."""
+    described = inspect.type_info(params)
+    assert isinstance(described, inspect.StructType)
+    return tuple(field.encode_name for field in described.fields if _is_size(field.type))
+
+
+def _is_size(kind: inspect.Type) -> bool:
+    if isinstance(kind, inspect.UnionType):
+        return any(map(_is_size, kind.types))
+    return isinstance(kind, inspect.IntType) and _MOST_CODE < _range(kind)[1] < _MOST_VALUE
+
+
+def _of_param(param: str, name: str, group: str, change: _Value) -> Change:
+    def apply(case: Case) -> Case | None:
+        value = change(case, case.params.get(param))
+        if value is None and name != "None":
+            return None
+        return msgspec.structs.replace(case, params={**case.params, param: value})
+
+    return Change(param, f"{param} {name}", f"{param} {group}", apply)
+
+
+def _changes(kind: inspect.Type) -> Iterator[_Named]:
+    """Yield values of a type by name; each is a function of the case and the value before."""
+    if isinstance(kind, inspect.UnionType):
+        for each in kind.types:
+            yield from _changes(each)
+    elif isinstance(kind, inspect.NoneType):
+        yield "None", "None", lambda _case, _value: None
+    elif isinstance(kind, inspect.BoolType):
+        for flag in (False, True):
+            yield str(flag), str(flag), _constant(flag)
+    elif isinstance(kind, inspect.LiteralType):
+        for choice in kind.values:
+            yield repr(choice), repr(choice), _constant(choice)
+    elif isinstance(kind, inspect.FloatType):
+        for ratio in _RATIOS:
+            yield str(ratio), str(ratio), _constant(ratio)
+    elif isinstance(kind, inspect.IntType):
+        yield from _numbers(kind)
+    elif isinstance(kind, inspect.ListType) and isinstance(kind.item_type, inspect.IntType):
+        yield from _lists(kind.item_type)
+        yield from _lists_of_rows()
+    elif isinstance(kind, inspect.ListType) and isinstance(kind.item_type, inspect.StructType):
+        yield from _structs(kind.item_type)
+
+
+def _numbers(kind: inspect.IntType) -> Iterator[_Named]:
+    low, high = _range(kind)
+    if high <= _MOST_CODE:
+        for code in range(low, high + 1):
+            yield str(code), str(code), _constant(code)
+        return
+    for number in critical(low, _most(high)):
+        yield str(number), near(number), _constant(number)
+    for name, own in _OWN.items():
+        for edge in (-1, 0, 1):
+            yield f"{name} {edge:+d}", name, _relative(own, edge)
+
+
+def _lists(kind: inspect.IntType) -> Iterator[_Named]:
+    low, high = _range(kind)
+    for count in NUMBERS:
+        yield f"repeated to {count}", "repeated", _of_list(partial(_repeated, count=count))
+    yield "reversed", "reversed", _of_list(lambda values: values[::-1])
+    yield "all equal", "all equal", _of_list(lambda values: values[:1] * len(values))
+    for number in sorted({low, *critical(low, _most(high))}):
+        yield (
+            f"first {number}",
+            f"first near {near(number)}",
+            _of_list(partial(_with_first, first=number)),
+        )
+        yield (
+            f"last {number}",
+            f"last near {near(number)}",
+            _of_list(partial(_with_last, last=number)),
+        )
+
+
+def _structs(kind: inspect.StructType) -> Iterator[_Named]:
+    """Yield values of one field of the first or last entry of a list."""
+    yield "reversed", "reversed", _of_list(lambda values: values[::-1])
+    for field in kind.fields:
+        for name, group, change in _changes(field.type):
+            for place, index in (("first", 0), ("last", -1)):
+                yield (
+                    f"{field.encode_name} of the {place}: {name}",
+                    f"{field.encode_name} of the {place}: {group}",
+                    _of_field(index, field.encode_name, change),
+                )
+
+
+def _of_field(index: int, field: str, change: _Value) -> _Value:
+    def changed(case: Case, entries: Any) -> Any:
+        if not isinstance(entries, list) or not entries or field not in entries[index]:
+            return None
+        value = change(case, entries[index][field])
+        if value is None:
+            return None
+        return _replaced(entries, index, {**entries[index], field: value})
+
+    return changed
+
+
+def _replaced(entries: list[Any], index: int, entry: Any) -> list[Any]:
+    copied = list(entries)
+    copied[index] = entry
+    return copied
+
+
+_OF_ROWS: dict[str, Callable[[int, int, int], int]] = {
+    "at the first block": lambda _query, _computed, block: block,
+    "at the context": lambda _query, computed, _block: computed,
+    "at the context's block": lambda _query, computed, block: computed // block * block,
+    "at the last block": lambda query, computed, block: (query + computed) // block * block,
+    "at the end": lambda query, computed, _block: query + computed,
+}
+"""Functions from a request's query and computed tokens and the block size to its entry."""
+
+
+def _lists_of_rows() -> Iterator[_Named]:
+    """Yield lists of one entry for each request, at an edge of its blocks or lengths."""
+    for name, entry in _OF_ROWS.items():
+        for edge in (-1, 0, 1):
+            yield f"{name} {edge:+d}", name, _of_rows(entry, edge)
+
+
+def _of_rows(entry: Callable[[int, int, int], int], edge: int) -> _Value:
+    def made(case: Case, _value: Any) -> list[int] | None:
+        if case.batch is None or not case.batch.num_requests:
+            return None
+        block = case.batch.block_size
+        entries = [max(0, entry(q, c, block) + edge) for q, c in _lengths(case)]
+        return entries + [0] * case.batch.padded_requests
+
+    return made
+
+
+def _of_list(change: Callable[[list[int]], list[int]]) -> _Value:
+    """Return the change of a list, None for an empty one or for another value."""
+    return lambda _case, value: change(value) if isinstance(value, list) and value else None
+
+
+def _repeated(values: list[int], count: int) -> list[int]:
+    return (values * count)[:count]
+
+
+def _with_first(values: list[int], first: int) -> list[int]:
+    return [first, *values[1:]]
+
+
+def _with_last(values: list[int], last: int) -> list[int]:
+    return [*values[:-1], last]
+
+
+def _relative(own: Callable[[Case], int], edge: int) -> _Value:
+    return lambda case, _value: own(case) + edge
+
+
+def _range(kind: inspect.IntType) -> tuple[int, int]:
+    return kind.ge or 0, _MOST_VALUE if kind.le is None else kind.le
+
+
+def _most(high: int) -> int:
+    """Return the maximum to use: values go to their limits, things in memory do not."""
+    if high >= _MOST_VALUE:
+        return high
+    return min(high, _MOST_TOKENS if high >= 2**17 else _MOST_LAID_OUT)
+
+
+def _constant(value: Any) -> _Value:
+    return lambda _case, _value: value

@@ -1,0 +1,34 @@
+"""Cases that are made from the operation's own: pairs of critical features, and variations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attnproof.harness.cases.variation.combined import crossed
+from attnproof.harness.cases.variation.varied import varied
+from attnproof.harness.model.case import Case, Sourced
+from attnproof.harness.model.operation import Operation
+from attnproof.harness.running.case_check import problem_of
+
+_CROSSED = 60
+"""Maximum number of cases with several critical features."""
+_DRAWN_PER_VARIED = 5
+"""Drawn cases for each variation of one."""
+
+
+def more_cases(
+    operation: Operation, drawn: Sequence[Case], examples: int, seed: int
+) -> Iterator[Sourced]:
+    """Yield cases of critical features and variations of boundaries and drawn cases.
+
+    `examples` is the number of cases that Hypothesis was to draw; few of them, few of these.
+    """
+    if operation.inputs.machine is not None:  # a state machine draws the steps of a sequence
+        return
+    few = min(_CROSSED, examples * 3 // 10)
+    for name, case in crossed(operation, few, seed, problem_of):
+        yield Sourced(case, "boundary", name)
+    own = [case for _, case in operation.inputs.boundaries()]
+    count = -(-examples // _DRAWN_PER_VARIED)
+    for name, case in varied(operation, [*own, *drawn], count, seed, problem_of):
+        yield Sourced(case, "boundary", name)

@@ -1,0 +1,105 @@
+"""Changed cases are well-formed and small, cover many pairs, and follow from their seed."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.magnitudes import around, critical, first_blocks
+from attnproof.harness.cases.variation.batch_changes import batch_changes
+from attnproof.harness.cases.variation.change import is_small
+from attnproof.harness.cases.variation.combined import changes_of, crossed, limits_of
+from attnproof.harness.cases.variation.dressed import dressed
+from attnproof.harness.cases.variation.varied import varied
+from attnproof.harness.model.case import Case
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.case_check import problem_of
+
+SPLIT = ALL["split_decodes_and_prefills"]
+SLOTS = ALL["build_slot_mapping"]
+FUNCTIONS = [operation for operation in ALL.values() if operation.inputs.machine is None]
+
+
+def slot_case():
+    batch = make_batch([3, 1], [5, 40], 16)
+    return Case("build_slot_mapping", batch, {"num_padded": None, "out_spare": None})
+
+
+def test_each_limit_stands_between_its_neighbours():
+    assert around((0, 16), 0, 2**31) == (0, 1, 15, 16, 17)
+    assert {2**24 - 1, 2**24, 2**24 + 1, 2**31 - 1} <= set(critical(0, 2**31 - 1))
+    assert max(critical(1, 300)) == 300
+    assert min(critical(1, 300)) == 1
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 256])
+def test_slots_pass_two_to_the_31_at_a_block_id_of_the_catalogue(block_size):
+    assert 2**31 // block_size - 1 in first_blocks(block_size)
+
+
+@pytest.mark.parametrize("operation", FUNCTIONS, ids=lambda operation: operation.name)
+def test_changed_cases_are_well_formed_small_and_new(operation):
+    own = [case for _, case in operation.inputs.boundaries()]
+    made = [
+        *crossed(operation, 10, 3, problem_of),
+        *varied(operation, own, 10, 3, problem_of),
+    ]
+    limits = limits_of(operation)
+    assert [problem_of(case) for _, case in made if problem_of(case)] == []
+    assert [name for name, case in made if not is_small(case, limits)] == []
+    assert not {case.id for name, case in made if name.startswith("varied")} & {c.id for c in own}
+
+
+def test_the_seed_determines_the_cases():
+    first = list(crossed(SPLIT, 20, 1, problem_of))
+    assert list(crossed(SPLIT, 20, 1, problem_of)) == first
+    assert list(crossed(SPLIT, 20, 2, problem_of)) != first
+    assert len(first) == 20
+
+
+def test_crossed_cases_prefer_new_pairs_of_values():
+    made = [name.removeprefix("crossed: ") for name, _ in crossed(SPLIT, 60, 1, problem_of)]
+    pairs = [pair for name in made for pair in combinations(name.split(", "), 2)]
+    assert len(set(pairs)) > 0.95 * len(pairs)
+    values = {value for name in made for value in name.split(", ")}
+    assert len(values) > len(changes_of(SPLIT)) // 3
+
+
+def test_crossed_cases_have_what_single_boundaries_lack():
+    batches = [
+        case.batch
+        for seed in range(5)
+        for _, case in crossed(SPLIT, 60, seed, problem_of)
+        if case.batch is not None
+    ]
+    behind = [batch for batch in batches if max(batch.query_lens[512:], default=0) > 1]
+    assert behind
+    assert any(max(batch.computed_lens, default=0) > 2**24 - 2000 for batch in batches)
+    assert any(batch.num_requests in (33, 65, 67, 129) for batch in batches)
+    assert any(batch.dtype != "int32" and batch.padded_tokens for batch in batches)
+
+
+@pytest.mark.parametrize("change", list(batch_changes()), ids=lambda change: change.name)
+def test_a_changed_batch_is_consistent(change):
+    changed = change.apply(slot_case())
+    assert changed is None or problem_of(changed) == ""
+
+
+def test_repeated_rows_take_their_parameters_with_them():
+    case = slot_case()
+    case = Case(case.operation, case.batch, {**case.params, "start_idx": [2, 7]})
+    change = next(change for change in batch_changes() if change.name == "9 rows")
+    changed = change.apply(case)
+    assert changed.params["start_idx"] == [2, 7] * 4 + [2]
+    blocks = [block for row in changed.batch.blocks for block in row]
+    assert len(set(blocks)) == len(blocks)
+
+
+def test_a_dressed_step_keeps_its_requests():
+    for seed in range(30):
+        names, case = dressed(slot_case(), str(seed), problem_of)
+        assert problem_of(case) == ""
+        assert case.batch.query_lens == slot_case().batch.query_lens
+        assert bool(names) == (case != slot_case())
