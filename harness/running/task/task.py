@@ -304,6 +304,8 @@ def _run_cases(
         with examination.worker.patient(_LARGE_PATIENCE):
             for name, case in operation.inputs.large():
                 _judge(examination, Sourced(case, "boundary", name))
+    for sourced in real_cases(examination):
+        _judge(examination, sourced)
     saved = SavedFailures(examination, settings.examples_db)
     remembered = list(saved.cases())
     for sourced in remembered:
@@ -317,8 +319,6 @@ def _run_cases(
     if settings.minimise_known:
         for sourced in examination.minimise_known():
             _judge(examination, sourced)
-    for sourced in real_cases(examination):
-        _judge(examination, sourced)
     examination.repeat_in_fresh_process()
     if not examination.early_faults:
         _run_malformed(examination, [*corpus, *remembered])
