@@ -207,7 +207,7 @@ def doctor() -> NoReturn:
 
 
 @app.command()
-@_takes(MutantsOptions, _plain)
+@_takes(MutantsOptions, configured)
 def mutants(options: MutantsOptions) -> int:
     """Change one line of the candidate at a time: which changes would no case notice?
 

@@ -16,7 +16,12 @@ from attnproof.harness.backports import tomllib
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.shipped import is_shipped_list
-from attnproof.harness.verbs.options import BenchOptions, ReplayOptions, VerifyOptions
+from attnproof.harness.verbs.options import (
+    BenchOptions,
+    MutantsOptions,
+    ReplayOptions,
+    VerifyOptions,
+)
 
 FILE = "pyproject.toml"
 TABLE = "tool.attnproof"
@@ -118,18 +123,19 @@ def _deviations(value: Any, folder: Path) -> list[str]:
     return [name if is_shipped_list(name) else str(_path(name, folder)) for name in names]
 
 
-_ALL = (VerifyOptions, BenchOptions, ReplayOptions)
+_CALLS = (VerifyOptions, BenchOptions, ReplayOptions)
+_ALL = (*_CALLS, MutantsOptions)
 _RUNS = (VerifyOptions, BenchOptions)
 KEYS: dict[str, _Key] = {
     "candidates": _Key("candidates", _candidates, _ALL),
     "contract": _Key("contract", _text, _ALL),
     "fail-on": _Key("fail_on", _commas, _ALL),
-    "deviations": _Key("deviations", _deviations, _ALL),
-    "device": _Key("device", _text, _ALL),
+    "deviations": _Key("deviations", _deviations, _CALLS),
+    "device": _Key("device", _text, _CALLS),
     "interface": _Key("interface", _text, _ALL),
-    "timeout": _Key("timeout_s", _number, _ALL),
-    "out": _Key("out", _path, _ALL),
-    "ops": _Key("ops", _commas, _RUNS),
+    "timeout": _Key("timeout_s", _number, _CALLS),
+    "out": _Key("out", _path, _CALLS),
+    "ops": _Key("ops", _commas, (*_RUNS, MutantsOptions)),
     "traces": _Key("traces", _paths, _RUNS),
     "jobs": _Key("jobs", _whole, _RUNS),
     "memory": _Key("memory_gib", _number, _RUNS),

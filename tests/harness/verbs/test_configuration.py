@@ -16,7 +16,12 @@ from attnproof.harness.verbs.configuration import (
     setting_lines,
     settings,
 )
-from attnproof.harness.verbs.options import BenchOptions, ReplayOptions, VerifyOptions
+from attnproof.harness.verbs.options import (
+    BenchOptions,
+    MutantsOptions,
+    ReplayOptions,
+    VerifyOptions,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -76,6 +81,20 @@ def test_verbs_take_the_keys_that_mean_the_same_to_them(project):
     assert configured(ReplayOptions, {"case": "x"}).contract == "strict"
 
 
+def test_mutants_keep_their_own_device_folder_and_numbers(project):
+    project(
+        'candidates = ["own.py"]\nops = "a"\ncontract = "strict"\nfail-on = "unsafe"\n'
+        'interface = "vllm-0.10"\ndevice = "cuda"\nout = "o"\nexamples = 9\nseed = 9\njobs = 9'
+    )
+    assert configured(MutantsOptions, {}) == MutantsOptions(
+        candidates=["../own.py"],
+        ops="a",
+        contract="strict",
+        fail_on="unsafe",
+        interface="vllm-0.10",
+    )
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -128,7 +147,7 @@ def test_config_prints_values_and_sources_only(project, attnproof):
 
 def test_bad_keys_end_each_verb_and_write_nothing(project, attnproof):
     root = project("examplez = 3")
-    for verb in (["verify"], ["bench"], ["replay", "0123456789ab"], ["config"]):
+    for verb in (["verify"], ["bench"], ["replay", "0123456789ab"], ["mutants"], ["config"]):
         done = attnproof(*verb, cwd=root)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.splitlines() == [
