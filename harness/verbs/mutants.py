@@ -59,6 +59,8 @@ def examine_mutants(options: MutantsOptions) -> int:
     jobs = options.jobs or len(os.sched_getaffinity(0))
     drawn = {one.name: draw(one, candidate, options.examples, options.seed) for one in offered}
     planned, cases = _planned(offered, module, candidate, drawn, jobs)
+    if not planned:
+        raise UsageError(f"candidate {candidate.name}: no function in files of its own is called")
     if options.sample and options.sample < len(planned):
         planned = random.Random(options.seed).sample(planned, options.sample)
     deep = {one.name: _further(one, candidate, options, cases[one.name]) for one in offered}
