@@ -18,7 +18,7 @@ class Extra(NamedTuple):
     packages: tuple[str, ...]
     """Modules that it installs."""
     cost: str
-    """What is not run without it."""
+    """Candidates and operations that are not run without it."""
 
 
 EXTRAS = {

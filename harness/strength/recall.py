@@ -26,7 +26,7 @@ _TARGETS = "attnproof.harness.strength.pairs.catalogue"
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """What one run says of one side of a pair."""
+    """Result of one run on one side of a pair."""
 
     pair: int
     """Position of the pair in the list of all pairs."""

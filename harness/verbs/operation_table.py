@@ -39,7 +39,7 @@ class Row(msgspec.Struct, frozen=True):
     """Number of boundary cases."""
     faults: int
     offers: dict[str, str]
-    """What each candidate offers, such as "kernels", by its name."""
+    """Kind of implementation that each candidate offers, such as "kernels", by its name."""
 
 
 class OracleRow(msgspec.Struct, frozen=True):

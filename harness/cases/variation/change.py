@@ -31,7 +31,7 @@ _MOST_PRODUCTS = 2**24
 
 
 class Limits(NamedTuple):
-    """What makes the cases of an operation large."""
+    """Inputs that determine the size of an operation's cases."""
 
     sizes: tuple[str, ...]
     """Integers among the parameters that are sizes of tensors."""

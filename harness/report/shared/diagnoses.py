@@ -29,9 +29,9 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     diagnoses: tuple[str, ...]
     """Texts of the diagnoses, with `*` for any characters."""
     means: str
-    """What the diagnosis means, in sentences."""
+    """Meaning of the diagnosis, in sentences."""
     do: str
-    """What to do, in sentences."""
+    """Advice to the author of the backend, in sentences."""
     oracles: tuple[str, ...] = ()
     """Oracles whose other diagnoses have this entry too."""
 

@@ -29,7 +29,7 @@ class Identified(Protocol):
 
 
 class Identity(NamedTuple):
-    """What findings of different runs have in common if they are the same bug."""
+    """Identity of a finding across runs: equal for findings of the same bug."""
 
     operation: str
     candidate: str

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 Fate = Literal["killed", "timed out", "survived", "equivalent", "not planted"]
-"""What became of a mutant.
+"""Fate of a mutant.
 
 "timed out" counts as killed; "equivalent" is a survivor of the reviewed list; "not planted" is a
 change that Python does not compile or that has another closure.
