@@ -20,8 +20,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     out: str
     kept: bool
     """True if the folder `out` stays: then its report is written."""
-    examples: int
-    steps: int
+    examples: int | None
+    steps: int | None
     thorough: bool
     seed: int | None
     traces: list[str]

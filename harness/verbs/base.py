@@ -17,13 +17,14 @@ def check_base(
     operations: Iterable[Operation],
     candidates: Iterable[Candidate],
     options: VerifyOptions,
+    examples: int,
 ) -> None:
     """Raise UsageError if findings would look new because the base run is of another kind.
 
     It needs the same version, contract and interface, the same operations and candidates on the
-    same devices, or more, at least as many drawn cases, and its end.
+    same devices, or more, at least as many drawn cases (`examples`), and its end.
     """
-    problem = _problem(base, operations, candidates, options)
+    problem = _problem(base, operations, candidates, options, examples)
     if problem:
         raise UsageError(f"--base {options.base}: {problem}; make a base run like this one")
 
@@ -33,6 +34,7 @@ def _problem(
     operations: Iterable[Operation],
     candidates: Iterable[Candidate],
     options: VerifyOptions,
+    examples: int,
 ) -> str:
     """Return the first difference, "" without one."""
     if base.environment.attnproof != __version__:
@@ -44,9 +46,9 @@ def _problem(
         was = base.settings.get(name) or ""
         if was != value:
             return f"its {name} is {was or 'the default'}, here {value or 'the default'}"
-    examples = base.settings.get("examples")
-    if not isinstance(examples, int) or examples < options.examples:
-        return f"it drew {examples} cases for each operation, this run draws {options.examples}"
+    drawn = base.settings.get("examples")
+    if not isinstance(drawn, int) or drawn < examples:
+        return f"it drew {drawn} cases for each operation, this run draws {examples}"
     devices = {one.pair: one.device for one in base.operations}
     names = [operation.name for operation in operations]
     for candidate in candidates:

@@ -36,6 +36,7 @@ def bench(options: BenchOptions, *, command: str = "attnproof bench") -> int:
         device=device,
         examples=_EXAMPLES,
         steps=0,
+        vary=False,
         out=options.out,
         jobs=options.jobs,
         contract=options.contract,

@@ -24,7 +24,7 @@ def check_run(options: VerifyOptions) -> None:
     """Raise UsageError for a value out of range, an unknown device, or a trace without steps."""
     check_call(options)
     for name in ("examples", "steps", "jobs", "maxfail", "seconds", "memory_gib"):
-        value = getattr(options, name)
+        value = getattr(options, name) or 0
         # Not `value < 0 or …`: a NaN must fail too.
         if not 0 <= value <= _MOST:
             flag = name.removesuffix("_gib")
@@ -32,7 +32,7 @@ def check_run(options: VerifyOptions) -> None:
     if not options.memory_gib:
         raise UsageError("--memory is 0, expected more than 0")
     _check_source(options.seed or 0, options)
-    if options.examples < 1:
+    if options.examples == 0:
         raise UsageError("--examples is 0, expected at least 1")
 
 
@@ -53,5 +53,5 @@ def check_timing(options: TimingOptions) -> None:
 def _check_source(seed: int, options: VerifyOptions | TimingOptions) -> None:
     if seed < 0:
         raise UsageError(f"--seed is {seed}, expected a number of at least 0")
-    if options.traces and not options.steps:
+    if options.traces and options.steps == 0:
         raise UsageError("--trace with --steps 0 takes no step of the trace: drop one of them")

@@ -94,15 +94,26 @@ class RunOptions(CallOptions):
 class VerifyOptions(RunOptions):
     """Options of `verify`."""
 
-    examples: Annotated[int, typer.Option(help="cases drawn for each operation")] = 200
-    steps: Annotated[int, typer.Option(help="engine steps taken from the traces, 0 for none")] = 50
+    examples: Annotated[
+        int | None,
+        typer.Option(
+            help="cases drawn for each operation (default: 204; in runs of many operations down "
+            "to 48)"
+        ),
+    ] = None
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="engine steps taken from the traces, 0 for none (default: one for four cases)"
+        ),
+    ] = None
     vary: Annotated[
         bool,
         typer.Option(
-            "--vary",
+            "--vary/--no-vary",
             help="also run cases with several critical sizes at once, and variations of others",
         ),
-    ] = False
+    ] = True
     thorough: Annotated[
         bool,
         typer.Option(

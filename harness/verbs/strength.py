@@ -17,7 +17,7 @@ from attnproof.harness.verbs.options import StrengthOptions
 from attnproof.harness.verbs.screen import Screen
 from attnproof.harness.verbs.selection import pick_steps
 
-_STEPS = 50
+_STEPS = 51
 """Engine steps of a run, as in `verify` by default."""
 
 _PIPED_COLUMNS = 200

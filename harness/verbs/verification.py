@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import msgspec
+
 from attnproof.harness.backports import UTC
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.case import EngineStep
@@ -36,6 +38,7 @@ from attnproof.harness.verbs.base import check_base
 from attnproof.harness.verbs.benchmark import Benchmark, prepare
 from attnproof.harness.verbs.checks import check_run, check_timing
 from attnproof.harness.verbs.ci import check_ci
+from attnproof.harness.verbs.depth import depth_of
 from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
 from attnproof.harness.verbs.output import Output
 from attnproof.harness.verbs.record import coverage_notes, record_run
@@ -55,8 +58,6 @@ _EXIT_CODES: dict[RunVerdict, int] = {
 }
 _DEFAULT_JOBS = 8
 """Most operations verified at a time unless `--jobs` says otherwise."""
-_THOROUGH_STEPS = 200
-"""Engine steps of a thorough run."""
 Observer = Callable[[int], AbstractContextManager[ProgressCallbacks]]
 """Function from the expected number of cases of a task to the callbacks of a run."""
 
@@ -106,17 +107,21 @@ def run_verification(
     candidates = _candidates(options)
     broad = broad_entries(options.deviations, operations)
     settings = _settings(options, seed, minimise_known=minimise_known)
+    lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
+    depth = depth_of(options, operations, candidates, lacking, base)
+    settings = msgspec.structs.replace(
+        settings, examples=depth.examples, usual_depth=depth.is_usual
+    )
     corpus = pick_corpus(options.corpus)
     unused = unused_corpus(corpus, operations, candidates)
     benchmark = prepare(timing, operations, candidates) if timing else None
     if benchmark is not None:
         corpus += benchmark.cases
     if base is not None:
-        check_base(base, operations, candidates, options)
-    steps, held, notes = _steps(options, operations, seed)
+        check_base(base, operations, candidates, options, depth.examples)
+    steps, held, notes = _steps(options, operations, depth.steps, seed)
     for outcome in held:
         observe_recorded(outcome)
-    lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
     unused += misspelt_notes(lacking)
     output = Output(options.out)
     # Otherwise Hypothesis writes constants of the source into the current folder.
@@ -125,7 +130,7 @@ def run_verification(
     limit = options.maxfail or int(options.first)
     plan = Plan(operations, candidates, settings, steps, corpus, jobs, lacking, limit)
     started, clock = datetime.datetime.now(UTC), time.monotonic()
-    with observer(options.examples + len(steps)) as progress:
+    with observer(settings.examples + len(steps)) as progress:
         outcomes, interrupted = run(plan, output.scratch, progress)
     peer = benchmark.peer if benchmark else ""
     record = record_run(plan, [*held, *outcomes], options, command, interrupted, peer)
@@ -160,25 +165,21 @@ def _candidates(options: VerifyOptions) -> list[Candidate]:
 
 def _settings(options: VerifyOptions, seed: int, *, minimise_known: bool) -> Settings:
     return Settings(
-        examples=options.examples,
         seconds=options.seconds,
         seed=seed,
         timeout_s=options.timeout_s,
         memory_bytes=int(options.memory_gib * 2**30),
         examples_db=".attnproof/examples" if options.remember else "",
         minimise_known=minimise_known,
-        usual_depth=options.examples >= VerifyOptions.examples
-        and options.steps >= VerifyOptions.steps,
         costly_share=1 if options.thorough else Settings().costly_share,
         vary=options.vary,
     )
 
 
 def _steps(
-    options: VerifyOptions, operations: list[Operation], seed: int
+    options: VerifyOptions, operations: list[Operation], wanted: int, seed: int
 ) -> tuple[list[EngineStep], list[Outcome], list[str]]:
-    """Return engine steps, the outcomes of recordings, and a note on each file."""
-    wanted = max(options.steps, _THOROUGH_STEPS) if options.thorough else options.steps
+    """Return `wanted` engine steps, the outcomes of recordings, and a note on each file."""
     steps, notes = pick_steps(options.traces, wanted, seed)
     recorded, held, lines = read_recordings(options.recorded, wanted, seed, operations)
     return steps + recorded, held, notes + lines

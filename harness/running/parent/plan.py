@@ -114,8 +114,8 @@ def _absent(package: str) -> str:
 def steps_on(
     candidate: Candidate, steps: list[EngineStep], costly_share: int = 1
 ) -> list[EngineStep]:
-    """Return the engine steps to run on a candidate: in the interpreter only a share of them."""
+    """Return the engine steps to run on a candidate, a share of them if its cases are costly."""
     # A kernel takes tens of milliseconds there: 200 large batches would take minutes.
-    if candidate.lane != "interpreter":
-        return steps
-    return steps[:: INTERPRETED_SHARE * costly_share]
+    if candidate.lane == "interpreter":
+        return steps[:: INTERPRETED_SHARE * costly_share]
+    return steps if candidate.checked else steps[::costly_share]

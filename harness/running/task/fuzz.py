@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -21,8 +22,14 @@ from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.examination import Examination, Root
 from attnproof.harness.running.task.shrink import is_emptier
 
+_BATCH = 12
+"""Cases that one run of Hypothesis draws, with a seed of its own.
+
+After its first eleven cases Hypothesis draws five in six by repeating a part of the one before:
+many short runs give cases that are independent of each other.
+"""
 _ROUNDS = 6
-"""Passes over the strategy: a pass ignores the root causes that earlier passes found."""
+"""Passes over a batch that may find root causes: a pass ignores those of earlier passes."""
 _SHRINK_CALLS = 2000
 _SHRINK_DEATHS = 25
 """Limits of one pass on the calls and worker deaths of shrinking."""
@@ -79,22 +86,34 @@ def fuzz(examination: Examination, examples: int, run_seed: int) -> list[Case]:
     Returns the drawn cases that are well-formed.
     """
     drawn: list[Case] = []
-    for round_number in range(_ROUNDS):
-        latest: dict[Root, tuple[Discovery, Sourced]] = {}
-        try:
-            discoveries = _one_pass(examination, examples, run_seed + round_number, latest, drawn)
-            for discovery, first in discoveries:
-                if not examination.is_new(discovery.failure, discovery.sourced):
-                    continue  # shrunk to a case of another one: a further pass finds it alone
-                # Hypothesis may stop early where a draw depends on an earlier one.
-                examination.minimise_and_record(discovery.failure, discovery.sourced, first)
-        except BaseException:  # such as an interrupt: what was found so far is kept
-            for discovery, first in latest.values():
-                examination.record(discovery.failure, discovery.sourced, first)
-            raise
-        if not discoveries:
-            break
+    rounds = 0
+    for first in range(0, examples, _BATCH):
+        count = min(_BATCH, examples - first)
+        while True:
+            batch_seed = zlib.crc32(f"{run_seed}/{first}/{rounds}".encode())
+            if not _find_causes(examination, count, batch_seed, drawn):
+                break
+            rounds += 1
+            if rounds == _ROUNDS:
+                return drawn
     return drawn
+
+
+def _find_causes(examination: Examination, examples: int, run_seed: int, drawn: list[Case]) -> bool:
+    """Draw `examples` cases once and record root causes, True if there were failures."""
+    latest: dict[Root, tuple[Discovery, Sourced]] = {}
+    try:
+        discoveries = _one_pass(examination, examples, run_seed, latest, drawn)
+        for discovery, first in discoveries:
+            if not examination.is_new(discovery.failure, discovery.sourced):
+                continue  # shrunk to a case of another one: a further pass finds it alone
+            # Hypothesis may stop early where a draw depends on an earlier one.
+            examination.minimise_and_record(discovery.failure, discovery.sourced, first)
+    except BaseException:  # such as an interrupt: what was found so far is kept
+        for discovery, first in latest.values():
+            examination.record(discovery.failure, discovery.sourced, first)
+        raise
+    return bool(discoveries)
 
 
 def _one_pass(

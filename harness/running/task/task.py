@@ -55,12 +55,12 @@ FAIL_ALONE = "fail by themselves"
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run, resolved from the command line."""
 
-    examples: int = 200
+    examples: int = 204
     """Cases that Hypothesis draws for each operation and candidate."""
     seconds: float = 0.0
     """Further fuzzing for each operation and candidate, in seconds."""
     seed: int = 0
-    vary: bool = False
+    vary: bool = True
     """True to run cases of several critical features, and variations of the other cases."""
     timeout_s: float = 20.0
     """Timeout of one case, all calls of the candidate together, in seconds."""
