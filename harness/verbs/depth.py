@@ -12,7 +12,7 @@ from attnproof.harness.running.parent.plan import Lacking, find_skip
 from attnproof.harness.running.task.task import Settings
 from attnproof.harness.verbs.options import VerifyOptions
 
-_ALL_EXAMPLES = 10_000
+_ALL_EXAMPLES = 7_000
 """Drawn cases of a run without `--examples`, within the bounds for one operation."""
 _LEAST, _STEP, _MOST = 48, 12, Settings().examples
 """Bounds for one operation, and the number of cases that one seed draws."""

@@ -118,7 +118,8 @@ class VerifyOptions(RunOptions):
         bool,
         typer.Option(
             "--thorough",
-            help="take 200 engine steps, and draw all cases where one is costly (default: 1 in 8)",
+            help="204 drawn cases and 200 engine steps for each operation, all of them where a "
+            "case is costly too (default: 1 in 8); also judges optimized-unchecked",
         ),
     ] = False
     seconds: Annotated[float, typer.Option(help="further time to draw cases, per operation")] = 0.0

@@ -157,6 +157,8 @@ def exit_code(run: Run) -> int:
 def _candidates(options: VerifyOptions) -> list[Candidate]:
     """Return the candidates with interface, deviations and contract. Raise UsageError."""
     candidates = resolve(options.candidates, options.device)
+    if not options.candidates and not options.thorough:
+        candidates = [candidate for candidate in candidates if candidate.checked]
     if options.device == "auto" and not options.candidates and gpu_name() is not None:
         candidates.append(Candidate("optimized-cuda", OPTIMIZED, "cuda"))
     candidates = with_interface(candidates, options.interface)

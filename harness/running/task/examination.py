@@ -35,7 +35,7 @@ from attnproof.harness.running.task.shrink import shrink
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
 Root = tuple[str, str, str]
-_FRESH_CASES = 20
+_FRESH_CASES = 10
 """Number of cases that are called again in a fresh process, divided by `costly_share`."""
 _REPORT_EVERY = 25
 """Cases between two calls of `progressed`."""
