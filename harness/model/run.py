@@ -124,6 +124,9 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     origins: dict[str, int] = {}
     """Cases by origin; "shrinking" are those tried to make a failing case smaller."""
     oracles: dict[str, OracleCount] = {}
+    features: dict[str, dict[str, int]] = {}
+    """Well-formed cases by origin and by the cells that they fill (`cases.coverage.features`), a
+    hexadecimal bit mask."""
     seconds: float = 0.0
 
 

@@ -22,6 +22,10 @@ from attnproof.harness.model.run import (
     Verdict,
 )
 from attnproof.harness.model.verdict import Kind
+from attnproof.harness.report.formats.coverage_summary import (
+    SummaryCoverage,
+    summarize_coverage,
+)
 from attnproof.harness.report.formats.performance_summary import (
     SummaryPerformance,
     summarize_performance,
@@ -135,6 +139,8 @@ class Summary(msgspec.Struct, kw_only=True):
     """Parts that the run left out, with reasons."""
     performance: SummaryPerformance | None
     """Null if nothing was timed."""
+    coverage: SummaryCoverage | None
+    """Null if no case was run."""
     base: Comparison | None
     """Null without `--base`."""
 
@@ -159,6 +165,9 @@ def summarize(run: Run) -> Summary:
         notes=run.notes,
         performance=attempt(
             "the performance", lambda: summarize_performance(run.bench), lambda _fault: None
+        ),
+        coverage=attempt(
+            "the coverage", lambda: summarize_coverage(run.operations), lambda _fault: None
         ),
         base=run.base,
     )

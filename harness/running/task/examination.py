@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from attnproof.harness.cases.coverage.features import cells_of
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Origin, Sourced
@@ -88,6 +89,8 @@ class Examination:
     tally_by_root: dict[Root, Tally] = field(default_factory=dict)
     """Failed cases, without those of shrinking."""
     origins: Counter[Origin] = field(default_factory=Counter)
+    features: dict[Origin, Counter[int]] = field(default_factory=dict)
+    """Well-formed cases by origin and by the cells that they fill."""
     shrinking: int = 0
     """Drawn cases that were tried while another one was shrunk."""
     failed: int = 0
@@ -158,6 +161,9 @@ class Examination:
             self.shrinking += 1
         else:
             self.origins[sourced.origin] += 1
+            if not case.fault:
+                counts = self.features.setdefault(sourced.origin, Counter())
+                counts[cells_of(case)] += 1
         if self.cases % _REPORT_EVERY == 0:
             self.progressed(self.cases)
         self._count(explained, sourced, shrinking=shrinking)

@@ -394,4 +394,8 @@ def _counts(examination: Examination, verdict: Verdict) -> dict[str, Any]:
         "origins": dict(examination.origins)
         | ({"shrinking": examination.shrinking} if examination.shrinking else {}),
         "oracles": oracles,
+        "features": {
+            origin: {f"{cells:x}": number for cells, number in counts.items()}
+            for origin, counts in examination.features.items()
+        },
     }

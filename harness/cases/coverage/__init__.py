@@ -1,0 +1,1 @@
+"""Coverage of the input space: which features a case has, as cells of a grid."""
