@@ -18,6 +18,7 @@ from attnproof.harness.model.run import Run
 from attnproof.harness.report.charts.growth import READING as GROWTH_READING
 from attnproof.harness.report.page.appendix import GLOSSARY, environment_rows, settings_rows
 from attnproof.harness.report.page.cards import Card, build_cards
+from attnproof.harness.report.page.coverage import build_inputs
 from attnproof.harness.report.page.deviations import build_deviations
 from attnproof.harness.report.page.matrix import Matrix, build_matrix, skips
 from attnproof.harness.report.page.specification import build_specification, link_of
@@ -37,9 +38,25 @@ from attnproof.harness.report.shared.wording import (
 )
 
 _TEMPLATES = Path(__file__).with_name("templates")
-_STYLES = ("colours.css", "page.css", "parts.css", "pictures.css", "charts.css", "print.css")
+_STYLES = (
+    "colours.css",
+    "page.css",
+    "parts.css",
+    "pictures.css",
+    "charts.css",
+    "map.css",
+    "print.css",
+)
 _SCRIPTS = ("page.js",)
-_SECTIONS = ("failures", "deviations", "matrix", "performance", "appendix", "specification")
+_SECTIONS = (
+    "failures",
+    "deviations",
+    "matrix",
+    "performance",
+    "inputs",
+    "appendix",
+    "specification",
+)
 _REASON_LABELS = {
     "Failed": "Failed because",
     "Slower": "Slower than the baseline allows",
@@ -100,6 +117,7 @@ def _facts(run: Run, oracles: Mapping[str, str]) -> dict[str, Any]:
         "section_numbers": {result.name: result.section for result in run.operations},
         "cite": partial(link_of, sections=specification),
         "performance": attempt("the performance", lambda: build_performance(run), lambda _: None),
+        "inputs": attempt("the inputs", lambda: build_inputs(run), lambda _: None),
         "skips": several("the skips", lambda: skips(matrix)),
         "environment": several("the environment", lambda: environment_rows(run)),
         "settings": several("the settings", lambda: settings_rows(run)),

@@ -1,15 +1,20 @@
-"""Coverage of the input space: counts, gaps, summary.json."""
+"""Coverage of the input space: counts, gaps, summary.json, the section of the page."""
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
+
 import msgspec
+import numpy as np
 import pytest
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.coverage.features import cells_of
 from attnproof.harness.model.case import Case
 from attnproof.harness.report.formats.coverage_summary import summarize_coverage
-from attnproof.harness.report.shared.coverage import CELLS, build_coverage
+from attnproof.harness.report.page.coverage import build_inputs
+from attnproof.harness.report.page.html import render_html
+from attnproof.harness.report.shared.coverage import CELLS, PAIRS, build_coverage
 
 SMALL = make_batch([1, 1], [3, 3], 4)
 LONG = make_batch([1, 1], [3, 5000], 4)
@@ -108,3 +113,57 @@ def test_the_summary_names_features_and_gaps(covered):
     } in summary["gaps"]
     assert summary["pairs_tested"] < summary["pairs_real"]
     assert summary["more_gaps"] == 0
+
+
+@pytest.fixture
+def shown(covered, make_run):
+    return make_run("PASS", covered)
+
+
+def test_a_value_has_a_glyph_and_words_by_who_has_it(shown):
+    section = build_inputs(shown)
+    states = {
+        (feature.title, value.name): value.state.key
+        for feature in section.features
+        for value in feature.values
+    }
+    assert states["requests", "2 to 7"] == "seen"
+    assert states["requests", "8 to 31"] == "unseen"
+    assert states["requests", "1"] == "tested"
+    assert states["requests", "0"] == "empty"
+    assert states["longest context", "1,024 to 8,191"] == "partly"
+    assert ("ranks", "1") not in states
+
+
+def test_the_map_has_a_mark_for_each_pair_of_engine_steps(shown):
+    section = build_inputs(shown)
+    svg = ET.fromstring(section.chart.svg)
+    marks = {path.get("class"): path.get("d") for path in svg.iter("path")}
+    assert marks["map-unseen"].count("M") == marks["map-unseen"].count("l5 5")
+    coverage = build_coverage(shown.operations)
+    with_diagonal = PAIRS | np.eye(len(CELLS), dtype=bool)
+    unseen = (coverage.real > 0) & (coverage.tested == 0) & with_diagonal
+    assert marks["map-unseen"].count("M") == int(unseen.sum())
+    assert all(len(row) == len(section.chart.table.head) for row in section.chart.table.rows)
+    assert {child.tag for child in svg} >= {"title", "desc"}
+
+
+def test_the_gaps_are_named_in_a_table(shown, oracles):
+    page = render_html(shown, oracles)
+    section = page[page.index('<section id="inputs"') :].partition("</section>")[0]
+    assert "requests: 8 to 31" in section
+    assert "✕" in section
+    assert "engine steps have it and no test has" in section
+    assert section.count("<svg") == 1
+    assert "style=" not in section
+
+
+def test_without_engine_steps_the_section_says_how_to_get_some(make_run, make_result, oracles):
+    tests = make_result("build_slot_mapping", features={"fuzz": counted(SMALL)})
+    page = render_html(make_run("PASS", [tests]), oracles)
+    assert "No engine step was run" in page
+    assert "--recorded" in page
+
+
+def test_without_counted_features_the_section_is_one_line(passing, oracles):
+    assert "No features of inputs were counted." in render_html(passing, oracles)

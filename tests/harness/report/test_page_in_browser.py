@@ -11,6 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from attnproof.harness.cases.batches.strategies import make_batch
+from attnproof.harness.cases.coverage.features import cells_of
+from attnproof.harness.model.case import Case
 from attnproof.harness.model.run import DeviationResult, OracleCount
 from attnproof.harness.oracles import CONTRACTS
 from attnproof.harness.report.page.html import render_html
@@ -23,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed"),
 ]
 AXE = Path(axe.__file__).with_name("axe.min.js")
-RUNS = ["passing", "ten_findings", "deviating", "sequence", "incomplete", "slower"]
+RUNS = ["passing", "ten_findings", "deviating", "sequence", "incomplete", "slower", "mapped"]
 SIZES = {"desktop": (1280, 900), "telephone": (390, 844)}
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 VIOLATIONS = """async () => (await axe.run()).violations.map(
@@ -56,6 +59,23 @@ def ten_findings(make_run, make_result, make_finding, make_sequence_finding):
     operations = [make_result(name, "FAIL") for name in [*names, "batch_sequence"]]
     operations.append(make_result("absent", "NOT OFFERED", reason="no such function"))
     return make_run("FAIL", operations, findings=[*findings, make_sequence_finding(10)])
+
+
+@pytest.fixture
+def mapped(make_run, make_result):
+    """A run with engine steps, one of which no test resembles."""
+
+    def counted(*requests):
+        batches = [make_batch([1] * number, [3] * number, 4) for number in requests]
+        return {f"{cells_of(Case('op', batch)):x}": 20 for batch in batches}
+
+    features = {"fuzz": counted(1, 2, 40), "boundary": counted(0), "trace": counted(2, 9)}
+    other = {"fuzz": counted(1), "recorded": counted(1, 40)}
+    operations = [
+        make_result("build_slot_mapping", features=features),
+        make_result("split_attn_metadata", features=other),
+    ]
+    return make_run("PASS", operations)
 
 
 @pytest.fixture
