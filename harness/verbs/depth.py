@@ -14,7 +14,7 @@ from attnproof.harness.verbs.options import VerifyOptions
 
 _ALL_EXAMPLES = 7_000
 """Drawn cases of a run without `--examples`, within the bounds for one operation."""
-_LEAST, _STEP, _MOST = 48, 12, Settings().examples
+_LEAST, _STEP, _MOST = 45, 9, Settings().examples
 """Bounds for one operation, and the number of cases that one seed draws."""
 _CASES_PER_STEP = 4
 _THOROUGH_STEPS = 200

@@ -97,8 +97,8 @@ class VerifyOptions(RunOptions):
     examples: Annotated[
         int | None,
         typer.Option(
-            help="cases drawn for each operation (default: 204; in runs of many operations down "
-            "to 48)"
+            help="cases drawn for each operation (default: 207; in runs of many operations down "
+            "to 45)"
         ),
     ] = None
     steps: Annotated[
@@ -118,7 +118,7 @@ class VerifyOptions(RunOptions):
         bool,
         typer.Option(
             "--thorough",
-            help="204 drawn cases and 200 engine steps for each operation, all of them where a "
+            help="207 drawn cases and 200 engine steps for each operation, all of them where a "
             "case is costly too (default: 1 in 8); also judges optimized-unchecked",
         ),
     ] = False

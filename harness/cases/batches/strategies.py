@@ -86,6 +86,9 @@ _KIND = st.sampled_from(_KINDS)
 _LAYOUT = st.sampled_from(_LAYOUTS)
 _ORDER = st.sampled_from(("ascending", "descending", "shuffled", "shared", "high"))
 _EXTRAS_BITS = st.integers(0, 63)
+_LOT_OF_NONE = 15
+"""The lot of a batch without requests, if there may be none."""
+_LOT = st.integers(0, _LOT_OF_NONE)
 
 
 @cache
@@ -99,7 +102,9 @@ def batches(
 @st.composite
 def _batches(draw: st.DrawFn, max_requests: int, min_requests: int, extras: bool) -> Batch:
     block_size = draw(_BLOCK_SIZE)
-    rows = draw(_requests(draw(_KIND), block_size, min_requests, max_requests))
+    # A list may be empty in one of four draws, of which there is one boundary.
+    least = min_requests or int(draw(_LOT) < _LOT_OF_NONE)
+    rows = draw(_requests(draw(_KIND), block_size, least, max_requests))
     query_lens = [q for q, _ in rows]
     computed = [c for _, c in rows]
     layout = dict(draw(_LAYOUT))

@@ -22,11 +22,11 @@ from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.examination import Examination, Root
 from attnproof.harness.running.task.shrink import is_emptier
 
-_BATCH = 12
+_BATCH = 9
 """Cases that one run of Hypothesis draws, with a seed of its own.
 
-After its first eleven cases Hypothesis draws five in six by repeating a part of the one before:
-many short runs give cases that are independent of each other.
+Of ten cases or more the first tenth is small, and after the first eleven five in six repeat a
+part of the one before: many short runs give cases that are independent of each other.
 """
 _ROUNDS = 6
 """Passes over a batch that may find root causes: a pass ignores those of earlier passes."""

@@ -42,7 +42,7 @@ def project(tmp_path, monkeypatch):
 def test_flag_over_file_over_default(project):
     project('contract = "strict"\nexamples = 7')
     options = configured(VerifyOptions, {"examples": 3})
-    assert (options.contract, options.examples, options.steps) == ("strict", 3, 50)
+    assert (options.contract, options.examples, options.steps) == ("strict", 3, None)
 
 
 def test_sources_name_flag_file_and_default(project):
@@ -50,7 +50,7 @@ def test_sources_name_flag_file_and_default(project):
     found = {one.option: one for one in settings(VerifyOptions, {"examples": 3})}
     assert found["contract"][1:] == ("strict", "../pyproject.toml: contract")
     assert found["examples"][1:] == (3, "flag")
-    assert found["steps"][1:] == (50, "default")
+    assert found["steps"][1:] == (None, "default")
     assert len(list(setting_lines(list(found.values())))) == len(found)
 
 

@@ -139,7 +139,8 @@ def base(**changes):
 
 
 def check(run, **options):
-    check_base(run, [OPERATION], [MINE], VerifyOptions(base=Path("b"), **options))
+    examples = options.get("examples", 200)
+    check_base(run, [OPERATION], [MINE], VerifyOptions(base=Path("b"), **options), examples)
 
 
 def test_a_base_run_like_this_one_is_accepted():
