@@ -11,6 +11,7 @@ from attnproof.harness.backports import StrEnum
 from attnproof.harness.model.case import Case, Origin
 from attnproof.harness.model.comparison import Comparison
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.strength import Strength
 from attnproof.harness.model.timing import Bench
 from attnproof.harness.model.verdict import Kind
 
@@ -300,6 +301,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Known deviations of the candidates, stale ones too."""
     bench: Bench | None = None
     """Timings, None if nothing was timed."""
+    strength: Strength = Strength()
+    """Measured strength of the checks, as far as files of it were found."""
     base: Comparison | None = None
     """Comparison with an earlier run, None without `--base`."""
 

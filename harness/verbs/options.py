@@ -132,6 +132,13 @@ class VerifyOptions(RunOptions):
             "compared with the reference's; repeatable"
         ),
     ] = field(default_factory=list)
+    strength: Annotated[
+        list[Path],
+        typer.Option(
+            help="file of `attnproof mutants` or `attnproof strength` for the report; repeatable "
+            "(default: those in reports/, if there are any)"
+        ),
+    ] = field(default_factory=list)
     corpus: Annotated[Path | None, typer.Option(help="folder of saved cases to run too")] = None
     remember: Annotated[
         bool,
@@ -271,6 +278,7 @@ class StrengthOptions:
     seed: Annotated[int, typer.Option(help="first seed")] = 1
     jobs: Annotated[int, typer.Option(help="pairs verified at a time (default: CPUs)")] = 0
     json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False
+    out: Annotated[Path, typer.Option(help="folder of strength.json")] = Path("reports/strength")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from difflib import get_close_matches
+from pathlib import Path
 
 import msgspec
 from rich.table import Table
@@ -39,8 +40,10 @@ def measure(options: StrengthOptions) -> int:
         if not options.json:
             say(_line(sighting))
     seen.sort(key=lambda one: (one.side == "after", one.pair, one.seed))
+    encoded = msgspec.json.format(msgspec.json.encode(_record(seen)), indent=2)
+    _write(options.out / "strength.json", encoded)
     if options.json:
-        say(msgspec.json.format(msgspec.json.encode(_record(seen)), indent=2).decode())
+        say(encoded.decode())
     else:
         screen = Screen()
         if not screen.is_terminal and "COLUMNS" not in os.environ:
@@ -48,6 +51,14 @@ def measure(options: StrengthOptions) -> int:
         screen.print(_table(seen))
         say(_summary(seen))
     return MISMATCH if _missed(seen) or _alarms(seen) else VERIFIED
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise UsageError(f"--out {path.parent} cannot be written: {error.strerror}") from None
 
 
 def _picked(names: list[str]) -> list[int]:

@@ -34,6 +34,7 @@ from attnproof.harness.running.recordings import read_recordings
 from attnproof.harness.running.task.broad_deviations import broad_entries
 from attnproof.harness.running.task.deviations import with_deviations
 from attnproof.harness.running.task.task import Outcome, Settings
+from attnproof.harness.strength.files import read_strength
 from attnproof.harness.verbs.base import check_base
 from attnproof.harness.verbs.benchmark import Benchmark, prepare
 from attnproof.harness.verbs.checks import check_run, check_timing
@@ -105,6 +106,7 @@ def run_verification(
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     operations = pick_operations(options.ops)
     candidates = _candidates(options)
+    strength, unread = read_strength(options.strength)
     broad = broad_entries(options.deviations, operations)
     settings = _settings(options, seed, minimise_known=minimise_known)
     lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
@@ -136,7 +138,8 @@ def run_verification(
     record = record_run(plan, [*held, *outcomes], options, command, interrupted, peer)
     record.started = started.isoformat(timespec="seconds")
     record.seconds = round(time.monotonic() - clock, 1)
-    record.notes[:0] = [*broad, *notes, *unused, *coverage_notes(plan)]
+    record.strength = strength
+    record.notes[:0] = [*broad, *notes, *unread, *unused, *coverage_notes(plan)]
     if benchmark is not None and not interrupted:
         benchmark.time(record, plan, output.scratch)
         record.seconds = round(time.monotonic() - clock, 1)

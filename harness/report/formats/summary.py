@@ -21,6 +21,7 @@ from attnproof.harness.model.run import (
     RunVerdict,
     Verdict,
 )
+from attnproof.harness.model.strength import OperationScore, Recall, Strength
 from attnproof.harness.model.verdict import Kind
 from attnproof.harness.report.formats.coverage_summary import (
     SummaryCoverage,
@@ -115,6 +116,27 @@ class SummaryDeviation(msgspec.Struct, kw_only=True):
     command: str
 
 
+class SummaryMutants(msgspec.Struct, kw_only=True):
+    """The result of `attnproof mutants`."""
+
+    path: str
+    """File with all mutants."""
+    candidate: str
+    score: float
+    operations: list[OperationScore]
+    survivors: int
+    """Changes that no case of any operation noticed."""
+
+
+class SummaryStrength(msgspec.Struct, kw_only=True):
+    """Strength of the checks, from files that were there when the run began."""
+
+    mutants: SummaryMutants | None
+    """Null without a file of `attnproof mutants`."""
+    recall: Recall | None
+    """Null without a file of `attnproof strength`."""
+
+
 class Summary(msgspec.Struct, kw_only=True):
     """The result of one invocation of `attnproof verify` or `attnproof bench`."""
 
@@ -141,6 +163,7 @@ class Summary(msgspec.Struct, kw_only=True):
     """Null if nothing was timed."""
     coverage: SummaryCoverage | None
     """Null if no case was run."""
+    strength: SummaryStrength
     base: Comparison | None
     """Null without `--base`."""
 
@@ -169,6 +192,7 @@ def summarize(run: Run) -> Summary:
         coverage=attempt(
             "the coverage", lambda: summarize_coverage(run.operations), lambda _fault: None
         ),
+        strength=_strength(run.strength),
         base=run.base,
     )
 
@@ -188,6 +212,20 @@ def _operation(result: OperationResult) -> SummaryOperation:
     return SummaryOperation(
         **{name: getattr(result, name) for name in SummaryOperation.__struct_fields__}
     )
+
+
+def _strength(strength: Strength) -> SummaryStrength:
+    made = strength.mutants
+    if made is None:
+        return SummaryStrength(mutants=None, recall=strength.recall)
+    mutants = SummaryMutants(
+        path=made.path,
+        candidate=made.candidate,
+        score=made.score,
+        operations=made.operations,
+        survivors=len(made.survivors),
+    )
+    return SummaryStrength(mutants=mutants, recall=strength.recall)
 
 
 def _deviation(deviation: DeviationResult) -> SummaryDeviation:

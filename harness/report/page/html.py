@@ -22,6 +22,7 @@ from attnproof.harness.report.page.coverage import build_inputs
 from attnproof.harness.report.page.deviations import build_deviations
 from attnproof.harness.report.page.matrix import Matrix, build_matrix, skips
 from attnproof.harness.report.page.specification import build_specification, link_of
+from attnproof.harness.report.page.strength import build_strength
 from attnproof.harness.report.performance.section import build_performance
 from attnproof.harness.report.shared.comparison import base_lines, is_new
 from attnproof.harness.report.shared.deviations import deviations_title
@@ -54,6 +55,7 @@ _SECTIONS = (
     "matrix",
     "performance",
     "inputs",
+    "strength",
     "appendix",
     "specification",
 )
@@ -118,6 +120,7 @@ def _facts(run: Run, oracles: Mapping[str, str]) -> dict[str, Any]:
         "cite": partial(link_of, sections=specification),
         "performance": attempt("the performance", lambda: build_performance(run), lambda _: None),
         "inputs": attempt("the inputs", lambda: build_inputs(run), lambda _: None),
+        "strength": attempt("the strength", lambda: build_strength(run), lambda _: None),
         "skips": several("the skips", lambda: skips(matrix)),
         "environment": several("the environment", lambda: environment_rows(run)),
         "settings": several("the settings", lambda: settings_rows(run)),

@@ -16,6 +16,7 @@ from attnproof.harness.model.run import (
     Run,
     RunVerdict,
 )
+from attnproof.harness.model.strength import Strength
 from attnproof.harness.model.timing import Bench
 
 
@@ -37,6 +38,7 @@ class RunBuilder:
     notes: list[str] = field(default_factory=list)
     deviations: list[DeviationResult] = field(default_factory=list)
     bench: Bench | None = None
+    strength: Strength = field(default_factory=Strength)
 
     def fail(self, reasons: Mapping[tuple[str, str], str]) -> None:
         """Let verified operations fail for reasons, by operation and candidate."""
