@@ -21,6 +21,10 @@ Padding = Annotated[int, Meta(ge=0, le=2**20)]
 Origin = Literal["fuzz", "boundary", "trace", "corpus", "recorded"]
 
 
+REAL: tuple[Origin, ...] = ("trace", "recorded")
+"""Origins of batches that engines ran; cases of the other origins are tests."""
+
+
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A consistent batch as numbers, from which `cases.batches.tensors` makes tensors.
 

@@ -9,11 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from attnproof.harness.cases.coverage.features import FEATURES, STARTS
-from attnproof.harness.model.case import Origin
+from attnproof.harness.model.case import REAL
 from attnproof.harness.model.run import OperationResult
 
-REAL: tuple[Origin, ...] = ("trace", "recorded")
-"""Origins of batches that engines ran; the other origins are tests."""
 _CELLS = STARTS[-1]
 _PLACES = tuple(
     (number, value) for number, one in enumerate(FEATURES) for value in range(len(one.values))

@@ -12,7 +12,7 @@ import msgspec
 from attnproof.harness.cases.coverage.features import cells_of
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.model.case import Case, Origin, Sourced
+from attnproof.harness.model.case import REAL, Case, Origin, Sourced
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
@@ -128,6 +128,11 @@ class Examination:
     def is_sequence(self) -> bool:
         """True if the cases are sequences, which take long to find alone and to shrink."""
         return self.operation.inputs.machine is not None
+
+    def tested_cells(self) -> set[int]:
+        """Return the cells of each test: of each case that is no engine step."""
+        tests = (origin for origin in self.features if origin not in REAL)
+        return {cells for origin in tests for cells in self.features[origin]}
 
     def fitted(self, sourced: Sourced) -> Sourced:
         """Return the case without what the candidate's interface cannot say."""

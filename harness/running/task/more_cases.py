@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from attnproof.harness.cases.coverage.steering import toward_gaps
 from attnproof.harness.cases.variation.combined import crossed
 from attnproof.harness.cases.variation.varied import varied
 from attnproof.harness.model.case import Case, Sourced
@@ -14,14 +15,22 @@ _CROSSED = 60
 """Maximum number of cases with several critical features."""
 _DRAWN_PER_VARIED = 5
 """Drawn cases for each variation of one."""
+_DRAWN_PER_STEP = 8
+"""Drawn cases for each variation of an engine step."""
 
 
 def more_cases(
-    operation: Operation, drawn: Sequence[Case], examples: int, seed: int
+    operation: Operation,
+    drawn: Sequence[Case],
+    examples: int,
+    seed: int,
+    steps: Sequence[Case],
+    tested: Callable[[], Iterable[int]],
 ) -> Iterator[Sourced]:
-    """Yield cases of critical features and variations of boundaries and drawn cases.
+    """Yield cases of critical features, variations of boundaries and drawn cases, and of `steps`.
 
-    `examples` is the number of cases that Hypothesis was to draw; few of them, few of these.
+    `tested` returns the cells of the tests so far. `examples` is the number of cases that
+    Hypothesis was to draw; few of them, few of these.
     """
     if operation.inputs.machine is not None:  # a state machine draws the steps of a sequence
         return
@@ -31,4 +40,7 @@ def more_cases(
     own = [case for _, case in operation.inputs.boundaries()]
     count = -(-examples // _DRAWN_PER_VARIED)
     for name, case in varied(operation, [*own, *drawn], count, seed, problem_of):
+        yield Sourced(case, "boundary", name)
+    few = -(-examples // _DRAWN_PER_STEP)
+    for name, case in toward_gaps(steps, tested(), few, seed, problem_of):
         yield Sourced(case, "boundary", name)

@@ -296,8 +296,9 @@ def _run_cases(
     device = examination.candidate.device
     for sourced in _explicit_cases(operation, examination.early_faults, steps, corpus):
         _judge(examination, sourced)
-    varied = more_cases(operation, drawn, examples, first_seed) if settings.vary else ()
-    for sourced in varied:
+    real = [sourced.case for sourced in _cases_of_steps(operation, steps)]
+    varied = more_cases(operation, drawn, examples, first_seed, real, examination.tested_cells)
+    for sourced in varied if settings.vary else ():
         with suppress(InvalidCaseError):  # only cases that the reference accepts are meant
             _judge(examination, sourced)
     if device != "cpu":
@@ -357,15 +358,19 @@ def _explicit_cases(
                 faults_left[fault] -= 1
                 malformed = msgspec.structs.replace(case, fault=fault)
                 yield Sourced(malformed, "boundary", f"{name}: {fault}")
+    yield from _cases_of_steps(operation, steps)
+    for sourced in corpus:
+        case = sourced.case
+        if case.operation == operation.name and (not case.fault or case.fault in faults):
+            yield sourced
+
+
+def _cases_of_steps(operation: Operation, steps: list[EngineStep]) -> Iterator[Sourced]:
     for step in steps:
         if step.batch.no_slots and not operation.inputs.any_slots:
             continue
         for case in operation.inputs.from_batch(step.batch):
             yield Sourced(case, step.origin, step.source)
-    for sourced in corpus:
-        case = sourced.case
-        if case.operation == operation.name and (not case.fault or case.fault in faults):
-            yield sourced
 
 
 def _judge(examination: Examination, sourced: Sourced) -> None:
