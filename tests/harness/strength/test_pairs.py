@@ -8,6 +8,7 @@ import pytest
 
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import offered_by
+from attnproof.harness.strength.files import read_strength
 from attnproof.harness.strength.pairs import catalogue
 from attnproof.harness.strength.pairs.catalogue import all_pairs
 from attnproof.harness.strength.recall import plan_sides
@@ -47,10 +48,13 @@ def test_an_unknown_thread_is_a_usage_error(attnproof):
 
 
 @pytest.mark.slow
-def test_recall_of_one_thread_as_json(attnproof):
-    done = attnproof("strength", "vllm-project/vllm#28537", "--json")
+def test_recall_of_one_thread_as_json(attnproof, tmp_path):
+    done = attnproof("strength", "vllm-project/vllm#28537", "--json", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
+    assert json.loads((tmp_path / "strength.json").read_text()) == record
+    recall = read_strength([tmp_path / "strength.json"])[0].recall
+    assert (recall.found, recall.runs, recall.alarms, recall.correct) == (1, 1, 0, 1)
     before, after = record["runs"]
     assert (before["side"], before["oracle"], after["findings"]) == ("before", "errors", [])
     assert "recall: 1 of 1" in record["summary"]
@@ -60,6 +64,6 @@ def test_recall_of_one_thread_as_json(attnproof):
 @pytest.mark.parametrize(
     "thread", ["ModelTC/LightLLM#998", "sgl-project/sglang#8593", "vllm-project/vllm-ascend#6344"]
 )
-def test_a_bug_of_another_engine_is_found_and_its_correction_passes(attnproof, thread):
-    done = attnproof("strength", thread)
+def test_a_bug_of_another_engine_is_found_and_its_correction_passes(attnproof, thread, tmp_path):
+    done = attnproof("strength", thread, "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout
