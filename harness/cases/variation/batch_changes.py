@@ -113,7 +113,7 @@ def block_changes() -> Iterator[Change]:
         yield _of_batch("block ids", f"block ids of magnitude {place}", _first_block(place))
 
 
-def _sized(size: int) -> Callable[[Batch], Batch]:
+def _sized(size: int) -> Callable[[Batch], Batch | None]:
     return lambda batch: with_blocks(replace(batch, block_size=size))
 
 

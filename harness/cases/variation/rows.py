@@ -12,6 +12,8 @@ from attnproof.harness.model.case import Batch, Case
 
 Row = tuple[int, int]
 """Query tokens and computed tokens of a request."""
+_MOST_BLOCKS = 1 << 16
+"""Maximal number of blocks of a batch that is changed."""
 _FEW_COLUMNS = 2048
 _LARGEST_BLOCK = 2**16
 
@@ -78,11 +80,11 @@ def behind_decodes(count: int) -> Callable[[Case], Case | None]:
     return apply
 
 
-def with_rows(case: Case, rows: Sequence[Row], source: Sequence[int] | None = None) -> Case:
+def with_rows(case: Case, rows: Sequence[Row], source: Sequence[int] | None = None) -> Case | None:
     """Return the case with other rows; `source` is the earlier row of each, the same by default.
 
     Blocks get new ids from the lowest one on, unless they cannot be told: then the ids rise.
-    A context of very many blocks gets larger blocks.
+    A context of very many blocks gets larger blocks; returns None if there are too many of them.
     """
     batch = case.batch
     assert batch is not None
@@ -106,13 +108,19 @@ def with_rows(case: Case, rows: Sequence[Row], source: Sequence[int] | None = No
     }
     changed = replace(batch, block_size=size, **fields)
     first = min((block for row in batch.blocks for block in row), default=0)
-    return replace(case, batch=with_blocks(changed, first=first), params=params)
+    batch = with_blocks(changed, first=first)
+    return None if batch is None else replace(case, batch=batch, params=params)
 
 
-def with_blocks(batch: Batch, *, first: int = 0, **how: Any) -> Batch:
-    """Return the batch with the blocks that `block_lists` makes for its rows."""
+def with_blocks(batch: Batch, *, first: int = 0, **how: Any) -> Batch | None:
+    """Return the batch with the blocks that `block_lists` makes for its rows.
+
+    Returns None if they are very many: contexts without blocks have up to 2^32 tokens.
+    """
     seq_lens = [q + c for q, c in rows_of(batch)]
     live = sum(-(-length // batch.block_size) for length in seq_lens)
+    if live > _MOST_BLOCKS:
+        return None
     first = max(0, min(first, 2**31 - live))
     made = block_lists(seq_lens, list(batch.computed_lens), batch.block_size, first=first, **how)
     return replace(batch, blocks=made)

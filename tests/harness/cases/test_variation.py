@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
+from msgspec.structs import replace
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.magnitudes import around, critical, first_blocks
@@ -50,6 +51,13 @@ def test_changed_cases_are_well_formed_small_and_new(operation):
     assert [problem_of(case) for _, case in made if problem_of(case)] == []
     assert [name for name, case in made if not is_small(case, limits)] == []
     assert not {case.id for name, case in made if name.startswith("varied")} & {c.id for c in own}
+
+
+@pytest.mark.parametrize("name", ["blocks of 1", "shuffled blocks"])
+def test_a_batch_of_very_many_blocks_is_not_made(name):
+    batch = replace(slot_case().batch, computed_lens=(0, 2**27), blocks=((), ()))
+    [change] = [change for change in batch_changes() if change.name == name]
+    assert change.apply(replace(slot_case(), batch=batch)) is None
 
 
 def test_the_seed_determines_the_cases():

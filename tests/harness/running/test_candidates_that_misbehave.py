@@ -9,7 +9,7 @@ SPLIT = "split_decodes_and_prefills"
 
 
 def test_segmentation_fault_is_a_finding_with_its_input(examine_candidate):
-    outcome = examine_candidate("segfaults", SPLIT)
+    outcome = examine_candidate("segfaults", SPLIT, examples=207)
     [finding] = outcome.findings
     assert outcome.result.verdict == "FAIL"
     assert finding.diagnosis == "crashes with SIGSEGV"
@@ -23,7 +23,7 @@ def test_exit_is_a_finding_and_other_cases_are_still_judged(examine_candidate):
     [finding] = outcome.findings
     assert finding.diagnosis == "ends the process with status 0"
     rows = finding.case.batch.num_requests + finding.case.batch.padded_requests
-    assert rows == 3
+    assert rows == 5
     assert outcome.result.cases > 60
     assert outcome.result.failed < outcome.result.cases / 2
 
@@ -83,7 +83,7 @@ def test_absent_operation_is_not_offered(examine_candidate):
 
 
 def test_every_case_is_in_the_ledger_before_its_verdict(examine_candidate, tmp_path):
-    examine_candidate("segfaults", SPLIT)
+    examine_candidate("segfaults", SPLIT, examples=207)
     lines = (tmp_path / "ledger.jsonl").read_bytes().splitlines()
     events = [msgspec.json.decode(line) for line in lines]
     announced: list[str] = []
