@@ -7,6 +7,7 @@ the reference computes from the recorded arguments, stale entries included.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,9 +86,16 @@ class Recording:
 
 
 def read_recordings(
-    paths: list[Path], count: int, seed: int, operations: list[Operation]
+    paths: list[Path],
+    count: int,
+    seed: int,
+    operations: list[Operation],
+    progressed: Callable[[str, int], None] = lambda _file, _steps: None,
 ) -> tuple[list[EngineStep], list[Outcome], list[str]]:
-    """Return chosen batches, an outcome for each function of each file, and notes (UsageError)."""
+    """Return chosen batches, an outcome for each function of each file, and notes (UsageError).
+
+    `progressed` gets the name of a file and the number of its steps compared so far, 0 at first.
+    """
     steps: list[EngineStep] = []
     outcomes: list[Outcome] = []
     notes = []
@@ -96,10 +104,12 @@ def read_recordings(
         share = count // len(paths) + (index < count % len(paths))
         reservoir = RecordedReservoir(share, seed)
         recording = Recording(path)
+        progressed(path.name, 0)
         try:
-            for step in recorded_steps(path):
+            for done, step in enumerate(recorded_steps(path), 1):
                 interrupt.check()
                 _take(recording, step, reservoir, names)
+                progressed(path.name, done)
         except RecordingError as error:
             raise UsageError(f"--recorded {error}") from None
         steps += reservoir.choose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,9 @@ from attnproof.harness.running.parent.session import ProgressCallbacks
 from attnproof.harness.running.task.task import Outcome
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.screen import Screen
+
+_REFRESH_S = 0.1
+"""Shortest time between two drawings of a bar whose steps take less than that, in seconds."""
 
 
 @contextmanager
@@ -123,6 +127,38 @@ def timing_progress() -> Iterator[Callable[[str, int, int], None]]:
             progress.refresh()
 
         yield show
+
+
+@contextmanager
+def recording_progress() -> Iterator[Callable[[str, int], None]]:
+    """Yield a callback (file, its steps compared so far): a bar, or a line per recording."""
+    if not sys.stderr.isatty():
+        yield _print_recording
+        return
+    with _progress("comparing {task.description}") as progress:
+        bar = progress.add_task("recordings", total=None)
+        due = 0.0
+
+        def show(file: str, steps: int) -> None:
+            nonlocal due
+            if steps and time.monotonic() < due:
+                return
+            progress.update(bar, description=escape_line(file), completed=steps)
+            progress.refresh()
+            due = time.monotonic() + _REFRESH_S
+
+        yield show
+
+
+@contextmanager
+def no_recording_progress() -> Iterator[Callable[[str, int], None]]:
+    """Yield a callback that prints nothing."""
+    yield lambda _file, _steps: None
+
+
+def _print_recording(file: str, steps: int) -> None:
+    if not steps:
+        say(f"comparing   {escape_line(file)}")
 
 
 class _LinePerOperation:

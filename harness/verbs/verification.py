@@ -42,6 +42,7 @@ from attnproof.harness.verbs.ci import check_ci
 from attnproof.harness.verbs.depth import depth_of
 from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
 from attnproof.harness.verbs.output import Output
+from attnproof.harness.verbs.progress import no_recording_progress
 from attnproof.harness.verbs.record import coverage_notes, record_run
 from attnproof.harness.verbs.selection import (
     pick_corpus,
@@ -61,6 +62,9 @@ _DEFAULT_JOBS = 8
 """Most operations verified at a time unless `--jobs` says otherwise."""
 Observer = Callable[[int], AbstractContextManager[ProgressCallbacks]]
 """Function from the expected number of cases of a task to the callbacks of a run."""
+
+RecordingObserver = Callable[[], AbstractContextManager[Callable[[str, int], None]]]
+"""Function to the callback (file, its steps compared so far) of reading recordings."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +88,15 @@ def run_verification(
     observer: Observer,
     observe_recorded: Callable[[Outcome], None],
     *,
+    observe_reading: RecordingObserver = no_recording_progress,
     command: str = "attnproof verify",
     timing: TimingOptions | None = None,
     minimise_known: bool = True,
 ) -> Verification:
     """Run the cases and return the run; print nothing but the progress of timing.
 
-    `observe_recorded` gets the outcome of each function of a recording before the run begins.
+    `observe_recorded` gets the outcome of each function of a recording before the run begins,
+    `observe_reading` watches while they are compared.
     `command` is the command line that the report names. Verified operations are timed if
     `timing` is given or `options.bench` is set. Cases of known deviations are shrunk unless
     `minimise_known` is False. The caller ends with `output.finish` or `output.discard`. Raise
@@ -121,7 +127,7 @@ def run_verification(
         corpus += benchmark.cases
     if base is not None:
         check_base(base, operations, candidates, options, depth.examples)
-    steps, held, notes = _steps(options, operations, depth.steps, seed)
+    steps, held, notes = _steps(options, operations, depth.steps, seed, observe_reading)
     for outcome in held:
         observe_recorded(outcome)
     unused += misspelt_notes(lacking)
@@ -182,9 +188,18 @@ def _settings(options: VerifyOptions, seed: int, *, minimise_known: bool) -> Set
 
 
 def _steps(
-    options: VerifyOptions, operations: list[Operation], wanted: int, seed: int
+    options: VerifyOptions,
+    operations: list[Operation],
+    wanted: int,
+    seed: int,
+    observe: RecordingObserver,
 ) -> tuple[list[EngineStep], list[Outcome], list[str]]:
     """Return `wanted` engine steps, the outcomes of recordings, and a note on each file."""
     steps, notes = pick_steps(options.traces, wanted, seed)
-    recorded, held, lines = read_recordings(options.recorded, wanted, seed, operations)
+    if not options.recorded:
+        return steps, [], notes
+    with observe() as progressed:
+        recorded, held, lines = read_recordings(
+            options.recorded, wanted, seed, operations, progressed
+        )
     return steps + recorded, held, notes + lines

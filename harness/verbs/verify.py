@@ -17,7 +17,13 @@ from attnproof.harness.verbs.ci import publish
 from attnproof.harness.verbs.closing_summary import closing_summary
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
-from attnproof.harness.verbs.progress import no_progress, print_result, run_progress
+from attnproof.harness.verbs.progress import (
+    no_progress,
+    no_recording_progress,
+    print_result,
+    recording_progress,
+    run_progress,
+)
 from attnproof.harness.verbs.verification import exit_code, run_verification
 
 
@@ -49,6 +55,7 @@ def _verify(
         options,
         no_progress if options.quiet else run_progress,
         _print_nothing if options.quiet else print_result,
+        observe_reading=no_recording_progress if options.quiet else recording_progress,
         command=command,
         timing=timing,
         minimise_known=minimise_known,

@@ -11,6 +11,7 @@ import pytest
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.recordings import read_recordings
+from attnproof.harness.verbs.progress import recording_progress
 from tests.recordings import NAMES, recording
 
 SLOTS, SPLIT = "build_slot_mapping", "split_decodes_and_prefills"
@@ -230,3 +231,28 @@ def test_a_damaged_file_is_one_line(tmp_path, content, words):
 def test_a_missing_file_is_one_line(tmp_path):
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         read_recordings([tmp_path / "none.jsonl"], 10, 1, list(ALL.values()))
+
+
+def test_progress_counts_the_steps_of_each_file(tmp_path):
+    paths = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for path, steps in zip(paths, (2, 1), strict=True):
+        path.write_text((json.dumps(STEP) + "\n") * steps, encoding="utf-8")
+    seen = []
+    read_recordings(paths, 4, 1, list(ALL.values()), lambda *one: seen.append(one))
+    assert seen == [("a.jsonl", 0), ("a.jsonl", 1), ("a.jsonl", 2), ("b.jsonl", 0), ("b.jsonl", 1)]
+
+
+def test_progress_is_a_line_for_each_file_without_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
+    with recording_progress() as progressed:
+        for steps in range(3):
+            progressed("run\x1b.jsonl", steps)
+    assert capsys.readouterr().out == "comparing   run\\x1b.jsonl\n"
+
+
+def test_progress_is_a_bar_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    with recording_progress() as progressed:
+        progressed("run.jsonl", 0)
+    assert "comparing run.jsonl" in capsys.readouterr().err
