@@ -33,7 +33,8 @@ def real_cases(examination: Examination) -> list[Sourced]:
         for one in _neighbours(case):
             if len(made) == _MOST_OF_A_CAUSE:
                 break
-            if not operation.why_unreal(one) and not problem_of(one):
+            # First the problems: why_unreal reads parameters of the types that the case declares.
+            if not problem_of(one) and not operation.why_unreal(one):
                 made.append(one)
         for one in made:
             nearest.setdefault(one.id, Sourced(one, "boundary", "as an engine makes it"))
