@@ -60,6 +60,6 @@ def with_prompts(case: Case) -> Case:
     if case.operation == "CommonAttentionMetadata" and case.batch and case.batch.subclassed:
         return structs.replace(case, batch=structs.replace(case.batch, subclassed=False))
     computed = case.params.get("computed_lens")
-    if case.operation != REORDER or computed is None or "prompt_lens" in case.params:
+    if case.operation != REORDER or computed is None or case.params.get("prompt_lens") is not None:
         return case
     return structs.replace(case, params=case.params | {"prompt_lens": [0] * len(computed)})

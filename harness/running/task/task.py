@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from attnproof.harness.cases.variation.change import size_of
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.fault import Fault
@@ -45,6 +46,9 @@ from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 _LARGE_PATIENCE = 15
 """Factor on the timeout of a case of real size, where the reference loops in float64."""
 _MOST_PASSES = 1_000_000
+_MOST_INTERPRETED = 200
+"""Maximum of `size_of` a case of critical sizes in Triton's interpreter, which takes 0.1 s a row
+in some kernels."""
 _HURRY_S = 2.0
 """Seconds for all explanations of findings after an interrupt."""
 
@@ -298,7 +302,10 @@ def _run_cases(
         _judge(examination, sourced)
     real = [sourced.case for sourced in _cases_of_steps(operation, steps)]
     varied = more_cases(operation, drawn, examples, first_seed, real, examination.tested_cells)
+    interpreted = examination.candidate.lane == "interpreter"
     for sourced in varied if settings.vary else ():
+        if interpreted and size_of(sourced.case) > _MOST_INTERPRETED:
+            continue
         with suppress(InvalidCaseError):  # only cases that the reference accepts are meant
             _judge(examination, sourced)
     if device != "cpu":

@@ -51,6 +51,8 @@ def test_progress_of_requests_as_far_as_an_engine_knows_it():
     assert fitted("vllm-0.32", case).params == case.params
     without = Case(REORDER, None, computed)
     assert fitted("vllm-0.32", without).params == computed | {"prompt_lens": [0, 0]}
+    none = Case(REORDER, None, computed | {"prompt_lens": None})
+    assert fitted("vllm-0.32", none).params == computed | {"prompt_lens": [0, 0]}
 
 
 def test_a_case_that_fits_is_the_same():
