@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -300,14 +300,11 @@ def _run_cases(
     device = examination.candidate.device
     for sourced in _explicit_cases(operation, examination.early_faults, steps, corpus):
         _judge(examination, sourced)
-    real = [sourced.case for sourced in _cases_of_steps(operation, steps)]
-    varied = more_cases(operation, drawn, examples, first_seed, real, examination.tested_cells)
-    interpreted = examination.candidate.lane == "interpreter"
-    for sourced in varied if settings.vary else ():
-        if interpreted and size_of(sourced.case) > _MOST_INTERPRETED:
-            continue
-        with suppress(InvalidCaseError):  # only cases that the reference accepts are meant
-            _judge(examination, sourced)
+    if settings.vary:
+        real = [sourced.case for sourced in _cases_of_steps(operation, steps)]
+        tested = examination.tested_cells
+        varied = more_cases(operation, drawn, examples, first_seed, real, tested)
+        _run_varied(examination, varied)
     if device != "cpu":
         with examination.worker.patient(_LARGE_PATIENCE):
             for name, case in operation.inputs.large():
@@ -331,6 +328,16 @@ def _run_cases(
     if not examination.early_faults:
         _run_malformed(examination, [*corpus, *remembered])
     saved.save()
+
+
+def _run_varied(examination: Examination, varied: Iterable[Sourced]) -> None:
+    """Judge the cases that the reference accepts, in the interpreter only small ones."""
+    interpreted = examination.candidate.lane == "interpreter"
+    for sourced in varied:
+        if interpreted and size_of(sourced.case) > _MOST_INTERPRETED:
+            continue
+        with suppress(InvalidCaseError):
+            _judge(examination, sourced)
 
 
 def _run_malformed(examination: Examination, others: list[Sourced]) -> None:
