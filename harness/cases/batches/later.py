@@ -96,6 +96,6 @@ def fields(batch: Batch, offsets: np.ndarray, tensors: dict[str, Any]) -> dict[s
     ranges = {row: [(0, row + 1)] for row, length in enumerate(batch.query_lens) if length > 1}
     most = None
     if batch.logits_indices is not None:
-        held = np.searchsorted(np.array(batch.logits_indices), offsets)
+        held = np.searchsorted(np.sort(batch.logits_indices), offsets)
         most = max((int(end - start) for start, end in pairwise(held)), default=0)
     return values | {"mm_req_doc_ranges": ranges or None, "max_logits_per_req": most}
