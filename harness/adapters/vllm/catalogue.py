@@ -35,9 +35,13 @@ class Entry(NamedTuple):
     """Function that makes the operation take our arguments; None to offer it unchanged."""
     name: str = ""
     """Name in vLLM, "" if it equals ours."""
+    since: tuple[int, int] = (0, 0)
+    """First two numbers of the release that has it: to import a module of another meaning in an
+    earlier release may need many packages."""
 
 
-PROPOSER = Entry(("v1.spec_decode.llm_base_proposer",), name="SpecDecodeBaseProposer")
+_LATER = (0, 32)
+PROPOSER = Entry(("v1.spec_decode.llm_base_proposer",), name="SpecDecodeBaseProposer", since=_LATER)
 """The class of which some operations of section 14 are methods."""
 
 
@@ -76,10 +80,12 @@ ENTRIES: dict[str, Entry] = {
     "split_decodes_prefills_and_extends": Entry((UTILS,), Adapted),
     "maybe_create_ubatch_slices": Entry(_UBATCH[:1], Adapted),
     "mamba_get_block_table_tensor": Entry((UTILS,), functions.state_blocks),
-    "map_to_kernel_block_table": Entry(("v1.worker.utils",), KernelBlocks, "AttentionGroup"),
+    "map_to_kernel_block_table": Entry(
+        ("v1.worker.utils",), KernelBlocks, "AttentionGroup", _LATER
+    ),
     "prepare_inputs": PROPOSER._replace(adapt=drafter.prepare_inputs),
-    "compute_new_slot_mapping": Entry((_DRAFTER,), drafter.compute_new_slot_mapping),
-    "extend_all_queries_by_N": Entry((_DRAFTER,), Adapted),
+    "compute_new_slot_mapping": Entry((_DRAFTER,), drafter.compute_new_slot_mapping, since=_LATER),
+    "extend_all_queries_by_N": Entry((_DRAFTER,), Adapted, since=_LATER),
 }
 """Operations whose arguments are adapted, or whose name is not enough to find them."""
 _SAME_NAME = Entry((UTILS, *_UBATCH[:1], *_ABSTRACT, *_XFORMERS, _MLA, _V0))
@@ -172,7 +178,7 @@ def offered(version: str) -> tuple[dict[str, Any], dict[str, str]]:
     lacking = {name: withheld.get(name) or reason for name, reason in _REASONS.items()}
     for name in names() - lacking.keys():
         entry = _slots(version) if name == "build_slot_mapping" else ENTRIES.get(name, _SAME_NAME)
-        function = made(entry, name)
+        function = made(entry, name) if minor(version) >= entry.since else None
         if function is not None and name not in withheld:
             found[name] = function
         else:
