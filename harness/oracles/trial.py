@@ -46,6 +46,8 @@ class Attempt:
     call: Call
     before: Before | None = None
     """State of the Python objects among the arguments before the call."""
+    result: Any = None
+    """Object that the function returned, only in the process that called it."""
     returned: Outputs = field(default_factory=dict)
     """Outputs with the operation's own keys, which its contract reads."""
     outputs: dict[Place, Any] = field(default_factory=dict)
@@ -108,6 +110,7 @@ def attempt(
             raise DeviceLostError(text_of(error, str)) from error
         made.error = error
         return made
+    made.result = result
     if isinstance(result, Transcript):
         made.transcript_log = result.log
     try:

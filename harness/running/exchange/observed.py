@@ -15,10 +15,11 @@ from attnproof.harness.backports import BaseExceptionGroup
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.place import by_place
+from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.model.text import text_of, utf8
 from attnproof.harness.oracles import cost
 from attnproof.harness.oracles.late_copies import LateCall
+from attnproof.harness.oracles.later_calls import Kept, Overwritten
 from attnproof.harness.oracles.trial import Attempt, Change, Trial
 from attnproof.harness.running.exchange.memory import SharedMemory
 from attnproof.harness.running.exchange.values import Block, Plain, Reader, TensorData, Writer
@@ -86,6 +87,8 @@ class Observed(msgspec.Struct, frozen=True, tag=True):
     """True if the process has children after the calls."""
     forked: bool = False
     """True if a forked copy of the process returned from a call."""
+    overwritten: tuple[Plain, str, str, str] | None = None
+    """Result of the call before that this call has changed, as the fields of `Overwritten`."""
 
 
 class ForgedReportError(Exception):
@@ -131,6 +134,20 @@ class Observer:
         if judged and cost.checks(trial):
             report["unwaited"] = self._attempt(trial.unwaited)
         return report | {"case_id": trial.case.id, "used": self._memory.used}
+
+    def observe_after(self, earlier: Trial) -> dict[str, Any]:
+        """Make the call of `earlier` and then that of the trial; return the report's fields."""
+        self._memory.clear()
+        kept = Kept(earlier)
+        made = self._trial.first
+        found = kept.overwritten()
+        self._end_forked()
+        report: dict[str, Any] = dict.fromkeys(("again", "poisoned", "unwaited", "late"))
+        report["first"] = self._attempt(made)
+        if found is not None:
+            place, *texts = found
+            report["overwritten"] = (Writer([]).write(place), *map(utf8, texts))
+        return report | {"case_id": self._trial.case.id, "used": self._memory.used}
 
     def _attempt(
         self, made: Attempt, *, logged: bool = True, judged_inputs: bool = True
@@ -192,6 +209,17 @@ class ObservedTrial(Trial):
         if not self.case.fault:
             with suppress(Exception):  # the oracle that needs the outputs gets the error
                 _ = self.expected, self.expected_poisoned
+
+    @property
+    def overwritten(self) -> Overwritten | None:
+        """Result of the call before that this call has changed, None without."""
+        data = self._report.overwritten
+        if data is None:
+            return None
+        place = Reader([], []).read(data[0])
+        if not isinstance(place, Place):
+            raise ForgedReportError("a result without a place")
+        return Overwritten(place, *data[1:])
 
     @cached_property
     def first(self) -> Attempt:

@@ -105,6 +105,8 @@ class Examination:
     _parent: Sourced | None = None
     """First case after which the candidate's process had children."""
     _last: Sourced | None = None
+    accepted: list[Sourced] = field(default_factory=list)
+    """Well-formed cases without a failure of any class, those of shrinking not included."""
     notes: list[str] = field(default_factory=list)
     """A sentence on each remembered case that was dropped."""
     _verdicts: dict[str, Explained] = field(default_factory=dict)
@@ -180,6 +182,8 @@ class Examination:
             self.failed += 1
         elif explained.known and not shrinking:
             self.known.add(sourced.case.id)
+        elif not (explained.advice or sourced.case.fault or shrinking):
+            self.accepted.append(sourced)
         _add_one(self.failed_by_root, {failure.root for failure in failures})
         objecting = {failure.oracle for failure in failures}
         _add_one(self.failures_by_oracle, objecting)
@@ -194,6 +198,26 @@ class Examination:
         advice = [(failure.root, failure) for failure in explained.advice]
         beside = (*failures, *(failure for _, failure in explained.known), *explained.advice)
         count_occurrences(self.advised, advice, sourced, beside)
+
+    def judge_again(self, sourced: Sourced, judge: Callable[[Case], tuple[Failure, ...]]) -> None:
+        """Judge an accepted case by another function; record and shrink a new root cause."""
+        self.ledger.announce(sourced)
+        explained = self._explain(sourced.case, judge(sourced.case))
+        self.ledger.settle(sourced.case, explained)
+        if not (explained.unknown or explained.known or explained.advice):
+            return
+        self._count(explained, sourced)
+        failure = self.new_failure(explained.unknown)
+        if failure is None:
+            return
+
+        def fails(smaller: Sourced) -> Failure | None:
+            interrupt.check()
+            unknown = self._explain(smaller.case, judge(smaller.case)).unknown
+            return next((other for other in unknown if other.root == failure.root), None)
+
+        smallest = self._minimise(failure, sourced, fails)
+        self.record(*smallest, sourced)
 
     def minimise_and_record(self, failure: Failure, sourced: Sourced, first: Sourced) -> None:
         """Add a root cause with the smallest case found; `first` is its first case."""

@@ -37,6 +37,7 @@ from attnproof.harness.running.task.deviations import DeviationError, deviations
 from attnproof.harness.running.task.examination import Examination, TooManyDeaths
 from attnproof.harness.running.task.findings import advice_of, deviation_results, findings_of
 from attnproof.harness.running.task.fuzz import fuzz
+from attnproof.harness.running.task.later_calls import call_later
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.more_cases import more_cases
 from attnproof.harness.running.task.real_cases import real_cases
@@ -324,6 +325,7 @@ def _run_cases(
     if settings.minimise_known:
         for sourced in examination.minimise_known():
             _judge(examination, sourced)
+    call_later(examination)
     examination.repeat_in_fresh_process()
     if not examination.early_faults:
         _run_malformed(examination, [*corpus, *remembered])

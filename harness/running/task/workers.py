@@ -20,7 +20,7 @@ from attnproof.harness.model.case import Case, encode
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, Reason
 from attnproof.harness.model.verdict import ORACLES, PROCESS, Explanation, Failure, Kind, Verdict
-from attnproof.harness.oracles import call_once, judge
+from attnproof.harness.oracles import call_once, judge, later_calls
 from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.exchange.observed import (
@@ -35,6 +35,7 @@ from attnproof.harness.running.task.candidate_process import (
 )
 from attnproof.harness.running.task.explanation import explain
 from attnproof.harness.running.worker.worker import (
+    CALL_AFTER,
     CALL_ONCE,
     JUDGE,
     JUDGE_UNREPEATED,
@@ -204,6 +205,21 @@ class Worker:
         """
         return self._verdict(CALL_ONCE, case, call_once)
 
+    def call_after(self, case: Case, other: Case) -> Verdict:
+        """Call the candidate on the case and then on another; judge what the second call shows.
+
+        Its failures are those of `oracles.later_calls`, or a death. Raises InvalidCaseError.
+        """
+        verdict = self._verdict(
+            CALL_AFTER + encode(case) + b"\n",
+            other,
+            lambda trial: Verdict(
+                tuple(later_calls.judge(trial, trial.overwritten, case.id)), _NO_CHECKS
+            ),
+        )
+        failures = real_kinds(self._operations[case.operation], case, verdict.failures)
+        return msgspec.structs.replace(verdict, failures=failures)
+
     def explain(self, case: Case) -> Explanation:
         """Return all outputs of the case, none if the candidate dies."""
         script = self._operations[case.operation].call.script(case)
@@ -261,7 +277,7 @@ class Worker:
         self, kind: bytes, case: Case, judged: Callable[[ObservedTrial], Verdict]
     ) -> Verdict:
         trial = self._trial(case)
-        meanwhile = trial.compute_expected if kind != CALL_ONCE else None
+        meanwhile = trial.compute_expected if kind in (JUDGE, JUDGE_UNREPEATED) else None
         reply = self._asked_about(kind, case, meanwhile)
         if isinstance(reply, Invalid):
             if not self._reference_can(case):

@@ -47,7 +47,8 @@ from attnproof.harness.running.worker.misspelt import misspelt
 from attnproof.harness.running.worker.places import place_of
 
 IMPORT = b"import"
-JUDGE, JUDGE_UNREPEATED, CALL_ONCE = b"J", b"U", b"C"
+JUDGE, JUDGE_UNREPEATED, CALL_ONCE, CALL_AFTER = b"J", b"U", b"C", b"A"
+"""Kinds of messages; that of CALL_AFTER holds two cases, one a line."""
 _MOST_OUTPUT = 1 << 20
 """Bytes of standard error that are kept for the next case."""
 _MOST_PRINTED = 2000
@@ -202,20 +203,15 @@ class _Worker:
             return {}
 
     def _called(self, message: bytes) -> Reply:
-        """Call the candidate on the case of a message."""
-        kind, case = message[:1], decode(message[1:])
-        operation = self._operations[case.operation]
-        trial = Trial(
-            operation,
-            case,
-            self._offers[operation.name],
-            offered_by(reference, operation),
-            self._candidate.device,
-            of_reference=self._candidate.target == reference.__name__,
-        )
+        """Call the candidate on the case of a message, or on its two cases."""
+        kind, (*earlier, trial) = message[:1], map(self._trial, message[1:].splitlines())
         try:
             observer = Observer(trial, self._memory, self._channel.end_forked)
-            report = observer.observe(once=kind == CALL_ONCE, repeated=kind != JUDGE_UNREPEATED)
+            if kind == CALL_AFTER:
+                report = observer.observe_after(earlier[0])
+            else:
+                once = kind == CALL_ONCE
+                report = observer.observe(once=once, repeated=kind != JUDGE_UNREPEATED)
         except DeviceLostError as error:
             log = "".join(traceback.format_exception(error.__cause__)[-12:])
             return Lost(utf8(str(error)).splitlines()[0][:200], utf8(log))
@@ -225,6 +221,19 @@ class _Worker:
         self._had_children = _has_children()
         return Observed(
             **report, printed=_printed(), has_children=self._had_children, forked=forked
+        )
+
+    def _trial(self, data: bytes) -> Trial:
+        """Return a trial of the candidate on an encoded case."""
+        case = decode(data)
+        operation = self._operations[case.operation]
+        return Trial(
+            operation,
+            case,
+            self._offers[operation.name],
+            offered_by(reference, operation),
+            self._candidate.device,
+            of_reference=self._candidate.target == reference.__name__,
         )
 
 

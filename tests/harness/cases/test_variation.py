@@ -13,6 +13,7 @@ from attnproof.harness.cases.variation.batch_changes import batch_changes
 from attnproof.harness.cases.variation.change import is_small
 from attnproof.harness.cases.variation.combined import changes_of, crossed, limits_of
 from attnproof.harness.cases.variation.dressed import dressed
+from attnproof.harness.cases.variation.other_values import other_values
 from attnproof.harness.cases.variation.varied import varied
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
@@ -58,6 +59,27 @@ def test_a_batch_of_very_many_blocks_is_not_made(name):
     batch = replace(slot_case().batch, computed_lens=(0, 2**27), blocks=((), ()))
     [change] = [change for change in batch_changes() if change.name == name]
     assert change.apply(replace(slot_case(), batch=batch)) is None
+
+
+@pytest.mark.parametrize("operation", FUNCTIONS, ids=lambda operation: operation.name)
+def test_other_values_are_well_formed_and_follow_from_the_case(operation):
+    for _, case in operation.inputs.boundaries():
+        others = other_values(case, problem_of, 2)
+        assert others == other_values(case, problem_of, 2)
+        assert len(others) <= 2
+        assert case not in others
+        assert [problem_of(other) for other in others] == [""] * len(others)
+        for other in others:
+            assert other.num_tokens == case.num_tokens or case.batch is None
+
+
+def test_other_values_of_a_batch_keep_its_size():
+    first, second = other_values(slot_case(), problem_of, 2)
+    assert first.batch.query_lens == (1, 3)
+    assert second.batch.query_lens == (3, 1)
+    for other in (first.batch, second.batch):
+        assert sorted(map(len, other.blocks)) == [1, 3]
+        assert sum(other.computed_lens) > 45
 
 
 def test_the_seed_determines_the_cases():

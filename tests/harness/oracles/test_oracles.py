@@ -17,6 +17,9 @@ import pytest
         ("reads_stale", "build_slot_mapping", "padding", "depends on stale entries"),
         ("stray", "build_slot_mapping", "red zones", "stray write"),
         ("remembers", "is_block_tables_empty", "determinism", "not deterministic"),
+        ("one_buffer", "build_slot_mapping", "determinism", "changed by a later call"),
+        ("one_buffer", "slice_query_start_locs", "determinism", "changed by a later call"),
+        ("one_buffer", "split_decodes_and_prefills", "determinism", "depends on the call"),
         ("accepts_anything", "compute_slot_mapping_start_idx", "errors", "accepts malformed"),
     ],
 )

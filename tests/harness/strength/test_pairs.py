@@ -62,7 +62,13 @@ def test_recall_of_one_thread_as_json(attnproof, tmp_path):
 
 @pytest.mark.strength
 @pytest.mark.parametrize(
-    "thread", ["ModelTC/LightLLM#998", "sgl-project/sglang#8593", "vllm-project/vllm-ascend#6344"]
+    "thread",
+    [
+        "ModelTC/LightLLM#998",
+        "sgl-project/sglang#8593",
+        "vllm-project/vllm-ascend#3572",
+        "vllm-project/vllm-ascend#6344",
+    ],
 )
 def test_a_bug_of_another_engine_is_found_and_its_correction_passes(attnproof, thread, tmp_path):
     done = attnproof("strength", thread, "--out", str(tmp_path))

@@ -1,0 +1,86 @@
+"""Accepted cases once more, each followed by a call on other input (`oracles.later_calls`)."""
+
+from __future__ import annotations
+
+from attnproof.harness.cases.variation.other_values import other_values
+from attnproof.harness.interfaces import INTERFACES
+from attnproof.harness.model.case import Case, Sourced
+from attnproof.harness.model.verdict import ORACLES, Failure
+from attnproof.harness.oracles import determinism
+from attnproof.harness.oracles.later_calls import DEPENDS
+from attnproof.harness.running import interrupt
+from attnproof.harness.running.case_check import problem_of
+from attnproof.harness.running.task.certainty import is_death
+from attnproof.harness.running.task.examination import Examination
+from attnproof.harness.running.task.workers import InvalidCaseError, Worker
+
+_DRAWN, _OTHERS = 20, 20
+"""Cases of Hypothesis and of other origins that are followed by calls on other input."""
+_LATER = 2
+"""Later calls of a case."""
+_MOST_WRONG = 5
+"""Cases of later calls that fail by themselves and are judged like the others."""
+_CHECKED = list(ORACLES).index(determinism.NAME)
+
+
+def call_later(examination: Examination) -> None:
+    """Make later calls after some accepted cases of each origin; record what they find.
+
+    Sequences are left out: all results are compared after each of their steps.
+    """
+    if not examination.operation.call.takes_arguments:
+        return
+
+    wrong: list[Case] = []
+
+    def judge(case: Case) -> tuple[Failure, ...]:
+        return failures_of_later_calls(examination.worker, case, wrong)
+
+    share = examination.costly_share
+    drawn = [one for one in examination.accepted if one.origin == "fuzz"]
+    others = [one for one in examination.accepted if one.origin != "fuzz"]
+    for sourced in (*_spread(drawn, _DRAWN // share), *_spread(others, _OTHERS // share)):
+        interrupt.check()
+        examination.judge_again(sourced, judge)
+        examination.checks[_CHECKED] += 1
+    for case in wrong[:_MOST_WRONG]:
+        sourced = Sourced(case, "boundary", "a later call")
+        failure = examination.new_failure(examination.check(sourced))
+        if failure is not None:
+            examination.minimise_and_record(failure, sourced, sourced)
+
+
+def failures_of_later_calls(
+    worker: Worker, case: Case, wrong: list[Case] | None = None
+) -> tuple[Failure, ...]:
+    """Return the failures of later calls on cases that are accepted by themselves.
+
+    The others are added to `wrong`.
+    """
+    if case.fault:
+        return ()
+    interface = INTERFACES.get(worker.candidate.interface)
+    for other in other_values(case, problem_of, _LATER):
+        later = interface.fit(other) if interface else other
+        try:
+            failures = worker.call_after(case, later).failures
+            if any(map(is_death, failures)):  # perhaps the machine's
+                failures = worker.call_after(case, later).failures
+            if failures and failures[0].diagnosis == DEPENDS:
+                worker.restart_warm()  # the process may have kept what is wrong
+                if worker.judge(later).failures:
+                    if wrong is not None:
+                        wrong.append(later)
+                    continue
+        except InvalidCaseError:  # only cases that the reference accepts are meant
+            continue
+        if failures:
+            return failures
+    return ()
+
+
+def _spread(cases: list[Sourced], count: int) -> list[Sourced]:
+    """Return `count` of the cases, evenly spread."""
+    if len(cases) <= count:
+        return cases
+    return [cases[index * len(cases) // count] for index in range(count)]
