@@ -14,8 +14,9 @@ from attnproof.harness.running.task.certainty import is_death
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
-_DRAWN, _OTHERS = 20, 20
-"""Cases of Hypothesis and of other origins that are followed by calls on other input."""
+_CASES_PER_LATER = 10
+"""Drawn cases of a run for each drawn case, and each other one, that is called on other input
+afterwards."""
 _LATER = 2
 """Later calls of a case."""
 _MOST_WRONG = 5
@@ -23,9 +24,10 @@ _MOST_WRONG = 5
 _CHECKED = list(ORACLES).index(determinism.NAME)
 
 
-def call_later(examination: Examination) -> None:
+def call_later(examination: Examination, examples: int) -> None:
     """Make later calls after some accepted cases of each origin; record what they find.
 
+    `examples` is the number of cases that Hypothesis was to draw; few of them, few of these.
     Sequences are left out: all results are compared after each of their steps.
     """
     if not examination.operation.call.takes_arguments:
@@ -36,10 +38,10 @@ def call_later(examination: Examination) -> None:
     def judge(case: Case) -> tuple[Failure, ...]:
         return failures_of_later_calls(examination.worker, case, wrong)
 
-    share = examination.costly_share
+    count = -(-examples // _CASES_PER_LATER)
     drawn = [one for one in examination.accepted if one.origin == "fuzz"]
     others = [one for one in examination.accepted if one.origin != "fuzz"]
-    for sourced in (*_spread(drawn, _DRAWN // share), *_spread(others, _OTHERS // share)):
+    for sourced in (*_spread(drawn, count), *_spread(others, count)):
         interrupt.check()
         examination.judge_again(sourced, judge)
         examination.checks[_CHECKED] += 1

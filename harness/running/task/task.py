@@ -325,7 +325,7 @@ def _run_cases(
     if settings.minimise_known:
         for sourced in examination.minimise_known():
             _judge(examination, sourced)
-    call_later(examination)
+    call_later(examination, examples)
     examination.repeat_in_fresh_process()
     if not examination.early_faults:
         _run_malformed(examination, [*corpus, *remembered])
