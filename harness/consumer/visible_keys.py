@@ -38,6 +38,8 @@ class Mask(NamedTuple):
 
 
 CAUSAL = Mask()
+_MOST_KEYS = 1 << 24
+"""Maximal number of keys that are listed: each takes some 60 bytes."""
 
 
 class VisibleKeys(NamedTuple):
@@ -57,6 +59,12 @@ class VisibleKeys(NamedTuple):
         """Return the cache slots of the keys that one token sees, by position."""
         positions = np.arange(self.first[token], self.stop[token])
         return self._slots(np.full(len(positions), self.rows[token]), positions)
+
+    def total(self) -> int:
+        """Return the number of keys that `keys` returns."""
+        lengths = np.zeros(int(self.rows.max(initial=-1)) + 1, np.int64)
+        np.maximum.at(lengths, self.rows, self.stop)
+        return int(lengths.sum())
 
     def keys(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return all keys of the rows in use, up to the last visible one of each row.
@@ -116,8 +124,13 @@ class ExpectedTokens:
 
 
 def differing(required: VisibleKeys, seen: VisibleKeys) -> np.ndarray:
-    """Return the indices of the tokens that do not see exactly the required keys."""
+    """Return the indices of the tokens that do not see exactly the required keys.
+
+    Returns none if there are very many keys in different blocks: they cannot be listed.
+    """
     if required.block_size == seen.block_size and _same_blocks(required, seen):
+        return np.zeros(0, np.int64)
+    if max(required.total(), seen.total()) > _MOST_KEYS:
         return np.zeros(0, np.int64)
     counts = (required.stop - required.first) != (seen.stop - seen.first)
     return np.flatnonzero(counts | (_fingerprints(required) != _fingerprints(seen)))

@@ -281,3 +281,11 @@ def test_attention_over_a_large_batch_is_not_computed():
         attention(expected.visible_keys(tokens, Mask()), tokens, expected.live, expected.block_size)
         is None
     )
+
+
+def test_very_many_keys_are_not_listed():
+    one = np.zeros(1, np.int64)
+    keys = [
+        VisibleKeys(one, one, one + 2**27, np.full((1, 2048), block), 2**16) for block in (1, 2)
+    ]
+    assert differing(*keys).tolist() == []
