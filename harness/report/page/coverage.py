@@ -77,9 +77,9 @@ class InputSection(NamedTuple):
 
 
 def build_inputs(run: Run) -> InputSection | None:
-    """Return the section, None if the run counted no case."""
+    """Return the section, None if the run counted no case, or none with a feature."""
     coverage = build_coverage(run.operations)
-    if coverage is None:
+    if coverage is None or not (coverage.tested.any() or coverage.real.any()):
         return None
     single = [gap for gap in coverage.gaps if len(gap.cells) == 1]
     pairs = coverage.gaps[len(single) :]
