@@ -113,7 +113,8 @@ def run(mutation: Mutation, ledger: Path) -> Result:
 
 
 def _examine(mutation: Mutation, side: Side, ledger: Path) -> Outcome:
-    settings = Settings(examples_db="", examples=_EXAMPLES[side])
+    # Without critical sizes: the mutation names the diagnosis and the size of plain cases.
+    settings = Settings(examples_db="", examples=_EXAMPLES[side], vary=False)
     with planted(mutation, side) as candidate:
         return examine(ALL[mutation.operation], candidate, settings, [], [], ledger)
 

@@ -36,6 +36,7 @@ def computed_tokens(make_slice: Any, ubatch_slice: Any, attn_metadata: Any) -> A
         "lost field",
         "the opposite answer",
         "CommonAttentionMetadata where the given SubclassedMetadata was expected",
+        "CommonAttentionMetadata where the given CommonAttentionMetadataV32 was expected",
     ),
     both=("consumer",),
     boundary="all optional fields (K2), slice 0",
