@@ -31,12 +31,13 @@ LEFT_BEHIND = "leaves processes behind"
 class Certainty:
     """The deaths of one candidate: which happened again, and which did not."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Worker, shrink_seconds: float = SHRINK_SECONDS) -> None:
         self.unrepeated: list[str] = []
         """Deaths that did not happen again, in words."""
         self._worker = worker
         self._timeout_s = worker.timeout_s
         """Timeout of a case in seconds, before a shorter one is learnt."""
+        self._shrink_seconds = shrink_seconds
         self._confirmed: set[tuple[str, str, str]] = set()
         """Root causes that happened again in a fresh process."""
         self._after_others: set[tuple[str, str, str]] = set()
@@ -97,9 +98,9 @@ class Certainty:
     def shrink_seconds(self, failure: Failure) -> float:
         """Return the time limit of shrinking; a hang is complete within three timeouts."""
         if failure.field != LATE:
-            return SHRINK_SECONDS
+            return self._shrink_seconds
         # A first call was given three already, as it may have compiled something.
-        return 0.0 if self._first_hangs else min(SHRINK_SECONDS, self._timeout_s / 4)
+        return 0.0 if self._first_hangs else min(self._shrink_seconds, self._timeout_s / 4)
 
     def _repeats_after(self, history: Collection[Case], case: Case, death: Failure) -> bool:
         """True if a fresh process dies in the case after the same calls as before."""

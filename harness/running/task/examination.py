@@ -32,7 +32,7 @@ from attnproof.harness.running.task.deviations import Explained, explain
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.left_behind import left_behind
 from attnproof.harness.running.task.occurrences import Occurrence, Tally, count_occurrences
-from attnproof.harness.running.task.shrink import shrink
+from attnproof.harness.running.task.shrink import SHRINK_SECONDS, shrink
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
 Root = tuple[str, str, str]
@@ -79,6 +79,8 @@ class Examination:
     """Classes of failures that fail the candidate; the others are advice."""
     costly_share: int = 1
     """`Settings.costly_share` if a case is costly, otherwise 1."""
+    shrink_seconds: float = SHRINK_SECONDS
+    """`Settings.shrink_seconds`."""
     occurred: dict[str, Occurrence] = field(default_factory=dict)
     """Occurrences of known deviations, by id of the deviation."""
     advised: dict[Root, Occurrence] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class Examination:
     _digests: list[tuple[Case, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.certainty = Certainty(self.worker)
+        self.certainty = Certainty(self.worker, self.shrink_seconds)
 
     @property
     def cases(self) -> int:

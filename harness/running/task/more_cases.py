@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import torch
+
+from attnproof import reference
 from attnproof.harness.cases.coverage.steering import toward_gaps
+from attnproof.harness.cases.variation.change import size_of
 from attnproof.harness.cases.variation.combined import crossed
 from attnproof.harness.cases.variation.varied import varied
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.operation import Operation
+from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.case_check import problem_of
 
 _CROSSED = 60
@@ -17,6 +23,9 @@ _DRAWN_PER_VARIED = 5
 """Drawn cases for each variation of one."""
 _DRAWN_PER_STEP = 8
 """Drawn cases for each variation of an engine step."""
+_MOST_INTERPRETED, _MOST_INTERPRETED_RESULTS = 200, 1 << 16
+"""Maximum of `size_of` a case in Triton's interpreter, which takes 0.1 s a row in some kernels,
+and of the tensor entries of its results."""
 
 
 def more_cases(
@@ -44,3 +53,15 @@ def more_cases(
     few = -(-examples // _DRAWN_PER_STEP)
     for name, case in toward_gaps(steps, tested(), few, seed, problem_of):
         yield Sourced(case, "boundary", name)
+
+
+def is_interpreted_soon(operation: Operation, case: Case) -> bool:
+    """True if the reference accepts the case, and Triton's interpreter is fast enough for it."""
+    if size_of(case) > _MOST_INTERPRETED:
+        return False
+    try:
+        expected = Trial(operation, case, None, offered_by(reference, operation), "cpu").expected
+    except Exception:  # a meaningless case, which any function may answer with any error
+        return False
+    tensors = (value for value in expected.values() if isinstance(value, torch.Tensor))
+    return sum(tensor.numel() for tensor in tensors) <= _MOST_INTERPRETED_RESULTS

@@ -19,7 +19,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.running.case_check import problem_of
 
 SHRINK_SECONDS = 30.0
-"""Time limit of shrinking one finding: once for Hypothesis, and once more here."""
+"""Usual time limit of shrinking one finding."""
 _WORK = 2_000_000
 """Limit on the requests and tokens of all tries together: large cases get fewer tries."""
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from attnproof.harness.cases.variation.change import size_of
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.fault import Fault
@@ -39,17 +38,15 @@ from attnproof.harness.running.task.findings import advice_of, deviation_results
 from attnproof.harness.running.task.fuzz import fuzz
 from attnproof.harness.running.task.later_calls import call_later
 from attnproof.harness.running.task.ledger import Ledger
-from attnproof.harness.running.task.more_cases import more_cases
+from attnproof.harness.running.task.more_cases import is_interpreted_soon, more_cases
 from attnproof.harness.running.task.real_cases import real_cases
 from attnproof.harness.running.task.saved_failures import SavedFailures
+from attnproof.harness.running.task.shrink import SHRINK_SECONDS
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
 _LARGE_PATIENCE = 15
 """Factor on the timeout of a case of real size, where the reference loops in float64."""
 _MOST_PASSES = 1_000_000
-_MOST_INTERPRETED = 200
-"""Maximum of `size_of` a case of critical sizes in Triton's interpreter, which takes 0.1 s a row
-in some kernels."""
 _HURRY_S = 2.0
 """Seconds for all explanations of findings after an interrupt."""
 
@@ -69,6 +66,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """True to run cases of several critical features, and variations of the other cases."""
     timeout_s: float = 20.0
     """Timeout of one case, all calls of the candidate together, in seconds."""
+    shrink_seconds: float = SHRINK_SECONDS
+    """Time limit of shrinking one finding: once for Hypothesis, and once for `shrink`."""
     memory_bytes: int = 4 << 30
     """Bytes that a candidate may allocate beyond those of its process before the first call."""
     examples_db: str = ".attnproof/examples"
@@ -161,6 +160,7 @@ def examine(
                 known,
                 candidate.judged,
                 costly_share=share,
+                shrink_seconds=settings.shrink_seconds,
             )
             notes = examination.notes
             if exchanged:
@@ -336,7 +336,7 @@ def _run_varied(examination: Examination, varied: Iterable[Sourced]) -> None:
     """Judge the cases that the reference accepts, in the interpreter only small ones."""
     interpreted = examination.candidate.lane == "interpreter"
     for sourced in varied:
-        if interpreted and size_of(sourced.case) > _MOST_INTERPRETED:
+        if interpreted and not is_interpreted_soon(examination.operation, sourced.case):
             continue
         with suppress(InvalidCaseError):
             _judge(examination, sourced)

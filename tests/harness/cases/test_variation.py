@@ -18,6 +18,7 @@ from attnproof.harness.cases.variation.varied import varied
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.case_check import problem_of
+from attnproof.harness.running.task.more_cases import is_interpreted_soon
 
 SPLIT = ALL["split_decodes_and_prefills"]
 SLOTS = ALL["build_slot_mapping"]
@@ -133,3 +134,14 @@ def test_a_dressed_step_keeps_its_requests():
         assert problem_of(case) == ""
         assert case.batch.query_lens == slot_case().batch.query_lens
         assert bool(names) == (case != slot_case())
+
+
+@pytest.mark.parametrize(
+    ("chunk", "query", "quick"),
+    [(2**20, 3, False), (2**10, 3, True), (2**10, 300, False), (7, 3, False)],
+    ids=["a wide result", "small", "many tokens", "the reference raises"],
+)
+def test_the_interpreter_gets_cases_with_few_tokens_and_small_results(chunk, query, quick):
+    name = "make_local_attention_virtual_batches"
+    case = Case(name, make_batch([query], [0], 2), {"attn_chunk_size": chunk})
+    assert is_interpreted_soon(ALL[name], case) is quick
