@@ -148,10 +148,6 @@ class Examination:
             case = msgspec.structs.replace(case, fault="")
         return msgspec.structs.replace(sourced, case=case)
 
-    def has_judged(self, case: Case) -> bool:
-        """True if the verdict on the case is in memory."""
-        return case.id in self._verdicts
-
     def check(self, sourced: Sourced, *, shrinking: bool = False) -> tuple[Failure, ...]:
         """Judge a case and count it; return the failures that fail the candidate.
 

@@ -30,9 +30,8 @@ part of the one before: many short runs give cases that are independent of each 
 """
 _ROUNDS = 6
 """Passes over a batch that may find root causes: a pass ignores those of earlier passes."""
-_SHRINK_CALLS = 2000
-_SHRINK_DEATHS = 25
-"""Limits of one pass on the calls and worker deaths of shrinking."""
+_SHRINK_CALLS, _SHRINK_SEQUENCES, _SHRINK_DEATHS = 2000, 100, 25
+"""Limits on the calls, those of sequences, and the worker deaths of shrinking in one pass."""
 _MOST_STEPS = 25
 """Maximal number of steps of a sequence."""
 _CASES_PER_SEQUENCE = 2
@@ -48,6 +47,10 @@ class Discovery(Exception):  # noqa: N818 - not an error of the harness
         super().__init__(failure.message)
         self.failure = failure
         self.sourced = sourced
+
+
+class _Spent(BaseException):
+    """A limit of shrinking is reached; Hypothesis would take another exception for a failure."""
 
 
 def strategy(operation: Operation, faults: Mapping[str, Fault]) -> st.SearchStrategy[Case]:
@@ -131,7 +134,7 @@ def _one_pass(
     stopped: list[InfrastructureError] = []
     firsts: dict[Root, Sourced] = {}
     budget = {
-        "calls": _SHRINK_CALLS,
+        "calls": _SHRINK_SEQUENCES if examination.is_sequence else _SHRINK_CALLS,
         "deaths": examination.worker.deaths + _SHRINK_DEATHS,
         "end": float("inf"),
     }
@@ -143,8 +146,8 @@ def _one_pass(
             return
         if firsts:
             budget["calls"] -= 1
-            if _spent(examination, budget) and not examination.has_judged(case):
-                return
+            if _spent(examination, budget):
+                raise _Spent
         elif not case.fault:
             drawn.append(case)
         try:
@@ -162,10 +165,15 @@ def _one_pass(
             budget["end"] = time.monotonic() + examination.certainty.shrink_seconds(failure)
         firsts.setdefault(root, sourced)
         kind = kinds.setdefault(root, type("Discovery", (Discovery,), {}))
-        latest[root] = kind(failure, sourced), firsts[root]
-        raise latest[root][0]
+        discovery = kind(failure, sourced)
+        if root not in latest or _size(case) <= _size(latest[root][0].sourced.case):
+            latest[root] = discovery, firsts[root]
+        raise discovery
 
-    discoveries = _explore(body, examination, examples, run_seed)
+    try:
+        discoveries = _explore(body, examination, examples, run_seed)
+    except _Spent:
+        discoveries = [discovery for discovery, _ in latest.values()]
     if stopped:
         raise stopped[0]
     return [(each, firsts[each.failure.root]) for each in discoveries]
@@ -174,6 +182,10 @@ def _one_pass(
 def _spent(examination: Examination, budget: dict[str, float]) -> bool:
     deaths, now = examination.worker.deaths, time.monotonic()
     return budget["calls"] <= 0 or deaths >= budget["deaths"] or now > budget["end"]
+
+
+def _size(case: Case) -> tuple[int, int]:
+    return case.num_steps, case.num_requests + case.num_tokens
 
 
 def _explore(
