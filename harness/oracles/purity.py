@@ -47,14 +47,17 @@ def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) ->
     """
     call, diagnosis = made.call, "written before the error" if after_error else "input modified"
     written = frozenset() if after_error else call.written
+    other = set()  # tensors that hold other values now
     for intrusion in call.arena.unexpected_writes(written) if call.arena else ():
         if intrusion.inside:
+            other.add(intrusion.name)
             place = call.places.get(intrusion.name, Place(intrusion.name))
             where = f"{intrusion.name} (word {intrusion.word})"
             yield _failure(place, diagnosis, f"was modified at {where}", oracle)
     for change in made.changes:
-        if after_error or not change.allowed:
-            yield _failure(change.name, diagnosis, change.text, oracle)
+        if change.name not in other and (after_error or not change.allowed):
+            place = call.places.get(change.name, Place(change.name))
+            yield _failure(place, diagnosis, change.text, oracle)
 
 
 def _shared_between_children(

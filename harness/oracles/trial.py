@@ -30,7 +30,7 @@ _ATOMS = frozenset((int, float, bool, str, type(None)))
 
 
 class Change(NamedTuple):
-    """A change of a Python object among the arguments."""
+    """A change of a Python object among the arguments, or a write to a tensor by torch."""
 
     name: str
     text: str
@@ -66,7 +66,7 @@ class Attempt:
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """Changes of the Python objects among the arguments, up to now."""
+        """Changes of the Python objects among the arguments, and writes by torch, up to now."""
         return () if self.before is None else tuple(self.before.changes(self.call))
 
     @cached_property
@@ -122,11 +122,12 @@ def attempt(
 
 
 class Before:
-    """State of the Python objects among the arguments before a call."""
+    """State of the Python objects among the arguments before a call, and tensors' versions."""
 
     def __init__(self, call: Call) -> None:
         self._plain = _copied(call.plain | call.plain_written)
         self._attributes = _attributes(call)
+        self._versions: dict[str, int] = call.arena.versions() if call.arena else {}
 
     def changes(self, call: Call) -> Iterator[Change]:
         """Yield the changes that the call has made."""
@@ -136,6 +137,10 @@ class Before:
                 if value is not old and not (isinstance(old, int | slice) and value == old):
                     text = f"of the argument was {text_of(old)} and is now {text_of(value)}"
                     yield Change(name, text[:300], allowed=False)
+        versions = call.arena.versions() if call.arena else {}
+        for name, version in versions.items():
+            if version != self._versions[name] and name not in call.written:
+                yield Change(name, "was written in place, perhaps with its own values", False)
         for objects, allowed in ((call.plain, False), (call.plain_written, True)):
             for name, now in objects.items():
                 old = self._plain[name]

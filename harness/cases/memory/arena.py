@@ -84,20 +84,19 @@ class Arena:
         buffer = np.full(start + offset, min(stale, _largest(dtype)), dtype=dtype)[start:]
         word = buffer.itemsize
         for piece, segment in zip(pieces, segments, strict=True):
-            view = np.ndarray(
+            values = np.ndarray(
                 segment.shape,
                 buffer.dtype,
                 buffer,
                 segment.offset * word,
                 tuple(s * word for s in segment.strides),
             )
-            view[...] = piece.values
+            values[...] = piece.values
         memory = torch.from_numpy(buffer)
         memory = memory if device == "cpu" else memory.to(device)
         for segment in segments:
-            self.tensors[segment.name] = memory.as_strided(
-                segment.shape, segment.strides, segment.offset
-            )
+            view = memory.as_strided(segment.shape, segment.strides, segment.offset)
+            self.tensors[segment.name] = view.data  # with a version of its own
         self._buffers.append(memory)
         self._snapshots.append(memory.clone())
         self._segments.append(segments)
@@ -137,6 +136,10 @@ class Arena:
             if changed.any():
                 found.append(_locate(int(changed.nonzero()[0]), segments))
         return found
+
+    def versions(self) -> dict[str, int]:
+        """Return for each input how often torch has written it in place, or a view of it."""
+        return {name: tensor._version for name, tensor in self.tensors.items()}
 
     def owner(self, tensor: torch.Tensor) -> str | None:
         """Return the name of the input whose memory `tensor` overlaps, None without overlap."""

@@ -12,6 +12,7 @@ import pytest
         ("wrong_types", "slice_query_start_locs", "equality", "list where a tensor"),
         ("wrong_types", "_make_metadata_with_slice", "equality", "lost field"),
         ("impure", "build_slot_mapping", "purity", "input modified"),
+        ("impure", "split_decodes_and_prefills", "purity", "input modified"),
         ("shares_memory", "slice_query_start_locs", "purity", "shares memory with an input"),
         ("uninitialised", "build_slot_mapping", "equality", "memory returned that was never"),
         ("reads_stale", "build_slot_mapping", "padding", "depends on stale entries"),
