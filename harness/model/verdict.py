@@ -53,6 +53,8 @@ LOST = "lost field"
 """Diagnosis of an output that is not set."""
 SHARES = "shares memory with an input"
 """Diagnosis of an output in the memory of an input."""
+COPIES = "a copy of an input, not its memory"
+"""Diagnosis of an output that must be in the memory of an input."""
 OVERFLOW = "32-bit overflow"
 """Diagnosis of integers that are reduced to 32 bits."""
 ORACLES = tuple(_KINDS)
@@ -117,7 +119,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def root(self) -> tuple[str, str, str]:
         """Root cause: equal for two failures of one operation by the same bug."""
         place = self.field
-        if self.diagnosis in (LOST, SHARES):  # what is done to one field is done to others
+        if self.diagnosis in (LOST, SHARES, COPIES):  # what is done to one field is done to others
             place = self.diagnosis
         elif self.diagnosis == OVERFLOW:  # it explains every wrong element
             place = f"{place} {OVERFLOW}"

@@ -1,7 +1,8 @@
-"""Oracle 3, purity: no input is modified, memory is shared only where allowed (rule 0.3).
+"""Oracle 3, purity: no input is modified, memory is shared where allowed, and only there (0.3).
 
 Bug classes: rows that are views of each other (K12), a setter on the caller's own
-object (E10), metadata that changes when a later step reuses a buffer.
+object (E10), metadata that changes when a later step reuses a buffer, or that does not
+change with the buffer whose address a captured graph holds.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 import torch
 
 from attnproof.harness.model.place import Place, place_of
-from attnproof.harness.model.verdict import SHARES, Failure
+from attnproof.harness.model.verdict import COPIES, SHARES, Failure
 from attnproof.harness.oracles.trial import Attempt, Trial
 
 NAME = "purity"
-CONTRACT = "no input is modified, and outputs share memory only where allowed (rule 0.3)"
+CONTRACT = "no input is modified, and outputs share memory where allowed only (rule 0.3)"
 
 
 def judge(trial: Trial) -> Iterator[Failure]:
@@ -32,7 +33,20 @@ def judge(trial: Trial) -> Iterator[Failure]:
             if owner is not None:
                 text = f"is stored in the memory of {owner}"
                 yield _failure(name, SHARES, text)
+    if not trial.case.fault:
+        yield from _copies(trial)
     yield from _shared_between_children(outputs, trial.operation.contract.may_alias)
+
+
+def _copies(trial: Trial) -> Iterator[Failure]:
+    """Yield a failure for each output that has the values of an input, but not its memory."""
+    made, expected = trial.first, trial.expected
+    for name, owner in trial.kept.items():
+        value = made.outputs.get(name)
+        if not isinstance(value, torch.Tensor) or made.call.arena.owner(value) == owner:
+            continue
+        if value.shape == expected[name].shape:
+            yield _failure(name, COPIES, f"is a copy, expected the memory of {owner}")
 
 
 def checks(trial: Trial) -> int:

@@ -186,6 +186,8 @@ class Trial:
     device: str
     of_reference: bool = False
     """True if the candidate is the reference itself."""
+    kept: dict[Place, str] = field(default_factory=dict)
+    """Inputs in whose memory outputs of the reference are, once these are `expected`."""
 
     def prepare(self, pattern: int) -> Call:
         """Return a new call with poison pattern `pattern` (0 or 1) in its stale entries."""
@@ -251,7 +253,21 @@ class Trial:
         result = self.operation.call.run(self.reference, call)
         if isinstance(result, Transcript) and result.error is not None:
             raise result.error
-        return by_place(self.operation.call.outputs(call, result))
+        outputs = by_place(self.operation.call.outputs(call, result))
+        if pattern == 0:
+            self.kept = self._owners(call, outputs)
+        return outputs
+
+    def _owners(self, call: Call, outputs: dict[Place, Any]) -> dict[Place, str]:
+        views = self.operation.contract.may_alias
+        if call.arena is None or not views:
+            return {}
+        owners = {
+            place: call.arena.owner(value)
+            for place, value in outputs.items()
+            if isinstance(value, torch.Tensor) and place.root in views
+        }
+        return {place: owner for place, owner in owners.items() if owner is not None}
 
 
 def digest(outputs: Outputs) -> str:

@@ -39,6 +39,10 @@ _BY_DIAGNOSIS = (
         ("accepts malformed", "no error"),
         "Metadata that contradicts itself gets to a kernel, in place of an error that names it.",
     ),
+    _Rule(
+        ("a copy of an input",),
+        "A captured graph or a later layer reads the copy, which no update of the input reaches.",
+    ),
     _Rule(("stray write",), "Memory beside the buffer changes: another tensor is wrong later."),
     _Rule(("raises ",), "An engine step with such a batch ends with this exception."),
     _Rule(("32-bit overflow",), "In a large cache the address wraps, and points at other memory."),
