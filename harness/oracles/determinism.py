@@ -18,6 +18,7 @@ from attnproof.harness.oracles.trial import Trial
 
 NAME = "determinism"
 CONTRACT = "equal input gives equal output, in this process and in a new one"
+SOURCE_CHANGED = "changes the source of a copy before it has arrived"
 READ_EARLY = "reads a copy to the host before it has arrived"
 FRESH_PROCESS = Failure(
     oracle=NAME,
@@ -51,7 +52,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
             expected="no write",
             got=again.modified,
         )
-    yield from _read_early(trial)
+    yield from _used_early(trial)
 
 
 def checks(trial: Trial) -> int:
@@ -59,11 +60,21 @@ def checks(trial: Trial) -> int:
     return 1 + int(_is_judged(trial.late))
 
 
-def _read_early(trial: Trial) -> Iterator[Failure]:
-    """Yield a failure if late copies to the host change the result of the call."""
+def _used_early(trial: Trial) -> Iterator[Failure]:
+    """Yield a failure if late copies would change the result of the call."""
     late = trial.late
     if late is None or not _is_judged(late):
         return
+    if late.source_changed:
+        yield Failure(
+            oracle=NAME,
+            field="",
+            diagnosis=SOURCE_CHANGED,
+            message="the source of a non-blocking copy to the device is written, before anything "
+            "waits for the copy: pinned memory is read later",
+            expected="a wait for the copy, or another buffer",
+            got="neither",
+        )
     if late.error is None:
         wrong = next(differences(trial, trial.first.outputs, late.outputs, NAME), None)
         if wrong is None:
@@ -84,8 +95,10 @@ def _read_early(trial: Trial) -> Iterator[Failure]:
 
 
 def _is_judged(late: LateCall | None) -> bool:
-    """True if a copy was late and no wait of the code was left out.
+    """True if a copy was late, or its source changed, and no wait of the code was left out.
 
     Code that waits on a GPU only cannot be judged on the CPU.
     """
-    return late is not None and late.copies > 0 and not late.may_wait
+    if late is None or late.may_wait:
+        return False
+    return late.copies > 0 or late.source_changed

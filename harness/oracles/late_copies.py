@@ -1,10 +1,11 @@
-"""Late copies: detect reads of a non-blocking copy to the host before a wait (K21).
+"""Late copies: detect uses of both ends of a non-blocking copy before a wait (K21).
 
-On a GPU a non-blocking copy to the host returns before the data has arrived, and a read
-without a wait sometimes gets the memory's earlier content. On the CPU the same code is always
-right. So on the CPU some tensors stand in for device tensors, and a non-blocking copy of one
-to the host holds poison until something waits for the device. On a GPU a busy device makes
-the copies late.
+On a GPU a non-blocking copy returns before the data has moved. A read of its result on the host
+sometimes gets the memory's earlier content, and a write to its source on the host sometimes
+changes what is copied. On the CPU the same code is always right. So on the CPU some tensors
+stand in for device tensors: a non-blocking copy of one to the host holds poison until something
+waits for the device, and the source of a copy to one must not change until then. On a GPU a
+busy device makes the copies late.
 """
 
 from __future__ import annotations
@@ -53,22 +54,21 @@ class LateCall(NamedTuple):
     """Number of non-blocking copies from device to host."""
     may_wait: bool
     """True if the code contains a wait, which it may reach on a GPU only."""
+    source_changed: bool
+    """True if the source of a copy to the device changed before a wait."""
     outputs: dict[Place, Any]
     error: BaseException | None
     """Exception that the call raised."""
 
 
 def is_unwaited_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """True if this call of a torch function is a non-blocking copy, perhaps to the host."""
+    """True if this call of a torch function is a non-blocking copy that may change devices."""
     if func is torch.Tensor.copy_:
         asked = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
-        return bool(asked) and args[0].is_cpu
+        return bool(asked) and (args[0].is_cpu or args[1].is_cpu)
     if func is torch.Tensor.to:
         asked = kwargs.get("non_blocking", args[3] if len(args) > 3 else False)
-        target = kwargs.get("device", args[1] if len(args) > 1 else None)
-        if isinstance(target, torch.device) and not args[0].is_cpu:
-            target = target.type
-        return bool(asked) and _is_host(target)
+        return bool(asked) and _target(args, kwargs) is not None
     return False
 
 
@@ -81,10 +81,10 @@ def call_with_late_copies(operation: Operation, function: Any, call: Call, devic
         with mode, _patched_waits(mode):
             result = operation.call.run(function, call)
     except Exception as error:  # poison may cause any error
-        return LateCall(mode.copies, mode.may_wait, {}, error)
-    return LateCall(
-        mode.copies, mode.may_wait, by_place(operation.call.outputs(call, result)), None
-    )
+        return LateCall(mode.copies, mode.may_wait, mode.source_changed, {}, error)
+    mode.check_sources()
+    outputs = by_place(operation.call.outputs(call, result))
+    return LateCall(mode.copies, mode.may_wait, mode.source_changed, outputs, None)
 
 
 def _on_busy_device(operation: Operation, function: Any, call: Call, device: str) -> LateCall:
@@ -102,8 +102,8 @@ def _on_busy_device(operation: Operation, function: Any, call: Call, device: str
     except Exception as error:  # late data may cause any error
         if is_lost(error):
             raise DeviceLostError(str(error)) from error
-        return LateCall(1, False, {}, error)
-    return LateCall(1, False, outputs, None)
+        return LateCall(1, False, False, {}, error)
+    return LateCall(1, False, False, outputs, None)
 
 
 class _LateCopies(TorchFunctionMode):
@@ -117,10 +117,14 @@ class _LateCopies(TorchFunctionMode):
         super().__init__()
         self.copies = 0
         self.may_wait = False
+        self.source_changed = False
         self._arena = arena
         self._made: dict[int, torch.Tensor] = {}
         """Device tensors by memory address; kept alive, so that no address is used again."""
         self._pending: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Results of copies to the host, and their values."""
+        self._sent: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Sources of copies to the device, and their values."""
 
     def __torch_function__(
         self,
@@ -129,14 +133,17 @@ class _LateCopies(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run the function; let a non-blocking copy to the host return poison."""
+        """Run the function; let a non-blocking copy to the host return poison, note one to the
+        device.
+        """
         kwargs = kwargs or {}
         from_device = bool(args) and self._is_of_device(args[0])
         if is_unwaited_copy(func, args, kwargs):
-            if func is torch.Tensor.to and from_device:
+            if func is torch.Tensor.to and from_device and _to_host(args, kwargs):
                 return self._late(torch.empty_like(func(*args, **kwargs)), func(*args, **kwargs))
             if func is torch.Tensor.copy_ and self._is_of_device(args[1]) and not from_device:
                 return self._late(args[0], args[1].to(args[0].dtype))
+            self._note_source(func, args, kwargs)
         if from_device and (func in _WAITS or (func is torch.Tensor.to and _to_host(args, kwargs))):
             self.arrive()
         before = {_memory(tensor) for tensor in _tensors((args, kwargs))}
@@ -149,10 +156,27 @@ class _LateCopies(TorchFunctionMode):
 
     def arrive(self, *_: object) -> None:
         """Complete all copies, at a wait for the device."""
+        self.check_sources()
         with torch._C.DisableTorchFunction():
             for host, values in self._pending:
                 host.copy_(values)
         self._pending.clear()
+
+    def check_sources(self) -> None:
+        """Compare the sources of copies to the device with their values at the copy."""
+        with torch._C.DisableTorchFunction():
+            changed = [not torch.equal(source, values) for source, values in self._sent]
+        self.source_changed = self.source_changed or any(changed)
+        self._sent.clear()
+
+    def _note_source(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note the source of a copy from the host to the device."""
+        to_device = not _is_host(_target(args, kwargs)) if func is torch.Tensor.to else False
+        source = args[0] if func is torch.Tensor.to else args[1]
+        if func is torch.Tensor.copy_:
+            to_device = self._is_of_device(args[0])
+        if to_device and not self._is_of_device(source):
+            self._sent.append((source, source.clone()))
 
     def _late(self, host: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         self.copies += 1
@@ -206,6 +230,14 @@ def _patched_waits(mode: _LateCopies) -> Iterator[None]:
 def _is_host(device: Any) -> bool:
     """True if the device is the string "cpu"; a device object stands for the simulated GPU."""
     return isinstance(device, str) and device.startswith("cpu")
+
+
+def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the device that `Tensor.to` is asked for, None for a dtype or a tensor."""
+    target = kwargs.get("device", args[1] if len(args) > 1 else None)
+    if isinstance(target, torch.device) and not args[0].is_cpu:
+        target = target.type
+    return target if isinstance(target, str | torch.device) else None
 
 
 def _to_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -187,7 +187,7 @@ class Trial:
     of_reference: bool = False
     """True if the candidate is the reference itself."""
     kept: dict[Place, str] = field(default_factory=dict)
-    """Inputs in whose memory outputs of the reference are, once these are `expected`."""
+    """Inputs on the device in whose memory outputs of the reference are, once it is called."""
 
     def prepare(self, pattern: int) -> Call:
         """Return a new call with poison pattern `pattern` (0 or 1) in its stale entries."""
@@ -265,7 +265,9 @@ class Trial:
         owners = {
             place: call.arena.owner(value)
             for place, value in outputs.items()
-            if isinstance(value, torch.Tensor) and place.root in views
+            if isinstance(value, torch.Tensor)
+            and place.root in views
+            and call.arena.is_on_device(value)
         }
         return {place: owner for place, owner in owners.items() if owner is not None}
 

@@ -63,10 +63,11 @@ class AttemptData(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LateData(msgspec.Struct, frozen=True, array_like=True):
-    """A call with late copies to the host."""
+    """A call with late copies."""
 
     copies: int
     may_wait: bool
+    source_changed: bool
     attempt: AttemptData
 
 
@@ -126,7 +127,9 @@ class Observer:
             report["again"] = self._attempt(again, judged_inputs=False)
         if late is not None:
             made = Attempt(Call({}), outputs=late.outputs, error=late.error)
-            report["late"] = LateData(late.copies, late.may_wait, self._attempt(made))
+            report["late"] = LateData(
+                late.copies, late.may_wait, late.source_changed, self._attempt(made)
+            )
         if judged or (trial.case.fault and not once):
             poisoned = trial.poisoned
             self._end_forked()
@@ -249,7 +252,7 @@ class ObservedTrial(Trial):
         if data is None:
             return None
         made = self._made(data.attempt)
-        return LateCall(data.copies, data.may_wait, made.outputs, made.error)
+        return LateCall(data.copies, data.may_wait, data.source_changed, made.outputs, made.error)
 
     @property
     def _report(self) -> Observed:

@@ -178,6 +178,45 @@ def test_other_copies_are_not_late(function):
     assert made.outputs[Place("result")] == VALUES
 
 
+def writes_the_source_of_a_copy(there, here):
+    there.copy_(here, non_blocking=True)
+    here.zero_()
+    return there
+
+
+def writes_the_source_through_numpy(there, here):
+    sent = here.to(there.device, non_blocking=True)
+    here.numpy()[2] = 7
+    return sent
+
+
+def writes_the_source_after_a_wait(there, here):
+    there.copy_(here, non_blocking=True)
+    torch.cuda.current_stream().synchronize()
+    here.zero_()
+    return there
+
+
+def writes_the_source_of_a_blocking_copy(there, here):
+    there.copy_(here)
+    here.zero_()
+    return there
+
+
+@pytest.mark.parametrize(
+    ("function", "changed"),
+    [
+        (writes_the_source_of_a_copy, True),
+        (writes_the_source_through_numpy, True),
+        (writes_the_source_after_a_wait, False),
+        (writes_the_source_of_a_blocking_copy, False),
+        (lambda there, here: upload(here, there.device), False),
+    ],
+)
+def test_the_source_of_a_copy_to_the_device_must_not_change_before_a_wait(function, changed):
+    assert late(function).source_changed is changed
+
+
 def test_torch_is_unpatched_after_the_call():
     before = torch.cuda.synchronize
     late(read_by_name)
