@@ -22,7 +22,7 @@ from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.examination import Examination, Root
 from attnproof.harness.running.task.shrink import is_emptier
 
-_BATCH = 9
+BATCH = 9
 """Cases that one run of Hypothesis draws, with a seed of its own.
 
 Of ten cases or more the first tenth is small, and after the first eleven five in six repeat a
@@ -90,8 +90,8 @@ def fuzz(examination: Examination, examples: int, run_seed: int) -> list[Case]:
     """
     drawn: list[Case] = []
     rounds = 0
-    for first in range(0, examples, _BATCH):
-        count = min(_BATCH, examples - first)
+    for first in range(0, examples, BATCH):
+        count = min(BATCH, examples - first)
         while True:
             batch_seed = zlib.crc32(f"{run_seed}/{first}/{rounds}".encode())
             if not _find_causes(examination, count, batch_seed, drawn):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,13 +16,15 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import Verdict
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.errors import InfrastructureError
-from attnproof.harness.running.task.fuzz import strategy
-from attnproof.harness.running.task.workers import Worker
+from attnproof.harness.running.task.fuzz import BATCH, strategy
+from attnproof.harness.running.task.more_cases import more_cases
+from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 from attnproof.harness.strength.mutants import planting
 from attnproof.harness.strength.mutants.mutant import Mutant, Result
 
@@ -35,16 +38,32 @@ _LONGEST_SEQUENCE = 25
 
 
 def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: int) -> list[Case]:
-    """Return the edge cases, and as many drawn cases, without calling a candidate."""
+    """Return the cases of a run of `verify`, without calling a candidate.
+
+    Edge cases come first, then those of critical sizes, then `examples` drawn ones.
+    """
     faults = faults_for(operation, candidate)
-    cases = [case for _, case in operation.inputs.boundaries()]
+    boundaries = [case for _, case in operation.inputs.boundaries()]
+    drawn: list[Case] = []
+    for first in range(0, examples, BATCH):
+        batch_seed = zlib.crc32(f"{run_seed}/{first}".encode())
+        drawn += _drawn(operation, faults, min(BATCH, examples - first), batch_seed)
+    good = [case for case in drawn if not case.fault]
+    more = more_cases(operation, good, examples, run_seed, [], lambda: ())
+    cases = [*boundaries, *(sourced.case for sourced in more), *drawn]
+    return list({case.id: case for case in cases if not case.fault or faults}.values())
+
+
+def _drawn(
+    operation: Operation, faults: Mapping[str, Fault], examples: int, run_seed: int
+) -> list[Case]:
     drawn: list[Case] = []
 
     def keep(case: Case) -> None:
         drawn.append(case)
 
     how = settings(
-        max_examples=max(1, examples),
+        max_examples=examples,
         stateful_step_count=_LONGEST_SEQUENCE,
         database=None,
         deadline=None,
@@ -61,9 +80,7 @@ def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: in
         run = partial(run_state_machine_as_test, seed(run_seed)(bound), settings=how)
     with suppress(Unsatisfiable):
         run()
-    return list(
-        {case.id: case for case in [*cases, *drawn] if case.fault is None or faults}.values()
-    )
+    return drawn
 
 
 def record(
@@ -75,15 +92,16 @@ def record(
     """
     planting.record_calls(planting.root_of(module), seen)
     failed: list[str] = []
-    case = cases[0]
     worker = _worker(operation, module, candidate)
     try:
         for case in cases:
-            verdict = worker.judge(case, repeated=False)
+            try:
+                verdict = worker.judge(case, repeated=False)
+            except InvalidCaseError:  # `verify` leaves it out too
+                failed.append(case.id)
+                continue
             if any(one.kind in candidate.judged for one in verdict.failures):
                 failed.append(case.id)
-    except InfrastructureError:
-        failed.append(case.id)
     finally:
         worker.stop()
     return failed
