@@ -122,6 +122,8 @@ class CandidateProcess:
                 return reply
             kind, detail = ("", "") if isinstance(reply, Unloadable) else self._death()
             reason = reply.reason if isinstance(reply, Unloadable) else _in_words(kind, detail)
+            if kind and (log := self._log().strip()):
+                reason += f": {log.splitlines()[-1][:300]}"
             self.end()
             if kind in ("", LATE):
                 break
@@ -160,7 +162,7 @@ class CandidateProcess:
             kind, detail, log = "loses the device", reply.reason, reply.log
         else:
             kind, detail = self._death()
-            log = os.pread(self._streams[1], _LOG_BYTES, 0).decode(errors="replace")
+            log = self._log()
         self.end()
         diagnosis = _in_words(kind, detail)
         return Failure(
@@ -197,6 +199,10 @@ class CandidateProcess:
         known = self._baseline or self._memory_bytes
         child.limits = Limits(self._memory_bytes + known, _MOST_OUTPUT)
         return child
+
+    def _log(self) -> str:
+        """Return what the process wrote to its standard error."""
+        return os.pread(self._streams[1], _LOG_BYTES, 0).decode(errors="replace")
 
     def _death(self) -> tuple[str, str]:
         """Kill the process that did not reply; return how it ended: a verb phrase, a detail."""

@@ -240,8 +240,9 @@ class _Worker:
 def _may_compile(module: Any, imported: set[str]) -> bool:
     """True if the candidate, or a module that it has imported, has compiled functions."""
     modules = [module, *(sys.modules.get(name) for name in imported)]
+    # The attribute of a class is a descriptor, not a string, if its metaclass has one.
     return any(
-        type(value).__module__.startswith(("numba.", "triton."))
+        str(type(value).__module__).startswith(("numba.", "triton."))
         for each in modules
         for value in list(getattr(each, "__dict__", {}).values())
     )

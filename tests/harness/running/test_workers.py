@@ -35,6 +35,25 @@ def {SPLIT}(*args, **kwargs):
 """
 
 
+ODD = f"""
+from attnproof.reference import {SPLIT}
+class Odd:
+    __module__ = type.__dict__["__module__"]
+odd = Odd()
+"""
+
+
+def test_a_class_without_a_module_name_does_not_stop_the_import(tmp_path):
+    path = tmp_path / "odd.py"
+    path.write_text(ODD, encoding="utf-8")
+    operations = {SPLIT: ALL[SPLIT]}
+    worker = Worker(Candidate("odd", str(path)), operations, timeout_s=60, memory_bytes=4 << 30)
+    try:
+        assert worker.judge(CASE).failures == ()
+    finally:
+        worker.stop()
+
+
 @pytest.fixture
 def impatient(tmp_path):
     """A worker with timeout 0, and a candidate that replies later."""
