@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from attnproof.harness.adapters.vllm_triton.interpreter import use_triton
 
-use_triton()  # before the adapter `vllm` imports vLLM's modules, which look for Triton once
+# Before the adapter `vllm` imports vLLM's modules, which look for Triton once.
+_has_triton = use_triton()
 
 from attnproof.harness.adapters.vllm_triton.catalogue import VERSION, offered  # noqa: E402
 
+if not _has_triton:
+    raise ImportError("vLLM was imported without Triton: import vllm_triton first")
 _found, NOT_OFFERED = offered()
 globals().update(_found)
 

@@ -11,10 +11,10 @@ from attnproof.harness.adapters.quiet import quietly
 _ON = {"1", "true", "on", "yes"}
 
 
-def use_triton() -> None:
-    """Import vLLM's Triton utilities so that they find Triton (ImportError).
+def use_triton() -> bool:
+    """Import vLLM's Triton utilities so that they find Triton, False if they do not.
 
-    Does nothing if vLLM is missing: the adapter `vllm` says so.
+    Raises ImportError without the interpreter. True if vLLM is missing: the adapter `vllm` says so.
     """
     if os.environ.get("TRITON_INTERPRET", "").lower() not in _ON:
         raise ImportError("the kernels of vLLM run in Triton's interpreter: --device interpreter")
@@ -25,11 +25,9 @@ def use_triton() -> None:
         # then. The interpreter runs on a CPU without it.
         backends["cpu"] = SimpleNamespace(driver=object())
     try:
-        found = quietly("vllm.triton_utils").HAS_TRITON
+        return bool(quietly("vllm.triton_utils").HAS_TRITON)
     except ModuleNotFoundError:
-        return
+        return True
     finally:
         if added:
             del backends["cpu"]
-    if not found:
-        raise ImportError("vLLM was imported without Triton: import vllm_triton first")
