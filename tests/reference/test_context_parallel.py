@@ -25,6 +25,14 @@ def test_one_rank_has_the_shape_of_the_lengths(package, rank):
     assert package.get_dcp_local_seq_lens(lengths, 2, rank, 4).tolist() == [4, 0, 0]
 
 
+@pytest.mark.spec("E82: published code computes rank times interleave in 32 bits")
+@pytest.mark.parametrize("rank", [2, torch.tensor([2], dtype=torch.int32)])
+def test_rank_times_interleave_beyond_int32(package, rank):
+    lengths = torch.tensor([5, 2**31 - 1], dtype=torch.int32)
+    share = package.get_dcp_local_seq_lens(lengths, 4, rank, 2**31 - 1)
+    assert share.tolist() == [0, 0]  # all of both lengths is on rank 0
+
+
 def test_a_rank_beyond_the_ranks_is_refused(package):
     for rank in (2, torch.tensor([2], dtype=torch.int32)):
         with pytest.raises(package.MetadataError, match="dcp_rank"):
