@@ -144,6 +144,8 @@ class _LateCopies(TorchFunctionMode):
             if func is torch.Tensor.copy_ and self._is_of_device(args[1]) and not from_device:
                 return self._late(args[0], args[1].to(args[0].dtype))
             self._note_source(func, args, kwargs)
+            if func is torch.Tensor.to and self._is_made_on_device(args, kwargs):
+                return self._sent_copy(func(*args, **kwargs), args[0])
         if from_device and (func in _WAITS or (func is torch.Tensor.to and _to_host(args, kwargs))):
             self.arrive()
         before = {_memory(tensor) for tensor in _tensors((args, kwargs))}
@@ -177,6 +179,13 @@ class _LateCopies(TorchFunctionMode):
             to_device = self._is_of_device(args[0])
         if to_device and not self._is_of_device(source):
             self._sent.append((source, source.clone()))
+
+    def _sent_copy(self, made: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        """Return the device tensor of a copy, in memory of its own even if `to` gave the source."""
+        if _memory(made) == _memory(source) and not self._is_of_device(source):
+            made = made.clone()
+        self._made[_memory(made)] = made
+        return made
 
     def _late(self, host: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         self.copies += 1

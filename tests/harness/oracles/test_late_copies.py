@@ -190,6 +190,12 @@ def writes_the_source_through_numpy(there, here):
     return sent
 
 
+def writes_the_result_of_a_copy(there, here):
+    sent = here.to(there.device, non_blocking=True)
+    sent[2] = 7
+    return sent
+
+
 def writes_the_source_after_a_wait(there, here):
     there.copy_(here, non_blocking=True)
     torch.cuda.current_stream().synchronize()
@@ -208,6 +214,7 @@ def writes_the_source_of_a_blocking_copy(there, here):
     [
         (writes_the_source_of_a_copy, True),
         (writes_the_source_through_numpy, True),
+        (writes_the_result_of_a_copy, False),
         (writes_the_source_after_a_wait, False),
         (writes_the_source_of_a_blocking_copy, False),
         (lambda there, here: upload(here, there.device), False),
