@@ -17,6 +17,7 @@ from attnproof.harness.model.call_kinds import CallKind
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.relations import Relations
 from attnproof.harness.model.violation import Violation
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Contract:
     """Function from call and outputs to violations of conditions that need no reference."""
     consume: Callable[[Call, Outputs], Iterable[Violation]] | None = None
     """Function from call and outputs to wrong reads and writes of a kernel that uses them."""
+    relations: Relations | None = None
+    """How the outputs of related batches follow from each other, None if unknown."""
     tolerant: frozenset[str] = frozenset()
     """Roots of float outputs that are compared with float64 by SPEC.md section 8."""
     for_reference: Callable[[Call], None] | None = None

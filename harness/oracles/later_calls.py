@@ -44,7 +44,7 @@ class Kept:
 
     def __init__(self, trial: Trial) -> None:
         self._operation, self._made = trial.operation, trial.first
-        self._before = {place: _copied(value) for place, value in self._made.outputs.items()}
+        self._before = {place: copied(value) for place, value in self._made.outputs.items()}
 
     def overwritten(self) -> Overwritten | None:
         """Return the first result that is not what it was, None if all are."""
@@ -111,7 +111,8 @@ def _equal(old: Any, new: Any) -> bool:
         return True
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
+    """Return a value that later writes to its memory do not change."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):

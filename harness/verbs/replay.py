@@ -30,7 +30,7 @@ from attnproof.harness.running.task.deviations import (
     explain,
     with_deviations,
 )
-from attnproof.harness.running.task.later_calls import failures_of_later_calls
+from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.left_behind import left_behind
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 from attnproof.harness.running.worker.worker import warm_up
@@ -113,7 +113,7 @@ def _replay_on(candidate: Candidate, case: Case, console: Screen, timeout_s: flo
 def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
     interface = INTERFACES.get(worker.candidate.interface)
     case = interface.fit(case) if interface else case
-    found = worker.judge(case).failures or failures_of_later_calls(worker, case)
+    found = worker.judge(case).failures or failures_of_further_calls(worker, case)
     explanation = attempt(
         "the expected values", lambda: worker.explain(case), lambda fault: Explanation([], fault)
     )

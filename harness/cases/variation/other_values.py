@@ -7,9 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from attnproof.harness.cases.variation.related import renamed, renaming
 from attnproof.harness.model.case import Batch, Case
-
-_LARGEST = 2**31 - 1
 
 
 def other_values(case: Case, problem: Callable[[Case], str], count: int) -> list[Case]:
@@ -61,9 +60,7 @@ def _reversed(batch: Batch) -> Batch:
 
 def _renamed(batch: Batch) -> Batch:
     """Return the batch with other block ids, no larger than those of the batch plus one."""
-    ids = sorted({block for row in batch.blocks for block in row})
-    new = dict(zip(ids, [*ids[1:], min(_LARGEST, ids[-1] + 1)] if ids else (), strict=True))
-    return replace(batch, blocks=tuple(tuple(new[block] for block in row) for row in batch.blocks))
+    return renamed(batch, renaming(batch))
 
 
 def _longer(batch: Batch) -> Batch:

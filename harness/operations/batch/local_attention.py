@@ -18,6 +18,7 @@ from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
@@ -193,6 +194,19 @@ make_local_attention_virtual_batches = Operation(
         outputs=lambda call, result: metadata_outputs(result, given=call.facts.metadata),
     ),
     contract=Contract(
+        relations=Relations(
+            joined={
+                "query_start_loc": Joined.OFFSETS,
+                "query_start_loc_cpu": Joined.OFFSETS,
+                "seq_lens": Joined.ENTRIES,
+                "seq_lens_cpu": Joined.ENTRIES,
+                "num_computed_tokens_cpu": Joined.ENTRIES,
+                "block_table_tensor": Joined.ENTRIES,
+                "slot_mapping": Joined.TOKENS,
+            },
+            blocks=frozenset({"block_table_tensor"}),
+            slots=frozenset({"slot_mapping"}),
+        ),
         invariants=_invariants,
         consume=_consumed,
         # No layer of local attention samples logits or attends to an encoder.

@@ -21,6 +21,7 @@ from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.drafter.extended_cases import (
     engine_rows,
@@ -124,6 +125,17 @@ extend_all_queries = Operation(
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),
     contract=Contract(
+        relations=Relations(
+            joined={
+                "query_start_loc": Joined.OFFSETS,
+                "query_start_loc_cpu": Joined.OFFSETS,
+                "seq_lens": Joined.ENTRIES,
+                "seq_lens_cpu": Joined.ENTRIES,
+                "num_computed_tokens_cpu": Joined.ENTRIES,
+            },
+            blocks=frozenset({"block_table_tensor"}),
+            slots=frozenset({"slot_mapping"}),
+        ),
         invariants=_invariants,
         consume=_consumed,
         diagnose=diagnose_metadata,

@@ -21,6 +21,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.drafter.diagnosis import diagnose_slots
 from attnproof.harness.operations.drafter.extended_cases import (
@@ -173,7 +174,16 @@ compute_new_slot_mapping = Operation(
         faults=SLOT_FAULTS,
     ),
     call=FunctionCall(prepare=_prepare, outputs=lambda _call, result: {"result": result}),
-    contract=Contract(invariants=_invariants, consume=_consumed, diagnose=_diagnose),
+    contract=Contract(
+        relations=Relations(
+            joined={"result": Joined.ENTRIES},
+            per_request=frozenset({"rejected"}),
+            slots=frozenset({"result"}),
+        ),
+        invariants=_invariants,
+        consume=_consumed,
+        diagnose=_diagnose,
+    ),
     bench=Bench(cases=lambda batch: _steps(batch) if batch.num_requests == 64 else ()),
     built_in=BuiltIn(kernels=True),
 )

@@ -21,6 +21,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.drafter.diagnosis import diagnose_kept
 from attnproof.harness.operations.drafter.drafts import (
@@ -236,6 +237,24 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     return diagnose_kept(call.facts.metadata, call.facts.rejected, place.field, expected, got)
 
 
+def _relations(indices: str) -> Relations:
+    """Return the relations of a function with token indices in an output of this name."""
+    return Relations(
+        joined={
+            "query_start_loc": Joined.OFFSETS,
+            "query_start_loc_cpu": Joined.OFFSETS,
+            "seq_lens": Joined.ENTRIES,
+            "seq_lens_cpu": Joined.ENTRIES,
+            "num_computed_tokens_cpu": Joined.ENTRIES,
+            "slot_mapping": Joined.ENTRIES,
+            indices: Joined.TOKEN_INDICES,
+        },
+        per_request=frozenset({"drafts", "sampled"}),
+        blocks=frozenset({"block_table_tensor"}),
+        slots=frozenset({"slot_mapping"}),
+    )
+
+
 prepare_inputs = Operation(
     name=DROP,
     section="14",
@@ -251,6 +270,7 @@ prepare_inputs = Operation(
     ),
     call=FunctionCall(prepare=_prepare_drop, outputs=_drop_outputs),
     contract=Contract(
+        relations=_relations("token_indices"),
         invariants=_drop_invariants,
         consume=_drop_consumed,
         diagnose=_diagnose,
@@ -275,6 +295,7 @@ prepare_inputs_padded = Operation(
     ),
     call=FunctionCall(prepare=_prepare_padded, outputs=_padded_outputs),
     contract=Contract(
+        relations=_relations("token_indices_to_sample"),
         invariants=_padded_invariants,
         consume=_padded_consumed,
         diagnose=_diagnose,

@@ -26,6 +26,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.drafter.diagnosis import diagnose_slots
 from attnproof.harness.operations.drafter.step_faults import FAULTS
@@ -279,6 +280,15 @@ eagle_step = Operation(
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),
     contract=Contract(
+        relations=Relations(
+            joined={
+                "seq_lens": Joined.ENTRIES,
+                "out_clamped_positions": Joined.ENTRIES,
+                "out_slot_mapping": Joined.ENTRIES,
+            },
+            alone={"padding": None, "spare": 0},
+            slots=frozenset({"out_slot_mapping"}),
+        ),
         invariants=_invariants,
         consume=_consumed,
         diagnose=_diagnose,

@@ -22,6 +22,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
     BatchFacts,
@@ -135,7 +136,13 @@ get_batch_indices_positions = Operation(
         },
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),
-    contract=Contract(invariants=_invariants),
+    contract=Contract(
+        relations=Relations(
+            joined={"positions": Joined.TOKENS, "batch_indices": Joined.ROW_INDICES},
+            alone={"spare": 0},
+        ),
+        invariants=_invariants,
+    ),
     built_in=BuiltIn(kernels=True),
 )
 

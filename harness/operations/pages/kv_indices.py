@@ -24,6 +24,7 @@ from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.pages.pool import (
     MOST_SLOT,
@@ -228,7 +229,12 @@ create_flashinfer_kv_indices = Operation(
         },
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),
-    contract=Contract(consume=_consumed, diagnose=_diagnose, may_alias=frozenset({"kv_indices"})),
+    contract=Contract(
+        relations=Relations(joined={"kv_indices": Joined.ENTRIES}, alone={"spare": 0}),
+        consume=_consumed,
+        diagnose=_diagnose,
+        may_alias=frozenset({"kv_indices"}),
+    ),
     built_in=BuiltIn(kernels=True),
 )
 

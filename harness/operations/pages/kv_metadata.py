@@ -24,6 +24,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
+from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
     BatchFacts,
@@ -181,7 +182,19 @@ compute_flashinfer_kv_metadata = Operation(
         },
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),
-    contract=Contract(invariants=_invariants, consume=_consumed, diagnose=_diagnose),
+    contract=Contract(
+        relations=Relations(
+            joined={
+                "kv_indptr": Joined.OFFSETS,
+                "kv_indices": Joined.ENTRIES,
+                "kv_last_page_len": Joined.ENTRIES,
+            },
+            blocks=frozenset({"kv_indices"}),
+        ),
+        invariants=_invariants,
+        consume=_consumed,
+        diagnose=_diagnose,
+    ),
     built_in=BuiltIn(kernels=True),
 )
 

@@ -22,6 +22,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.pages.pool import needs_wide_pool, pool_problem, token_pool
 from attnproof.harness.operations.shared.metadata import (
@@ -138,7 +139,9 @@ get_last_loc = Operation(
         },
     ),
     call=FunctionCall(prepare=_prepare, outputs=returned),
-    contract=Contract(invariants=_invariants),
+    contract=Contract(
+        relations=Relations(joined={"result": Joined.ENTRIES}), invariants=_invariants
+    ),
     built_in=BuiltIn(kernels=True),
 )
 

@@ -22,6 +22,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
     BatchFacts,
@@ -134,7 +135,12 @@ compute_position = Operation(
         },
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),
-    contract=Contract(invariants=_invariants),
+    contract=Contract(
+        relations=Relations(
+            joined={"positions": Joined.ENTRIES, "extend_start_loc": Joined.TOKEN_INDICES},
+        ),
+        invariants=_invariants,
+    ),
     built_in=BuiltIn(kernels=True),
 )
 

@@ -19,6 +19,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
+from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
@@ -300,6 +301,12 @@ build_slot_mapping = Operation(
     ),
     call=FunctionCall(prepare=_prepare, outputs=_outputs),
     contract=Contract(
+        relations=Relations(
+            joined={"result": Joined.TOKENS},
+            alone={"num_padded": None, "out_spare": None},
+            per_request=frozenset({"start_idx"}),
+            slots=frozenset({"result", "out"}),
+        ),
         invariants=_invariants,
         consume=_consumed,
         may_alias=frozenset({"result", "out"}),

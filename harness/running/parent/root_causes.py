@@ -13,7 +13,7 @@ from attnproof.harness.model.run import Finding
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.parent.plan import Plan
-from attnproof.harness.running.task.later_calls import failures_of_later_calls
+from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.task import Outcome
 from attnproof.harness.running.task.workers import Worker
 
@@ -71,7 +71,7 @@ def _cured_by(
             for finding in findings if other != name else ():
                 interrupt.check()
                 found = worker.judge(finding.case).failures
-                found = found or failures_of_later_calls(worker, finding.case)
+                found = found or failures_of_further_calls(worker, finding.case)
                 if not any(failure.kind in candidate.judged for failure in found):
                     yield finding.id
     except InfrastructureError:

@@ -35,8 +35,8 @@ from attnproof.harness.running.task.candidate_process import (
 from attnproof.harness.running.task.deviations import DeviationError, deviations_of
 from attnproof.harness.running.task.examination import Examination, TooManyDeaths
 from attnproof.harness.running.task.findings import advice_of, deviation_results, findings_of
+from attnproof.harness.running.task.further_calls import make_further_calls
 from attnproof.harness.running.task.fuzz import fuzz
-from attnproof.harness.running.task.later_calls import call_later
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.more_cases import is_interpreted_soon, more_cases
 from attnproof.harness.running.task.real_cases import real_cases
@@ -325,7 +325,7 @@ def _run_cases(
     if settings.minimise_known:
         for sourced in examination.minimise_known():
             _judge(examination, sourced)
-    call_later(examination, examples)
+    make_further_calls(examination, examples)
     examination.repeat_in_fresh_process()
     if not examination.early_faults:
         _run_malformed(examination, [*corpus, *remembered])

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 
@@ -18,9 +19,11 @@ from attnproof.harness.model.call_kinds import Parts
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
 from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Cause, Reason
 from attnproof.harness.model.verdict import ORACLES, PROCESS, Explanation, Failure, Kind, Verdict
 from attnproof.harness.oracles import call_once, judge, later_calls
+from attnproof.harness.oracles.later_calls import copied
 from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.exchange.observed import (
@@ -204,6 +207,19 @@ class Worker:
         Raises InvalidCaseError.
         """
         return self._verdict(CALL_ONCE, case, call_once)
+
+    def outputs(self, case: Case) -> dict[Place, Any]:
+        """Return a copy of the outputs of one call, none if there are none (InvalidCaseError)."""
+        found: dict[Place, Any] = {}
+
+        def keep(trial: ObservedTrial) -> Verdict:
+            made = trial.first
+            if made.error is None and not made.malformed:
+                found.update((place, copied(value)) for place, value in made.outputs.items())
+            return Verdict((), _NO_CHECKS)
+
+        self._verdict(CALL_ONCE, case, keep)
+        return found
 
     def call_after(self, case: Case, other: Case) -> Verdict:
         """Call the candidate on the case and then on another; judge what the second call shows.

@@ -1,4 +1,4 @@
-"""Accepted cases once more, each followed by a call on other input (`oracles.later_calls`)."""
+"""Accepted cases once more, with calls on other input: later calls, and related batches."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ from attnproof.harness.cases.variation.other_values import other_values
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.verdict import ORACLES, Failure
-from attnproof.harness.oracles import determinism
+from attnproof.harness.operations import ALL
+from attnproof.harness.oracles import determinism, invariants
 from attnproof.harness.oracles.later_calls import DEPENDS
+from attnproof.harness.oracles.relations import related_cases
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.task.certainty import is_death
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
-_CASES_PER_LATER = 10
+_CASES_PER_FURTHER = 10
 """Drawn cases of a run for each drawn case, and each other one, that is called on other input
 afterwards."""
 _LATER = 2
 """Later calls of a case."""
 _MOST_WRONG = 5
-"""Cases of later calls that fail by themselves and are judged like the others."""
-_CHECKED = list(ORACLES).index(determinism.NAME)
+"""Cases of further calls that fail by themselves and are judged like the others."""
+_DETERMINISM, _INVARIANTS = (list(ORACLES).index(one.NAME) for one in (determinism, invariants))
 
 
-def call_later(examination: Examination, examples: int) -> None:
-    """Make later calls after some accepted cases of each origin; record what they find.
+def make_further_calls(examination: Examination, examples: int) -> None:
+    """Make further calls after some accepted cases of each origin; record what they find.
 
     `examples` is the number of cases that Hypothesis was to draw; few of them, few of these.
     Sequences are left out: all results are compared after each of their steps.
@@ -36,31 +38,39 @@ def call_later(examination: Examination, examples: int) -> None:
     wrong: list[Case] = []
 
     def judge(case: Case) -> tuple[Failure, ...]:
-        return failures_of_later_calls(examination.worker, case, wrong)
+        return failures_of_further_calls(examination.worker, case, wrong)
 
-    count = -(-examples // _CASES_PER_LATER)
+    count = -(-examples // _CASES_PER_FURTHER)
     drawn = [one for one in examination.accepted if one.origin == "fuzz"]
     others = [one for one in examination.accepted if one.origin != "fuzz"]
     for sourced in (*_spread(drawn, count), *_spread(others, count)):
         interrupt.check()
         examination.judge_again(sourced, judge)
-        examination.checks[_CHECKED] += 1
+        examination.checks[_DETERMINISM] += 1
+        examination.checks[_INVARIANTS] += examination.operation.contract.relations is not None
     for case in wrong[:_MOST_WRONG]:
-        sourced = Sourced(case, "boundary", "a later call")
+        sourced = Sourced(case, "boundary", "a further call")
         failure = examination.new_failure(examination.check(sourced))
         if failure is not None:
             examination.minimise_and_record(failure, sourced, sourced)
 
 
-def failures_of_later_calls(
+def failures_of_further_calls(
     worker: Worker, case: Case, wrong: list[Case] | None = None
 ) -> tuple[Failure, ...]:
-    """Return the failures of later calls on cases that are accepted by themselves.
+    """Return the failures of calls after the case, and of calls on related cases.
 
-    The others are added to `wrong`.
+    Cases that fail by themselves are left out and added to `wrong`.
     """
     if case.fault:
         return ()
+    wrong = [] if wrong is None else wrong
+    return _failures_of_later_calls(worker, case, wrong) or _failures_of_relations(
+        worker, case, wrong
+    )
+
+
+def _failures_of_later_calls(worker: Worker, case: Case, wrong: list[Case]) -> tuple[Failure, ...]:
     interface = INTERFACES.get(worker.candidate.interface)
     for other in other_values(case, problem_of, _LATER):
         later = interface.fit(other) if interface else other
@@ -71,12 +81,31 @@ def failures_of_later_calls(
             if failures and failures[0].diagnosis == DEPENDS:
                 worker.restart_warm()  # the process may have kept what is wrong
                 if worker.judge(later).failures:
-                    if wrong is not None:
-                        wrong.append(later)
+                    wrong.append(later)
                     continue
         except InvalidCaseError:  # only cases that the reference accepts are meant
             continue
         if failures:
+            return failures
+    return ()
+
+
+def _failures_of_relations(worker: Worker, case: Case, wrong: list[Case]) -> tuple[Failure, ...]:
+    related = related_cases(ALL[case.operation], case)
+    whole = worker.outputs(case) if related else {}
+    interface = INTERFACES.get(worker.candidate.interface)
+    for cases, judge in related if whole else ():
+        fitted = [interface.fit(one) if interface else one for one in cases]
+        if any(map(problem_of, fitted)):
+            continue
+        try:
+            made = [worker.outputs(one) for one in fitted]
+            failures = tuple(judge(whole, *made)) if all(made) else ()
+            failing = [one for one in fitted if failures and worker.judge(one).failures]
+        except InvalidCaseError:  # only cases that the reference accepts are meant
+            continue
+        wrong += failing
+        if failures and not failing:
             return failures
     return ()
 
