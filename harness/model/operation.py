@@ -79,6 +79,8 @@ class Contract:
     """Function that changes the reference's call in place to write tolerant fields in float64."""
     may_alias: frozenset[str] = frozenset()
     """Roots of outputs that may be views of an input."""
+    is_new: Callable[[Case], bool] = lambda _: False
+    """True if no output of the case may be a view, those of `may_alias` neither."""
     unread: frozenset[str] = frozenset()
     """Output fields that no kernel and no later operation of an engine reads."""
     may_sync: Callable[[Case], bool] = lambda _: False

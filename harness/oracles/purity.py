@@ -24,18 +24,19 @@ CONTRACT = "no input is modified, and outputs share memory where allowed only (r
 def judge(trial: Trial) -> Iterator[Failure]:
     """Yield a failure for each modified input and each output that must not share its memory."""
     yield from modified_inputs(trial.first, NAME)
-    arena, outputs = trial.first.call.arena, trial.first.outputs
+    arena, outputs, contract = trial.first.call.arena, trial.first.outputs, trial.operation.contract
     if arena is None:
         return
+    views = frozenset[str]() if contract.is_new(trial.case) else contract.may_alias
     for name, value in outputs.items():
-        if isinstance(value, torch.Tensor) and name.root not in trial.operation.contract.may_alias:
+        if isinstance(value, torch.Tensor) and name.root not in views:
             owner = arena.owner(value)
             if owner is not None:
                 text = f"is stored in the memory of {owner}"
                 yield _failure(name, SHARES, text)
     if not trial.case.fault:
         yield from _copies(trial)
-    yield from _shared_between_children(outputs, trial.operation.contract.may_alias)
+    yield from _shared_between_children(outputs, contract.may_alias)
 
 
 def _copies(trial: Trial) -> Iterator[Failure]:

@@ -111,6 +111,20 @@ class Arena:
         for buffer, other in zip(self._buffers, buffers, strict=True):
             buffer.copy_(other)
 
+    def hold(self, other: Arena) -> bool:
+        """Take over the values of another arena, False if its tensors are laid out differently.
+
+        Stale entries and the words between the tensors are taken over too.
+        """
+        if self._segments != other._segments or self._places() != other._places():
+            return False
+        self.load(other._buffers)
+        self._snapshots = [buffer.clone() for buffer in self._buffers]
+        return True
+
+    def _places(self) -> list[tuple[torch.dtype, torch.device]]:
+        return [(buffer.dtype, buffer.device) for buffer in self._buffers]
+
     @property
     def nbytes(self) -> int:
         """Memory of all tensors and their snapshots, in bytes."""

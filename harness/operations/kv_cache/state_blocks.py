@@ -223,7 +223,11 @@ mamba_get_block_table_tensor = Operation(
         },
     ),
     call=FunctionCall(prepare=_prepare, outputs=returned),
-    contract=Contract(invariants=_invariants, may_alias=frozenset({"result"})),
+    contract=Contract(
+        invariants=_invariants,
+        may_alias=frozenset({"result"}),
+        is_new=lambda case: case.params.get("mode") != "none",
+    ),
     built_in=BuiltIn(kernels=True),
 )
 

@@ -138,12 +138,17 @@ class Observer:
             report["unwaited"] = self._attempt(trial.unwaited)
         return report | {"case_id": trial.case.id, "used": self._memory.used}
 
-    def observe_after(self, earlier: Trial) -> dict[str, Any]:
-        """Make the call of `earlier` and then that of the trial; return the report's fields."""
+    def observe_after(self, earlier: Trial, *, in_place: bool) -> dict[str, Any]:
+        """Make the call of `earlier` and then that of the trial; return the report's fields.
+
+        With `in_place` the second call gets the tensors of the first one, filled anew: results
+        of the first may be views of them.
+        """
         self._memory.clear()
         kept = Kept(earlier)
+        self._trial.earlier = earlier.first.call if in_place else None
         made = self._trial.first
-        found = kept.overwritten()
+        found = None if in_place else kept.overwritten()
         self._end_forked()
         report: dict[str, Any] = dict.fromkeys(("again", "poisoned", "unwaited", "late"))
         report["first"] = self._attempt(made)

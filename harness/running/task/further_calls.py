@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from attnproof.harness.cases.variation.other_values import other_values
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.case import Case, Sourced
@@ -20,7 +22,7 @@ _CASES_PER_FURTHER = 10
 """Drawn cases of a run for each drawn case, and each other one, that is called on other input
 afterwards."""
 _LATER = 2
-"""Later calls of a case."""
+"""Later calls of a case; the first is repeated with the same tensors, filled anew."""
 _MOST_WRONG = 5
 """Cases of further calls that fail by themselves and are judged like the others."""
 _DETERMINISM, _INVARIANTS = (list(ORACLES).index(one.NAME) for one in (determinism, invariants))
@@ -72,12 +74,15 @@ def failures_of_further_calls(
 
 def _failures_of_later_calls(worker: Worker, case: Case, wrong: list[Case]) -> tuple[Failure, ...]:
     interface = INTERFACES.get(worker.candidate.interface)
-    for other in other_values(case, problem_of, _LATER):
+    others = other_values(case, problem_of, _LATER)
+    calls = [*((one, False) for one in others), *((one, True) for one in others[:1])]
+    for other, in_place in calls:
+        call_after = partial(worker.call_after, in_place=in_place)
         later = interface.fit(other) if interface else other
         try:
-            failures = worker.call_after(case, later).failures
+            failures = call_after(case, later).failures
             if any(map(is_death, failures)):  # perhaps the machine's
-                failures = worker.call_after(case, later).failures
+                failures = call_after(case, later).failures
             if failures and failures[0].diagnosis == DEPENDS:
                 worker.restart_warm()  # the process may have kept what is wrong
                 if worker.judge(later).failures:

@@ -39,6 +39,7 @@ from attnproof.harness.running.task.candidate_process import (
 from attnproof.harness.running.task.explanation import explain
 from attnproof.harness.running.worker.worker import (
     CALL_AFTER,
+    CALL_IN_PLACE,
     CALL_ONCE,
     JUDGE,
     JUDGE_UNREPEATED,
@@ -221,13 +222,14 @@ class Worker:
         self._verdict(CALL_ONCE, case, keep)
         return found
 
-    def call_after(self, case: Case, other: Case) -> Verdict:
+    def call_after(self, case: Case, other: Case, *, in_place: bool = False) -> Verdict:
         """Call the candidate on the case and then on another; judge what the second call shows.
 
+        With `in_place` the second call gets the tensors of the first one, filled anew.
         Its failures are those of `oracles.later_calls`, or a death. Raises InvalidCaseError.
         """
         verdict = self._verdict(
-            CALL_AFTER + encode(case) + b"\n",
+            (CALL_IN_PLACE if in_place else CALL_AFTER) + encode(case) + b"\n",
             other,
             lambda trial: Verdict(
                 tuple(later_calls.judge(trial, trial.overwritten, case.id)), _NO_CHECKS

@@ -47,8 +47,8 @@ from attnproof.harness.running.worker.misspelt import misspelt
 from attnproof.harness.running.worker.places import place_of
 
 IMPORT = b"import"
-JUDGE, JUDGE_UNREPEATED, CALL_ONCE, CALL_AFTER = b"J", b"U", b"C", b"A"
-"""Kinds of messages; that of CALL_AFTER holds two cases, one a line."""
+JUDGE, JUDGE_UNREPEATED, CALL_ONCE, CALL_AFTER, CALL_IN_PLACE = b"J", b"U", b"C", b"A", b"P"
+"""Kinds of messages; those of CALL_AFTER and CALL_IN_PLACE hold two cases, one a line."""
 _MOST_OUTPUT = 1 << 20
 """Bytes of standard error that are kept for the next case."""
 _MOST_PRINTED = 2000
@@ -207,8 +207,8 @@ class _Worker:
         kind, (*earlier, trial) = message[:1], map(self._trial, message[1:].splitlines())
         try:
             observer = Observer(trial, self._memory, self._channel.end_forked)
-            if kind == CALL_AFTER:
-                report = observer.observe_after(earlier[0])
+            if kind in (CALL_AFTER, CALL_IN_PLACE):
+                report = observer.observe_after(earlier[0], in_place=kind == CALL_IN_PLACE)
             else:
                 once = kind == CALL_ONCE
                 report = observer.observe(once=once, repeated=kind != JUDGE_UNREPEATED)

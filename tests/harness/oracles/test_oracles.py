@@ -22,6 +22,7 @@ import pytest
         ("one_buffer", "build_slot_mapping", "determinism", "changed by a later call"),
         ("one_buffer", "slice_query_start_locs", "determinism", "changed by a later call"),
         ("one_buffer", "split_decodes_and_prefills", "determinism", "depends on the call"),
+        ("one_buffer", "get_dcp_local_seq_lens", "determinism", "depends on the call"),
         ("accepts_anything", "compute_slot_mapping_start_idx", "errors", "accepts malformed"),
     ],
 )
