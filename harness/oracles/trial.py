@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from attnproof.harness.cases.memory.arena import Arena, filled_anew
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
@@ -186,16 +187,15 @@ class Trial:
     device: str
     of_reference: bool = False
     """True if the candidate is the reference itself."""
-    earlier: Call | None = None
-    """Call whose tensors are filled with the values of the case, None for tensors of its own."""
+    earlier: Arena | None = None
+    """Tensors to fill with the values of the case if they are alike, None to make new ones."""
     kept: dict[Place, str] = field(default_factory=dict)
     """Inputs on the device in whose memory outputs of the reference are, once it is called."""
 
     def prepare(self, pattern: int) -> Call:
         """Return a new call with poison pattern `pattern` (0 or 1) in its stale entries."""
-        call = self.operation.call.prepare(self.case, pattern, self.device)
-        if self.earlier is not None:
-            fill_in_place(call, self.earlier)
+        with filled_anew(self.earlier):
+            call = self.operation.call.prepare(self.case, pattern, self.device)
         if self.case.fault:
             self.operation.inputs.faults[self.case.fault].malform(call)
         return call
@@ -274,31 +274,6 @@ class Trial:
             and call.arena.is_on_device(value)
         }
         return {place: owner for place, owner in owners.items() if owner is not None}
-
-
-def fill_in_place(call: Call, earlier: Call) -> None:
-    """Give the call the tensors of an earlier one, filled with its values, if they are alike."""
-    if call.arena is None or earlier.arena is None or not earlier.arena.hold(call.arena):
-        return
-    own, others = call.arena.tensors, earlier.arena.tensors
-    same = {id(tensor): others[name] for name, tensor in own.items()}
-    for arguments in (call.args, call.kwargs):
-        for name, value in arguments.items():
-            arguments[name] = _exchanged(value, same)
-    call.arena = earlier.arena
-
-
-def _exchanged(value: Any, same: dict[int, torch.Tensor]) -> Any:
-    """Return the value with other tensors, in lists and in the fields of dataclasses too."""
-    if isinstance(value, torch.Tensor):
-        return same.get(id(value), value)
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(_exchanged(item, same) for item in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        for name, item in vars(value).items():
-            if isinstance(item, torch.Tensor):
-                vars(value)[name] = _exchanged(item, same)
-    return value
 
 
 def digest(outputs: Outputs) -> str:

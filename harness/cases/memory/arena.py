@@ -7,6 +7,9 @@ a modified input and a write beside it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +55,22 @@ def _largest(dtype: np.dtype) -> int:
     return 1 if dtype == np.bool_ else int(np.iinfo(dtype).max)
 
 
+_earlier: ContextVar[Arena | None] = ContextVar("earlier", default=None)
+
+
+@contextmanager
+def filled_anew(earlier: Arena | None) -> Iterator[None]:
+    """Let the first arena that is made inside the block take the tensors of an earlier one.
+
+    Those of a dtype are filled with the new values if they are laid out alike.
+    """
+    token = _earlier.set(earlier)
+    try:
+        yield
+    finally:
+        _earlier.reset(token)
+
+
 class Arena:
     """Memory of all tensors of one call; `tensors` holds them by name."""
 
@@ -62,13 +81,15 @@ class Arena:
         self._segments: list[list[_Segment]] = []
         self._device_names = {piece.name for piece in pieces if not piece.on_cpu}
         groups: dict[tuple[str, bool], list[Piece]] = {}
+        earlier = _earlier.get()
+        _earlier.set(None)  # two arenas of one call must not share memory
         for piece in pieces:
             on_cpu = piece.on_cpu or device == "cpu"
             groups.setdefault((piece.values.dtype.str, on_cpu), []).append(piece)
         for (_, on_cpu), members in groups.items():
-            self._lay_out(members, stale, "cpu" if on_cpu else device)
+            self._lay_out(members, stale, "cpu" if on_cpu else device, earlier)
 
-    def _lay_out(self, pieces: list[Piece], stale: int, device: str) -> None:
+    def _lay_out(self, pieces: list[Piece], stale: int, device: str, earlier: Arena | None) -> None:
         segments, offset = [], GUARD_WORDS
         for piece in pieces:
             shape = piece.values.shape
@@ -94,12 +115,23 @@ class Arena:
             values[...] = piece.values
         memory = torch.from_numpy(buffer)
         memory = memory if device == "cpu" else memory.to(device)
-        for segment in segments:
-            view = memory.as_strided(segment.shape, segment.strides, segment.offset)
-            self.tensors[segment.name] = view.data  # with a version of its own
+        if earlier is not None and earlier._has(len(self._buffers), memory, segments):
+            memory = earlier._buffers[len(self._buffers)].copy_(memory)
+            self.tensors |= {one.name: earlier.tensors[one.name] for one in segments}
+        else:
+            for segment in segments:
+                view = memory.as_strided(segment.shape, segment.strides, segment.offset)
+                self.tensors[segment.name] = view.data  # with a version of its own
         self._buffers.append(memory)
         self._snapshots.append(memory.clone())
         self._segments.append(segments)
+
+    def _has(self, number: int, memory: torch.Tensor, segments: list[_Segment]) -> bool:
+        """True if the buffer of this number is like `memory` and holds the same tensors."""
+        if number >= len(self._buffers) or self._segments[number] != segments:
+            return False
+        own = self._buffers[number]
+        return (own.dtype, own.device, own.shape) == (memory.dtype, memory.device, memory.shape)
 
     @property
     def buffers(self) -> list[torch.Tensor]:
@@ -110,20 +142,6 @@ class Arena:
         """Copy the memory of an equal arena, in which a call was made."""
         for buffer, other in zip(self._buffers, buffers, strict=True):
             buffer.copy_(other)
-
-    def hold(self, other: Arena) -> bool:
-        """Take over the values of another arena, False if its tensors are laid out differently.
-
-        Stale entries and the words between the tensors are taken over too.
-        """
-        if self._segments != other._segments or self._places() != other._places():
-            return False
-        self.load(other._buffers)
-        self._snapshots = [buffer.clone() for buffer in self._buffers]
-        return True
-
-    def _places(self) -> list[tuple[torch.dtype, torch.device]]:
-        return [(buffer.dtype, buffer.device) for buffer in self._buffers]
 
     @property
     def nbytes(self) -> int:

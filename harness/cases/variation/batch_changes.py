@@ -26,6 +26,8 @@ _QUERIES = (0, 1, 2, 3, 9, 15, 16, 17, 33, 65, 129, 257, 513, 600, 1025)
 _FAR = (2**20 + 7, 2**25 + 3, 2**28 + 5)
 """Lengths well beyond a limit, so that all query tokens are beyond it."""
 _MOST_TOKENS = 2**31 - 1
+_FLOAT_LIMITS = (2**24, 2**27)
+"""Positions from which on float32 rounds the last ones of a block up to the next block."""
 _DTYPES = ("int32", "int64", "int64 offsets", "int64 lengths", "int64 computed")
 
 
@@ -77,6 +79,15 @@ def _context_changes() -> Iterator[Change]:
                 name = f"{place} sequence of {magnitude}"
                 group = f"{place} sequence near {near(magnitude)}"
                 yield Change(f"{place} sequence", name, group, with_row(row, _ending(magnitude)))
+    for limit in _FLOAT_LIMITS:
+        for edge in (-1, 0, 1):
+            name, group = f"{limit:+d} and {edge:+d}", f"blocks beyond 2^{limit.bit_length() - 1}"
+            yield Change(
+                "last sequence",
+                f"last sequence ends at a block beyond {name}",
+                f"last sequence ends at {group}",
+                with_row(-1, _ending_beyond(limit, edge)),
+            )
     for blocks in (1, 2, 4):
         for edge in (-1, 0, 1):
             for place, row in (("first", 0), ("last", -1)):
@@ -87,6 +98,13 @@ def _context_changes() -> Iterator[Change]:
                 ends = with_row(row, _ending_at(blocks, edge))
                 name = f"{place} sequence ends at {where}"
                 yield Change(f"{place} sequence", name, f"{place} sequence ends at a block", ends)
+
+
+def _ending_beyond(limit: int, edge: int) -> Callable[[Row, int], Row]:
+    def ending(row: Row, size: int) -> Row:
+        return row[0], max(0, (limit // size + 3) * size + edge - row[0])
+
+    return ending
 
 
 def _ending(length: int) -> Callable[[Row, int], Row]:

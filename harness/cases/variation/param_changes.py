@@ -11,6 +11,7 @@ from msgspec import inspect
 
 from attnproof.harness.cases.magnitudes import NUMBERS, critical, near
 from attnproof.harness.cases.variation.change import Change
+from attnproof.harness.cases.variation.rows import cycle
 from attnproof.harness.model.case import Case
 
 _UNCHANGED = frozenset({"seed", "steps"})
@@ -105,11 +106,8 @@ def _changes(kind: inspect.Type) -> Iterator[_Named]:
             yield str(ratio), str(ratio), _constant(ratio)
     elif isinstance(kind, inspect.IntType):
         yield from _numbers(kind)
-    elif isinstance(kind, inspect.ListType) and isinstance(kind.item_type, inspect.IntType):
+    elif isinstance(kind, inspect.ListType):
         yield from _lists(kind.item_type)
-        yield from _lists_of_rows()
-    elif isinstance(kind, inspect.ListType) and isinstance(kind.item_type, inspect.StructType):
-        yield from _structs(kind.item_type)
 
 
 def _numbers(kind: inspect.IntType) -> Iterator[_Named]:
@@ -125,11 +123,19 @@ def _numbers(kind: inspect.IntType) -> Iterator[_Named]:
             yield f"{name} {edge:+d}", name, _relative(own, edge)
 
 
-def _lists(kind: inspect.IntType) -> Iterator[_Named]:
+def _lists(item: inspect.Type) -> Iterator[_Named]:
+    yield from _orders()
+    if isinstance(item, inspect.IntType):
+        yield from _lists_of_numbers(item)
+        yield from _lists_of_rows()
+    elif isinstance(item, inspect.StructType):
+        yield from _structs(item)
+
+
+def _lists_of_numbers(kind: inspect.IntType) -> Iterator[_Named]:
     low, high = _range(kind)
     for count in NUMBERS:
-        yield f"repeated to {count}", "repeated", _of_list(partial(_repeated, count=count))
-    yield "reversed", "reversed", _of_list(lambda values: values[::-1])
+        yield f"repeated to {count}", "repeated", _of_list(partial(cycle, count=count))
     yield "all equal", "all equal", _of_list(lambda values: values[:1] * len(values))
     for number in sorted({low, *critical(low, _most(high))}):
         yield (
@@ -144,9 +150,15 @@ def _lists(kind: inspect.IntType) -> Iterator[_Named]:
         )
 
 
+def _orders() -> Iterator[_Named]:
+    """Yield values of a list of anything: in another order, and with an entry twice."""
+    yield "reversed", "reversed", _of_list(lambda values: values[::-1])
+    yield "rotated", "rotated", _of_list(lambda values: [*values[1:], values[0]])
+    yield "first twice", "first twice", _of_list(lambda values: [values[0], *values])
+
+
 def _structs(kind: inspect.StructType) -> Iterator[_Named]:
     """Yield values of one field of the first or last entry of a list."""
-    yield "reversed", "reversed", _of_list(lambda values: values[::-1])
     for field in kind.fields:
         for name, group, change in _changes(field.type):
             for place, index in (("first", 0), ("last", -1)):
@@ -206,10 +218,6 @@ def _of_rows(entry: Callable[[int, int, int], int], edge: int) -> _Value:
 def _of_list(change: Callable[[list[int]], list[int]]) -> _Value:
     """Return the change of a list, None for an empty one or for another value."""
     return lambda _case, value: change(value) if isinstance(value, list) and value else None
-
-
-def _repeated(values: list[int], count: int) -> list[int]:
-    return (values * count)[:count]
 
 
 def _with_first(values: list[int], first: int) -> list[int]:

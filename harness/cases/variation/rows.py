@@ -23,6 +23,15 @@ def rows_of(batch: Batch) -> list[Row]:
     return list(zip(batch.query_lens, batch.computed_lens, strict=True))
 
 
+def cycle(values: Sequence[int], count: int) -> list[int]:
+    """Return `count` values that repeat the given ones after an odd number of them.
+
+    No power of two is a period then: the tiles of a kernel get different values.
+    """
+    odd = [*values, *values[: 1 - len(values) % 2]]
+    return [odd[i % len(odd)] for i in range(count)]
+
+
 def with_row(row: int, change: Callable[[Row, int], Row]) -> Callable[[Case], Case | None]:
     """Return the change of one row, counted from the end if negative.
 
@@ -53,13 +62,13 @@ def with_all_rows(change: Callable[[int, Row], Row]) -> Callable[[Case], Case | 
 
 
 def repeated(count: int) -> Callable[[Case], Case | None]:
-    """Return the change to `count` rows, which repeat those of the case."""
+    """Return the change to `count` rows, which repeat those of the case (`cycle`)."""
 
     def apply(case: Case) -> Case | None:
         batch = case.batch
         if batch is None or not batch.num_requests or batch.no_slots:
             return None
-        source = [i % batch.num_requests for i in range(count)]
+        source = cycle(range(batch.num_requests), count)
         rows = rows_of(batch)
         return with_rows(case, [rows[i] for i in source], source)
 

@@ -105,7 +105,18 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     )
     yield "not causal before", _case(make_batch([6], [3], 2, causal=False), 4)
     yield "more virtual batches than a kernel tile", _case(make_batch([2600], [1], 1), 2)
-    yield "many requests", _case(make_batch([1] * 400, [3] * 400, 2, order="shuffled"), 4)
+    yield (
+        "many requests",
+        _case(
+            make_batch(
+                [1 + row % 3 for row in range(400)],
+                [row % 7 for row in range(400)],
+                2,
+                order="shuffled",
+            ),
+            4,
+        ),
+    )
 
 
 def _steps(batch: Batch) -> Iterator[Case]:

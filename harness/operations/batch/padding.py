@@ -102,7 +102,19 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "strided int64", _case(make_batch([5], [2], 2, strided=True, dtype="int64"), 1, 2)
     for dtype in ("int64 offsets", "int64 lengths", "int64 computed"):
         yield f"{dtype} only", _case(make_batch([5], [2], 2, dtype=dtype), 1, 2)
-    yield "many rows", _case(make_batch([1] * 300, [2] * 300, 4, subclassed=True), 212, 212)
+    yield (
+        "many rows",
+        _case(
+            make_batch(
+                [1 + row % 3 for row in range(300)],
+                [row % 7 for row in range(300)],
+                4,
+                subclassed=True,
+            ),
+            212,
+            212,
+        ),
+    )
 
 
 def _steps(batch: Batch) -> Iterator[Case]:

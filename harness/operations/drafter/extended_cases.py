@@ -125,7 +125,16 @@ def extended_shapes() -> Iterator[tuple[str, Batch, int]]:
         yield f"{dtype} only", make_batch([3, 4], [2, 1], 4, dtype=dtype), 1
     slack = make_batch([3, 2], [5, 1], 4, query_slack=2, seq_slack=9)
     yield "bounds above the longest", slack, 1
-    yield "many rows", make_batch([3] * 300, [9] * 300, 4, subclassed=True), 2
+    yield (
+        "many rows",
+        make_batch(
+            [3 + row % 3 for row in range(300)],
+            [9 + row % 5 for row in range(300)],
+            4,
+            subclassed=True,
+        ),
+        2,
+    )
 
 
 def lay_out_smaller(case: Case, pattern: int, device: str, more: list[Piece]) -> tuple[Any, Arena]:

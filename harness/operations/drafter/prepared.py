@@ -125,7 +125,7 @@ def _shapes() -> Iterator[tuple[str, Batch, list[int], list[int]]]:
         queries = [4] * rows
         yield (
             f"{4 * rows} tokens at a kernel tile",
-            make_batch(queries, [5] * rows, 4),
+            make_batch(queries, [5 + row % 3 for row in range(rows)], 4),
             [3] * rows,
             [1 + row % 4 for row in range(rows)],
         )

@@ -140,7 +140,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         highest = _decodes([block_size - 1 or 1, 2], block_size, first=HIGHEST_BLOCK - 4)
         yield f"highest block ids, block size {block_size}", _case(highest)
     for rows in (127, 128, 129):
-        yield f"{rows} rows at a kernel tile", _case(_decodes([3] * rows, 16), padding=rows % 2)
+        yield (
+            f"{rows} rows at a kernel tile",
+            _case(_decodes([3 + row % 5 for row in range(rows)], 16), padding=rows % 2),
+        )
     yield "padding over several tiles", _case(_decodes([3, 5]), padding=300, spare=9)
     strided = _decodes([6, 3], strided=True, dtype="int64")
     yield "strided int64", _case(strided, padding=2, spare=2)

@@ -118,7 +118,7 @@ def boundaries() -> Iterator[tuple[str, Case]]:
     yield "strided int64", _case(strided, 2, wide=True, cut=1, buffers=True, spare=1)
     for tokens in (1023, 1024, 1025):
         yield f"{tokens} kernel blocks, a tile has 1024", _case(make_batch([tokens], [0], 16), 1)
-    many = make_batch([1] * 700, [30] * 700, 16)
+    many = make_batch([1] * 700, [20 + row % 25 for row in range(700)], 16)
     yield "more requests than a kernel tile", _case(many, 8, cut=300)
 
 

@@ -60,7 +60,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     for tokens in (511, 512, 513):
         yield f"{tokens} tokens (K19)", _case(make_batch([tokens - 3, 3], [0, 9], 16), 2)
     lengths = [(5 * row) % 4 for row in range(1200)]
-    yield "many short requests over several tiles", _case(make_batch(lengths, [7] * 1200, 4), 9)
+    yield (
+        "many short requests over several tiles",
+        _case(make_batch(lengths, [row % 7 for row in range(1200)], 4), 9),
+    )
     yield "long sequences", _case(make_batch([3, 1], [2**20 + 254, 2**21], 256))
     yield "strided int64", _case(make_batch([4, 3], [1, 5], 4, strided=True, dtype="int64"), 2)
     yield "int64 offsets", _case(make_batch([4, 3], [1, 5], 4, dtype="int64 offsets"))

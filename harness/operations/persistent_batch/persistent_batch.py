@@ -133,7 +133,18 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "requests without tokens", _case(make_batch([0, 0], [0, 5], 4))
     yield "highest block ids", _case(make_batch([5, 2], [14, 0], 16, first=HIGHEST_BLOCK - 4))
     yield "all rows and tokens used", _case(make_batch([4] * 8, [0] * 8, 4), dummy=8)
-    yield "many requests", _case(make_batch([1] * 300, [7] * 300, 4, order="shuffled"), dummy=7)
+    yield (
+        "many requests",
+        _case(
+            make_batch(
+                [1 + row % 3 for row in range(300)],
+                [row % 7 for row in range(300)],
+                4,
+                order="shuffled",
+            ),
+            dummy=7,
+        ),
+    )
     yield "more tokens than a kernel tile", _case(make_batch([1300, 1], [5, 2], 16))
 
 

@@ -78,6 +78,15 @@ class _Machine(Machine):
         for one in which[: self.requests]:
             self._remove(one)
 
+    @precondition(lambda self: self.requests)
+    @rule(which=_SMALL, blocks=_SMALL, tokens=_CACHED)
+    def preempt(self, which: int, blocks: int, tokens: int) -> None:
+        """Remove a request and add it again, with other blocks."""
+        self._remove(which)
+        self.requests += 1
+        self.holes -= 1
+        self.step("resume", blocks=blocks, tokens=tokens)
+
     @precondition(lambda self: self.holes)
     @rule()
     def condense(self) -> None:
@@ -268,6 +277,11 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
             *(_add(3, 11), _build(1), _remove(0), _add(1, 4)),
             *({"do": "append", "which": 0, "blocks": 0}, _build(3), slots),
         ),
+    )
+    resumed = {"do": "resume", "blocks": 3, "tokens": 5}
+    yield (
+        "preempted, then in its row with other blocks",
+        _case(*three, _build(1), _remove(2), resumed, _build(1)),
     )
     yield "two holes", _case(*three, _add(0), _remove(0), _remove(1), condense, _build(1))
     yield "lowest hole first", _case(*three, _remove(0), _remove(1), _add(1), _add(2), _build(1))

@@ -13,6 +13,7 @@ _SIZE = Annotated[int, msgspec.Meta(ge=0, le=1024)]
 BATCH_PARAMS = sequence_params(
     {
         "add": [("blocks", Count), ("tokens", Count)],
+        "resume": [("blocks", Count), ("tokens", Count)],
         "append": [("which", Count), ("blocks", Count)],
         "remove": [("which", Count)],
         "condense": [],

@@ -45,6 +45,8 @@ class Engine:
         self.has_slots = True
         """True if the tokens of the last build have slots, False after a dummy run."""
         self._added = 0
+        self._removed: list[str] = []
+        """Requests that were removed and not added again."""
         self._pattern = pattern
 
     @property
@@ -65,11 +67,21 @@ class Engine:
     def _add(self, step: Step) -> Line | None:
         if len(self.live) == self.max_reqs:
             return None
-        count = min(step["blocks"] % (self.columns + 1), len(self._free))
-        held = [self._free.pop() for _ in range(count)]
-        computed = step["tokens"] % (count * self.block_size + 1)
         number, self._added = self._added, self._added + 1
         req_id = ascii_lowercase[number] if number < len(ascii_lowercase) else f"r{number}"
+        return self._enter(req_id, step, free=-1)
+
+    def _resume(self, step: Step) -> Line | None:
+        """Add the request that was removed last once more, with blocks that were freed long ago."""
+        if not self._removed or len(self.live) == self.max_reqs:
+            return None
+        return self._enter(self._removed.pop(), step, free=0)
+
+    def _enter(self, req_id: str, step: Step, *, free: int) -> Line:
+        """Give a request a row, and blocks from the end of the free ones: first 0 or last -1."""
+        count = min(step["blocks"] % (self.columns + 1), len(self._free))
+        held = [self._free.pop(free) for _ in range(count)]
+        computed = step["tokens"] % (count * self.block_size + 1)
         if None in self.rows:
             self.rows[self.rows.index(None)] = req_id
         else:
@@ -102,6 +114,7 @@ class Engine:
         self.rows[self.rows.index(req_id)] = None
         self._free += reversed(self.blocks.pop(req_id))
         del self.computed[req_id]
+        self._removed.append(req_id)
         return Line(f"remove request {req_id}", [Let("row", do("batch.remove_request", req_id))])
 
     def _condense(self, _step: Step) -> Line | None:
@@ -305,6 +318,7 @@ class Engine:
 
 _MAKERS: dict[str, Callable[[Engine, Step], Line | None]] = {
     "add": Engine._add,
+    "resume": Engine._resume,
     "append": Engine._append,
     "remove": Engine._remove,
     "condense": Engine._condense,

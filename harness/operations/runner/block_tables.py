@@ -46,18 +46,18 @@ def _make(offered: Any, call: Call) -> Any:
     tables = offered(*(call[name] for name in MADE))
     slots, columns = call["max_num_reqs"], call["max_num_blocks_per_group"]
     for slot in range(slots):
-        tables.append_block_ids(slot, tuple([facts.stale] * width for width in columns), True)
+        _append(tables, slot, [[facts.stale] * width for width in columns], overwrite=True)
     tables.apply_staged_writes()
     _leave_stale(tables, call)
     for row, slot in enumerate(facts.slots):
         blocks = [list(group.blocks[row]) for group in facts.groups]
         cuts = [len(held) // 2 for held in blocks]
         parts = [held[:cut] for held, cut in zip(blocks, cuts, strict=True)]
-        tables.append_block_ids(slot, tuple(parts), True)
+        _append(tables, slot, parts, overwrite=True)
         if row % 2:
             tables.apply_staged_writes()
         rest = [held[cut:] for held, cut in zip(blocks, cuts, strict=True)]
-        tables.append_block_ids(slot, tuple(rest), False)
+        _append(tables, slot, rest, overwrite=False)
     tables.apply_staged_writes()
     return tables
 
@@ -120,6 +120,14 @@ def _step_outputs(call: Call, result: tuple[Any, Any]) -> Outputs:
         outputs[f"table {number}"] = live_part(table, group)
         outputs[f"whole table {number}"] = Free(table=table.tolist())
     return outputs | {"slots": slots.clone()}
+
+
+def _append(tables: Any, slot: int, ids: list[list[int]], *, overwrite: bool) -> None:
+    """Append block ids in lists that change at once, as those of a scheduler do."""
+    tables.append_block_ids(slot, tuple(ids), overwrite)
+    for group in ids:
+        group.append(0)
+        group[0] = 0
 
 
 def _append_refused(tables: Any, call: Call) -> None:

@@ -217,7 +217,15 @@ def tables_boundaries() -> Iterator[tuple[str, Case]]:
         yield f"{columns} columns", tables_case(make_batch([1, 1], [columns - 1, 3], 1), two)
     yield (
         "many requests",
-        tables_case(make_batch([1] * 130, [7] * 130, 4, order="shuffled"), spare_reqs=3),
+        tables_case(
+            make_batch(
+                [1 + row % 3 for row in range(130)],
+                [row % 7 for row in range(130)],
+                4,
+                order="shuffled",
+            ),
+            spare_reqs=3,
+        ),
     )
     yield "caller's buffers", tables_case(padded, two, own=True, wide=True)
 

@@ -210,7 +210,7 @@ def step_boundaries(operation: str) -> Iterator[tuple[str, Case]]:
     for tokens in (511, 512, 513):
         yield f"{tokens} tokens", step_case(operation, [(1, 4, tokens - 1, 600, 1, 1), mixed[1]])
     for rows in (255, 256, 257):
-        many = [(rows - 1 - r, 5, 1, 3, 1, 1) for r in range(rows)]
+        many = [(rows - 1 - r, 5 + r % 7, 1 + r % 3, 3, 1, r % 2) for r in range(rows)]
         yield f"{rows} rows", step_case(operation, many, drafts=1)
     yield "long sequence", step_case(operation, [(0, 500_000, 2, 499_999, 2, 2)])
 
@@ -290,7 +290,7 @@ def _tensors(
         return ((number // 2 + seed) * 2654435761 + 2**30) % below
 
     def offsets(lengths: np.ndarray) -> np.ndarray:
-        return buffer(len(slots) + 1 + spare, [0, *np.cumsum(lengths)])
+        return buffer(len(slots) + 1 + spare // 2, [0, *np.cumsum(lengths)])
 
     rows, columns, drafts = len(slots), _columns(params), params["drafts"]
     history = ids(rows, columns, seed=3)

@@ -94,7 +94,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "turns beyond int32 (K15)", _case([5, longest], 1024, 1023, longest, spare=1)
     yield "strided int64", _case(around, 3, 1, 2, spare=2, wide=True, strided=True)
     for rows in (255, 256, 257):
-        yield f"{rows} rows, a kernel tile has 256", _case([7] * rows, 2, 1, 2)
+        yield (
+            f"{rows} rows, a kernel tile has 256",
+            _case([row % 9 for row in range(rows)], 2, 1, 2),
+        )
     yield "more requests than a kernel tile", _case(list(range(700)), 4, 2, 8, padded=9, spare=300)
 
 

@@ -136,7 +136,12 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "int64 numbers of tokens", _case(mixed, wide=True)
     yield "no ubatching", _case(mixed, ubatching=False)
     yield "no ubatching of no requests", _case(make_batch([], [], 4), ubatching=False)
-    yield "many requests", _case(make_batch([1] * 600, [2] * 600, 4), 3)
+    yield (
+        "many requests",
+        _case(
+            make_batch([1 + row % 2 for row in range(600)], [row % 7 for row in range(600)], 4), 3
+        ),
+    )
 
 
 def _steps(batch: Batch) -> Iterator[Case]:

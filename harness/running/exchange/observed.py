@@ -146,7 +146,7 @@ class Observer:
         """
         self._memory.clear()
         kept = Kept(earlier)
-        self._trial.earlier = earlier.first.call if in_place else None
+        self._trial.earlier = earlier.first.call.arena if in_place else None
         made = self._trial.first
         found = None if in_place else kept.overwritten()
         self._end_forked()

@@ -17,9 +17,9 @@ from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.case_check import problem_of
 
-_CROSSED = 60
+_CROSSED = 150
 """Maximum number of cases with several critical features."""
-_DRAWN_PER_VARIED = 5
+_DRAWN_PER_VARIED = 4
 """Drawn cases for each variation of one."""
 _DRAWN_PER_STEP = 8
 """Drawn cases for each variation of an engine step."""
@@ -43,7 +43,8 @@ def more_cases(
     """
     if operation.inputs.machine is not None:  # a state machine draws the steps of a sequence
         return
-    few = min(_CROSSED, examples * 3 // 10)
+    # The more cases a run has time for, the larger the share of these: few drawn ones suffice.
+    few = min(_CROSSED, max(examples * 3 // 10, examples**2 // 300))
     for name, case in crossed(operation, few, seed, problem_of):
         yield Sourced(case, "boundary", name)
     own = [case for _, case in operation.inputs.boundaries()]

@@ -123,7 +123,7 @@ def test_repeated_rows_take_their_parameters_with_them():
     case = Case(case.operation, case.batch, {**case.params, "start_idx": [2, 7]})
     change = next(change for change in batch_changes() if change.name == "9 rows")
     changed = change.apply(case)
-    assert changed.params["start_idx"] == [2, 7] * 4 + [2]
+    assert changed.params["start_idx"] == [2, 7, 2] * 3
     blocks = [block for row in changed.batch.blocks for block in row]
     assert len(set(blocks)) == len(blocks)
 
