@@ -140,7 +140,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield name, _case([[0, 3], [2, 1]], [[4, 2, 2, 8, 0, 0]], dtype, far=True)
         odd = [4, 3, 1, 5, 0, 0]  # offsets beyond 2**31 in elements, even if words are copied
         yield f"{name}, blocks of odd size", _case([[0, 3], [2, 1]], [odd], dtype, far=True)
-    yield "many pairs", _case([[i, 20 + i] for i in range(20)], [[40, 2, 2, 4, 0, 0]])
+    pairs = [[i, 129 + i] for i in range(129)]
+    yield "129 pairs", _case(pairs, [[258, 2, 2, 4, 0, 0]])
+    few = [[i, 9 - i] for i in range(5)]
+    yield "five pairs in many layers", _case(few, [[10 + i % 3, 2, 1, 4, 0, 0] for i in range(9)])
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:
