@@ -64,7 +64,7 @@ def failures_of_further_calls(
 
     Cases that fail by themselves are left out and added to `wrong`.
     """
-    if case.fault:
+    if case.fault or not ALL[case.operation].call.takes_arguments:
         return ()
     wrong = [] if wrong is None else wrong
     return _failures_of_later_calls(worker, case, wrong) or _failures_of_relations(

@@ -18,10 +18,11 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.verdict import Verdict
+from attnproof.harness.model.verdict import Failure, Verdict
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.errors import InfrastructureError
+from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.fuzz import BATCH, strategy
 from attnproof.harness.running.task.more_cases import more_cases
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
@@ -35,6 +36,8 @@ _MEMORY_BYTES = 4 << 30
 _REPEATED_SHARE = 10
 """One case in this many is called twice on equal input."""
 _LONGEST_SEQUENCE = 25
+_FURTHER = 20
+"""Maximum number of cases that are followed by calls on other input."""
 
 
 def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: int) -> list[Case]:
@@ -149,6 +152,14 @@ def judge(
                     cases=count,
                     seconds=round(time.monotonic() - started, 2),
                 )
+        failures = _failures_of_further_calls(worker, cases)
+        if failures:
+            return made(
+                "killed",
+                oracle=failures[0].oracle,
+                cases=len(cases),
+                seconds=round(time.monotonic() - started, 2),
+            )
     except InfrastructureError as error:  # the reference itself fails, or the case is not laid out
         seconds = round(time.monotonic() - started, 2)
         return made("killed", oracle="harness", cases=count, seconds=seconds, reason=str(error))
@@ -160,6 +171,19 @@ def judge(
         seconds=round(time.monotonic() - started, 2),
         reason=f"no finding in {len(deep)} further cases" if deep else "",
     )
+
+
+def _failures_of_further_calls(worker: Worker, cases: list[Case]) -> list[Failure]:
+    """Return the failures of calls on other input after some of the cases, up to the first."""
+    good = [case for case in cases if not case.fault]
+    wrong: list[Case] = []
+    for case in good[:: len(good) // _FURTHER + 1]:
+        found = failures_of_further_calls(worker, case, wrong)
+        found = found or tuple(one for case in wrong for one in worker.judge(case).failures)
+        failures = [one for one in found if one.kind in worker.candidate.judged]
+        if failures:
+            return failures
+    return []
 
 
 def _worker(operation: str, module: Any, candidate: Candidate) -> Worker:
