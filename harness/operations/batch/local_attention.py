@@ -52,7 +52,8 @@ def _problem(case: Case) -> str:
     if batch.dcp_local_seq_lens is not None:
         return "batch.dcp_local_seq_lens: a virtual batch has no rank shares"
     virtual = 2 * batch.num_requests + batch.num_tokens // chunk
-    return size_problem("attn_chunk_size", virtual * (chunk // batch.block_size))
+    # Engines make several arrays of int64 indices of this size.
+    return size_problem("attn_chunk_size", 8 * virtual * (chunk // batch.block_size))
 
 
 def _case(batch: Batch, chunk: int) -> Case:
