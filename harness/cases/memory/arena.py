@@ -117,7 +117,9 @@ class Arena:
         memory = memory if device == "cpu" else memory.to(device)
         if earlier is not None and earlier._has(len(self._buffers), memory, segments):
             memory = earlier._buffers[len(self._buffers)].copy_(memory)
-            self.tensors |= {one.name: earlier.tensors[one.name] for one in segments}
+            for segment in segments:
+                tensor = self.tensors[segment.name] = earlier.tensors[segment.name]
+                tensor.copy_(tensor.clone())  # has another version, as after an engine's write
         else:
             for segment in segments:
                 view = memory.as_strided(segment.shape, segment.strides, segment.offset)

@@ -14,6 +14,7 @@ LOCAL, SLOTS = "make_local_attention_virtual_batches", "build_slot_mapping"
 BUGS = {
     ("split_decodes_and_prefills", "zero-length (padded) rows miscounted"): "E2",
     (MAKE, "not rebased"): "E3",
+    (MAKE, "moves tokens to other positions"): "E3",  # of an offset that is not rebased
     (MAKE, "computed tokens of a continued request not advanced"): "E4",
     (MAKE, "lost field"): "E5",
     (MAKE, "shares memory with an input"): "E35",
