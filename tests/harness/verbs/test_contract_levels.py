@@ -44,7 +44,10 @@ def test_every_finding_of_published_code_is_a_bug_that_engines_meet(attnproof, t
     assert {one["kind"] for one in run["findings"]} == {"wrong-result", "unsafe"}
     assert not any(one["unreal"] for one in run["findings"])
     assert {one["kind"] for one in run["advice"]} == {"contract", "type"}
-    sliced = [one for one in run["findings"] if one["operation"] == MAKE]
+    # An invariant may object to a field beside the wrong one: to that of one function only.
+    sliced = [
+        one for one in run["findings"] if one["operation"] == MAKE and one["oracle"] != "invariants"
+    ]
     assert all(one["also"] == ["split_attn_metadata"] for one in sliced)
     assert "batch_sequence" in run["reason"]  # the functions that it calls have failed
 
