@@ -14,8 +14,10 @@ from attnproof.harness.verbs.options import VerifyOptions
 
 _ALL_EXAMPLES = 7_000
 """Drawn cases of a run without `--examples`, within the bounds for one operation."""
-_LEAST, _STEP, _MOST = 45, 9, Settings().examples
+_LEAST, _STEP, _MOST = 36, 9, Settings().examples
 """Bounds for one operation, and the number of cases that one seed draws."""
+_INTERPRETED_PAIRS = 2
+"""Pairs of operation and candidate that take as long as one in Triton's interpreter."""
 _CASES_PER_STEP = 4
 _THOROUGH_STEPS = 200
 """Least number of engine steps of a thorough run."""
@@ -41,10 +43,11 @@ def depth_of(
 ) -> Depth:
     """Return the number of cases: as given, or as many as the base run or a usual run has."""
     pairs = sum(
-        find_skip(operation, candidate) is None
-        and operation.name not in lacking.get(candidate.name, {})
+        _INTERPRETED_PAIRS if candidate.lane == "interpreter" else 1
         for candidate in candidates
         for operation in operations
+        if find_skip(operation, candidate) is None
+        and operation.name not in lacking.get(candidate.name, {})
     )
     usual = _usual(pairs, thorough=options.thorough)
     examples = _examples_of(base) or usual if options.examples is None else options.examples

@@ -23,6 +23,8 @@ _DRAWN_PER_VARIED = 4
 """Drawn cases for each variation of one."""
 _DRAWN_PER_STEP = 8
 """Drawn cases for each variation of an engine step."""
+_MANY_ROWS = 100
+"""Requests above which a run of few cases gives the interpreter one boundary."""
 _MOST_INTERPRETED, _MOST_INTERPRETED_RESULTS = 200, 1 << 16
 """Maximum of `size_of` a case in Triton's interpreter, which takes 0.1 s a row in some kernels,
 and of the tensor entries of its results."""
@@ -54,6 +56,16 @@ def more_cases(
     few = -(-examples // _DRAWN_PER_STEP)
     for name, case in toward_gaps(steps, tested(), few, seed, problem_of):
         yield Sourced(case, "boundary", name)
+
+
+def ids_of_many_rows(operation: Operation) -> set[str]:
+    """Return the ids of the boundaries with many requests, but for the one with the most.
+
+    Triton's interpreter takes milliseconds a request.
+    """
+    cases = [case for _, case in operation.inputs.boundaries()]
+    many = sorted((one.num_requests, one.id) for one in cases if one.num_requests > _MANY_ROWS)
+    return {case_id for _, case_id in many[:-1]}
 
 
 def is_interpreted_soon(operation: Operation, case: Case) -> bool:
