@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -306,9 +306,8 @@ def _run_cases(
     few = settings.examples < Settings().examples and settings.costly_share > 1
     interpreted = examination.candidate.lane == "interpreter"
     left_out = ids_of_many_rows(operation) if few and interpreted else set()
-    for sourced in _explicit_cases(operation, examination.early_faults, steps, corpus):
-        if sourced.case.id not in left_out:
-            _judge(examination, sourced)
+    for sourced in _explicit_cases(operation, examination.early_faults, steps, corpus, left_out):
+        _judge(examination, sourced)
     if settings.vary:
         real = [sourced.case for sourced in _cases_of_steps(operation, steps)]
         tested = examination.tested_cells
@@ -372,10 +371,16 @@ def _explicit_cases(
     faults: Mapping[str, Fault],
     steps: list[EngineStep],
     corpus: list[Sourced],
+    left_out: Container[str] = (),
 ) -> Iterator[Sourced]:
-    """Yield boundaries, each fault on two of them, cases of engine steps, and the corpus."""
+    """Yield boundaries, each fault on two of them, cases of engine steps, and the corpus.
+
+    `left_out` holds ids of boundaries.
+    """
     faults_left = dict.fromkeys(faults, 2)
     for name, case in operation.inputs.boundaries():
+        if case.id in left_out:
+            continue
         yield Sourced(case, "boundary", name)
         for fault in [fault for fault, left in faults_left.items() if left]:
             if faults[fault].applies(case):
