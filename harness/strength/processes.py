@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from typing import Any, TypeVar
@@ -18,20 +19,22 @@ def in_processes(
     """Yield arguments and result of each call as they end, None for a process without a result.
 
     At most `jobs` calls run at a time, each in a fork of this process: what is imported here
-    need not be imported there, and no call sees what another one changed.
+    need not be imported there, and no call sees what another one changed. Arguments are taken
+    when a call can start.
     """
     context = multiprocessing.get_context("fork")
-    waiting = list(reversed(list(arguments)))
+    waiting = iter(arguments)
     running: dict[Connection, tuple[tuple[Any, ...], ForkProcess]] = {}
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                given = waiting.pop()
+        while True:
+            for given in islice(waiting, jobs - len(running)):
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(target=_send, args=(sender, function, given))
                 process.start()
                 sender.close()
                 running[receiver] = given, process
+            if not running:
+                return
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
                 given, process = running.pop(ready)

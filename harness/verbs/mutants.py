@@ -6,9 +6,7 @@ import hashlib
 import os
 import random
 import signal
-import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,16 +14,17 @@ import msgspec
 from rich.table import Table
 
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import load, offered_by, resolve, with_interface
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
-from attnproof.harness.strength.mutants.judging import draw, judge, record
-from attnproof.harness.strength.mutants.mutant import Mutant, Result
-from attnproof.harness.strength.mutants.operators import mutants
-from attnproof.harness.strength.mutants.planting import called_functions, root_of
+from attnproof.harness.running.worker.worker import warm_up
+from attnproof.harness.strength.mutants.judging import Prepared, judge, prepare
+from attnproof.harness.strength.mutants.mutant import Fate, Result
+from attnproof.harness.strength.mutants.planting import root_of
+from attnproof.harness.strength.mutants.queue import Planned, Queue
+from attnproof.harness.strength.mutants.reach import Reach
 from attnproof.harness.strength.mutants.reviewed import reviewed_reason
 from attnproof.harness.strength.processes import in_processes
 from attnproof.harness.verbs.messages import say
@@ -35,7 +34,7 @@ from attnproof.harness.verbs.selection import pick_operations, with_contract
 
 _PIPED_COLUMNS = 200
 """Width of the table without a terminal."""
-_KILLED = ("killed", "timed out")
+_KILLED: tuple[Fate, ...] = ("killed", "timed out")
 
 
 @interrupt.restored_handlers()
@@ -55,35 +54,39 @@ def examine_mutants(options: MutantsOptions) -> int:
     offered = [one for one in operations if offered_by(module, one, candidate.interface)]
     if not offered:
         raise UsageError(f"candidate {candidate.name} offers none of the operations asked for")
+    warm_up()
     warm_up_hypothesis()
     jobs = options.jobs or len(os.sched_getaffinity(0))
-    drawn = {one.name: draw(one, candidate, options.examples, options.seed) for one in offered}
-    planned, cases = _planned(offered, module, candidate, drawn, jobs)
+    reach = Reach(root_of(module))
+    prepared = _prepared(offered, module, candidate, reach, options, jobs)
+    queue = Queue(module, candidate, reach, prepared)
+    planned = queue.planned()
     if not planned:
         raise UsageError(f"candidate {candidate.name}: no function in files of its own is called")
     if options.sample and options.sample < len(planned):
         planned = random.Random(options.seed).sample(planned, options.sample)
-    deep = {one.name: _further(one, candidate, options, cases[one.name]) for one in offered}
+        planned.sort(key=lambda one: one[1])  # first results let the cases that kill come first
     say(f"{len(planned):,} mutants of {len(offered)} operations, {options.examples} drawn cases")
     made_with = {mutant.file: _hash(options, candidate, mutant.file) for mutant, _ in planned}
     file = options.out / "results.jsonl"
+
+    def key_of(one: Planned) -> str:
+        mutant, names = one
+        return Result(mutant, names[0], "killed", made_with=made_with[mutant.file]).key
+
     done = {} if options.restart else _read(file)
-    results, work = [], []
-    for mutant, name in planned:
-        earlier = done.get(Result(mutant, name, "killed", made_with=made_with[mutant.file]).key)
-        if earlier:
-            results.append(_reviewed(earlier))
-        else:
-            work.append((mutant, name, module, candidate, cases[name], deep[name]))
+    results = [_reviewed(done[key]) for key in map(key_of, planned) if key in done]
+    work = [one for one in planned if key_of(one) not in done]
     if results:
         say(f"{len(results):,} of them judged by an earlier run ({file})")
     with _opened(file, restart=options.restart) as ledger:
         try:
             # The command line ends the process at an interrupt until a verb handles it.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            for given, result in in_processes(judge, work, jobs):
-                mutant, name = given[0], given[1]
-                ended = result or Result(mutant, name, "killed", oracle="process")
+            for given, result in in_processes(judge, queue.arguments(work), jobs):
+                mutant, *_, rounds = given
+                ended = result or Result(mutant, rounds[0].operation, "killed", oracle="process")
+                queue.learn(ended)
                 ended = msgspec.structs.replace(ended, made_with=made_with[mutant.file])
                 ledger.write(msgspec.json.encode(ended) + b"\n")
                 ledger.flush()
@@ -123,20 +126,16 @@ def _check_numbers(options: MutantsOptions) -> None:
             raise UsageError(f"--{option} {value}: expected {lowest} or more")
 
 
-def _further(
-    operation: Operation, candidate: Candidate, options: MutantsOptions, cases: list[Case]
-) -> list[Case]:
-    """Return drawn cases of another seed, for survivors."""
-    if not options.deep:
-        return []
-    known = {case.id for case in cases}
-    drawn = draw(operation, candidate, options.deep, options.seed + 1)
-    return [case for case in drawn if case.id not in known]
-
-
 def _hash(options: MutantsOptions, candidate: Candidate, file: str) -> str:
     """Return a hash of what a result depends on: results of another source are not used again."""
-    used = (options.examples, options.deep, options.seed, candidate.target, candidate.interface)
+    used = (
+        options.examples,
+        options.deep,
+        options.seed,
+        options.ops,
+        candidate.target,
+        candidate.interface,
+    )
     text = f"{used}{sorted(candidate.judged)}".encode() + Path(file).read_bytes()
     return hashlib.sha256(text).hexdigest()[:12]
 
@@ -168,30 +167,26 @@ def _loaded(candidate: Candidate) -> object:
         raise UsageError(f"candidate {candidate.name} cannot be imported: {error}") from None
 
 
-def _planned(
+def _prepared(
     operations: list[Operation],
     module: object,
     candidate: Candidate,
-    cases: dict[str, list[Case]],
+    reach: Reach,
+    options: MutantsOptions,
     jobs: int,
-) -> tuple[list[tuple[Mutant, str]], dict[str, list[Case]]]:
-    """Return mutants, each with an operation that calls it, and the cases that pass without one."""
-    planned: list[tuple[Mutant, str]] = []
-    passing = dict(cases)
-    with tempfile.TemporaryDirectory(prefix="attnproof-mutants-") as folder:
-        seen = {one.name: Path(folder) / str(n) for n, one in enumerate(operations)}
-        work = [(name, module, candidate, cases[name], file) for name, file in seen.items()]
-        for given, failed in in_processes(record, work, jobs):
-            name = given[0]
-            if failed is None:
-                raise UsageError(f"{name} of {candidate.name} ends its process without a mutant")
-            passing[name] = [case for case in cases[name] if case.id not in set(failed)]
-            if failed:
-                say(f"{name}: {len(failed)} cases left out, which {candidate.name} fails already")
-        for name, path in seen.items():
-            for file, function, tree, called in called_functions(path):
-                planned += [(mutant, name) for mutant in mutants(file, function, tree, called)]
-    return planned, passing
+) -> dict[str, Prepared]:
+    """Return the cases of each operation that pass without a mutant."""
+    prepared: dict[str, Prepared] = {}
+    numbers = (options.examples, options.deep, options.seed)
+    work = [(one.name, module, candidate, reach, *numbers) for one in operations]
+    for given, made in in_processes(prepare, work, jobs):
+        name = given[0]
+        if made is None:
+            raise UsageError(f"{name} of {candidate.name} ends its process without a mutant")
+        if made.failed:
+            say(f"{name}: {made.failed} cases left out, which {candidate.name} fails already")
+        prepared[name] = made
+    return {one.name: prepared[one.name] for one in operations}
 
 
 def _read(file: Path) -> dict[str, Result]:
@@ -221,25 +216,12 @@ def _line(result: Result) -> str:
     )
 
 
-def _by_change(results: list[Result]) -> Iterator[list[Result]]:
-    """Yield the results of each mutant: a shared function is judged by several operations."""
-    by_mutant: dict[str, list[Result]] = defaultdict(list)
-    for result in results:
-        if result.fate != "not planted":
-            by_mutant[result.mutant.id].append(result)
-    yield from by_mutant.values()
-
-
 def _score(results: list[Result]) -> float:
-    """Return killed / (killed + survived); a mutant is killed if any operation kills it."""
-    killed = alive = 0
-    for group in _by_change(results):
-        fates = {one.fate for one in group}
-        if fates & set(_KILLED):
-            killed += 1
-        elif "survived" in fates:
-            alive += 1
-    return killed / (killed + alive) if killed + alive else 1.0
+    """Return killed / (killed + survived)."""
+    fates = Counter(one.fate for one in results)
+    killed = sum(fates[fate] for fate in _KILLED)
+    judged = killed + fates["survived"]
+    return killed / judged if judged else 1.0
 
 
 def _table(results: list[Result]) -> Table:
@@ -272,10 +254,7 @@ def _table(results: list[Result]) -> Table:
 
 
 def _summary(results: list[Result], score: float) -> str:
-    fates = Counter[str]()
-    for group in _by_change(results):
-        found = {one.fate for one in group}
-        fates[next(f for f in (*_KILLED, "equivalent", "survived") if f in found)] += 1
+    fates = Counter(one.fate for one in results)
     killed = fates["killed"] + fates["timed out"]
     return (
         f"mutation score {score:.1%}: {killed:,} killed ({fates['timed out']} of them timed out), "

@@ -13,22 +13,22 @@ from functools import cache
 
 import numpy as np
 
-from .arrays import Array
+from .arrays import Array, Integers
 
 
 def int32_at(address: int, length: int) -> Array:
     """Return an array of `length` int32 at `address`; also callable in compiled loops."""
-    return np.ctypeslib.as_array((ctypes.c_int32 * length).from_address(address))
+    return np.ctypeslib.as_array((ctypes.c_int32 * length).from_address(address)).view(Integers)
 
 
 def int64_at(address: int, length: int) -> Array:
     """Return an array of `length` int64 at `address`; also callable in compiled loops."""
-    return np.ctypeslib.as_array((ctypes.c_int64 * length).from_address(address))
+    return np.ctypeslib.as_array((ctypes.c_int64 * length).from_address(address)).view(Integers)
 
 
 def uint8_at(address: int, length: int) -> Array:
     """Return an array of `length` bytes at `address`; also callable in compiled loops."""
-    return np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address))
+    return np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(address)).view(Integers)
 
 
 def element(address: int, index: int, wide: bool) -> int:
@@ -37,7 +37,8 @@ def element(address: int, index: int, wide: bool) -> int:
     Also callable in compiled loops.
     """
     at = int64_at if wide else int32_at
-    return int(at(address, index + 1)[index])
+    value: int = at(address, index + 1)[index]
+    return value
 
 
 def set_element(address: int, index: int, wide: bool, value: int) -> None:

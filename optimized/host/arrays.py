@@ -6,12 +6,34 @@ becomes a flat array with strides: mixed dtypes and strided inputs need no furth
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 
 Array = np.ndarray[Any, Any]
+
+
+class Integers(np.ndarray[Any, Any]):
+    """An array that loops use as in compiled code where numba's compiler is off.
+
+    Elements are Python ints: a sum does not wrap at 32 bits, a value that is stored does.
+    """
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return an element as an int, or a view."""
+        value = super().__getitem__(index)
+        return value.item() if isinstance(value, np.generic) else value
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Store a value, of an int that does not fit the lowest bits."""
+        fitted = np.int64(value).astype(self.dtype) if type(value) is int else value
+        super().__setitem__(index, fitted)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the elements as ints, or views."""
+        return (self[i] for i in range(len(self)))
 
 
 def common_dtype(*tensors: torch.Tensor) -> torch.dtype:

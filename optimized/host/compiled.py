@@ -7,6 +7,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+
+from .arrays import Integers
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -59,7 +63,25 @@ def _jitted(function: Callable[..., Any]) -> Callable[..., Any]:
         dispatcher: Callable[..., Any] = njit(cache=True)(function)
     except RuntimeError:  # numba found no writable folder for its cache
         dispatcher = njit(function)
-    return dispatcher
+    return _in_python(function) if dispatcher is function else dispatcher
+
+
+def _in_python(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function for NUMBA_DISABLE_JIT: integers are Python's, as in compiled code."""
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        converted = (a.view(Integers) if type(a) is np.ndarray else a for a in args)
+        result = function(*converted)
+        if isinstance(result, tuple):
+            return tuple(map(_plain, result))
+        return _plain(result)
+
+    return call
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def entry(function: Callable[P, T]) -> Callable[P, T]:
@@ -82,7 +104,7 @@ def entry(function: Callable[P, T]) -> Callable[P, T]:
 def _entry_point(function: Callable[..., Any]) -> Callable[..., Any]:
     dispatcher: Any = _dispatcher(function)
     if not hasattr(dispatcher, "compile"):  # NUMBA_DISABLE_JIT is set
-        return function
+        return _dispatchers[function]
 
     from numba import types
 

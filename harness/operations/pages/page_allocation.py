@@ -32,6 +32,7 @@ from attnproof.harness.operations.pages.allocated import (
     written_twice,
 )
 from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
+from attnproof.harness.operations.shared.overlap import overlaps
 from attnproof.harness.operations.shared.params import Few, Params
 
 EXTEND, DECODE = "alloc_extend", "alloc_decode"
@@ -148,12 +149,6 @@ def _values(parameter: str, change: Any, applies: Any = _has_new) -> Fault:
     return Fault(parameter, change, applies=applies, cpu_only=True)
 
 
-def _over_lengths(lengths: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return lengths and a buffer that share memory."""
-    memory = out.new_zeros(max(len(lengths), len(out)))
-    return memory[: len(lengths)].copy_(lengths), memory[: len(out)]
-
-
 def _faults() -> dict[str, Fault]:
     return {
         "page size of 0": wrong_value("page_size", 0),
@@ -164,9 +159,9 @@ def _faults() -> dict[str, Fault]:
         "one last slot missing": Fault("last_loc", lambda last: last[:-1], applies=_has_new),
         "int32 buffer": Fault(FIELD, torch.Tensor.int),
         "buffer of another type": wrong_type(FIELD),
-        "buffer that is an input": Fault(
-            ("seq_lens", FIELD), _over_lengths, FIELD, applies=_has_new
-        ),
+        **overlaps(FIELD, "seq_lens", torch.clone, _has_new),
+        **overlaps(FIELD, "last_loc", torch.clone, _has_new),
+        **overlaps(FIELD, "free_pages", torch.clone, _has_new_page),
         "short buffer": _values(FIELD, lambda out: out[:-1]),
         "negative lengths": _values("seq_lens", lambda lengths: -1 - lengths),
         "last slots at other places": Fault(

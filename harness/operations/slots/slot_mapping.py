@@ -27,6 +27,7 @@ from attnproof.harness.operations.shared.metadata import (
     wrong_type,
     wrong_value,
 )
+from attnproof.harness.operations.shared.overlap import overlaps
 from attnproof.harness.operations.shared.params import Lengths, Params, Tokens
 
 _LENGTHS = st.sampled_from(((None, None), (0, None), (3, None), (None, 4), (2, 5)))
@@ -224,19 +225,16 @@ def _buffer(_: Any, offsets: torch.Tensor) -> torch.Tensor:
     return offsets.new_zeros(int(offsets[-1]) + 3, dtype=torch.int64)
 
 
-def _over_lengths(
-    computed: torch.Tensor, _: Any, offsets: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return computed lengths and an `out` whose last entry shares memory with the first."""
-    room = int(offsets[-1]) + 3
-    memory = computed.new_zeros(room + len(computed), dtype=torch.int64)
-    lengths = memory[room - 1 : -1]
-    lengths.copy_(computed)
-    return lengths, memory[:room]
-
-
 def _needs_tokens(case: Case) -> bool:
     return case.num_tokens > 0
+
+
+def _has_columns(case: Case) -> bool:
+    return _needs_tokens(case) and case.params.get("columns") != 0
+
+
+def _has_window(case: Case) -> bool:
+    return _needs_tokens(case) and case.params.get("start_idx") is not None
 
 
 def _short(parameter: str) -> Fault:
@@ -287,13 +285,10 @@ build_slot_mapping = Operation(
                 cpu_only=True,
                 given=_OFFSETS,
             ),
-            "buffer that is an input": Fault(
-                ("num_computed_tokens", "out"),
-                _over_lengths,
-                "out",
-                applies=_needs_tokens,
-                given=_OFFSETS,
-            ),
+            **overlaps("out", "query_start_loc", _buffer, _needs_tokens, _OFFSETS),
+            **overlaps("out", "num_computed_tokens", _buffer, _needs_tokens, _OFFSETS),
+            **overlaps("out", "block_table", _buffer, _has_columns, _OFFSETS),
+            **overlaps("out", "start_idx", _buffer, _has_window, _OFFSETS),
             "window of another batch": Fault(
                 "start_idx", lambda _, offsets: offsets, given=_OFFSETS
             ),

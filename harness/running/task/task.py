@@ -306,7 +306,7 @@ def _run_cases(
     few = settings.examples < Settings().examples and settings.costly_share > 1
     interpreted = examination.candidate.lane == "interpreter"
     left_out = ids_of_many_rows(operation) if few and interpreted else set()
-    for sourced in _explicit_cases(operation, examination.early_faults, steps, corpus, left_out):
+    for sourced in explicit_cases(operation, examination.early_faults, steps, corpus, left_out):
         _judge(examination, sourced)
     if settings.vary:
         real = [sourced.case for sourced in _cases_of_steps(operation, steps)]
@@ -359,14 +359,14 @@ def _run_malformed(examination: Examination, others: list[Sourced]) -> None:
     faults = faults_for(operation, examination.candidate)
     if not faults:  # the candidate is given well-formed cases only
         return
-    cases = [s for s in _explicit_cases(operation, faults, [], others) if s.case.fault]
+    cases = [s for s in explicit_cases(operation, faults, [], others) if s.case.fault]
     for sourced in cases:
         _judge(examination, sourced)
     if cases:
         examination.worker.restart_warm()
 
 
-def _explicit_cases(
+def explicit_cases(
     operation: Operation,
     faults: Mapping[str, Fault],
     steps: list[EngineStep],

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from hypothesis.stateful import run_state_machine_as_test
 
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.model.case import Case
+from attnproof.harness.model.case import Case, encode
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import Failure, Verdict
@@ -25,9 +26,11 @@ from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.fuzz import BATCH, strategy
 from attnproof.harness.running.task.more_cases import more_cases
+from attnproof.harness.running.task.task import explicit_cases
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 from attnproof.harness.strength.mutants import planting
 from attnproof.harness.strength.mutants.mutant import Mutant, Result
+from attnproof.harness.strength.mutants.reach import Places, Reach
 
 _TARGET = f"{planting.__name__}:backend"
 _TIMEOUT_S = 5.0
@@ -43,18 +46,19 @@ _FURTHER = 20
 def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: int) -> list[Case]:
     """Return the cases of a run of `verify`, without calling a candidate.
 
-    Edge cases come first, then those of critical sizes, then `examples` drawn ones.
+    Edge cases and malformed ones come first, then those of critical sizes, then `examples` drawn
+    ones.
     """
     faults = faults_for(operation, candidate)
-    boundaries = [case for _, case in operation.inputs.boundaries()]
+    explicit = [sourced.case for sourced in explicit_cases(operation, faults, [], [])]
     drawn: list[Case] = []
     for first in range(0, examples, BATCH):
         batch_seed = zlib.crc32(f"{run_seed}/{first}".encode())
         drawn += _drawn(operation, faults, min(BATCH, examples - first), batch_seed)
     good = [case for case in drawn if not case.fault]
     more = more_cases(operation, good, examples, run_seed, [], lambda: ())
-    cases = [*boundaries, *(sourced.case for sourced in more), *drawn]
-    return list({case.id: case for case in cases if not case.fault or faults}.values())
+    cases = [*explicit, *(sourced.case for sourced in more), *drawn]
+    return list({case.id: case for case in cases}.values())
 
 
 def _drawn(
@@ -86,91 +90,119 @@ def _drawn(
     return drawn
 
 
-def record(
-    operation: str, module: Any, candidate: Candidate, cases: list[Case], seen: Path
-) -> list[str]:
-    """Judge the cases without a mutant; return the ids of those that the candidate fails.
+class Prepared(NamedTuple):
+    """The cases of an operation that the candidate passes, and the lines that they run."""
 
-    The candidate's functions that are called are recorded in the file `seen`.
-    """
-    planting.record_calls(planting.root_of(module), seen)
-    failed: list[str] = []
-    worker = _worker(operation, module, candidate)
-    try:
-        for case in cases:
-            try:
-                verdict = worker.judge(case, repeated=False)
-            except InvalidCaseError:  # `verify` leaves it out too
-                failed.append(case.id)
-                continue
-            if any(one.kind in candidate.judged for one in verdict.failures):
-                failed.append(case.id)
-    finally:
-        worker.stop()
-    return failed
+    # An unpickled case has another id.
+    cases: list[bytes]
+    """Encoded cases of a run of `verify`, those that take the least time first."""
+    deep: list[bytes]
+    """Encoded drawn cases of another seed."""
+    places: dict[str, Places]
+    """Lines that a case runs, by its id."""
+    failed: int
+    """Number of cases that the candidate fails without a mutant."""
 
 
-def judge(
-    mutant: Mutant,
+def prepare(
     operation: str,
     module: Any,
     candidate: Candidate,
-    cases: list[Case],
-    deep: list[Case],
-) -> Result:
-    """Plant the mutant in this process and judge the cases until one fails.
+    reach: Reach,
+    examples: int,
+    deep: int,
+    run_seed: int,
+) -> Prepared:
+    """Draw the cases of an operation, and judge them without a mutant."""
+    cases = draw(ALL[operation], candidate, examples, run_seed)
+    known = {case.id for case in cases}
+    further = draw(ALL[operation], candidate, deep, run_seed + 1) if deep else []
+    seconds: dict[str, float] = {}
+    places: dict[str, Places] = {}
+    reach.record()
+    worker = _worker(operation, module, candidate)
+    try:
+        for case in [*cases, *(one for one in further if one.id not in known)]:
+            started = time.monotonic()
+            reach.take()
+            try:
+                verdict = worker.judge(case, repeated=False)
+            except InvalidCaseError:  # `verify` leaves it out too
+                continue
+            if not any(one.kind in candidate.judged for one in verdict.failures):
+                seconds[case.id], places[case.id] = time.monotonic() - started, reach.take()
+    finally:
+        worker.stop()
+        sys.settrace(None)
+    passing = sorted((one for one in cases if one.id in places), key=lambda one: seconds[one.id])
+    return Prepared(
+        [encode(one) for one in passing],
+        [encode(one) for one in further if one.id in places and one.id not in known],
+        places,
+        len(cases) - len(passing),
+    )
 
-    A mutant that survives them stays a survivor; its reason says what the cases `deep` show.
-    """
+
+class Round(NamedTuple):
+    """The cases of one operation that run the changed statement of a mutant."""
+
+    operation: str
+    cases: list[Case]
+    deep: list[Case]
+    """Cases for a mutant that survives the others."""
+
+
+def judge(mutant: Mutant, module: Any, candidate: Candidate, rounds: list[Round]) -> Result:
+    """Plant the mutant in this process and judge the cases of each round until one fails."""
     started = time.monotonic()
-    made = partial(Result, mutant, operation)
+    result = Result(mutant, rounds[0].operation, "survived", reason="no case runs the line")
+    cases = 0
     try:
         planting.plant(mutant)
     except planting.NotPlantedError as error:
-        return made("not planted", reason=str(error))
-    count = 0
+        return msgspec.structs.replace(result, fate="not planted", reason=str(error))
+    for one in rounds:
+        if not one.cases and not one.deep:
+            continue
+        result = _judged(Result(mutant, one.operation, "survived"), module, candidate, one)
+        cases += result.cases
+        if result.fate != "survived":
+            break
+    seconds = round(time.monotonic() - started, 2)
+    return msgspec.structs.replace(result, cases=cases, seconds=seconds)
+
+
+def _judged(made: Result, module: Any, candidate: Candidate, given: Round) -> Result:
+    """Judge the cases of one operation in a process with the mutant.
+
+    A mutant that survives them stays a survivor; its reason says what the cases `deep` show.
+    """
+    changed = partial(msgspec.structs.replace, made)
+    count, cases = 0, given.cases
     try:
-        worker = _worker(operation, module, candidate)
+        worker = _worker(given.operation, module, candidate)
     except InfrastructureError as error:
-        return made("killed", oracle="process", reason=str(error))
+        return changed(fate="killed", oracle="process", reason=str(error))
     try:
-        for count, case in enumerate([*cases, *deep], 1):
+        for count, case in enumerate([*cases, *given.deep], 1):
             verdict: Verdict = worker.judge(case, repeated=count % _REPEATED_SHARE == 1)
             failures = [one for one in verdict.failures if one.kind in candidate.judged]
             if failures and count > len(cases):
-                return made(
-                    "survived",
-                    cases=len(cases),
-                    seconds=round(time.monotonic() - started, 2),
-                    reason=f"{failures[0].oracle} finds it in further case {count - len(cases)}",
-                )
+                found = f"{failures[0].oracle} finds it in further case {count - len(cases)}"
+                return changed(cases=len(cases), reason=found)
             if failures:
                 hangs = failures[0].oracle == "process" and "hang" in failures[0].diagnosis
-                return made(
-                    "timed out" if hangs else "killed",
-                    oracle=failures[0].oracle,
-                    cases=count,
-                    seconds=round(time.monotonic() - started, 2),
-                )
+                fate = "timed out" if hangs else "killed"
+                return changed(fate=fate, oracle=failures[0].oracle, cases=count, case=case.id)
         failures = _failures_of_further_calls(worker, cases)
         if failures:
-            return made(
-                "killed",
-                oracle=failures[0].oracle,
-                cases=len(cases),
-                seconds=round(time.monotonic() - started, 2),
-            )
+            return changed(fate="killed", oracle=failures[0].oracle, cases=len(cases))
     except InfrastructureError as error:  # the reference itself fails, or the case is not laid out
-        seconds = round(time.monotonic() - started, 2)
-        return made("killed", oracle="harness", cases=count, seconds=seconds, reason=str(error))
+        return changed(fate="killed", oracle="harness", cases=count, reason=str(error))
     finally:
         worker.stop()
-    return made(
-        "survived",
-        cases=len(cases),
-        seconds=round(time.monotonic() - started, 2),
-        reason=f"no finding in {len(deep)} further cases" if deep else "",
-    )
+    reason = f"no finding in {len(given.deep)} further cases" if given.deep else ""
+    return changed(cases=len(cases), reason=reason)
 
 
 def _failures_of_further_calls(worker: Worker, cases: list[Case]) -> list[Failure]:

@@ -32,6 +32,8 @@ class Mutant(msgspec.Struct, frozen=True):
     """Source of the changed expression or statement."""
     after: str
     """Source of its replacement, "" for a statement that is dropped."""
+    lines: tuple[int, int] = (0, 0)
+    """First and last line of the statement that is changed, of a default those of the body."""
 
     @property
     def id(self) -> str:
@@ -41,15 +43,18 @@ class Mutant(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result of one mutant on one operation."""
+    """The result of one mutant."""
 
     mutant: Mutant
     operation: str
+    """Operation whose cases killed it; of a survivor, the last one that judged it."""
     fate: Fate
     oracle: str = ""
     """Oracle that killed it."""
     cases: int = 0
-    """Cases until it was killed; all of them for a survivor."""
+    """Cases until it was killed; of a survivor, all that run the changed statement."""
+    case: str = ""
+    """Id of the case that killed it."""
     seconds: float = 0.0
     reason: str = ""
     """Reason of the reviewed list, why it was not planted, or what further cases said."""
@@ -58,5 +63,5 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Operation, mutant and hash of source and options: a resumed run judges a key once."""
-        return f"{self.operation} {self.mutant.id} {self.made_with}"
+        """Mutant, and hash of source and options: a resumed run judges a key once."""
+        return f"{self.mutant.id} {self.made_with}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Container, Iterator
 
 from attnproof.harness.strength.mutants.mutant import Mutant
 
@@ -76,18 +76,19 @@ def functions(tree: ast.Module) -> dict[str, Function]:
     return found
 
 
-def first_line(function: Function) -> int:
-    """Return the line on which the code object of a function starts: that of its decorators."""
-    return min([function.lineno, *(one.lineno for one in function.decorator_list)])
+def has_run(function: Function, ran: Container[int]) -> bool:
+    """True if lines of the function's body, or of functions inside, are among those that ran."""
+    last = function.end_lineno or function.lineno
+    return any(line in ran for line in range(function.body[0].lineno, last + 1))
 
 
 def mutants(
-    file: str, name: str, function: Function, called: Collection[int] | None = None
+    file: str, name: str, function: Function, ran: Container[int] | None = None
 ) -> list[Mutant]:
     """Return the mutants of a function.
 
-    With `called`, the first lines of the functions that ran, an inner function that did not run
-    has none: no case can see a change there.
+    With `ran`, the lines that ran, an inner function that did not run has none: no case can see
+    a change there.
     """
     return [
         Mutant(
@@ -98,9 +99,10 @@ def mutants(
             index=index,
             before=ast.unparse(node),
             after="" if new is None else ast.unparse(new),
+            lines=lines,
         )
-        for index, (operator, node, new, owner) in enumerate(_changes(function))
-        if called is None or first_line(owner) in called
+        for index, (operator, node, new, owner, lines) in enumerate(_changes(function))
+        if ran is None or has_run(owner, ran)
     ]
 
 
@@ -108,7 +110,7 @@ def mutated(tree: ast.Module, name: str, index: int) -> ast.Module:
     """Return a copy of the module in which change `index` of a function is made."""
     tree = copy.deepcopy(tree)
     function = functions(tree)[name]
-    for number, (_, node, new, _) in enumerate(_changes(function)):
+    for number, (_, node, new, _, _) in enumerate(_changes(function)):
         if number == index:
             _Replacer(node, new).visit(function)
             return ast.fix_missing_locations(tree)
@@ -128,29 +130,39 @@ class _Replacer(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _changes(function: Function) -> Iterator[tuple[str, ast.AST, ast.AST | None, Function]]:
-    """Yield operator, node, replacement and innermost function of each change, in source order.
+_Lines = tuple[int, int]
+"""First and last line of a statement, without those of statements inside it."""
+
+
+def _changes(
+    function: Function,
+) -> Iterator[tuple[str, ast.AST, ast.AST | None, Function, _Lines]]:
+    """Yield operator, node, replacement, innermost function and lines of each change, in order.
 
     Annotations and docstrings have none, and neither has the text of an error.
     """
-    for node, owner in _code_nodes(function):
+    for node, owner, lines in _code_nodes(function):
         for operator, new in _of_node(node):
-            yield operator, node, new, owner
+            yield operator, node, new, owner, lines
     arguments = function.args
+    whole = function.body[0].lineno, function.end_lineno or function.lineno
     for default in [*arguments.defaults, *arguments.kw_defaults]:
         for new in _other_default(default):
             assert default is not None
-            yield "default", default, new, function
+            yield "default", default, new, function, whole
 
 
-def _code_nodes(function: Function) -> Iterator[tuple[ast.AST, Function]]:
-    waiting: list[tuple[ast.AST, Function]] = [(one, function) for one in reversed(function.body)]
+def _code_nodes(function: Function) -> Iterator[tuple[ast.AST, Function, _Lines]]:
+    waiting: list[tuple[ast.AST, Function, _Lines]] = []
+    waiting += [(one, function, (0, 0)) for one in reversed(function.body)]
     while waiting:
-        node, owner = waiting.pop()
+        node, owner, lines = waiting.pop()
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if docstring or isinstance(node, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom):
             continue
-        yield node, owner
+        if isinstance(node, ast.stmt):
+            lines = _lines(node)
+        yield node, owner, lines
         inside: list[ast.AST] = []
         if isinstance(node, Function):
             owner, inside = node, list(node.body)
@@ -158,7 +170,14 @@ def _code_nodes(function: Function) -> Iterator[tuple[ast.AST, Function]]:
             inside = [node.value] if node.value else []
         elif not isinstance(node, ast.JoinedStr):
             inside = list(ast.iter_child_nodes(node))
-        waiting += [(one, owner) for one in reversed(inside)]
+        waiting += [(one, owner, lines) for one in reversed(inside)]
+
+
+def _lines(statement: ast.stmt) -> _Lines:
+    """Return the lines of a statement, of a compound one those of its head."""
+    body = getattr(statement, "body", None)
+    last = body[0].lineno - 1 if body else statement.end_lineno or statement.lineno
+    return statement.lineno, max(statement.lineno, last)
 
 
 def _of_node(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:

@@ -1,19 +1,17 @@
-"""Find the functions that an operation calls, and plant a mutant in this process."""
+"""Plant a mutant in this process."""
 
 from __future__ import annotations
 
 import ast
 import gc
-import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from attnproof.harness.strength.mutants.mutant import Mutant
-from attnproof.harness.strength.mutants.operators import Function, first_line, functions, mutated
+from attnproof.harness.strength.mutants.operators import Function, functions, has_run, mutated
 
 backend: Any = None
 """The candidate with a mutant, in a process that judges one."""
@@ -23,45 +21,14 @@ class NotPlantedError(Exception):
     """The change does not compile, or has another closure."""
 
 
-def record_calls(root: Path, seen_file: Path) -> None:
-    """Append "file:line" of each function below `root` that is called, in this process and forks.
-
-    The line is that of the function's first line, with its decorators.
-    """
-    file_or_folder, seen = str(root), set[tuple[str, int]]()
-    inside = f"{file_or_folder}{os.sep}"
-
-    def note(frame: FrameType, event: str, _argument: object) -> None:
-        code = frame.f_code
-        if event != "call":
-            return
-        if code.co_filename != file_or_folder and not code.co_filename.startswith(inside):
-            return
-        key = (code.co_filename, code.co_firstlineno)
-        if key not in seen:
-            seen.add(key)
-            with seen_file.open("a", encoding="utf-8") as file:
-                file.write(f"{key[0]}:{key[1]}\n")
-
-    sys.setprofile(note)
-
-
-def called_functions(seen_file: Path) -> list[tuple[str, str, Function, set[int]]]:
-    """Return file, name and syntax tree of recorded functions, and the lines recorded there."""
-    places: dict[str, set[int]] = {}
-    lines = seen_file.read_text(encoding="utf-8").splitlines() if seen_file.exists() else []
-    for line in lines:
-        file, _, number = line.rpartition(":")
-        places.setdefault(file, set()).add(int(number))
-    found = []
-    for file, numbers in sorted(places.items()):
-        for name, function in functions(_tree(file)).items():
-            # An inner function belongs to the outermost one around it.
-            last = function.end_lineno or 0
-            inside = {number for number in numbers if first_line(function) <= number <= last}
-            if inside:
-                found.append((file, name, function, inside))
-    return found
+def called_functions(lines: dict[str, set[int]]) -> list[tuple[str, str, Function]]:
+    """Return file, name and syntax tree of the functions that ran, given their lines by file."""
+    return [
+        (file, name, function)
+        for file, ran in sorted(lines.items())
+        for name, function in functions(_tree(file)).items()
+        if has_run(function, ran)
+    ]
 
 
 def plant(mutant: Mutant) -> None:

@@ -21,6 +21,13 @@ def reviewed_reason(mutant: Mutant) -> str:
 
 
 @cache
+def not_judged(mutant: Mutant) -> str:
+    """Return why mutants of the file are left out, "" if they are judged."""
+    files: dict[str, str] = tomllib.loads(_FILE.read_text(encoding="utf-8"))["not_judged"]
+    return next((why for file, why in files.items() if mutant.file.endswith(f"/{file}")), "")
+
+
+@cache
 def _reasons() -> dict[tuple[str, str, str], str]:
-    entries = tomllib.loads(_FILE.read_text(encoding="utf-8"))["equivalent"]
+    entries = tomllib.loads(_FILE.read_text(encoding="utf-8")).get("equivalent", [])
     return {(one["function"], one["before"], one["after"]): one["reason"] for one in entries}

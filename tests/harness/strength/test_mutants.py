@@ -10,19 +10,26 @@ import textwrap
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from attnproof.harness.backports import tomllib
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Case, encode
 from attnproof.harness.strength.mutants import planting, reviewed
+from attnproof.harness.strength.mutants.judging import Prepared
 from attnproof.harness.strength.mutants.mutant import Mutant, Result
 from attnproof.harness.strength.mutants.operators import functions, mutants
+from attnproof.harness.strength.mutants.queue import Queue
+from attnproof.harness.strength.mutants.reach import Reach
+from attnproof.harness.strength.processes import in_processes
 from attnproof.harness.verbs import mutants as verb
 
 REPOSITORY = Path(__file__).parents[3]
 
 
-def _mutants(source: str, name: str = "f", called: set[int] | None = None) -> list[Mutant]:
-    return mutants("f.py", name, functions(ast.parse(textwrap.dedent(source)))[name], called)
+def _mutants(source: str, name: str = "f", ran: set[int] | None = None) -> list[Mutant]:
+    return mutants("f.py", name, functions(ast.parse(textwrap.dedent(source)))[name], ran)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +85,7 @@ INNER = """\
 
 
 def test_an_inner_function_that_did_not_run_has_no_mutants():
-    every, ran = _mutants(INNER, "outer"), _mutants(INNER, "outer", {1, 2})
+    every, ran = _mutants(INNER, "outer"), _mutants(INNER, "outer", {2, 3, 4, 6})
     assert {one.before for one in every} == {"b + a", "b - a", "2"}
     assert ran == [one for one in every if one.before != "b - a"]
 
@@ -153,17 +160,83 @@ def test_a_change_of_the_closure_of_an_existing_function_is_refused(module):
         _plant(module, "closure", "a[0] = c", "")
 
 
-def test_calls_below_the_root_are_recorded_with_inner_functions(module, tmp_path):
-    seen = tmp_path / "seen"
-    old = sys.getprofile()
-    planting.record_calls(Path(module.__file__), seen)
+def test_lines_below_the_root_are_recorded(module):
+    reach = Reach(Path(module.__file__))
+    old = sys.gettrace()
+    reach.record()
     try:
         module.nested(1)
         json.dumps({})
+        nested = reach.take()
+        module.with_default()
+        default = reach.take()
     finally:
-        sys.setprofile(old)
-    ((file, name, _, lines),) = planting.called_functions(seen)
-    assert (file, name, lines) == (module.__file__, "nested", {13, 14})
+        sys.settrace(old)
+    assert reach.by_file(nested) == {module.__file__: {14, 15, 16}}
+    assert reach.by_file(default) == {module.__file__: {11}}
+    assert reach.has_run(nested, module.__file__, (15, 15))
+    assert not reach.has_run(default, module.__file__, (12, 16))
+    ((_, name, _),) = planting.called_functions(reach.by_file(nested))
+    assert name == "nested"
+
+
+LINES = """\
+    def f(a,
+          b=2):
+        if (a and
+                b):
+            a = [1,
+                 b + 3]
+        return a
+    """
+
+
+def test_a_mutant_has_the_lines_of_its_statement():
+    lines = {one.before: one.lines for one in _mutants(LINES)}
+    assert lines["a and b"] == (3, 4)
+    assert lines["b + 3"] == (5, 6)
+    assert lines["2"] == (3, 7)
+
+
+def test_only_cases_that_run_the_statement_judge_a_mutant(module):
+    small, large = (Case("slice_query_start_locs", None, {"n": n}) for n in (1, 2))
+    reach = Reach(Path(module.__file__))
+    places = {small.id: np.array([14, 15, 16]), large.id: np.array([14, 16])}
+    made = Prepared([encode(small), encode(large)], [], places, 0)
+    queue = Queue(module, Candidate("mine", ""), reach, {"slice_query_start_locs": made})
+    planned = {mutant.before: (mutant, names) for mutant, names in queue.planned()}
+    assert {"b * 2", "2"} == set(planned)
+    ((_, _, _, (judged,)),) = queue.arguments([planned["b * 2"]])
+    assert judged.cases == [small]
+
+
+def test_the_case_that_killed_comes_first(module):
+    cases = [Case("slice_query_start_locs", None, {"n": n}) for n in range(4)]
+    places = {case.id: np.array([14, 15, 16]) for case in cases}
+    made = Prepared([encode(case) for case in cases], [], places, 0)
+    queue = Queue(
+        module, Candidate("mine", ""), Reach(Path(module.__file__)), {cases[0].operation: made}
+    )
+    planned = queue.planned()[:1]
+    for number in (2, 3, 2):
+        killed = _result("killed", operation=cases[0].operation)
+        queue.learn(msgspec.structs.replace(killed, case=cases[number].id))
+    ((_, _, _, (judged,)),) = queue.arguments(planned)
+    assert judged.cases == [cases[2], cases[3], cases[0], cases[1]]
+
+
+def test_arguments_are_taken_when_a_call_can_start():
+    taken = []
+
+    def arguments():
+        for number in range(4):
+            taken.append(number)
+            yield (number,)
+
+    calls = in_processes(abs, arguments(), 2)
+    first = next(calls)
+    assert taken == [0, 1]
+    assert sorted([first, *calls]) == [((n,), n) for n in range(4)]
 
 
 def _result(fate: str, index: int = 0, operation: str = "a") -> Result:
@@ -175,12 +248,11 @@ def _result(fate: str, index: int = 0, operation: str = "a") -> Result:
     [
         ([], 1.0),
         ([_result("killed"), _result("survived", 1)], 0.5),
-        ([_result("survived", operation="a"), _result("killed", operation="b")], 1.0),
         ([_result("timed out"), _result("equivalent", 1), _result("not planted", 2)], 1.0),
         ([_result("survived"), _result("equivalent", 1)], 0.0),
     ],
 )
-def test_the_score_counts_each_change_once(results, score):
+def test_the_score_is_the_share_of_those_killed(results, score):
     assert verb._score(results) == score
 
 
@@ -237,7 +309,7 @@ def test_a_usage_error_is_one_line_and_writes_nothing(attnproof, tmp_path, optio
 
 
 def test_reviewed_mutants_are_in_the_source():
-    entries = tomllib.loads(reviewed._FILE.read_text())["equivalent"]
+    entries = tomllib.loads(reviewed._FILE.read_text()).get("equivalent", [])
     found = set()
     for file in [*REPOSITORY.glob("optimized/**/*.py"), *REPOSITORY.glob("reference/**/*.py")]:
         for name, function in functions(ast.parse(file.read_text())).items():

@@ -1,0 +1,79 @@
+"""Plan the mutants of a candidate, and choose the cases that judge each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.case import Case, decode
+from attnproof.harness.strength.mutants.judging import Prepared, Round
+from attnproof.harness.strength.mutants.mutant import Mutant, Result
+from attnproof.harness.strength.mutants.operators import mutants
+from attnproof.harness.strength.mutants.planting import called_functions
+from attnproof.harness.strength.mutants.reach import Reach
+from attnproof.harness.strength.mutants.reviewed import not_judged
+
+_MOST_OPERATIONS = 5
+"""Maximum number of operations that judge one mutant."""
+Planned = tuple[Mutant, list[str]]
+"""A mutant, and the operations that run its function."""
+
+
+class Queue:
+    """Cases of each operation, in an order that is likely to kill mutants soon."""
+
+    def __init__(
+        self, module: Any, candidate: Candidate, reach: Reach, prepared: dict[str, Prepared]
+    ) -> None:
+        self._module = module
+        self._candidate = candidate
+        self._reach = reach
+        self._places = {name: made.places for name, made in prepared.items()}
+        self._cases = {name: [*map(decode, made.cases)] for name, made in prepared.items()}
+        self._deep = {name: [*map(decode, made.deep)] for name, made in prepared.items()}
+        self._killers: dict[str, list[str]] = defaultdict(list)
+        """Ids of the cases that killed a mutant of an operation, the last one first."""
+
+    def planned(self) -> list[Planned]:
+        """Return the mutants of all functions that run."""
+        found: dict[str, Planned] = {}
+        for name, places in self._places.items():
+            every = np.unique(np.concatenate([*places.values(), np.empty(0, np.int64)]))
+            lines = self._reach.by_file(every)
+            for file, function, tree in called_functions(lines):
+                for mutant in mutants(file, function, tree, lines[file]):
+                    found.setdefault(mutant.id, (mutant, []))[1].append(name)
+        return [(mutant, names) for mutant, names in found.values() if not_judged(mutant) == ""]
+
+    def arguments(self, planned: Iterable[Planned]) -> Iterator[tuple[Any, ...]]:
+        """Yield the arguments of `judge` for each mutant."""
+        for mutant, names in planned:
+            rounds = [self._round(mutant, name) for name in names]
+            # An operation of its own has the cases that are made for the function.
+            own = mutant.function.partition(".")[0]
+            rounds.sort(key=lambda one: (one.operation != own, -len(one.cases)))
+            yield mutant, self._module, self._candidate, rounds[:_MOST_OPERATIONS]
+
+    def _round(self, mutant: Mutant, name: str) -> Round:
+        """Return the cases of an operation that run the changed statement."""
+        ids = {
+            case_id
+            for case_id, places in self._places[name].items()
+            if self._reach.has_run(places, mutant.file, mutant.lines)
+        }
+        by_id = {case.id: case for case in self._cases[name] if case.id in ids}
+        first: list[Case] = [by_id.pop(one) for one in self._killers[name] if one in by_id]
+        deep = [case for case in self._deep[name] if case.id in ids]
+        return Round(name, [*first, *by_id.values()], deep)
+
+    def learn(self, result: Result) -> None:
+        """Let the case that killed a mutant come first from now on."""
+        if result.case:
+            killers = self._killers[result.operation]
+            if result.case in killers:
+                killers.remove(result.case)
+            killers.insert(0, result.case)

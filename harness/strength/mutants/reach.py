@@ -1,0 +1,72 @@
+"""Record which lines of a candidate's files each case runs.
+
+A mutant is judged only by the cases that run the statement that it changes.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Places = npt.NDArray[np.int64]
+"""Numbers of lines, counted through all files of a candidate, ascending."""
+
+
+class Reach:
+    """Lines of a candidate's files that run, in one process and in its forks."""
+
+    def __init__(self, root: Path) -> None:
+        """Number the lines of the file `root`, or of all Python files below the folder."""
+        self._first: dict[str, int] = {}
+        """Number of line 0 of each file."""
+        size = 0
+        for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+            self._first[str(file)] = size
+            size += len(file.read_bytes().splitlines()) + 1
+        self._size = size
+        self._ran: mmap.mmap | None = None
+
+    def record(self) -> None:
+        """Record lines from now on, in this thread and in forks that are made later."""
+        self._ran = mmap.mmap(-1, max(self._size, 1))
+        sys.settrace(self._trace)
+
+    def take(self) -> Places:
+        """Return the lines that ran since the last call."""
+        assert self._ran is not None
+        places = np.flatnonzero(np.frombuffer(self._ran[:], dtype=np.uint8))
+        self._ran[:] = bytes(len(self._ran))
+        return places
+
+    def has_run(self, places: Places, file: str, lines: tuple[int, int]) -> bool:
+        """True if one of the lines of a file, from the first to the last, is among the places."""
+        first, last = (self._first[file] + line for line in lines)
+        return bool(np.searchsorted(places, first) < np.searchsorted(places, last, side="right"))
+
+    def by_file(self, places: Places) -> dict[str, set[int]]:
+        """Return the lines that have these numbers, by file."""
+        found: dict[str, set[int]] = {}
+        files, starts = list(self._first), list(self._first.values())
+        for place in places.tolist():
+            number = bisect.bisect_right(starts, place) - 1
+            found.setdefault(files[number], set()).add(place - starts[number])
+        return found
+
+    def _trace(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        first, ran = self._first.get(frame.f_code.co_filename), self._ran
+        if first is None or ran is None:
+            return None
+
+        def note(frame: FrameType, event: str, _argument: object) -> Any:
+            if event == "line" and frame.f_lineno:
+                ran[first + frame.f_lineno] = 1
+            return note
+
+        return note
