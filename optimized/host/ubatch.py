@@ -77,7 +77,7 @@ def cut_rows(batch: tuple[Array, Array, Array], t0: int, t1: int, rows: Array) -
     offsets, seq_lens, computed = batch
     n = seq_lens.shape[0]
     starts, lengths, kept = rows[: n + 1], rows[n + 1 : 2 * n + 1], rows[2 * n + 1 : 3 * n + 1]
-    max_query_len, max_seq_len = 0, seq_lens[0] - max(0, offsets[1] - t1)
+    max_query_len = max_seq_len = 0
     starts[0] = previous = 0
     for r in range(n):
         start, end = offsets[r], offsets[r + 1]

@@ -167,6 +167,9 @@ def _reorder_timed(batch: Batch) -> Iterator[Case]:
     yield _reorder_case([*front, *rest], 1)
 
 
+_PROGRESS_FIELDS = ("num_computed_tokens_cpu", "num_prompt_tokens")
+
+
 @dataclass(frozen=True, kw_only=True)
 class _EngineFacts(Facts):
     engine: Engine
@@ -240,6 +243,17 @@ def _reorder_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     yield from order_violations(call.facts.regions, outputs["order"])
 
 
+def _fewer_rows(field: str, param: str) -> Fault:
+    """Return the fault of progress that the last row lacks."""
+
+    def change(batch: Any) -> Any:
+        fields = {name: getattr(batch, name) for name in _PROGRESS_FIELDS if hasattr(batch, name)}
+        fields[field] = fields[field][: len(batch.req_ids) - 1]
+        return SimpleNamespace(req_ids=batch.req_ids, swap_states=batch.swap_states, **fields)
+
+    return Fault("input_batch", change, field, applies=lambda case: bool(case.params.get(param)))
+
+
 reorder_batch_to_split_decodes_and_prefills = Operation(
     name=REORDER,
     section="2",
@@ -261,6 +275,10 @@ reorder_batch_to_split_decodes_and_prefills = Operation(
                 "num_scheduled_tokens",
                 applies=lambda case: bool(case.params["query_lens"]),
             ),
+            "computed tokens of fewer rows": _fewer_rows(
+                "num_computed_tokens_cpu", "computed_lens"
+            ),
+            "prompt tokens of fewer rows": _fewer_rows("num_prompt_tokens", "prompt_lens"),
         },
     ),
     call=FunctionCall(prepare=_prepare_reorder, outputs=_reorder_outputs),

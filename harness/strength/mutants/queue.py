@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ class Queue:
         self._places = {name: made.places for name, made in prepared.items()}
         self._cases = {name: [*map(decode, made.cases)] for name, made in prepared.items()}
         self._deep = {name: [*map(decode, made.deep)] for name, made in prepared.items()}
+        self._stems: dict[str, str] = {}
+        """Name of the file of each operation's function, without its suffix."""
         self._killers: dict[str, list[str]] = defaultdict(list)
         """Ids of the cases that killed a mutant of an operation, the last one first."""
 
@@ -45,6 +48,8 @@ class Queue:
             every = np.unique(np.concatenate([*places.values(), np.empty(0, np.int64)]))
             lines = self._reach.by_file(every)
             for file, function, tree in called_functions(lines):
+                if function.partition(".")[0] == name:
+                    self._stems[name] = Path(file).stem
                 for mutant in mutants(file, function, tree, lines[file]):
                     found.setdefault(mutant.id, (mutant, []))[1].append(name)
         return [(mutant, names) for mutant, names in found.values() if not_judged(mutant) == ""]
@@ -53,9 +58,9 @@ class Queue:
         """Yield the arguments of `judge` for each mutant."""
         for mutant, names in planned:
             rounds = [self._round(mutant, name) for name in names]
-            # An operation of its own has the cases that are made for the function.
-            own = mutant.function.partition(".")[0]
-            rounds.sort(key=lambda one: (one.operation != own, -len(one.cases)))
+            # An operation of the same file has cases, malformed ones too, that are made for it.
+            stem = Path(mutant.file).stem
+            rounds.sort(key=lambda one: (self._stems.get(one.operation) != stem, -len(one.cases)))
             yield mutant, self._module, self._candidate, rounds[:_MOST_OPERATIONS]
 
     def _round(self, mutant: Mutant, name: str) -> Round:
