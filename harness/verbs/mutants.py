@@ -16,7 +16,13 @@ from rich.table import Table
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.candidates import load, offered_by, resolve, with_interface
+from attnproof.harness.running.candidates import (
+    enter_lane,
+    load,
+    offered_by,
+    resolve,
+    with_interface,
+)
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.worker.worker import warm_up
@@ -155,12 +161,13 @@ def _candidate(options: MutantsOptions) -> Candidate:
     (candidate,) = with_contract(
         with_interface(resolve(names, options.device), options.interface), options
     )[:1]
-    if candidate.lane != "cpu":
+    if candidate.device != "cpu":
         raise UsageError("mutants are judged on CPU tensors: leave out --device")
     return candidate
 
 
 def _loaded(candidate: Candidate) -> object:
+    enter_lane(candidate)
     try:
         return load(candidate)
     except Exception as error:

@@ -25,7 +25,11 @@ from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.fuzz import BATCH, strategy
-from attnproof.harness.running.task.more_cases import more_cases
+from attnproof.harness.running.task.more_cases import (
+    ids_of_many_rows,
+    is_interpreted_soon,
+    more_cases,
+)
 from attnproof.harness.running.task.task import explicit_cases
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 from attnproof.harness.strength.mutants import planting
@@ -33,8 +37,10 @@ from attnproof.harness.strength.mutants.mutant import Mutant, Result
 from attnproof.harness.strength.mutants.reach import Places, Reach
 
 _TARGET = f"{planting.__name__}:backend"
-_TIMEOUT_S = 5.0
-"""Time limit of a case, in seconds: a mutant that needs longer has timed out."""
+_TIMEOUT_S, _TIMEOUT_INTERPRETED_S = 5.0, 20.0
+"""Time limits of a case, in seconds: a mutant that needs longer has timed out."""
+_DRAWN_PER_INTERPRETED = 8
+"""Drawn cases for each one that Triton's interpreter gets."""
 _MEMORY_BYTES = 4 << 30
 _REPEATED_SHARE = 10
 """One case in this many is called twice on equal input."""
@@ -49,7 +55,9 @@ def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: in
     Edge cases and malformed ones come first, then those of critical sizes, then `examples` drawn
     ones.
     """
-    faults = faults_for(operation, candidate)
+    faults, interpreted = faults_for(operation, candidate), candidate.lane == "interpreter"
+    if interpreted:
+        examples = -(-examples // _DRAWN_PER_INTERPRETED)
     explicit = [sourced.case for sourced in explicit_cases(operation, faults, [], [])]
     drawn: list[Case] = []
     for first in range(0, examples, BATCH):
@@ -58,6 +66,10 @@ def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: in
     good = [case for case in drawn if not case.fault]
     more = more_cases(operation, good, examples, run_seed, [], lambda: ())
     cases = [*explicit, *(sourced.case for sourced in more), *drawn]
+    if interpreted:
+        many = ids_of_many_rows(operation)
+        cases = [one for one in cases if one.id not in many]
+        cases = [one for one in cases if one.fault or is_interpreted_soon(operation, one)]
     return list({case.id: case for case in cases}.values())
 
 
@@ -227,6 +239,6 @@ def _worker(operation: str, module: Any, candidate: Candidate) -> Worker:
         interface=candidate.interface,
         judged=candidate.judged,
     )
-    return Worker(
-        planted, {operation: ALL[operation]}, timeout_s=_TIMEOUT_S, memory_bytes=_MEMORY_BYTES
-    )
+    timeout_s = _TIMEOUT_INTERPRETED_S if candidate.lane == "interpreter" else _TIMEOUT_S
+    operations = {operation: ALL[operation]}
+    return Worker(planted, operations, timeout_s=timeout_s, memory_bytes=_MEMORY_BYTES)

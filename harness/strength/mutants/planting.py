@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import gc
+import importlib
+import linecache
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -31,6 +33,15 @@ def called_functions(lines: dict[str, set[int]]) -> list[tuple[str, str, Functio
     ]
 
 
+def import_modules(package: Any, files: Iterable[str]) -> None:
+    """Import the modules of a package that have these files, such as kernels: forks plant there."""
+    root = root_of(package)
+    for file in files:
+        if Path(file) != root:
+            parts = Path(file).relative_to(root).with_suffix("").parts
+            importlib.import_module(".".join([package.__name__, *parts]).removesuffix(".__init__"))
+
+
 def plant(mutant: Mutant) -> None:
     """Change the code of the mutant's function in this process. Raise NotPlantedError.
 
@@ -39,7 +50,8 @@ def plant(mutant: Mutant) -> None:
     tree = _tree(mutant.file)
     old = _code_of(compile(tree, mutant.file, "exec"), mutant.function)
     try:
-        made = compile(mutated(tree, mutant.function, mutant.index), mutant.file, "exec")
+        changed = mutated(tree, mutant.function, mutant.index)
+        made = compile(changed, mutant.file, "exec")
     except (SyntaxError, ValueError, IndexError) as error:
         raise NotPlantedError(str(error)) from None
     new = _by_place(_code_of(made, mutant.function))
@@ -54,6 +66,21 @@ def plant(mutant: Mutant) -> None:
         planted += 1
     if not planted:
         raise NotPlantedError("no function with this code")
+    _change_source(mutant, functions(changed)[mutant.function])
+
+
+def _change_source(mutant: Mutant, function: Function) -> None:
+    """Let `inspect` return the mutant's source: Triton's interpreter runs a kernel's source."""
+    lines = linecache.getlines(mutant.file)
+    first = min([function.lineno, *(one.lineno for one in function.decorator_list)]) - 1
+    room = (function.end_lineno or 0) - first
+    indent = " " * function.col_offset
+    unparsed = ast.unparse(function).splitlines()
+    source = [f"{indent}{line}\n" for line in unparsed if line]
+    if len(source) > room:  # several statements on a line, which no kernel has
+        return
+    lines[first : first + room] = source + ["\n"] * (room - len(source))
+    linecache.cache[mutant.file] = (0, None, lines, mutant.file)
 
 
 def _change_defaults(function: FunctionType, mutant: Mutant) -> None:

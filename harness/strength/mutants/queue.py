@@ -14,7 +14,7 @@ from attnproof.harness.model.case import Case, decode
 from attnproof.harness.strength.mutants.judging import Prepared, Round
 from attnproof.harness.strength.mutants.mutant import Mutant, Result
 from attnproof.harness.strength.mutants.operators import mutants
-from attnproof.harness.strength.mutants.planting import called_functions
+from attnproof.harness.strength.mutants.planting import called_functions, import_modules
 from attnproof.harness.strength.mutants.reach import Reach
 from attnproof.harness.strength.mutants.reviewed import not_judged
 
@@ -52,7 +52,9 @@ class Queue:
                     self._stems[name] = Path(file).stem
                 for mutant in mutants(file, function, tree, lines[file]):
                     found.setdefault(mutant.id, (mutant, []))[1].append(name)
-        return [(mutant, names) for mutant, names in found.values() if not_judged(mutant) == ""]
+        planned = [one for one in found.values() if not not_judged(one[0])]
+        import_modules(self._module, {mutant.file for mutant, _ in planned})
+        return planned
 
     def arguments(self, planned: Iterable[Planned]) -> Iterator[tuple[Any, ...]]:
         """Yield the arguments of `judge` for each mutant."""

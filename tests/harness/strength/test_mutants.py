@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import json
 import sys
 import textwrap
@@ -239,6 +240,23 @@ def test_arguments_are_taken_when_a_call_can_start():
     assert sorted([first, *calls]) == [((n,), n) for n in range(4)]
 
 
+def test_the_source_that_inspect_returns_changes_too(module):
+    _plant(module, "nested", "b * 2", "b // 2")
+    assert "b // 2" in inspect.getsource(module.nested)
+    assert inspect.getsource(module.closure).startswith("def closure")
+
+
+@pytest.mark.lanes
+def test_kernels_are_changed_in_the_interpreter(attnproof, tmp_path):
+    options = ["--candidate", "optimized-triton", "--ops", "get_dcp_lens,prepare_pos_seq_lens"]
+    done = attnproof("mutants", *options, "--sample", "16", "--out", "results", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = json.loads((tmp_path / "results" / "mutants.json").read_text())["results"]
+    kernels = [one for one in made if "/kernels/" in one["mutant"]["file"]]
+    assert "killed" in {one["fate"] for one in kernels}
+    assert "not planted" not in {one["fate"] for one in kernels}
+
+
 def _result(fate: str, index: int = 0, operation: str = "a") -> Result:
     return Result(Mutant("f.py", "f", 1, "constant", index, "1", "2"), operation, fate)
 
@@ -297,7 +315,7 @@ def test_a_file_is_judged_and_a_second_run_reuses_the_results(attnproof, tmp_pat
         (["--sample", "-1"], "--sample -1"),
         (["--candidate", "missing.py"], "missing.py does not exist"),
         (["--candidate", "optimized", "--candidate", "reference"], "one candidate at a time"),
-        (["--candidate", "optimized-triton"], "CPU"),
+        (["--candidate", "optimized-triton", "--device", "cuda"], "--device"),
     ],
 )
 def test_a_usage_error_is_one_line_and_writes_nothing(attnproof, tmp_path, options, message):
