@@ -229,6 +229,11 @@ def _needs_tokens(case: Case) -> bool:
     return case.num_tokens > 0
 
 
+def _last_negative(lengths: torch.Tensor) -> torch.Tensor:
+    """Return the lengths with -1 in the last row."""
+    return torch.cat([lengths[:-1], lengths.new_tensor([-1])])
+
+
 def _has_columns(case: Case) -> bool:
     return _needs_tokens(case) and case.params.get("columns") != 0
 
@@ -270,7 +275,7 @@ build_slot_mapping = Operation(
             "offsets that fall": _values(
                 "query_start_loc", lambda offsets: torch.cat([offsets[:-1], -1 - offsets[:1]])
             ),
-            "negative computed tokens": _values("num_computed_tokens", lambda c: -1 - c),
+            "negative computed tokens": _values("num_computed_tokens", _last_negative),
             "padded length below the tokens": Fault(
                 "num_padded_tokens", lambda _: 0, applies=_needs_tokens, cpu_only=True
             ),

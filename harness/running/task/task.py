@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.model.case import EngineStep, Sourced
+from attnproof.harness.model.case import Case, EngineStep, Sourced
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import (
@@ -377,21 +377,28 @@ def explicit_cases(
 
     `left_out` holds ids of boundaries.
     """
-    faults_left = dict.fromkeys(faults, 2)
-    for name, case in operation.inputs.boundaries():
-        if case.id in left_out:
-            continue
+    boundaries = [one for one in operation.inputs.boundaries() if one[1].id not in left_out]
+    chosen = {name: _two_of(name, fault, boundaries) for name, fault in faults.items()}
+    for index, (name, case) in enumerate(boundaries):
         yield Sourced(case, "boundary", name)
-        for fault in [fault for fault, left in faults_left.items() if left]:
-            if faults[fault].applies(case):
-                faults_left[fault] -= 1
-                malformed = msgspec.structs.replace(case, fault=fault)
-                yield Sourced(malformed, "boundary", f"{name}: {fault}")
+        for fault in (fault for fault, indices in chosen.items() if index in indices):
+            malformed = msgspec.structs.replace(case, fault=fault)
+            yield Sourced(malformed, "boundary", f"{name}: {fault}")
     yield from _cases_of_steps(operation, steps)
     for sourced in corpus:
         case = sourced.case
         if case.operation == operation.name and (not case.fault or case.fault in faults):
             yield sourced
+
+
+def _two_of(name: str, fault: Fault, boundaries: list[tuple[str, Case]]) -> set[int]:
+    """Return the indices of two boundaries that the fault applies to: the first, and any other.
+
+    The other one depends on the name of the fault, so that faults meet all kinds of batches.
+    """
+    fitting = [index for index, (_, case) in enumerate(boundaries) if fault.applies(case)]
+    others = fitting[1:]
+    return {*fitting[:1], *others[zlib.crc32(name.encode()) % max(1, len(others)) :][:1]}
 
 
 def _cases_of_steps(operation: Operation, steps: list[EngineStep]) -> Iterator[Sourced]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,13 @@ class Queue:
         """Yield the arguments of `judge` for each mutant."""
         for mutant, names in planned:
             rounds = [self._round(mutant, name) for name in names]
-            # An operation of the same file has cases, malformed ones too, that are made for it.
-            stem = Path(mutant.file).stem
-            rounds.sort(key=lambda one: (self._stems.get(one.operation) != stem, -len(one.cases)))
+            rounds.sort(key=partial(self._rank, Path(mutant.file).stem))
             yield mutant, self._module, self._candidate, rounds[:_MOST_OPERATIONS]
+
+    def _rank(self, stem: str, one: Round) -> tuple[bool, int, int]:
+        """Return what to sort by: operations of the same file, then those with malformed cases."""
+        malformed = sum(bool(case.fault) for case in one.cases)
+        return self._stems.get(one.operation) != stem, -malformed, -len(one.cases)
 
     def _round(self, mutant: Mutant, name: str) -> Round:
         """Return the cases of an operation that run the changed statement."""

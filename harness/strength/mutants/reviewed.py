@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from functools import cache
 from pathlib import Path
 
@@ -14,10 +15,15 @@ _FILE = Path(__file__).with_name("equivalent.toml")
 def reviewed_reason(mutant: Mutant) -> str:
     """Return why the change has no effect, "" if nobody has reviewed it.
 
-    An entry names function, before and after as a run prints them: a change of the line makes
-    the entry void.
+    An entry names function, line, before and after as a run prints them: a change of the line
+    makes the entry void.
     """
-    return _reasons().get((mutant.function, mutant.before, mutant.after), "")
+    return _reasons().get((mutant.function, line_of(mutant), mutant.before, mutant.after), "")
+
+
+def line_of(mutant: Mutant) -> str:
+    """Return the text of the mutant's line."""
+    return linecache.getline(mutant.file, mutant.line).strip()
 
 
 @cache
@@ -28,6 +34,7 @@ def not_judged(mutant: Mutant) -> str:
 
 
 @cache
-def _reasons() -> dict[tuple[str, str, str], str]:
+def _reasons() -> dict[tuple[str, str, str, str], str]:
     entries = tomllib.loads(_FILE.read_text(encoding="utf-8")).get("equivalent", [])
-    return {(one["function"], one["before"], one["after"]): one["reason"] for one in entries}
+    fields = ("function", "line", "before", "after")
+    return {tuple(one[field] for field in fields): one["reason"] for one in entries}

@@ -331,8 +331,13 @@ def test_reviewed_mutants_are_in_the_source():
     found = set()
     for file in [*REPOSITORY.glob("optimized/**/*.py"), *REPOSITORY.glob("reference/**/*.py")]:
         for name, function in functions(ast.parse(file.read_text())).items():
-            found |= {(one.function, one.before, one.after) for one in mutants("", name, function)}
-    listed = {(one["function"], one["before"], one["after"]): one["reason"] for one in entries}
-    assert set(listed) <= found
-    assert len(listed) == len(entries)
-    assert all(listed.values())
+            for one in mutants(str(file), name, function):
+                found.add((one.function, reviewed.line_of(one), one.before, one.after))
+    assert set(reviewed._reasons()) <= found
+    assert len(reviewed._reasons()) == len(entries)
+    assert all(one["reason"] for one in entries)
+
+
+def test_files_that_are_not_judged_exist():
+    for file in tomllib.loads(reviewed._FILE.read_text())["not_judged"]:
+        assert (REPOSITORY / file).is_file()
