@@ -72,7 +72,7 @@ def examine_mutants(options: MutantsOptions) -> int:
     if options.sample and options.sample < len(planned):
         planned = random.Random(options.seed).sample(planned, options.sample)
         planned.sort(key=lambda one: one[1])  # first results let the cases that kill come first
-    say(f"{len(planned):,} mutants of {len(offered)} operations, {options.examples} drawn cases")
+    say(f"{len(planned):,} mutants of {len(prepared)} operations, {options.examples} drawn cases")
     made_with = {mutant.file: _hash(options, candidate, mutant.file) for mutant, _ in planned}
     file = options.out / "results.jsonl"
 
@@ -190,10 +190,15 @@ def _prepared(
         name = given[0]
         if made is None:
             raise UsageError(f"{name} of {candidate.name} ends its process without a mutant")
+        if not made.accepted:
+            say(f"{name}: left out, as {candidate.name} fails every valid case without a mutant")
+            continue
         if made.failed:
             say(f"{name}: {made.failed} cases left out, which {candidate.name} fails already")
         prepared[name] = made
-    return {one.name: prepared[one.name] for one in operations}
+    if not prepared:
+        raise UsageError(f"candidate {candidate.name} fails every valid case: verify it first")
+    return {one.name: prepared[one.name] for one in operations if one.name in prepared}
 
 
 def _read(file: Path) -> dict[str, Result]:

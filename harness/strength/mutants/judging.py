@@ -114,6 +114,8 @@ class Prepared(NamedTuple):
     """Lines that a case runs, by its id."""
     failed: int
     """Number of cases that the candidate fails without a mutant."""
+    accepted: int
+    """Number of valid cases that end without a failure, advice included."""
 
 
 def prepare(
@@ -131,6 +133,7 @@ def prepare(
     further = draw(ALL[operation], candidate, deep, run_seed + 1) if deep else []
     seconds: dict[str, float] = {}
     places: dict[str, Places] = {}
+    accepted = 0
     reach.record()
     worker = _worker(operation, module, candidate)
     try:
@@ -141,6 +144,7 @@ def prepare(
                 verdict = worker.judge(case, repeated=False)
             except InvalidCaseError:  # `verify` leaves it out too
                 continue
+            accepted += not case.fault and not verdict.failures
             if not any(one.kind in candidate.judged for one in verdict.failures):
                 seconds[case.id], places[case.id] = time.monotonic() - started, reach.take()
     finally:
@@ -152,6 +156,7 @@ def prepare(
         [encode(one) for one in further if one.id in places and one.id not in known],
         places,
         len(cases) - len(passing),
+        accepted,
     )
 
 

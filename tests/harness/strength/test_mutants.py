@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import inspect
 import json
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -203,7 +204,7 @@ def test_only_cases_that_run_the_statement_judge_a_mutant(module):
     small, large = (Case("slice_query_start_locs", None, {"n": n}) for n in (1, 2))
     reach = Reach(Path(module.__file__))
     places = {small.id: np.array([14, 15, 16]), large.id: np.array([14, 16])}
-    made = Prepared([encode(small), encode(large)], [], places, 0)
+    made = Prepared([encode(small), encode(large)], [], places, 0, 2)
     queue = Queue(module, Candidate("mine", ""), reach, {"slice_query_start_locs": made})
     planned = {mutant.before: (mutant, names) for mutant, names in queue.planned()}
     assert {"b * 2", "2"} == set(planned)
@@ -214,7 +215,7 @@ def test_only_cases_that_run_the_statement_judge_a_mutant(module):
 def test_the_case_that_killed_comes_first(module):
     cases = [Case("slice_query_start_locs", None, {"n": n}) for n in range(4)]
     places = {case.id: np.array([14, 15, 16]) for case in cases}
-    made = Prepared([encode(case) for case in cases], [], places, 0)
+    made = Prepared([encode(case) for case in cases], [], places, 0, len(cases))
     queue = Queue(
         module, Candidate("mine", ""), Reach(Path(module.__file__)), {cases[0].operation: made}
     )
@@ -247,9 +248,11 @@ def test_the_source_that_inspect_returns_changes_too(module):
 
 
 @pytest.mark.lanes
-def test_kernels_are_changed_in_the_interpreter(attnproof, tmp_path):
-    options = ["--candidate", "optimized-triton", "--ops", "get_dcp_lens,prepare_pos_seq_lens"]
-    done = attnproof("mutants", *options, "--sample", "16", "--out", "results", cwd=tmp_path)
+def test_kernels_are_changed_in_the_interpreter(tmp_path):
+    # A process of its own: Triton chooses its interpreter when it is imported.
+    line = "-m attnproof mutants --candidate optimized-triton --sample 16 --out results --ops"
+    command = [sys.executable, *line.split(), "get_dcp_lens,prepare_pos_seq_lens"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     made = json.loads((tmp_path / "results" / "mutants.json").read_text())["results"]
     kernels = [one for one in made if "/kernels/" in one["mutant"]["file"]]
@@ -324,6 +327,14 @@ def test_a_usage_error_is_one_line_and_writes_nothing(attnproof, tmp_path, optio
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "results").exists()
+
+
+def test_a_candidate_that_fails_every_case_is_not_judged(attnproof, tmp_path):
+    (tmp_path / "mine.py").write_text("def slice_query_start_locs(offsets, part):\n    raise 1\n")
+    done = attnproof("mutants", "--candidate", "mine.py", "--examples", "9", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "fails every valid case: verify it first" in done.stderr
+    assert "score" not in done.stdout
 
 
 def test_reviewed_mutants_are_in_the_source():
