@@ -17,8 +17,12 @@ from attnproof.harness.oracles.purity import modified_inputs
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "determinism"
-CONTRACT = "equal input gives equal output, in this process and in a new one"
+CONTRACT = (
+    "equal input gives equal output, in this process and in a new one, and also without the "
+    "arguments that have their default"
+)
 SOURCE_CHANGED = "changes the source of a copy before it has arrived"
+DEFAULT = "another result without arguments that have their default"
 READ_EARLY = "reads a copy to the host before it has arrived"
 FRESH_PROCESS = Failure(
     oracle=NAME,
@@ -31,18 +35,21 @@ FRESH_PROCESS = Failure(
 def judge(trial: Trial) -> Iterator[Failure]:
     """Yield a failure for each field that a repeated call, or a call with late copies, changes."""
     again = trial.again
+    call, diagnosis = "second call", "not deterministic"
+    if again.left_out:
+        call, diagnosis = f"without {', '.join(again.left_out)}", DEFAULT
     if again.error is not None or again.malformed:
         yield Failure(
             oracle=NAME,
             field="",
-            diagnosis="second call fails",
-            message=f"the second call on equal input: {again.malformed or repr(again.error)}",
+            diagnosis=DEFAULT if again.left_out else "second call fails",
+            message=f"{call} on equal input: {again.malformed or repr(again.error)}",
             log=again.log,
         )
         return
     for failure in differences(trial, trial.first.outputs, again.outputs, NAME):
-        message = f"second call: {failure.message}"
-        yield msgspec.structs.replace(failure, diagnosis="not deterministic", message=message)
+        message = f"{call}: {failure.message}"
+        yield msgspec.structs.replace(failure, diagnosis=diagnosis, message=message)
     if again.modified and not any(modified_inputs(trial.first, NAME)):
         yield Failure(
             oracle=NAME,

@@ -23,6 +23,7 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.model.text import text_of
 from attnproof.harness.operations.shared.sequence import Transcript
+from attnproof.harness.oracles.defaults import WithoutDefaults
 from attnproof.harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
 from attnproof.harness.oracles.guards import FILLS, GuardedAllocations
 from attnproof.harness.oracles.late_copies import LateCall, call_with_late_copies
@@ -64,6 +65,8 @@ class Attempt:
     """True if the function made a non-blocking copy, perhaps to the host."""
     modified: str = ""
     """Name of an input that a repeated call has modified, "" if none."""
+    left_out: tuple[str, ...] = ()
+    """Names of the arguments with their default that a repeated call has left out."""
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
@@ -212,8 +215,15 @@ class Trial:
 
     @cached_property
     def again(self) -> Attempt:
-        """The candidate's second call, on equal input."""
-        made = self._attempt(0)
+        """The candidate's second call, on equal input, without arguments that have a default.
+
+        If its result differs from the first one's, all arguments are given in another call: it
+        replaces this one if its result differs too.
+        """
+        made = self._without_defaults()
+        if made.left_out and _text(made) != _text(self.first):
+            complete = self._attempt(0)
+            made = made if _text(complete) == _text(self.first) else complete
         writes = made.call.arena.unexpected_writes(made.call.written) if made.call.arena else ()
         names = [write.name for write in writes if write.inside]
         names += [change.name for change in made.changes if not change.allowed]
@@ -246,6 +256,14 @@ class Trial:
         call, fill = self.prepare(pattern), FILLS[pattern]
         return attempt(self.operation, self.function, call, fill, self.device, waiting=waiting)
 
+    def _without_defaults(self) -> Attempt:
+        if not self.operation.call.takes_arguments:
+            return self._attempt(0)
+        function = WithoutDefaults(self.function, self.reference)
+        made = attempt(self.operation, function, self.prepare(0), FILLS[0], self.device)
+        made.left_out = tuple(dict.fromkeys(function.left_out))
+        return made
+
     def _prepared(self, pattern: int) -> Call:
         """Return a new call for the reference."""
         return self.prepare(pattern)
@@ -274,6 +292,10 @@ class Trial:
             and call.arena.is_on_device(value)
         }
         return {place: owner for place, owner in owners.items() if owner is not None}
+
+
+def _text(made: Attempt) -> str:
+    return made.malformed or repr(made.error or digest(made.outputs))
 
 
 def digest(outputs: Outputs) -> str:

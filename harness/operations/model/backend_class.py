@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import new_class
 from typing import Any
 
 from hypothesis import strategies as st
@@ -51,7 +52,8 @@ def _use(offered: Any, call: Call) -> Outputs:
     methods: dict[str, Any] = {name: staticmethod(lambda *_: None) for name in _METHODS}
     methods["get_metadata_cls"] = staticmethod(lambda *_: _Made)
     names = {"__module__": "some.module", "__qualname__": "Outer.Backend"}
-    backend: Any = type("Backend", (offered,), {**methods, **names})
+    added = {**methods, **names}
+    backend: Any = new_class("Backend", (offered,), exec_body=lambda body: body.update(added))
     keywords = {} if second is None else {"second": second}
     made = backend.make_metadata(first, **keywords)
     try:

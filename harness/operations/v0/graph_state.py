@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from types import new_class
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -172,7 +173,7 @@ class _InterruptedError(Exception):
 def _use(offered: Any, call: Call) -> Outputs:
     """Capture a graph, clone the state, and copy the engine steps as a runner does."""
     runner, most, size, encoder_decoder, interrupted, earlier, step = call.args.values()
-    state = type("BackendState", (offered,), {})(runner)
+    state = new_class("BackendState", (offered,))(runner)
     if interrupted:
         try:
             with state.graph_capture(most):
@@ -202,7 +203,7 @@ def _use(offered: Any, call: Call) -> Outputs:
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
     """Return the copy of an engine step's lengths and tables to the buffers, as before a replay."""
     runner, most, size, encoder_decoder, _, _, step = call.args.values()
-    state = type("BackendState", (offered,), {})(runner)
+    state = new_class("BackendState", (offered,))(runner)
     with state.graph_capture(most):
         made = state.graph_capture_get_metadata_for_batch(size, encoder_decoder)
     buffers = state.get_graph_input_buffers(made, encoder_decoder)

@@ -173,7 +173,11 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 def builder_class(offered: Any) -> Any:
     """Return the candidate's class as a backend subclasses it."""
-    return type("Builder", (offered,), {"_metadata_cls": MetadataV0})
+
+    class Builder(offered):  # type: ignore[misc]
+        _metadata_cls = MetadataV0
+
+    return Builder
 
 
 def _use(offered: Any, call: Call) -> Any:

@@ -60,6 +60,7 @@ class AttemptData(msgspec.Struct, frozen=True, array_like=True):
     changes: list[tuple[str, str, bool]]
     observed: Plain
     modified: str
+    left_out: list[str]
 
 
 class LateData(msgspec.Struct, frozen=True, array_like=True):
@@ -185,6 +186,7 @@ class Observer:
             [(change.name, change.text, change.allowed) for change in made.changes],
             observed,
             utf8(made.modified),
+            list(map(utf8, made.left_out)),
         )
 
 
@@ -314,7 +316,7 @@ class ObservedTrial(Trial):
             raise ForgedReportError(str(error)) from error
         made.malformed, made.log = data.malformed, data.log
         made.stray_writes, made.unwaited_copies = data.stray_writes, data.unwaited_copies
-        made.modified = data.modified
+        made.modified, made.left_out = data.modified, tuple(data.left_out)
         made.changes = tuple(Change(*change) for change in data.changes)
         return made
 
