@@ -66,12 +66,7 @@ def examine_mutants(options: MutantsOptions) -> int:
     reach = Reach(root_of(module))
     prepared = _prepared(offered, module, candidate, reach, options, jobs)
     queue = Queue(module, candidate, reach, prepared)
-    planned = queue.planned()
-    if not planned:
-        raise UsageError(f"candidate {candidate.name}: no function in files of its own is called")
-    if options.sample and options.sample < len(planned):
-        planned = random.Random(options.seed).sample(planned, options.sample)
-        planned.sort(key=lambda one: one[1])  # first results let the cases that kill come first
+    planned = _planned(queue, candidate, options)
     say(f"{len(planned):,} mutants of {len(prepared)} operations, {options.examples} drawn cases")
     made_with = {mutant.file: _hash(options, candidate, mutant.file) for mutant, _ in planned}
     file = options.out / "results.jsonl"
@@ -85,11 +80,15 @@ def examine_mutants(options: MutantsOptions) -> int:
     work = [one for one in planned if key_of(one) not in done]
     if results:
         say(f"{len(results):,} of them judged by an earlier run ({file})")
+    if not options.deep:  # to judge one of the reviewed list would take all of its time
+        reviewed = [one for one in work if reviewed_reason(one[0])]
+        results += [_reviewed(Result(one, names[0], "survived")) for one, names in reviewed]
+        work = [one for one in work if one not in reviewed]
     with _opened(file, restart=options.restart) as ledger:
         try:
             # The command line ends the process at an interrupt until a verb handles it.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            for given, result in in_processes(judge, queue.arguments(work), jobs):
+            for given, result in in_processes(judge, queue.arguments(work, options.budget), jobs):
                 mutant, *_, rounds = given
                 ended = result or Result(mutant, rounds[0].operation, "killed", oracle="process")
                 queue.learn(ended)
@@ -108,6 +107,17 @@ def examine_mutants(options: MutantsOptions) -> int:
     return MISMATCH if 100 * score < options.fail_under else VERIFIED
 
 
+def _planned(queue: Queue, candidate: Candidate, options: MutantsOptions) -> list[Planned]:
+    """Return all mutants, or a sample of them."""
+    planned = queue.planned()
+    if not planned:
+        raise UsageError(f"candidate {candidate.name}: no function in files of its own is called")
+    if options.sample and options.sample < len(planned):
+        planned = random.Random(options.seed).sample(planned, options.sample)
+        planned.sort(key=lambda one: one[1])  # first results let the cases that kill come first
+    return planned
+
+
 def _show(results: list[Result], candidate: Candidate, out: Path) -> float:
     """Print the table, write mutants.json, and return the score."""
     score = _score(results)
@@ -124,7 +134,7 @@ def _show(results: list[Result], candidate: Candidate, out: Path) -> float:
 
 
 def _check_numbers(options: MutantsOptions) -> None:
-    least = {"examples": 1, "sample": 0, "jobs": 0, "deep": 0, "fail_under": 0}
+    least = {"examples": 1, "sample": 0, "jobs": 0, "deep": 0, "fail_under": 0, "budget": 0}
     for name, lowest in least.items():
         value = getattr(options, name)
         if value < lowest:
@@ -137,6 +147,7 @@ def _hash(options: MutantsOptions, candidate: Candidate, file: str) -> str:
     used = (
         options.examples,
         options.deep,
+        options.budget,
         options.seed,
         options.ops,
         candidate.target,

@@ -114,6 +114,8 @@ class Prepared(NamedTuple):
     """Lines that a case runs, by its id."""
     failed: int
     """Number of cases that the candidate fails without a mutant."""
+    case_s: float
+    """Mean time of a case in seconds."""
     accepted: int
     """Number of valid cases that end without a failure, advice included."""
 
@@ -156,6 +158,7 @@ def prepare(
         [encode(one) for one in further if one.id in places and one.id not in known],
         places,
         len(cases) - len(passing),
+        sum(seconds.values()) / max(1, len(seconds)),
         accepted,
     )
 
@@ -169,8 +172,13 @@ class Round(NamedTuple):
     """Cases for a mutant that survives the others."""
 
 
-def judge(mutant: Mutant, module: Any, candidate: Candidate, rounds: list[Round]) -> Result:
-    """Plant the mutant in this process and judge the cases of each round until one fails."""
+def judge(
+    mutant: Mutant, module: Any, candidate: Candidate, budget_s: float, rounds: list[Round]
+) -> Result:
+    """Plant the mutant in this process and judge the cases of each round until one fails.
+
+    No case is begun after `budget_s` seconds.
+    """
     started = time.monotonic()
     result = Result(mutant, rounds[0].operation, "survived", reason="no case runs the line")
     cases = 0
@@ -181,16 +189,17 @@ def judge(mutant: Mutant, module: Any, candidate: Candidate, rounds: list[Round]
     for one in rounds:
         if not one.cases and not one.deep:
             continue
-        result = _judged(Result(mutant, one.operation, "survived"), module, candidate, one)
+        made = Result(mutant, one.operation, "survived")
+        result = _judged(made, module, candidate, one, started + budget_s)
         cases += result.cases
-        if result.fate != "survived":
+        if result.fate != "survived" or time.monotonic() > started + budget_s:
             break
     seconds = round(time.monotonic() - started, 2)
     return msgspec.structs.replace(result, cases=cases, seconds=seconds)
 
 
-def _judged(made: Result, module: Any, candidate: Candidate, given: Round) -> Result:
-    """Judge the cases of one operation in a process with the mutant.
+def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until: float) -> Result:
+    """Judge the cases of one operation in a process with the mutant, up to a time.
 
     A mutant that survives them stays a survivor; its reason says what the cases `deep` show.
     """
@@ -202,6 +211,8 @@ def _judged(made: Result, module: Any, candidate: Candidate, given: Round) -> Re
         return changed(fate="killed", oracle="process", reason=str(error))
     try:
         for count, case in enumerate([*cases, *given.deep], 1):
+            if time.monotonic() > until:
+                return changed(cases=count - 1, reason="the time of a mutant is over")
             verdict: Verdict = worker.judge(case, repeated=count % _REPEATED_SHARE == 1)
             failures = [one for one in verdict.failures if one.kind in candidate.judged]
             if failures and count > len(cases):

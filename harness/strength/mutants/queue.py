@@ -37,6 +37,7 @@ class Queue:
         self._places = {name: made.places for name, made in prepared.items()}
         self._cases = {name: [*map(decode, made.cases)] for name, made in prepared.items()}
         self._deep = {name: [*map(decode, made.deep)] for name, made in prepared.items()}
+        self._case_s = {name: made.case_s for name, made in prepared.items()}
         self._stems: dict[str, str] = {}
         """Name of the file of each operation's function, without its suffix."""
         self._killers: dict[str, list[str]] = defaultdict(list)
@@ -57,17 +58,20 @@ class Queue:
         import_modules(self._module, {mutant.file for mutant, _ in planned})
         return planned
 
-    def arguments(self, planned: Iterable[Planned]) -> Iterator[tuple[Any, ...]]:
-        """Yield the arguments of `judge` for each mutant."""
+    def arguments(self, planned: Iterable[Planned], budget_s: float) -> Iterator[tuple[Any, ...]]:
+        """Yield the arguments of `judge` for each mutant, which is given `budget_s` seconds."""
         for mutant, names in planned:
             rounds = [self._round(mutant, name) for name in names]
             rounds.sort(key=partial(self._rank, Path(mutant.file).stem))
-            yield mutant, self._module, self._candidate, rounds[:_MOST_OPERATIONS]
+            yield mutant, self._module, self._candidate, budget_s, rounds[:_MOST_OPERATIONS]
 
-    def _rank(self, stem: str, one: Round) -> tuple[bool, int, int]:
-        """Return what to sort by: operations of the same file, then those with malformed cases."""
-        malformed = sum(bool(case.fault) for case in one.cases)
-        return self._stems.get(one.operation) != stem, -malformed, -len(one.cases)
+    def _rank(self, stem: str, one: Round) -> tuple[bool, bool, float]:
+        """Return what to sort by: operations of the same file, then those with malformed cases.
+
+        Among them come those with the fastest cases.
+        """
+        malformed = any(case.fault for case in one.cases)
+        return self._stems.get(one.operation) != stem, not malformed, self._case_s[one.operation]
 
     def _round(self, mutant: Mutant, name: str) -> Round:
         """Return the cases of an operation that run the changed statement."""

@@ -204,18 +204,18 @@ def test_only_cases_that_run_the_statement_judge_a_mutant(module):
     small, large = (Case("slice_query_start_locs", None, {"n": n}) for n in (1, 2))
     reach = Reach(Path(module.__file__))
     places = {small.id: np.array([14, 15, 16]), large.id: np.array([14, 16])}
-    made = Prepared([encode(small), encode(large)], [], places, 0, 2)
+    made = Prepared([encode(small), encode(large)], [], places, 0, 0.1, 2)
     queue = Queue(module, Candidate("mine", ""), reach, {"slice_query_start_locs": made})
     planned = {mutant.before: (mutant, names) for mutant, names in queue.planned()}
     assert {"b * 2", "2"} == set(planned)
-    ((_, _, _, (judged,)),) = queue.arguments([planned["b * 2"]])
+    ((*_, (judged,)),) = queue.arguments([planned["b * 2"]], 1.0)
     assert judged.cases == [small]
 
 
 def test_the_case_that_killed_comes_first(module):
     cases = [Case("slice_query_start_locs", None, {"n": n}) for n in range(4)]
     places = {case.id: np.array([14, 15, 16]) for case in cases}
-    made = Prepared([encode(case) for case in cases], [], places, 0, len(cases))
+    made = Prepared([encode(case) for case in cases], [], places, 0, 0.1, len(cases))
     queue = Queue(
         module, Candidate("mine", ""), Reach(Path(module.__file__)), {cases[0].operation: made}
     )
@@ -223,7 +223,7 @@ def test_the_case_that_killed_comes_first(module):
     for number in (2, 3, 2):
         killed = _result("killed", operation=cases[0].operation)
         queue.learn(msgspec.structs.replace(killed, case=cases[number].id))
-    ((_, _, _, (judged,)),) = queue.arguments(planned)
+    ((*_, (judged,)),) = queue.arguments(planned, 1.0)
     assert judged.cases == [cases[2], cases[3], cases[0], cases[1]]
 
 
@@ -316,6 +316,7 @@ def test_a_file_is_judged_and_a_second_run_reuses_the_results(attnproof, tmp_pat
         (["--ops", "no_such"], "no_such"),
         (["--examples", "0"], "--examples 0"),
         (["--sample", "-1"], "--sample -1"),
+        (["--budget", "-1"], "--budget -1"),
         (["--candidate", "missing.py"], "missing.py does not exist"),
         (["--candidate", "optimized", "--candidate", "reference"], "one candidate at a time"),
         (["--candidate", "optimized-triton", "--device", "cuda"], "--device"),
