@@ -30,6 +30,12 @@ EXTRAS = {
             "the candidates optimized, optimized-unchecked (numba) and optimized-triton (Triton) "
             "are not run",
         ),
+        Extra(
+            "record",
+            ("zstandard",),
+            "`attnproof record` cannot write recordings, and `verify --recorded` reads those of "
+            "JSON only",
+        ),
         Extra("xformers", ("xformers",), "the operations of optimized that use it stay unverified"),
     )
 }

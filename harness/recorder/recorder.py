@@ -1,0 +1,218 @@
+"""The recorder: collects what hooks see of an engine step, and hands it to the writer."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from multiprocessing.util import Finalize
+from typing import Any, Concatenate, ParamSpec
+
+from attnproof.harness.recorder.copying import Copies
+from attnproof.harness.recorder.header import header_of
+from attnproof.harness.recorder.metadata import build_frame, table_of
+from attnproof.harness.recorder.requests import RequestNumbers
+from attnproof.harness.recorder.schema import BuildFrame, SplitFrame, Step
+from attnproof.harness.recorder.settings import Settings
+from attnproof.harness.recorder.writing import Writer
+
+_Arguments = ParamSpec("_Arguments")
+_SPLIT = ("decode_threshold", "require_uniform", "treat_short_extends_as_decodes")
+_SAME = ("num_reqs", "num_actual_tokens", "max_query_len")
+
+
+def _contained(
+    method: Callable[Concatenate[Recorder, _Arguments], None],
+) -> Callable[Concatenate[Recorder, _Arguments], None]:
+    """Return the method; an error of it ends the recording, and does not reach the engine."""
+
+    def contained(self: Recorder, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        if not self.active:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:  # whatever it is, the engine must not see it
+            self.fail(error)
+
+    return functools.update_wrapper(contained, method)  # type: ignore[return-value]
+
+
+class Recorder:
+    """State of the recording of one process; its methods are called on the engine's thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.active = True
+        """False after an error, and after the limit."""
+        self.building = False
+        """True while a builder of vLLM 0.11 works."""
+        self._settings = settings
+        self._writer: Writer | None = None
+        self._requests = RequestNumbers()
+        self._runner: Any = None
+        self._scheduled: Any = None
+        self._number = 0
+        self._recorded = 0
+        self._dummies = 0
+        self._step: Step | None = None
+        self._copies = Copies()
+        self._inputs: list[Any] = []
+        """The metadata object of each build of the step."""
+        self._results: list[Any] = []
+        """What the builder made of each."""
+        os.register_at_fork(after_in_child=self._leave_to_parent)
+
+    @_contained
+    def guarded(self, action: Callable[[], None]) -> None:
+        """Call a function; an error of it ends the recording."""
+        action()
+
+    @_contained
+    def begin_step(self, runner: Any, scheduler_output: Any) -> None:
+        """Begin an engine step; it is recorded if it is one of the sample and no dummy."""
+        if self._dummies:
+            return
+        self._number += 1
+        self._runner, self._scheduled = runner, scheduler_output
+        if (self._number - 1) % self._settings.sample == 0:
+            self._open()
+
+    @_contained
+    def end_step(self) -> None:
+        """End the engine step, and hand it to the writer."""
+        if self._dummies:
+            return
+        step, scheduled = self._step, self._scheduled
+        if step is not None and step.builds:
+            self._requests.describe(step, scheduled)
+            self._hand_over(step)
+        if scheduled is not None:
+            self._requests.forget(scheduled.finished_req_ids)
+        self._step = self._scheduled = None
+        if self._settings.limit and self._recorded >= self._settings.limit:
+            self._stop("limit")
+
+    @_contained
+    def begin_dummy(self) -> None:
+        """Begin a run of the engine without requests, such as a warm-up."""
+        self._dummies += 1
+
+    @_contained
+    def end_dummy(self) -> None:
+        """End a run without requests."""
+        self._dummies -= 1
+
+    @_contained
+    def build(self, group: Any, metadata: Any, index: int, door: str) -> None:
+        """Copy metadata before a builder gets it.
+
+        `index` is the micro-batch, or the drafting step. Drafting after the step makes a frame of
+        its own; other builds outside a step are those of dummy runs, and are left out.
+        """
+        if self._dummies or (self._step is None and not self._drafts(door)):
+            return
+        drafting = self._step is None
+        if drafting:
+            self._open()
+        assert self._step is not None
+        if not self._step.builds and not drafting:
+            self._requests.describe_rows(self._step, self._runner)
+        frame = build_frame(group, metadata, index, door, self._copies)
+        self._add(frame, metadata)
+        if drafting:
+            self._hand_over(self._step)
+            self._step = None
+
+    @_contained
+    def built(self, result: Any) -> None:
+        """Keep what the builder made of the last metadata, to know it again."""
+        if self._step is not None and self._results:
+            self._results[-1] = result
+
+    @_contained
+    def update(self, builder: Any, made: Any, table: Any, slots: Any) -> None:
+        """Copy the block table and slots that a builder puts into what it has made before."""
+        if self._dummies or self._step is None:
+            return
+        index = next((i for i, one in enumerate(self._results) if one is made), None)
+        if index is None:
+            return
+        frame = table_of(self._step.builds[index], builder, table, slots, self._copies)
+        self._add(frame, self._inputs[index])
+
+    @_contained
+    def split(self, metadata: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Add the result of a split of the metadata that the current builder got."""
+        if self._step is None or self._dummies or not self._inputs:
+            return
+        given = self._inputs[-1]
+        if metadata is not given and not _is_equal_batch(metadata, given):
+            return
+        arguments = dict(zip(_SPLIT, args, strict=False)) | kwargs
+        numbers = {name: _integer(value) for name, value in arguments.items() if name in _SPLIT}
+        self._step.splits.append(
+            SplitFrame(len(self._step.builds) - 1, numbers, [int(one) for one in result])
+        )
+
+    def fail(self, error: Exception) -> None:
+        """Stop recording because of an error, and say so once."""
+        if not self.active:
+            return
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        print(
+            f"attnproof record: stopped, the engine goes on: {reason}", file=sys.stderr, flush=True
+        )
+        self._stop(type(error).__name__)
+
+    def _drafts(self, door: str) -> bool:
+        sampled = self._number and (self._number - 1) % self._settings.sample == 0
+        return door == "drafting" and bool(sampled)
+
+    def _open(self) -> None:
+        self._step = Step(step=self._number, tensors=[], builds=[])
+        self._copies = Copies()
+        self._inputs.clear()
+        self._results.clear()
+
+    def _add(self, frame: BuildFrame, metadata: Any) -> None:
+        assert self._step is not None
+        self._step.builds.append(frame)
+        self._inputs.append(metadata)
+        self._results.append(None)
+
+    def _hand_over(self, step: Step) -> None:
+        if self._writer is None:
+            header = header_of(self._runner, self._settings.sample)
+            self._writer = Writer(self._settings.folder, header, self.fail)
+            # Runs at the end of a process of multiprocessing too, where atexit does not.
+            Finalize(None, self._stop, args=("exit",), exitpriority=100)
+        self._copies.release()
+        self._writer.put(step, self._copies)
+        self._recorded += 1
+        self._inputs.clear()
+        self._results.clear()
+
+    def _stop(self, reason: str) -> None:
+        self.active = False
+        self._step = self._scheduled = self._runner = None
+        self._inputs.clear()
+        self._results.clear()
+        if self._writer is not None:
+            # At the limit the engine must not wait for the disk; the process's end does.
+            self._writer.close(reason, timeout_s=5.0 if reason == "exit" else 0.0)
+
+    def _leave_to_parent(self) -> None:
+        if self._writer is not None:  # its thread and its file belong to the parent
+            self.active, self._writer = False, None
+
+
+def _is_equal_batch(metadata: Any, given: Any) -> bool:
+    """True if the metadata is a copy of the given, with another block table perhaps."""
+    return (
+        all(getattr(metadata, name) == getattr(given, name) for name in _SAME)
+        and metadata.query_start_loc_cpu.data_ptr() == given.query_start_loc_cpu.data_ptr()
+    )
+
+
+def _integer(value: Any) -> int | bool:
+    return value if isinstance(value, bool) else int(value)

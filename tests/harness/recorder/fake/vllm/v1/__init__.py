@@ -1,0 +1,1 @@
+"""Modules of engine version 1."""
