@@ -25,6 +25,7 @@ from attnproof.harness.verbs.options import (
     DiffOptions,
     ListOptions,
     MutantsOptions,
+    RecordOptions,
     ReplayOptions,
     StrengthOptions,
     VerifyOptions,
@@ -140,6 +141,19 @@ def replay(options: ReplayOptions) -> int:
     from attnproof.harness.verbs.replay import replay as run
 
     return run(options, command=_command_line())
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+@_takes(RecordOptions, _plain)
+def record(options: RecordOptions) -> int:
+    """Run a command that serves with vLLM, and record the batches of its engine steps.
+
+    Numbers only, no text and no tokens. Exit codes: the command's; 2 usage; 3 if the command
+    succeeds and no step was recorded.
+    """
+    from attnproof.harness.verbs.record_command import record as run
+
+    return run(options)
 
 
 @app.command()

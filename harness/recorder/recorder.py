@@ -90,7 +90,7 @@ class Recorder:
             self._requests.forget(scheduled.finished_req_ids)
         self._step = self._scheduled = None
         if self._settings.limit and self._recorded >= self._settings.limit:
-            self._stop("limit")
+            self.stop("limit")
 
     @_contained
     def begin_dummy(self) -> None:
@@ -162,7 +162,7 @@ class Recorder:
         print(
             f"attnproof record: stopped, the engine goes on: {reason}", file=sys.stderr, flush=True
         )
-        self._stop(type(error).__name__)
+        self.stop(type(error).__name__)
 
     def _drafts(self, door: str) -> bool:
         sampled = self._number and (self._number - 1) % self._settings.sample == 0
@@ -185,14 +185,15 @@ class Recorder:
             header = header_of(self._runner, self._settings.sample)
             self._writer = Writer(self._settings.folder, header, self.fail)
             # Runs at the end of a process of multiprocessing too, where atexit does not.
-            Finalize(None, self._stop, args=("exit",), exitpriority=100)
+            Finalize(None, self.stop, args=("exit",), exitpriority=100)
         self._copies.release()
         self._writer.put(step, self._copies)
         self._recorded += 1
         self._inputs.clear()
         self._results.clear()
 
-    def _stop(self, reason: str) -> None:
+    def stop(self, reason: str) -> None:
+        """Stop recording, and end the file."""
         self.active = False
         self._step = self._scheduled = self._runner = None
         self._inputs.clear()

@@ -26,8 +26,8 @@ MOST_PAYLOAD = 1 << 26
 WINDOW_BYTES = 1 << 23
 """Maximum size of the window of the compression."""
 
-Count = Annotated[int, Meta(ge=0, lt=2**63)]
-Integer = Annotated[int, Meta(ge=-(2**63), lt=2**63)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Name = Annotated[str, Meta(max_length=200)]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from attnproof import reference
-from attnproof.harness.cases.recorded.reading import Called
+from attnproof.harness.cases.recorded.steps import Called
 from attnproof.harness.cases.recorded.values import ValueProblem, array_of, value_of
 from attnproof.harness.operations.batch.reorder import (
     REORDER,

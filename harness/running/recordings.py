@@ -16,14 +16,9 @@ import torch
 
 from attnproof import reference
 from attnproof.harness.cases.recorded.batches import batch_of_build
-from attnproof.harness.cases.recorded.reading import (
-    Build,
-    Called,
-    RecordedStep,
-    RecordingError,
-    recorded_steps,
-)
+from attnproof.harness.cases.recorded.reading import recorded_steps, recording_files
 from attnproof.harness.cases.recorded.selection import RecordedReservoir
+from attnproof.harness.cases.recorded.steps import Build, Called, RecordedStep, RecordingError
 from attnproof.harness.cases.recorded.values import ValueProblem, metadata_of
 from attnproof.harness.escaping import escape_line, shell_command, shell_path
 from attnproof.harness.model.call import Facts, Quantity
@@ -71,11 +66,14 @@ class Recording:
     builds: int = 0
     lacking: set[str] = field(default_factory=set)
     """Fields of recorded results that the reference's have not."""
+    remarks: list[str] = field(default_factory=list)
+    """What the file lacks."""
 
     def note(self) -> str:
         """Return a line on the file."""
         compared = sum(one.compared for one in self.held.values())
         text = f"{escape_line(self.path.name)}: {self.builds} batches, {compared} results compared"
+        text = "; ".join([text, *self.remarks])
         if self.lacking:
             names = ", ".join(map(escape_line, sorted(self.lacking)))
             text += f"; fields that the reference's results lack, not compared: {names}"
@@ -100,13 +98,14 @@ def read_recordings(
     outcomes: list[Outcome] = []
     notes = []
     names = {operation.name for operation in operations}
-    for index, path in enumerate(paths):
-        share = count // len(paths) + (index < count % len(paths))
+    files = _files(paths)
+    for index, path in enumerate(files):
+        share = count // len(files) + (index < count % len(files))
         reservoir = RecordedReservoir(share, seed)
         recording = Recording(path)
         progressed(path.name, 0)
         try:
-            for done, step in enumerate(recorded_steps(path), 1):
+            for done, step in enumerate(recorded_steps(path, recording.remarks), 1):
                 interrupt.check()
                 _take(recording, step, reservoir, names)
                 progressed(path.name, done)
@@ -116,6 +115,14 @@ def read_recordings(
         outcomes += [_outcome(recording, name, held) for name, held in recording.held.items()]
         notes.append(recording.note())
     return steps, outcomes, notes
+
+
+def _files(paths: list[Path]) -> list[Path]:
+    """Return the files of recordings, of which some are folders (UsageError)."""
+    try:
+        return [file for path in paths for file in recording_files(path)]
+    except RecordingError as error:
+        raise UsageError(f"--recorded {error}") from None
 
 
 def _take(

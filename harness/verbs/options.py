@@ -262,6 +262,23 @@ class ListOptions(CandidateOptions):
     ] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions:
+    """Arguments and options of `record`."""
+
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="COMMAND", help="command that runs the engine, after --"),
+    ]
+    out: Annotated[Path, typer.Option(help="folder of the recording, a file for each process")] = (
+        Path("reports/recording")
+    )
+    sample: Annotated[int, typer.Option(help="record one in so many engine steps")] = 1
+    limit: Annotated[
+        int, typer.Option(help="recorded steps of a process after which it stops, 0 for all")
+    ] = 0
+
+
 MEMORY_BYTES = int(RunOptions.memory_gib * 2**30)
 """Memory limit of a candidate in verbs without `--memory`."""
 

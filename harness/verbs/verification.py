@@ -43,7 +43,7 @@ from attnproof.harness.verbs.depth import depth_of
 from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
 from attnproof.harness.verbs.output import Output
 from attnproof.harness.verbs.progress import no_recording_progress
-from attnproof.harness.verbs.record import coverage_notes, record_run
+from attnproof.harness.verbs.run_record import coverage_notes, record_run
 from attnproof.harness.verbs.selection import (
     pick_corpus,
     pick_operations,

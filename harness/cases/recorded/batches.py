@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from attnproof.harness.cases.batches.consistency import batch_problem
-from attnproof.harness.cases.recorded.reading import Build
+from attnproof.harness.cases.recorded.steps import Build
 from attnproof.harness.cases.recorded.values import ValueProblem
 from attnproof.harness.model.case import Batch
 from attnproof.reference.shared import CommonAttentionMetadata, CommonAttentionMetadataV32

@@ -64,7 +64,7 @@ def metadata_of(cam: dict[str, Any]) -> CommonAttentionMetadata:
     tensors: dict[str, Any] = {}
     for name, value in cam.items():
         if isinstance(value, dict) and "v" in value:
-            scalar = not isinstance(value["v"], list)
+            scalar = not isinstance(value["v"], list | np.ndarray)
             tensors[name] = value["v"] if scalar else torch.from_numpy(array_of(value, name))
         elif name != _CLASS:
             tensors[name] = value
