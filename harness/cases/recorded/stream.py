@@ -33,6 +33,8 @@ _MOST_BYTES = 1 << 36
 """Most bytes of a stream after decompression; they are never in memory together."""
 _DTYPES = {name: np.dtype(name).newbyteorder("<") for name in ("int32", "int64", "uint8", "bool")}
 _DTYPES["float32"] = np.dtype("<f4")
+_INPUT_BYTES = 1 << 10
+"""Bytes that are decompressed at a time: 4 bytes of zstd can hold 128 KiB."""
 _MOST_DIMENSIONS = 4
 _SPLIT = "split_decodes_and_prefills"
 _ORDERLY = ("exit", "limit")
@@ -92,32 +94,43 @@ class StreamReader:
 
     def _whole_payloads(self, data: bytes) -> Iterator[bytes]:
         """Yield the payload of each whole frame; count the bytes behind the last one."""
+        buffer, total = bytearray(), 0
+        for piece in self._decompressed(data):
+            buffer += piece
+            total += len(piece)
+            if total > _MOST_BYTES:
+                self._refuse(f"more than {_MOST_BYTES} bytes after decompression")
+            while len(buffer) >= PREFIX.size:
+                length, checksum = PREFIX.unpack_from(buffer)
+                if length > MOST_PAYLOAD:
+                    self._refuse(f"{length} bytes are more than a frame has")
+                end = PREFIX.size + length
+                if len(buffer) < end:
+                    break
+                payload = bytes(buffer[PREFIX.size : end])
+                del buffer[:end]
+                self._number += 1
+                if zlib.crc32(payload) != checksum:
+                    self._refuse("damaged (its checksum differs)")
+                yield payload
+        self._remains = len(buffer)
+
+    def _decompressed(self, data: bytes) -> Iterator[bytes]:
+        """Yield what is whole of a stream, in pieces of at most 32 MiB."""
         try:
             import zstandard
         except ImportError:
             raise RecordingError(
                 f'{self._name} needs zstandard: pip install "attnproof[record]"'
             ) from None
-        total = 0
-        decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES)
-        with decompressor.stream_reader(data) as stream:
-            while True:
-                try:
-                    prefix = stream.read(PREFIX.size)
-                    length, checksum = PREFIX.unpack(prefix) if len(prefix) == 8 else (0, 0)
-                    if length > MOST_PAYLOAD:
-                        self._refuse(f"{length} bytes are more than a frame has")
-                    payload = stream.read(length) if length else b""
-                except zstandard.ZstdError as error:
-                    self._refuse(f"damaged ({escape_line(str(error))})")
-                if not length or len(payload) < length:
-                    self._remains = len(prefix) + len(payload)
-                    return
-                self._number += 1
-                total += len(prefix) + length
-                if zlib.crc32(payload) != checksum or total > _MOST_BYTES:
-                    self._refuse("damaged (its checksum differs)")
-                yield payload
+        stream = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).decompressobj()
+        for start in range(0, len(data), _INPUT_BYTES):
+            try:
+                yield stream.decompress(data[start : start + _INPUT_BYTES])
+            except zstandard.ZstdError as error:
+                self._refuse(f"damaged ({escape_line(str(error))})")
+            if stream.eof:
+                return
 
     def _read_header(self) -> Header:
         payload = next(self._payloads, b"")

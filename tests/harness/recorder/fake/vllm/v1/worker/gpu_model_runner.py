@@ -122,5 +122,7 @@ class GPUModelRunner:
         return made
 
     def _dummy_run(self, tokens):
-        self.groups[0].build_metadata(self.metadata([tokens])[0], 0)
-        self.groups[0].build_metadata_for_cudagraph_capture(self.metadata([tokens])[0])
+        self.execute_model(self.scheduled())
+        metadata = self.metadata([tokens] * len(self.computed))[0]
+        self.groups[0].build_metadata_for_cudagraph_capture(metadata)
+        self.computed.zero_()
