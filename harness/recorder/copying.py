@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -17,22 +17,14 @@ DTYPES = {
 }
 
 
-class Copy(NamedTuple):
-    """A copy of a tensor; one of a device is complete when the step's event has passed."""
-
-    tensor: torch.Tensor
-    """The copy, contiguous on the CPU."""
-    strides: tuple[int, ...]
-    """Strides of the original, in elements."""
-
-
 class Copies:
     """The tensors of one step; each is copied once, though several builders get it."""
 
     def __init__(self) -> None:
         self._indices: dict[tuple[Any, ...], int] = {}
         self._originals: list[torch.Tensor] = []  # alive, so that no address is used again
-        self.taken: list[Copy] = []
+        self._taken: list[tuple[torch.Tensor, tuple[int, ...]]] = []
+        """Contiguous copies on the CPU, and the strides of the originals in elements."""
         self.num_bytes = 0
         """Size of the copies in bytes."""
         self._event: torch.cuda.Event | None = None
@@ -41,7 +33,8 @@ class Copies:
         """Copy a tensor, unless its memory was copied before; return its index."""
         # torch counts writes, so memory that was filled anew within the step is copied again.
         writes = -1 if tensor.is_inference() else tensor._version
-        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, writes)
+        strides = tensor.stride()
+        key = (tensor.data_ptr(), tensor.shape, strides, tensor.dtype, writes)
         index = self._indices.get(key)
         if index is not None:
             return index
@@ -52,9 +45,9 @@ class Copies:
             copy.copy_(tensor, non_blocking=True)
             self._event = self._event or torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record(torch.cuda.current_stream(tensor.device))
-        index = self._indices[key] = len(self.taken)
+        index = self._indices[key] = len(self._taken)
         self._originals.append(tensor)
-        self.taken.append(Copy(copy, tensor.stride()))
+        self._taken.append((copy, strides))
         self.num_bytes += copy.nbytes
         return index
 
@@ -68,8 +61,8 @@ class Copies:
         if self._event is not None:
             self._event.synchronize()
         return [
-            Tensor(DTYPES[c.tensor.dtype], list(c.tensor.shape), list(c.strides), _bytes(c.tensor))
-            for c in self.taken
+            Tensor(DTYPES[copy.dtype], list(copy.shape), list(strides), _bytes(copy))
+            for copy, strides in self._taken
         ]
 
 

@@ -12,7 +12,7 @@ from attnproof.harness.recorder.copying import DTYPES, Copies
 from attnproof.harness.recorder.schema import BuildFrame
 
 # A list, and not all fields: a field that a later engine adds may hold tokens.
-_FIELDS = (
+_FIELDS = {
     "query_start_loc",
     "query_start_loc_cpu",
     "seq_lens",
@@ -39,7 +39,7 @@ _FIELDS = (
     "req_idx",
     "rswa_prefix_lens",
     "replayssm_decode_base_cpu",
-)
+}
 _TABLE, _SLOTS = "block_table_tensor", "slot_mapping"
 _SPARE_COLUMNS = 8
 """Columns behind the longest sequence that are copied too, as they hold stale blocks."""
@@ -61,20 +61,21 @@ def build_frame(group: Any, metadata: Any, index: int, door: str, copies: Copies
         numbers={},
         tensors={},
     )
-    for name in _FIELDS:
-        value: Any = getattr(metadata, name, None)
-        if isinstance(value, np.ndarray):
-            value = torch.from_numpy(value)
-        if name == _TABLE and value is not None:
-            _take_table(frame, value, _longest(metadata), copies)
+    for name, value in vars(metadata).items():
+        if value is None or name[0] == "_":
+            continue
+        if name not in _FIELDS:
+            frame.omitted.append(name)
+        elif name == _TABLE:
+            _take_table(frame, value, metadata.max_seq_len, copies)
         elif isinstance(value, torch.Tensor) and value.dtype in DTYPES:
             frame.tensors[name] = copies.take(value)
-        elif isinstance(value, bool | int):
+        elif isinstance(value, int):
             frame.numbers[name] = value
-        elif value is not None:
+        elif isinstance(value, np.ndarray):
+            frame.tensors[name] = copies.take(torch.from_numpy(value))
+        else:
             frame.omitted.append(name)
-    known = vars(metadata).items() if hasattr(metadata, "__dict__") else ()
-    frame.omitted += [n for n, v in known if v is not None and n not in _FIELDS and n[0] != "_"]
     return frame
 
 
@@ -99,12 +100,3 @@ def _take_table(frame: BuildFrame, table: torch.Tensor, longest: int, copies: Co
     used = -(-longest // frame.block_size) + _SPARE_COLUMNS
     frame.table_columns = table.shape[1]
     frame.tensors[_TABLE] = copies.take(table[:, :used])
-
-
-def _longest(metadata: Any) -> int:
-    """Return a length of tokens that no sequence exceeds, without waiting for a device."""
-    for name in ("seq_lens", "seq_lens_cpu", "seq_lens_cpu_upper_bound"):
-        lengths = getattr(metadata, name, None)
-        if isinstance(lengths, torch.Tensor) and lengths.is_cpu and len(lengths):
-            return int(lengths.max())
-    return int(metadata.max_seq_len)
