@@ -107,7 +107,11 @@ class GPUModelRunner:
         ]
 
     def execute_model(self, scheduler_output, intermediate_tensors=None):
-        """Run a step: one build, and an update for each further group."""
+        """Run a step."""
+        return self.run(scheduler_output)
+
+    def run(self, scheduler_output):
+        """Make one build, and an update for each further group."""
         tokens = list(scheduler_output.num_scheduled_tokens.values())
         first, *others = self.metadata(tokens)
         made = self.groups[0].build_metadata(first, 0)
