@@ -34,7 +34,7 @@ CONFIG = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ngram", action="store_true", help="speculate with ngrams")
     options = parser.parse_args()
-    os.environ.update({**_ENVIRONMENT, **os.environ})
+    os.environ.update({**ENVIRONMENT, **os.environ})
     with tempfile.TemporaryDirectory() as folder:
         engine = make_engine(Path(folder), options.requests, options.ngram)
         drive(engine, options.requests, 20, options.seed)

@@ -67,6 +67,17 @@ def test_a_bad_variable_is_one_line_and_the_engine_runs(tmp_path, variable):
     assert done.stderr.count("\n") == 1
 
 
+def test_without_zstandard_the_engine_runs_and_one_line_says_so(tmp_path):
+    code = (
+        "import sys; sys.modules['zstandard'] = None;"
+        "from attnproof.harness.recorder.plugin import arm; arm(); print('served')"
+    )
+    done = run("-c", code, **{FOLDER: str(tmp_path)})
+    assert (done.returncode, done.stdout) == (0, "served\n")
+    assert done.stderr.startswith("attnproof record: not armed: ModuleNotFoundError: ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_process_that_is_killed_leaves_what_was_flushed(tmp_path):
     done = run(SERVE, 30, "killed", **{FOLDER: str(tmp_path)})
     assert done.returncode == -9
