@@ -22,13 +22,14 @@ class BoundedQueue(Generic[_Item]):
         self._taken_bytes = 0
         self.dropped = 0
 
-    def offer(self, item: _Item, num_bytes: int) -> None:
-        """Add an item, or drop it if the queue is full."""
+    def offer(self, item: _Item, num_bytes: int) -> bool:
+        """Add an item, or drop it if the queue is full; return False if it was dropped."""
         if self._offered_bytes - self._taken_bytes + num_bytes > self._most_bytes:
             self.dropped += 1
-            return
+            return False
         self._offered_bytes += num_bytes
         self._items.append((item, num_bytes))
+        return True
 
     def take(self) -> _Item | None:
         """Return the oldest item, None if there is none."""

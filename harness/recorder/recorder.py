@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec
 from attnproof.harness.recorder.copying import Copies
 from attnproof.harness.recorder.header import header_of
 from attnproof.harness.recorder.metadata import build_frame, table_of
-from attnproof.harness.recorder.requests import RequestNumbers
+from attnproof.harness.recorder.requests import Requests
 from attnproof.harness.recorder.schema import BuildFrame, SplitFrame, Step
 from attnproof.harness.recorder.settings import Settings
 from attnproof.harness.recorder.writing import Writer
@@ -48,7 +48,9 @@ class Recorder:
         """True while a builder of vLLM 0.11 works."""
         self._settings = settings
         self._writer: Writer | None = None
-        self._requests = RequestNumbers()
+        self._requests = Requests()
+        self._ended: list[str] = []
+        """Requests that have ended since the last step of the file."""
         self._runner: Any = None
         self._scheduled: Any = None
         self._number = 0
@@ -83,11 +85,11 @@ class Recorder:
         if self._dummies:
             return
         step, scheduled = self._step, self._scheduled
-        if step is not None and step.builds:
-            self._requests.describe(step, scheduled)
-            self._hand_over(step)
         if scheduled is not None:
-            self._requests.forget(scheduled.finished_req_ids)
+            self._ended += scheduled.finished_req_ids
+        if step is not None and step.builds:
+            self._requests.take_schedule(scheduled)
+            self._hand_over(step)
         self._step = self._scheduled = None
         if self._settings.limit and self._recorded >= self._settings.limit:
             self.stop("limit")
@@ -116,7 +118,7 @@ class Recorder:
             self._open()
         assert self._step is not None
         if not self._step.builds and not drafting:
-            self._requests.describe_rows(self._step, self._runner)
+            self._requests.take_rows(self._runner)
         frame = build_frame(group, metadata, index, door, self._copies)
         self._add(frame, metadata)
         if drafting:
@@ -170,7 +172,7 @@ class Recorder:
 
     def _open(self) -> None:
         self._step = Step(step=self._number, tensors=[], builds=[])
-        self._copies = Copies()
+        self._copies, self._requests = Copies(), Requests()
         self._inputs.clear()
         self._results.clear()
 
@@ -187,7 +189,9 @@ class Recorder:
             # Runs at the end of a process of multiprocessing too, where atexit does not.
             Finalize(None, self.stop, args=("exit",), exitpriority=100)
         self._copies.release()
-        self._writer.put(step, self._copies)
+        self._requests.finished = self._ended
+        if self._writer.put(step, self._copies, self._requests):
+            self._ended = []
         self._recorded += 1
         self._inputs.clear()
         self._results.clear()

@@ -1,4 +1,4 @@
-"""The requests of a step, as numbers in the place of their ids."""
+"""The requests of a step: their ids on the engine's thread, numbers in the file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,41 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
+import numpy as np
+
 from attnproof.harness.recorder.schema import Step
+
+
+class Requests:
+    """The requests of a step by their ids, copied on the engine's thread."""
+
+    def __init__(self) -> None:
+        self.rows: list[str] = []
+        self.computed = np.zeros(0, np.int32)
+        """Computed tokens of each row."""
+        self.scheduled: dict[str, int] = {}
+        self.drafts: dict[str, int] = {}
+        self.new: list[str] = []
+        self.resumed: list[str] = []
+        self.preempted: list[str] = []
+        self.finished: list[str] = []
+        """Requests that have ended since the last step of the file."""
+
+    def take_rows(self, runner: Any) -> None:
+        """Copy the rows; runners without a persistent batch on the CPU have none."""
+        batch: Any = getattr(runner, "input_batch", None)
+        computed = getattr(batch, "num_computed_tokens_cpu", None)
+        if computed is not None:
+            self.rows = list(batch.req_ids)
+            self.computed = computed[: len(self.rows)].copy()
+
+    def take_schedule(self, scheduled: Any) -> None:
+        """Copy what the scheduler has decided."""
+        self.scheduled = dict(scheduled.num_scheduled_tokens)
+        self.drafts = {r: len(d) for r, d in scheduled.scheduled_spec_decode_tokens.items()}
+        self.new = [one.req_id for one in scheduled.scheduled_new_reqs]
+        self.preempted = list(getattr(scheduled, "preempted_req_ids", None) or ())
+        self.resumed = _resumed(scheduled.scheduled_cached_reqs)
 
 
 class RequestNumbers:
@@ -16,6 +50,17 @@ class RequestNumbers:
         self._numbers: dict[str, int] = {}
         self._next = count()
 
+    def describe(self, step: Step, requests: Requests) -> None:
+        """Set the requests of a step, and forget those that have ended."""
+        one = requests
+        step.rows, step.computed = self.of(one.rows), one.computed.tolist()
+        step.scheduled = list(zip(self.of(one.scheduled), one.scheduled.values(), strict=True))
+        step.drafts = list(zip(self.of(one.drafts), one.drafts.values(), strict=True))
+        step.new, step.resumed = self.of(one.new), self.of(one.resumed)
+        step.preempted, step.finished = self.of(one.preempted), self.of(one.finished)
+        for request in one.finished:
+            self._numbers.pop(request, None)  # it may be named twice
+
     def of(self, requests: Iterable[str]) -> list[int]:
         """Return the numbers of requests; a new one gets the next."""
         numbers = self._numbers
@@ -24,30 +69,6 @@ class RequestNumbers:
     def _add(self, request: str) -> int:
         number = self._numbers[request] = next(self._next)
         return number
-
-    def forget(self, requests: Iterable[str]) -> None:
-        """Forget requests that have ended."""
-        for request in requests:
-            self._numbers.pop(request, None)
-
-    def describe_rows(self, step: Step, runner: Any) -> None:
-        """Set the rows of a step; runners without a persistent batch on the CPU have none."""
-        batch: Any = getattr(runner, "input_batch", None)
-        computed = getattr(batch, "num_computed_tokens_cpu", None)
-        if computed is None:
-            return
-        step.rows = self.of(batch.req_ids)
-        step.computed = computed[: len(step.rows)].tolist()
-
-    def describe(self, step: Step, scheduled: Any) -> None:
-        """Set what the scheduler has decided."""
-        tokens, drafts = scheduled.num_scheduled_tokens, scheduled.scheduled_spec_decode_tokens
-        step.scheduled = list(zip(self.of(tokens), tokens.values(), strict=True))
-        step.drafts = list(zip(self.of(drafts), map(len, drafts.values()), strict=True))
-        step.new = self.of(one.req_id for one in scheduled.scheduled_new_reqs)
-        step.finished = self.of(scheduled.finished_req_ids)
-        step.preempted = self.of(getattr(scheduled, "preempted_req_ids", None) or ())
-        step.resumed = self.of(_resumed(scheduled.scheduled_cached_reqs))
 
 
 def _resumed(cached: Any) -> list[str]:

@@ -13,6 +13,7 @@ import zstandard
 
 from attnproof.harness.recorder.copying import Copies
 from attnproof.harness.recorder.queue import BoundedQueue
+from attnproof.harness.recorder.requests import RequestNumbers, Requests
 from attnproof.harness.recorder.schema import SUFFIX, End, Header, Step, framed
 
 _POLL_S = 0.05
@@ -34,7 +35,8 @@ class Writer:
     """
 
     def __init__(self, folder: Path, header: Header, failed: Callable[[Exception], None]) -> None:
-        self._queue: BoundedQueue[tuple[Step, Copies]] = BoundedQueue(_MOST_PENDING)
+        self._queue: BoundedQueue[tuple[Step, Copies, Requests]] = BoundedQueue(_MOST_PENDING)
+        self._numbers = RequestNumbers()
         self._encoder = msgspec.msgpack.Encoder()
         self._compressor = zstandard.ZstdCompressor(_LEVEL, write_checksum=True).compressobj()
         self._failed = failed
@@ -47,9 +49,9 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="attnproof-record", daemon=True)
         self._thread.start()
 
-    def put(self, step: Step, copies: Copies) -> None:
-        """Hand a step to the thread, or drop it if too many wait."""
-        self._queue.offer((step, copies), copies.num_bytes + _STEP_BYTES)
+    def put(self, step: Step, copies: Copies, requests: Requests) -> bool:
+        """Hand a step to the thread, or drop it if too many wait; return False if dropped."""
+        return self._queue.offer((step, copies, requests), copies.num_bytes + _STEP_BYTES)
 
     def close(self, reason: str, timeout_s: float = 5.0) -> None:
         """Write the steps that wait, and end the file; wait for it up to a time."""
@@ -72,8 +74,9 @@ class Writer:
             stopping = bool(self._reason)  # read first: what was put before the reason is taken
             item = self._queue.take()
             if item is not None:
-                step, copies = item
+                step, copies, requests = item
                 step.tensors = copies.tensors()
+                self._numbers.describe(step, requests)
                 self._compress(self._encoder.encode(step))
                 self._written += 1
                 pending = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import sys
 import threading
@@ -9,6 +10,7 @@ import weakref
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 import zstandard
@@ -20,7 +22,8 @@ from attnproof.harness.recorder.copying import Copies
 from attnproof.harness.recorder.header import header_of
 from attnproof.harness.recorder.queue import BoundedQueue
 from attnproof.harness.recorder.recorder import Recorder
-from attnproof.harness.recorder.schema import Step
+from attnproof.harness.recorder.requests import RequestNumbers, Requests
+from attnproof.harness.recorder.schema import PREFIX, Step
 from attnproof.harness.recorder.settings import FOLDER, LIMIT, PLUGIN, SAMPLE, Settings, settings_of
 from attnproof.harness.running.recordings import read_recordings
 
@@ -162,12 +165,32 @@ def test_no_token_no_text_and_no_name_is_in_a_file(record):
             assert token.to_bytes(4, order) not in content
 
 
-def test_requests_are_numbers_and_ended_ones_are_forgotten(record):
-    done = record(1)
-    requests = done.recorder._requests
-    assert requests.of(["new", "secret-request-1", "new"]) == [3, 1, 3]
-    requests.forget(["new"])
-    assert requests.of(["new"]) == [4]
+def test_requests_are_numbers_and_ended_ones_are_forgotten():
+    numbers, step, requests = RequestNumbers(), Step(1, [], []), Requests()
+    requests.rows, requests.scheduled = ["b", "a"], {"a": 3, "b": 1}
+    requests.finished = ["z"]
+    numbers.describe(step, requests)
+    assert (step.rows, step.scheduled, step.finished) == ([0, 1], [(1, 3), (0, 1)], [2])
+    assert numbers.of(["z", "a"]) == [3, 1]
+
+
+def test_requests_that_end_between_recorded_steps_are_in_the_next(record):
+    def prepare(runner, _):
+        schedule = runner.scheduled
+        runner.scheduled = lambda step: dataclasses.replace(
+            schedule(step), finished_req_ids={f"ended-{step}"}
+        )
+
+    done = record(5, sample=3, prepare=prepare)
+    [path] = recording_files(done.folder)
+    frames = zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read()
+    finished = []
+    while frames:
+        length, _ = PREFIX.unpack_from(frames)
+        frame = msgspec.msgpack.decode(frames[8 : 8 + length])
+        finished += [len(frame["finished"])] if frame["type"] == "step" else []
+        frames = frames[8 + length :]
+    assert finished == [1, 3]
 
 
 @pytest.mark.parametrize("owner", [Copies, writing.Writer])
@@ -230,7 +253,7 @@ def test_two_recorders_in_one_folder_have_a_file_each(record):
     done = record(3)
     header = header_of(done.runner, 1)
     other = writing.Writer(done.folder, header, pytest.fail)  # as in a container: the same number
-    other.put(Step(1, [], []), Copies())
+    other.put(Step(1, [], []), Copies(), Requests())
     other.close("exit")
     files = recording_files(done.folder)
     assert len(files) == 2
