@@ -34,6 +34,7 @@ from attnproof.harness.strength.mutants.reach import Reach
 from attnproof.harness.strength.mutants.reviewed import reviewed_reason
 from attnproof.harness.strength.processes import in_processes
 from attnproof.harness.verbs.messages import say
+from attnproof.harness.verbs.mutant_lanes import judged_elsewhere
 from attnproof.harness.verbs.options import MutantsOptions
 from attnproof.harness.verbs.screen import Screen
 from attnproof.harness.verbs.selection import pick_operations, with_contract
@@ -103,19 +104,29 @@ def examine_mutants(options: MutantsOptions) -> int:
             say(f"interrupted with {left:,} mutants left: the same command goes on with them")
             _show(results, candidate, options.out)
             return INCOMPLETE
-    score = _show(results, candidate, options.out)
+    score = _show(judged_elsewhere(results, planned, candidate, options), candidate, options.out)
     return MISMATCH if 100 * score < options.fail_under else VERIFIED
 
 
 def _planned(queue: Queue, candidate: Candidate, options: MutantsOptions) -> list[Planned]:
     """Return all mutants, or a sample of them."""
     planned = queue.planned()
+    if options.only:
+        ids = _ids(options.only)
+        planned = [one for one in planned if one[0].id in ids]
     if not planned:
-        raise UsageError(f"candidate {candidate.name}: no function in files of its own is called")
+        raise UsageError(f"candidate {candidate.name}: none of its own functions is called")
     if options.sample and options.sample < len(planned):
         planned = random.Random(options.seed).sample(planned, options.sample)
         planned.sort(key=lambda one: one[1])  # first results let the cases that kill come first
     return planned
+
+
+def _ids(file: Path) -> set[str]:
+    try:
+        return set(file.read_text(encoding="utf-8").split())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--only {file} cannot be read: {error}") from None
 
 
 def _show(results: list[Result], candidate: Candidate, out: Path) -> float:

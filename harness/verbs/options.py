@@ -306,6 +306,9 @@ class MutantsOptions(CallOptions):
     ops: Annotated[str, typer.Option(help="operations, separated by commas (default: all)")] = ""
     examples: Annotated[int, typer.Option(help="cases drawn for each operation")] = 150
     sample: Annotated[int, typer.Option(help="judge so many mutants, chosen at random; 0: all")] = 0
+    only: Annotated[
+        Path | None, typer.Option(help="file with the ids of the mutants to judge, one a line")
+    ] = None
     deep: Annotated[
         int, typer.Option(help="judge survivors by so many further cases, of another seed")
     ] = 0

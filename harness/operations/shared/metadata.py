@@ -166,19 +166,19 @@ def metadata_faults(
             "query_start_loc_cpu",
             lambda md: {"query_start_loc_cpu": _falling(md.query_start_loc_cpu)},
         ),
-        "float lengths": fault("seq_lens", lambda md: {"seq_lens": md.seq_lens.float()}),
-        "2-D lengths": fault("seq_lens_cpu", lambda md: {"seq_lens_cpu": md.seq_lens_cpu[None]}),
         "flat block table": fault(
             "block_table_tensor", lambda md: {"block_table_tensor": md.block_table_tensor.flatten()}
         ),
         "int32 slots": fault("slot_mapping", lambda md: {"slot_mapping": md.slot_mapping.int()}),
-        "negative number of tokens": fault(
-            "num_actual_tokens", lambda _: {"num_actual_tokens": -1}
-        ),
         "too few slots": fault(
             "slot_mapping", lambda md: {"num_actual_tokens": len(md.slot_mapping) + 1}
         ),
         "causal that is no bool": fault("causal", lambda _: {"causal": 1}, error=TypeError),
+    }
+    faults |= {
+        words.format(field): fault(field, partial(_changed, field, change), error=error)
+        for fields, words, change, error in _WRONG_FIELDS
+        for field in fields
     }
     faults["fewer tokens than the offsets say"] = fault(
         "num_actual_tokens",
@@ -219,6 +219,24 @@ def metadata_faults(
             },
         )
     return faults
+
+
+_NUMBERS = ("num_reqs", "num_actual_tokens", "max_query_len", "max_seq_len")
+_ROWS = ("query_start_loc", "seq_lens", "seq_lens_cpu", "num_computed_tokens_cpu")
+_TENSORS = ("query_start_loc_cpu", *_ROWS, "block_table_tensor", "slot_mapping")
+_WRONG_FIELDS: tuple[tuple[tuple[str, ...], str, Callable[[Any], Any], type[Exception]], ...] = (
+    (_NUMBERS, "negative {}", lambda _: -1, MetadataError),
+    (_NUMBERS, "{} of another type", float, TypeError),
+    (_TENSORS, "{} as a list", lambda tensor: tensor.tolist(), TypeError),
+    (_TENSORS, "{} of another dtype", lambda tensor: tensor.float(), MetadataError),
+    (_TENSORS, "{} with another dimension", lambda tensor: tensor[None], MetadataError),
+    ((*_ROWS, "block_table_tensor"), "{} of fewer rows", lambda tensor: tensor[:-1], MetadataError),
+)
+"""Fields of metadata, the name of a fault, the function that makes it, and its error."""
+
+
+def _changed(field: str, change: Callable[[Any], Any], md: Any) -> dict[str, Any]:
+    return {field: change(getattr(md, field))}
 
 
 def _is_subclassed(case: Case) -> bool:

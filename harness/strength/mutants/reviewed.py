@@ -15,8 +15,8 @@ _FILE = Path(__file__).with_name("equivalent.toml")
 def reviewed_reason(mutant: Mutant) -> str:
     """Return why the change has no effect, "" if nobody has reviewed it.
 
-    An entry names function, line, before and after as a run prints them: a change of the line
-    makes the entry void.
+    An entry names function, line and changes as a run prints them: another text of the line makes
+    the entry void.
     """
     return _reasons().get((mutant.function, line_of(mutant), mutant.before, mutant.after), "")
 
@@ -28,13 +28,20 @@ def line_of(mutant: Mutant) -> str:
 
 @cache
 def not_judged(mutant: Mutant) -> str:
-    """Return why mutants of the file are left out, "" if they are judged."""
-    files: dict[str, str] = tomllib.loads(_FILE.read_text(encoding="utf-8"))["not_judged"]
-    return next((why for file, why in files.items() if mutant.file.endswith(f"/{file}")), "")
+    """Return why mutants of the file or class are left out, "" if they are judged."""
+    left_out: dict[str, str] = tomllib.loads(_FILE.read_text(encoding="utf-8"))["not_judged"]
+    owner = f"{mutant.file}:{mutant.function.partition('.')[0]}"
+    for name, why in left_out.items():
+        if owner.endswith(f"/{name}") or mutant.file.endswith(f"/{name}"):
+            return why
+    return ""
 
 
 @cache
 def _reasons() -> dict[tuple[str, str, str, str], str]:
     entries = tomllib.loads(_FILE.read_text(encoding="utf-8")).get("equivalent", [])
-    fields = ("function", "line", "before", "after")
-    return {tuple(one[field] for field in fields): one["reason"] for one in entries}
+    return {
+        (one["function"], one["line"], before, after): one["reason"]
+        for one in entries
+        for before, after in one["changes"]
+    }

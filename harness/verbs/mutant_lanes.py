@@ -1,0 +1,70 @@
+"""Judge mutants on lines that no case of a built-in candidate runs in its other lanes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.running.candidates import BUILT_IN
+from attnproof.harness.strength.mutants.mutant import Result
+from attnproof.harness.strength.mutants.queue import Planned
+from attnproof.harness.verbs.messages import say
+from attnproof.harness.verbs.options import MutantsOptions
+
+
+class _Record(msgspec.Struct):
+    """The part of mutants.json that is read."""
+
+    results: list[Result]
+
+
+def judged_elsewhere(
+    results: list[Result], planned: list[Planned], candidate: Candidate, options: MutantsOptions
+) -> list[Result]:
+    """Return the results, with those of other lanes for mutants that no case has reached.
+
+    Each lane is a process of its own, as numba's and Triton's modes are chosen at their import.
+    """
+    if options.only or candidate.name != BUILT_IN[0].name:
+        return results
+    by_id = {one.mutant.id: one for one in results}
+    operations = {mutant.id: names for mutant, names in planned}
+    for other in BUILT_IN[1:]:
+        left = [one for one in by_id.values() if one.fate == "survived" and not one.cases]
+        if not left:
+            break
+        say(f"{len(left):,} mutants on lines that no case runs: {other.name}")
+        names = {name for one in left for name in operations[one.mutant.id]}
+        ids = [one.mutant.id for one in left]
+        by_id |= {one.mutant.id: one for one in _judged(other, ids, names, options) if one.cases}
+    return list(by_id.values())
+
+
+def _judged(
+    candidate: Candidate, ids: list[str], operations: set[str], options: MutantsOptions
+) -> list[Result]:
+    folder = options.out / candidate.name
+    folder.mkdir(parents=True, exist_ok=True)
+    only = folder / "only.txt"
+    only.write_text("\n".join(ids) + "\n", encoding="utf-8")
+    made = folder / "mutants.json"
+    made.unlink(missing_ok=True)
+    numbers = {"examples", "budget", "seed", "jobs", "deep"}
+    command = [sys.executable, "-m", "attnproof", "mutants", "--candidate", candidate.name]
+    command += ["--only", str(only), "--out", str(folder), "--ops", ",".join(sorted(operations))]
+    for name in sorted(numbers):
+        command += [f"--{name}", str(getattr(options, name))]
+    subprocess.run([*command, *["--restart"] * options.restart], check=False)
+    return _results(made)
+
+
+def _results(file: Path) -> list[Result]:
+    """Return the results of a lane, none if it could not be judged."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Record).results
+    except (OSError, msgspec.DecodeError):
+        return []
