@@ -212,7 +212,8 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
         faults={
             **metadata_faults(_GIVEN, logits=True),
             "more logits indices than there are": _logits_fault(
-                lambda _: {"num_logits_indices": 10**6}, "num_logits_indices"
+                lambda md: {"num_logits_indices": md.logits_indices_padded.numel() + 1},
+                "num_logits_indices",
             ),
             "float logits indices": _logits_fault(
                 lambda md: {"logits_indices_padded": _floats(md)}

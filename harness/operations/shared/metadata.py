@@ -166,6 +166,10 @@ def metadata_faults(
             "query_start_loc_cpu",
             lambda md: {"query_start_loc_cpu": _falling(md.query_start_loc_cpu)},
         ),
+        "offsets that fall, and lengths that agree": fault(
+            "query_start_loc_cpu",
+            lambda md: _agreeing(md, query_start_loc_cpu=_falling(md.query_start_loc_cpu)),
+        ),
         "flat block table": fault(
             "block_table_tensor", lambda md: {"block_table_tensor": md.block_table_tensor.flatten()}
         ),
@@ -194,6 +198,10 @@ def metadata_faults(
         )
         faults["sequence shorter than its query"] = fault(
             "seq_lens_cpu", lambda md: {"seq_lens_cpu": md.query_start_loc_cpu.diff() - 1}
+        )
+        faults["sequence shorter than its query, and computed tokens that agree"] = fault(
+            "seq_lens_cpu",
+            lambda md: _agreeing(md, seq_lens_cpu=md.query_start_loc_cpu.diff() - 1),
         )
         faults["computed tokens of another step"] = fault(
             "num_computed_tokens_cpu",
@@ -241,6 +249,13 @@ def _changed(field: str, change: Callable[[Any], Any], md: Any) -> dict[str, Any
 
 def _is_subclassed(case: Case) -> bool:
     return _has_requests(case) and batch_of(case).subclassed
+
+
+def _agreeing(md: Any, **changed: torch.Tensor) -> dict[str, Any]:
+    """Return the changed mirrors, and computed tokens that agree with them."""
+    made = replace(md, **changed)
+    computed = made.seq_lens_cpu - made.query_start_loc_cpu.diff()
+    return {**changed, "num_computed_tokens_cpu": computed}
 
 
 def _falling(offsets: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.call import Call, Facts, Outputs, Quantity
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import batch_of, returned, wrong_type, wrong_value
@@ -92,6 +93,11 @@ slice_query_start_locs = Operation(
         faults={
             "empty slice": wrong_value("request_slice", slice(0, 0)),
             "slice beyond the requests": wrong_value("request_slice", slice(0, 10_000)),
+            "slice one beyond the requests": Fault(
+                "request_slice",
+                lambda given, offsets: slice(given.start, len(offsets)),
+                given=("query_start_loc",),
+            ),
             "slice with a step": wrong_value(
                 "request_slice", slice(0, 2, 2), lambda case: case.num_requests > 1
             ),

@@ -142,12 +142,24 @@ def slice_faults(slices: str, metadata: str) -> dict[str, Fault]:
 
         return Fault(slices, put_changed, field, applies=_has_slice)
 
+    def past(field: str, length: str) -> Fault:
+        """Return the fault of the first slice with one request or token too many."""
+
+        def put_changed(given: Any, md: Any) -> Any:
+            first = given[0] if isinstance(given, list) else given
+            wider = slice(getattr(first, field).start, getattr(md, length) + 1)
+            return put(given, replace(first, **{field: wider}))
+
+        return Fault(slices, put_changed, field, applies=_has_slice, given=(metadata,))
+
     return {
         **metadata_faults(metadata, sequences=True, logits=True),
         "no requests (K4)": respan("request_slice", request_slice=slice(0, 0)),
         "no tokens (K4)": respan("token_slice", token_slice=slice(0, 0)),
         "requests out of range": respan("request_slice", request_slice=slice(0, 10_000)),
         "tokens out of range": respan("token_slice", token_slice=slice(0, 10**6)),
+        "requests one out of range": past("request_slice", "num_reqs"),
+        "tokens one out of range": past("token_slice", "num_actual_tokens"),
         "negative start": respan("token_slice", token_slice=slice(-2, -1)),
         "tokens of another request": Fault(
             slices,

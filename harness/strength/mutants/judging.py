@@ -205,6 +205,7 @@ def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until
     """
     changed = partial(msgspec.structs.replace, made)
     count, cases = 0, given.cases
+    share = 1 if made.mutant.operator == "default" else _REPEATED_SHARE
     try:
         worker = _worker(given.operation, module, candidate)
     except InfrastructureError as error:
@@ -213,7 +214,7 @@ def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until
         for count, case in enumerate([*cases, *given.deep], 1):
             if time.monotonic() > until:
                 return changed(cases=count - 1, reason="the time of a mutant is over")
-            verdict: Verdict = worker.judge(case, repeated=count % _REPEATED_SHARE == 1)
+            verdict: Verdict = worker.judge(case, repeated=count % share == 0)
             failures = [one for one in verdict.failures if one.kind in candidate.judged]
             if failures and count > len(cases):
                 found = f"{failures[0].oracle} finds it in further case {count - len(cases)}"

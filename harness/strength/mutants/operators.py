@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Container, Iterator
+from typing import TypeGuard
 
 from attnproof.harness.strength.mutants.mutant import Mutant
 
@@ -168,6 +169,8 @@ def _code_nodes(function: Function) -> Iterator[tuple[ast.AST, Function, _Lines]
             owner, inside = node, list(node.body)
         elif isinstance(node, ast.AnnAssign):
             inside = [node.value] if node.value else []
+        elif _is_first_of_shape(node):
+            inside = [node.value]  # most tensors have one dimension: the last is the first
         elif not isinstance(node, ast.JoinedStr):
             inside = list(ast.iter_child_nodes(node))
         waiting += [(one, owner, lines) for one in reversed(inside)]
@@ -204,6 +207,14 @@ def _of_node(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
         yield from _other_test(node)
     elif isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Break | ast.Continue):
         yield from _other_statement(node)
+
+
+def _is_first_of_shape(node: ast.AST) -> TypeGuard[ast.Subscript]:
+    """True for `x.shape[0]`."""
+    if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Attribute):
+        return False
+    index = node.slice
+    return node.value.attr == "shape" and isinstance(index, ast.Constant) and index.value == 0
 
 
 def _other_constant(node: ast.Constant) -> Iterator[tuple[str, ast.AST]]:
