@@ -164,6 +164,11 @@ def _diagnose_offsets(
     return "sampled tokens lost" if lost else ""
 
 
+def _rows_of(md: CommonAttentionMetadata) -> int:
+    assert md.logits_indices_padded is not None
+    return len(md.logits_indices_padded)
+
+
 def _logits_fault(
     change: Callable[[CommonAttentionMetadata], dict[str, Any]],
     field: str = "logits_indices_padded",
@@ -212,7 +217,7 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
         faults={
             **metadata_faults(_GIVEN, logits=True),
             "more logits indices than there are": _logits_fault(
-                lambda md: {"num_logits_indices": md.logits_indices_padded.numel() + 1},
+                lambda md: {"num_logits_indices": _rows_of(md) + 1},
                 "num_logits_indices",
             ),
             "float logits indices": _logits_fault(
