@@ -2,7 +2,8 @@
 
 Every input of a call is a view into one buffer per dtype and device. The words between
 inputs are poisoned with a known pattern, so one comparison with the snapshot detects both
-a modified input and a write beside it.
+a modified input and a write beside it. With the second pattern the inputs follow each other
+without words between them: such inputs do not overlap.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 GUARD_WORDS = 32
-"""Poisoned words before and after each tensor."""
+"""Poisoned words before and after each tensor, or all of them."""
 STALE_PATTERNS = (0x5A5A5A5B, 0)
 """Poison patterns for stale places: one far out of range, one that is a valid value."""
 
@@ -91,17 +92,21 @@ class Arena:
 
     def _lay_out(self, pieces: list[Piece], stale: int, device: str, earlier: Arena | None) -> None:
         segments, offset = [], GUARD_WORDS
+        close = stale == STALE_PATTERNS[1]
+        if close and sum(piece.values.size for piece in pieces) % 2:
+            pieces = pieces[::-1]
         for piece in pieces:
             shape = piece.values.shape
             extent = sum((n - 1) * s for n, s in zip(shape, piece.strides, strict=True)) + 1
             extent = extent if piece.values.size else 0
             segments.append(_Segment(piece.name, offset, extent, shape, piece.strides))
-            offset += extent + GUARD_WORDS
+            offset += extent + (0 if close else GUARD_WORDS)
+        offset += GUARD_WORDS if close else 0
         dtype = pieces[0].values.dtype
         # A dtype too narrow for the pattern gets its largest word, which is a NaN as a float.
         # With the second pattern the memory starts one word behind a multiple of 8 bytes: code
         # that copies wider words must look at the address, not at the storage offset alone.
-        start = int(stale == STALE_PATTERNS[1])
+        start = int(close)
         buffer = np.full(start + offset, min(stale, _largest(dtype)), dtype=dtype)[start:]
         word = buffer.itemsize
         for piece, segment in zip(pieces, segments, strict=True):
@@ -205,6 +210,9 @@ def _extent(tensor: torch.Tensor) -> int:
 def _locate(index: int, segments: list[_Segment]) -> UnexpectedWrite:
     nearest = segments[0]
     for segment in segments:
+        if segment.offset <= index < segment.offset + segment.extent:
+            nearest = segment
+            break
         if segment.offset - GUARD_WORDS // 2 <= index:
             nearest = segment
     word = index - nearest.offset

@@ -394,8 +394,9 @@ def explicit_cases(
 def _two_of(name: str, fault: Fault, boundaries: list[tuple[str, Case]]) -> set[int]:
     """Return the indices of two boundaries that the fault applies to: the smallest, and any other.
 
-    The other one depends on the name of the fault, so that faults meet all kinds of batches. In
-    the smallest, no other request makes up for the malformed one.
+    The other one depends on the name of the fault, so that faults meet all kinds of batches; there
+    is none for an argument of a wrong type. In the smallest, no other request makes up for the
+    malformed one.
     """
     sizes = {
         index: case.num_requests if case.batch else 0
@@ -403,7 +404,7 @@ def _two_of(name: str, fault: Fault, boundaries: list[tuple[str, Case]]) -> set[
         if fault.applies(case)
     }
     fitting = sorted(sizes, key=sizes.__getitem__)
-    others = sorted(fitting[1:])
+    others = [] if fault.error is TypeError else sorted(fitting[1:])
     return {*fitting[:1], *others[zlib.crc32(name.encode()) % max(1, len(others)) :][:1]}
 
 

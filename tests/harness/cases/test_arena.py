@@ -69,9 +69,23 @@ def test_owner_of_a_view_is_the_input_that_it_overlaps(arena):
 
 
 def test_an_empty_piece_takes_no_memory():
-    arena = Arena([Piece("none", np.zeros(0, dtype=np.int32), False, (1,)), PLAIN], 0)
+    pieces = [Piece("none", np.zeros(0, dtype=np.int32), False, (1,)), PLAIN]
+    arena = Arena(pieces, STALE_PATTERNS[0])
     assert arena.tensors["none"].numel() == 0
     assert arena.tensors["lengths"].storage_offset() == 2 * GUARD_WORDS
+
+
+@pytest.mark.parametrize("length", [3, 4])
+def test_inputs_follow_each_other_with_the_second_pattern(length):
+    other = Piece("other", np.arange(length, dtype=np.int32), on_cpu=False, strides=(1,))
+    arena = Arena([PLAIN, other], STALE_PATTERNS[1])
+    first, second = sorted(arena.tensors.values(), key=torch.Tensor.data_ptr)
+    assert first.data_ptr() + first.nbytes == second.data_ptr()
+    assert {arena.owner(first), arena.owner(second)} == {"lengths", "other"}
+    assert (first is arena.tensors["lengths"]) == (length % 2 == 0)
+    second[0] += 1
+    (write,) = arena.unexpected_writes()
+    assert (arena.tensors[write.name] is second, write.word, write.inside) == (True, 0, True)
 
 
 @pytest.mark.parametrize(("pattern", "beyond"), [(0, 0), (1, 4)])
