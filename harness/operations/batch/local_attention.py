@@ -51,7 +51,7 @@ def _problem(case: Case) -> str:
         return f"attn_chunk_size: {chunk}, no multiple of the block size {batch.block_size}"
     if batch.dcp_local_seq_lens is not None:
         return "batch.dcp_local_seq_lens: a virtual batch has no rank shares"
-    virtual = 2 * batch.num_requests + batch.num_tokens // chunk
+    virtual = 2 * (batch.num_requests + batch.padded_requests) + batch.num_tokens // chunk
     # Engines make several arrays of int64 indices of this size.
     return size_problem("attn_chunk_size", 8 * virtual * (chunk // batch.block_size))
 
