@@ -7,7 +7,7 @@ write or none, the column of a global position, products in 32 bits.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -29,6 +29,7 @@ from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operati
 from attnproof.harness.model.place import Place, child_outputs, of_children
 from attnproof.harness.model.violation import Violation, in_child
 from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
+from attnproof.harness.operations.shared.overlap import overlaps
 from attnproof.harness.operations.shared.params import Lengths, Params, Positive, Tokens
 from attnproof.harness.operations.slots.slot_mapping import batch_shares_blocks
 
@@ -270,6 +271,18 @@ def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     return "no slot on the rank that owns the token" if without else ""
 
 
+def _over(parameter: str, applies: Callable[[Case], bool] = lambda _: True) -> dict[str, Fault]:
+    """Return the faults of a buffer that shares an element with the argument."""
+
+    def rows(out: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return offsets.new_zeros((len(out), int(offsets[-1]) + 3), dtype=torch.int64)
+
+    def fits(case: Case) -> bool:
+        return case.num_tokens > 0 and case.params.get("out_spare") is not None and applies(case)
+
+    return overlaps("out", parameter, rows, fits, ("query_start_loc",))
+
+
 rank_slot_mapping = Operation(
     name=NAME,
     section="10",
@@ -298,6 +311,10 @@ rank_slot_mapping = Operation(
                 lambda size, _: (2 * size + 1, 2),
                 "cp_interleave",
             ),
+            **_over("query_start_loc"),
+            **_over("num_computed_tokens"),
+            **_over("block_table", lambda case: case.params.get("columns") != 0),
+            **_over("start_idx", lambda case: case.params.get("start_idx") is not None),
         },
     ),
     call=_OnEveryRank(prepare=_prepare, use=_build, outputs=_outputs),
