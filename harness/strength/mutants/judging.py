@@ -177,7 +177,7 @@ def judge(
 ) -> Result:
     """Plant the mutant in this process and judge the cases of each round until one fails.
 
-    No case is begun after `budget_s` seconds.
+    No case is begun after `budget_s` seconds; the operations share the time that is left.
     """
     started = time.monotonic()
     result = Result(mutant, rounds[0].operation, "survived", reason="no case runs the line")
@@ -186,13 +186,14 @@ def judge(
         planting.plant(mutant)
     except planting.NotPlantedError as error:
         return msgspec.structs.replace(result, fate="not planted", reason=str(error))
-    for one in rounds:
-        if not one.cases and not one.deep:
-            continue
+    rounds = [one for one in rounds if one.cases or one.deep]
+    for number, one in enumerate(rounds):
+        now = time.monotonic()
+        until = now + (started + budget_s - now) / (len(rounds) - number)
         made = Result(mutant, one.operation, "survived")
-        result = _judged(made, module, candidate, one, started + budget_s)
+        result = _judged(made, module, candidate, one, until)
         cases += result.cases
-        if result.fate != "survived" or time.monotonic() > started + budget_s:
+        if result.fate != "survived":
             break
     seconds = round(time.monotonic() - started, 2)
     return msgspec.structs.replace(result, cases=cases, seconds=seconds)
