@@ -52,6 +52,8 @@ def split_decodes_and_prefills(
     and 11.
     """
     if not treat_short_extends_as_decodes:
+        if _checked:
+            check_bool(_SPLIT, "treat_short_extends_as_decodes", treat_short_extends_as_decodes)
         return _split_extends(common_attn_metadata, decode_threshold, require_uniform)
     # Decodes alone are the batch of most engine steps, and take 70 ns.
     if _checked or common_attn_metadata.max_query_len > decode_threshold or require_uniform:

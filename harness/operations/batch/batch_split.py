@@ -223,6 +223,9 @@ split_decodes_and_prefills = Operation(
             "threshold of 0": wrong_value("decode_threshold", 0),
             "threshold of another type": wrong_type("decode_threshold"),
             "uniform of another type": wrong_type("require_uniform"),
+            "short extends of another type": wrong_type(
+                "treat_short_extends_as_decodes", applies=_tells_extends
+            ),
             "short extends of a batch without flags": metadata_fault(
                 "common_attn_metadata",
                 "is_prefilling",

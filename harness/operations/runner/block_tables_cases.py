@@ -292,6 +292,9 @@ def prepare(case: Case, pattern: int, device: str) -> Call:
     arena = Arena(pieces, stale, device)
     tables = [arena.tensors[name] for name in buffers if name != "slots"]
     args = dict(zip(MADE, _sizes(case, groups, slots, room, device), strict=True))
+    for flags in ("slot_mapping_enabled", "dcp_sharded"):
+        if num_reqs % 2 and all(args[flags]):
+            args[flags] = None
     args |= {name: arena.tensors[name] for name in given}
     args |= {
         "num_reqs_padded": num_reqs + batch.padded_requests,

@@ -70,9 +70,15 @@ FAULTS = {
     "turn that does not divide the blocks": Fault(
         "cp_interleave", lambda _, sizes: 2 * sizes[0], applies=_is_split, given=("block_sizes",)
     ),
-    "flags of other groups": Fault("slot_mapping_enabled", lambda flags: [*flags, True]),
-    "shards of other groups": Fault("dcp_sharded", lambda flags: flags[1:]),
-    "flag of another type": Fault("dcp_sharded", lambda flags: [1, *flags[1:]], error=TypeError),
+    "flags of other groups": Fault(
+        "slot_mapping_enabled", lambda _, sizes: [True] * (len(sizes) + 1), given=("block_sizes",)
+    ),
+    "shards of other groups": Fault(
+        "dcp_sharded", lambda _, sizes: [True] * (len(sizes) - 1), given=("block_sizes",)
+    ),
+    "flag of another type": Fault(
+        "dcp_sharded", lambda _, sizes: [1] * len(sizes), error=TypeError, given=("block_sizes",)
+    ),
     "append to a slot that does not exist": Fault(
         "appended",
         lambda _, widths, slots: (slots, _first(widths, [7]), False),

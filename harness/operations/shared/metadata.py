@@ -265,8 +265,17 @@ def _falling(offsets: torch.Tensor) -> torch.Tensor:
 def wrong_type(
     parameter: str, field: str = "", applies: Callable[[Case], bool] = lambda _: True
 ) -> Fault:
-    """Return the fault of a string in place of the argument: TypeError."""
-    return Fault(parameter, lambda _: "seven", field, TypeError, applies)
+    """Return the fault of an argument of another type: TypeError.
+
+    A number keeps its value: code that only computes with it gives a result.
+    """
+    return Fault(parameter, _of_another_type, field, TypeError, applies)
+
+
+def _of_another_type(value: Any) -> Any:
+    if type(value) is bool:
+        return int(value)
+    return float(value) if type(value) is int else "seven"
 
 
 def wrong_value(

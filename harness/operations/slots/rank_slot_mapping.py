@@ -92,6 +92,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
             yield f"{size} ranks in turns of {interleave}{bug}", _case(mixed, size, interleave)
     yield "buffer with a stale tail (K17)", _case(mixed, 2, 2, out_spare=5)
     yield "window", _case(mixed, 2, 2, start_idx=[0, 3, 0, 11])
+    yield "window in a buffer", _case(mixed, 2, 2, start_idx=[0, 3, 0, 11], out_spare=2)
     yield "sequence longer than its row's columns (K14)", _case(mixed, 2, columns=1)
     for edge in (-1, 0, 1):
         prompt = make_batch([32 + edge], [0], 8)
