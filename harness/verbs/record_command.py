@@ -56,9 +56,13 @@ def _run(options: RecordOptions) -> int:
         environment[_PLUGINS] = ",".join(filter(None, [environment[_PLUGINS], PLUGIN]))
     try:
         options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        name = escape_line(str(options.out))
+        raise UsageError(f"--out {name} cannot be written: {error.strerror}") from None
+    try:
         process = subprocess.Popen(options.command, env=environment)
     except OSError as error:
-        name = escape_line(str(error.filename or options.command[0]))
+        name = escape_line(options.command[0])
         raise UsageError(f"{name} cannot be run: {error.strerror}") from None
     with _signals_to(process):
         code = process.wait()

@@ -159,3 +159,10 @@ def test_a_misuse_is_one_line(tmp_path, words, message):
 def test_a_signal_that_ends_the_command_is_in_the_exit_code(tmp_path):
     code = "import os; os.kill(os.getpid(), 9)"
     assert record(tmp_path, "--", sys.executable, "-c", code).returncode == 128 + 9
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "a").write_text("")
+    done = record(tmp_path / "a", "--", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"attnproof: --out {tmp_path / 'a'} cannot be written: File exists\n"
