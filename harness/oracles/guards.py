@@ -1,8 +1,10 @@
-"""Guard words around everything that a candidate allocates through torch, on CPU and GPU."""
+"""Guard words around what a candidate allocates through torch, and poison in all new memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -39,6 +41,24 @@ _FILLED = {
 }
 _COPIES = {torch.Tensor.copy_, torch.Tensor.to}
 _WATCHED = _UNFILLED | _FILLED | _COPIES
+
+
+_M_PERTURB = -6
+"""Option of glibc's `mallopt`: a byte whose complement fills new memory."""
+_mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda _option, _value: 0)
+
+
+@contextmanager
+def new_memory_filled(fill: int) -> Iterator[None]:
+    """Let memory from `malloc` hold the byte `fill`, that of `numpy.empty` and of extensions too.
+
+    Without glibc it holds what it held before.
+    """
+    _mallopt(_M_PERTURB, fill ^ 0xFF)
+    try:
+        yield
+    finally:
+        _mallopt(_M_PERTURB, 0)
 
 
 class GuardedAllocations(TorchFunctionMode):

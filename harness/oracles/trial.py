@@ -25,7 +25,7 @@ from attnproof.harness.model.text import text_of
 from attnproof.harness.operations.shared.sequence import Transcript
 from attnproof.harness.oracles.defaults import WithoutDefaults
 from attnproof.harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
-from attnproof.harness.oracles.guards import FILLS, GuardedAllocations
+from attnproof.harness.oracles.guards import FILLS, GuardedAllocations, new_memory_filled
 from attnproof.harness.oracles.late_copies import LateCall, call_with_late_copies
 
 _ATOMS = frozenset((int, float, bool, str, type(None)))
@@ -96,13 +96,14 @@ def attempt(
 ) -> Attempt:
     """Call the function once and record its result or exception; raise only DeviceLostError.
 
-    The function's allocations have guard words around them, and its uninitialised memory holds
+    The function's tensors have guard words around them, and its uninitialised memory holds
     the byte `fill`. Without `waiting`, a wait for the device is an error.
     """
     made = Attempt(call, Before(call))
     guards = GuardedAllocations(fill)
     try:
-        with guards, nullcontext() if waiting else no_waiting():
+        not_waiting = nullcontext() if waiting else no_waiting()
+        with guards, new_memory_filled(fill), not_waiting:
             result = operation.call.run(function, call)
         wait_for(device)  # so that this call gets the errors of its kernels
         made.stray_writes = guards.changed()

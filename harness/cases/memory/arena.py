@@ -2,8 +2,10 @@
 
 Every input of a call is a view into one buffer per dtype and device. The words between
 inputs are poisoned with a known pattern, so one comparison with the snapshot detects both
-a modified input and a write beside it. With the second pattern the inputs follow each other
-without words between them: such inputs do not overlap.
+a modified input and a write beside it. With an odd number of words on the CPU, each input has
+a storage of its own, as `torch.zeros` makes them; otherwise inputs are slices of one storage, as
+those of engines. With the second pattern they follow each other without words between them:
+such inputs do not overlap.
 """
 
 from __future__ import annotations
@@ -93,7 +95,9 @@ class Arena:
     def _lay_out(self, pieces: list[Piece], stale: int, device: str, earlier: Arena | None) -> None:
         segments, offset = [], GUARD_WORDS
         close = stale == STALE_PATTERNS[1]
-        if close and sum(piece.values.size for piece in pieces) % 2:
+        odd = sum(piece.values.size for piece in pieces) % 2 == 1
+        alone = odd and not close and device == "cpu"
+        if close and odd:
             pieces = pieces[::-1]
         for piece in pieces:
             shape = piece.values.shape
@@ -127,7 +131,10 @@ class Arena:
                 tensor.copy_(tensor.clone())  # has another version, as after an engine's write
         else:
             for segment in segments:
-                view = memory.as_strided(segment.shape, segment.strides, segment.offset)
+                part, start = memory, segment.offset
+                if alone:  # a storage of its own, without guard words
+                    part, start = torch.from_numpy(buffer[start : start + segment.extent]), 0
+                view = part.as_strided(segment.shape, segment.strides, start)
                 self.tensors[segment.name] = view.data  # with a version of its own
         self._buffers.append(memory)
         self._snapshots.append(memory.clone())

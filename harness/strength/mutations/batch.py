@@ -70,7 +70,10 @@ def earlier_rows(
     """A stale row behind the batch makes a batch of decodes a mixed one."""
     counts = split(common_attn_metadata, decode_threshold, *args, **kw)
     offsets = common_attn_metadata.query_start_loc_cpu
-    # A view of the caller's buffer with one row more than the batch.
+    # A view of the caller's buffer with one row more than the batch, if there is one.
+    rows = offsets.untyped_storage().nbytes() // offsets.itemsize - offsets.storage_offset()
+    if rows <= len(offsets) * offsets.stride(0):
+        return counts
     buffer = offsets.as_strided((len(offsets) + 1,), offsets.stride())
     live = int((offsets.diff() > 0).sum())
     if int(buffer.diff()[-1]) <= decode_threshold or counts[1] or live == counts[0]:

@@ -19,6 +19,14 @@ def arena():
     return Arena([PLAIN, STRIDED, TABLE, SLOTS], STALE_PATTERNS[0])
 
 
+def write_beside(arena, name, offset):
+    """Write the word at an offset from the start of an input, in words."""
+    first = arena.tensors[name].data_ptr()
+    for buffer in arena.buffers:
+        if buffer.data_ptr() <= first < buffer.data_ptr() + buffer.nbytes:
+            buffer[(first - buffer.data_ptr()) // buffer.element_size() + offset] = 0
+
+
 def test_tensors_have_the_requested_values_and_layout(arena):
     assert arena.tensors["lengths"].tolist() == [0, 1, 2, 3]
     assert arena.tensors["strided"].stride() == (2,)
@@ -47,8 +55,7 @@ def test_elements_of_a_strided_table_are_inside_and_words_between_are_not(arena)
 
 @pytest.mark.parametrize("offset", [-1, 4])
 def test_a_write_beside_an_input_is_not_inside(arena, offset):
-    lengths = arena.tensors["lengths"]
-    lengths.as_strided((1,), (1,), lengths.storage_offset() + offset).fill_(0)
+    write_beside(arena, "lengths", offset)
     [write] = arena.unexpected_writes()
     assert (write.name, write.word, write.inside) == ("lengths", offset, False)
 
@@ -57,7 +64,7 @@ def test_written_inputs_may_change_but_not_the_words_beside_them(arena):
     slots = arena.tensors["slots"]
     slots.fill_(7)
     assert arena.unexpected_writes(frozenset({"slots"})) == []
-    slots.as_strided((1,), (1,), slots.storage_offset() + 5).fill_(0)
+    write_beside(arena, "slots", 5)
     assert not arena.unexpected_writes(frozenset({"slots"}))[0].inside
 
 
@@ -72,7 +79,16 @@ def test_an_empty_piece_takes_no_memory():
     pieces = [Piece("none", np.zeros(0, dtype=np.int32), False, (1,)), PLAIN]
     arena = Arena(pieces, STALE_PATTERNS[0])
     assert arena.tensors["none"].numel() == 0
-    assert arena.tensors["lengths"].storage_offset() == 2 * GUARD_WORDS
+    start = arena.tensors["lengths"].data_ptr() - arena.buffers[0].data_ptr()
+    assert start == 2 * GUARD_WORDS * 4
+
+
+def test_each_input_has_a_storage_of_its_own_with_the_first_pattern_only():
+    for pattern, sizes in ((0, {16, 20}), (1, {4 * (2 * GUARD_WORDS + 9)})):
+        slots = PLAIN._replace(name="more", values=np.arange(5, dtype=np.int32))
+        arena = Arena([PLAIN, slots], STALE_PATTERNS[pattern])
+        storages = [tensor.untyped_storage() for tensor in arena.tensors.values()]
+        assert {storage.nbytes() for storage in storages} == sizes
 
 
 @pytest.mark.parametrize("length", [3, 4])
