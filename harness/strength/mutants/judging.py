@@ -42,6 +42,8 @@ _TIMEOUT_S, _TIMEOUT_INTERPRETED_S = 5.0, 20.0
 _DRAWN_PER_INTERPRETED = 8
 """Drawn cases for each one that Triton's interpreter gets."""
 _MEMORY_BYTES = 4 << 30
+_FEWEST = 20
+"""Number of cases of an operation that are judged in any case."""
 _REPEATED_SHARE = 10
 """One case in this many is called twice on equal input."""
 _LONGEST_SEQUENCE = 25
@@ -107,7 +109,7 @@ class Prepared(NamedTuple):
 
     # An unpickled case has another id.
     cases: list[bytes]
-    """Encoded cases of a run of `verify`, those that take the least time first."""
+    """Encoded cases of a run of `verify`, those that run other lines than the ones before first."""
     deep: list[bytes]
     """Encoded drawn cases of another seed."""
     places: dict[str, Places]
@@ -152,7 +154,7 @@ def prepare(
     finally:
         worker.stop()
         sys.settrace(None)
-    passing = sorted((one for one in cases if one.id in places), key=lambda one: seconds[one.id])
+    passing = _most_different_first([one for one in cases if one.id in places], places, seconds)
     return Prepared(
         [encode(one) for one in passing],
         [encode(one) for one in further if one.id in places and one.id not in known],
@@ -161,6 +163,19 @@ def prepare(
         sum(seconds.values()) / max(1, len(seconds)),
         accepted,
     )
+
+
+def _most_different_first(
+    cases: list[Case], places: dict[str, Places], seconds: dict[str, float]
+) -> list[Case]:
+    """Return the cases in rounds of one case for each set of lines and fault, the fastest first."""
+    turns: dict[tuple[bytes, str], int] = {}
+    ranks: dict[str, tuple[int, float]] = {}
+    for case in sorted(cases, key=lambda one: seconds[one.id]):
+        kind = places[case.id].tobytes(), case.fault
+        ranks[case.id] = turns.get(kind, 0), seconds[case.id]
+        turns[kind] = turns.get(kind, 0) + 1
+    return sorted(cases, key=lambda one: ranks[one.id])
 
 
 class Round(NamedTuple):
@@ -177,7 +192,8 @@ def judge(
 ) -> Result:
     """Plant the mutant in this process and judge the cases of each round until one fails.
 
-    No case is begun after `budget_s` seconds; the operations share the time that is left.
+    The operations share `budget_s` seconds. No case is begun after an operation's share, except its
+    first ones: its process may take longer to start than its share.
     """
     started = time.monotonic()
     result = Result(mutant, rounds[0].operation, "survived", reason="no case runs the line")
@@ -213,7 +229,7 @@ def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until
         return changed(fate="killed", oracle="process", reason=str(error))
     try:
         for count, case in enumerate([*cases, *given.deep], 1):
-            if time.monotonic() > until:
+            if count > _FEWEST and time.monotonic() > until:
                 return changed(cases=count - 1, reason="the time of a mutant is over")
             verdict: Verdict = worker.judge(case, repeated=count % share == 0)
             failures = [one for one in verdict.failures if one.kind in candidate.judged]
