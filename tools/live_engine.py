@@ -15,12 +15,11 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
+_TEXT = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
@@ -34,54 +33,125 @@ CONFIG = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **_TEXT},
+    # Every second layer sees a window of 128 tokens.
+    "gpt-oss": {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        **_TEXT,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+    },
+    "gemma2": {
+        "architectures": ["Gemma2ForCausalLM"],
+        "model_type": "gemma2",
+        **_TEXT,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "query_pre_attn_scalar": 32,
+        "hidden_activation": "gelu_pytorch_tanh",
+    },
+    # Layers with rotary positions attend within chunks of 256 tokens.
+    "llama4": {
+        "architectures": ["Llama4ForCausalLM"],
+        "model_type": "llama4_text",
+        **_TEXT,
+        "intermediate_size_mlp": 128,
+        "attention_chunk_size": 256,
+        "num_local_experts": 2,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 2,
+        "no_rope_layers": [1, 0],
+        "moe_layers": [],
+        "use_qk_norm": True,
+    },
+}
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
 }
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
+_SHARED = (0, 0, 96, 200)
+"""Tokens of a prefix that requests share."""
+Lengths = Iterator[tuple[int, int]]
+"""Prompt and output tokens of one request after another."""
 
 
-def make_engine(folder: Path, requests: int, ngram: bool) -> Any:
-    """Return an engine for a model of which only the configuration exists."""
+def make_engine(folder: Path, requests: int, model: str = "llama", **options: Any) -> Any:
+    """Return an engine for a model of which only the configuration exists.
+
+    `options` are arguments of vLLM's `LLM`, in the place of those set here.
+    """
     from vllm import LLM
 
-    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}
-    return LLM(
-        model=str(folder),
-        load_format="dummy",
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-        block_size=32,
-        num_gpu_blocks_override=40 * requests,
-        max_model_len=4096,
-        max_num_seqs=requests,
-        max_num_batched_tokens=512,
-        enable_prefix_caching=True,
-        speculative_config=drafts if ngram else None,
-    ).llm_engine
+    (folder / "config.json").write_text(json.dumps(CONFIGS[model]), encoding="utf-8")
+    chosen: dict[str, Any] = {
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "enforce_eager": True,
+        "block_size": 32,
+        "num_gpu_blocks_override": max(160, 40 * requests),
+        "max_model_len": 4096,
+        "max_num_seqs": requests,
+        "max_num_batched_tokens": 512,
+        "enable_prefix_caching": True,
+        **options,
+    }
+    return LLM(model=str(folder), **chosen).llm_engine
 
 
-def drive(engine: Any, requests: int, steps: int, seed: int) -> list[float]:
-    """Keep a number of requests running; return the time of each step in seconds."""
+def drawn_lengths(draw: random.Random) -> Lengths:
+    """Yield lengths of which most are short and few are long."""
+    while True:
+        prompt = min(2000, int(draw.lognormvariate(4.5, 1.0)) + 1)
+        yield prompt, min(1500, int(draw.lognormvariate(4.0, 1.0)) + 1)
+
+
+def drive(
+    engine: Any,
+    requests: int,
+    steps: int,
+    seed: int,
+    lengths: Lengths | None = None,
+    aborted: float = 0.0,
+    temperature: float = 0.0,
+) -> list[float]:
+    """Keep a number of requests in the engine; return the time of each step in seconds.
+
+    `aborted` is the probability of a step that a request is aborted before it. Every second request
+    samples at `temperature`.
+    """
     from vllm import SamplingParams
 
     draw = random.Random(seed)
-    shared = [draw.randrange(3, 500) for _ in range(200)]
+    lengths = drawn_lengths(draw) if lengths is None else lengths
+    shared = [draw.randrange(3, 500) for _ in range(max(_SHARED))]
     times: list[float] = []
-    started = 0
+    added: list[str] = []
     while len(times) < steps:
         while engine.get_num_unfinished_requests() < requests:
-            own = [draw.randrange(3, 500) for _ in range(int(draw.lognormvariate(4.5, 1.0)) + 1)]
-            prompt = shared[: draw.choice((0, 0, 96, 200))] + own[:2000]
-            length = min(1500, int(draw.lognormvariate(4.0, 1.0)) + 1)
+            prompt, output = next(lengths)
+            tokens = [draw.randrange(3, 500) for _ in range(prompt)]
+            # The most probable tokens repeat themselves, so all drafts would be accepted.
             sampling = SamplingParams(
-                max_tokens=length, temperature=0, ignore_eos=True, detokenize=False
+                max_tokens=output,
+                temperature=draw.choice((0.0, temperature)),
+                ignore_eos=True,
+                detokenize=False,
             )
-            engine.add_request(str(started), {"prompt_token_ids": prompt}, sampling)
-            started += 1
+            tokens = shared[: draw.choice(_SHARED)] + tokens
+            name = f"{seed}-{len(added)}"
+            engine.add_request(name, {"prompt_token_ids": tokens}, sampling)
+            added.append(name)
+        if draw.random() < aborted:
+            engine.abort_request([draw.choice(added[-requests:])])
         begun = time.perf_counter()
         engine.step()
         times.append(time.perf_counter() - begun)
@@ -94,11 +164,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", choices=CONFIGS, default="llama")
     parser.add_argument("--ngram", action="store_true", help="speculate with ngrams")
     options = parser.parse_args()
     os.environ.update({**ENVIRONMENT, **os.environ})
+    drafts = {"speculative_config": NGRAM} if options.ngram else {}
     with tempfile.TemporaryDirectory() as folder:
-        engine = make_engine(Path(folder), options.requests, options.ngram)
+        engine = make_engine(Path(folder), options.requests, options.model, **drafts)
         drive(engine, options.requests, 20, options.seed)
         times = drive(engine, options.requests, options.steps, options.seed + 1)
     print(f"{options.steps} steps, {statistics.median(times) * 1e3:.3f} ms each (median)")

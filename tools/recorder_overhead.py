@@ -56,7 +56,7 @@ def main() -> None:
         for name in _HOOKS:
             setattr(recorder, name, clock.timed(getattr(recorder, name)))
         hook_engine(recorder)
-        engine = live_engine.make_engine(Path(folder), options.requests, ngram=False)
+        engine = live_engine.make_engine(Path(folder), options.requests)
         live_engine.drive(engine, options.requests, 50, seed=1)
         step = engine.step
 

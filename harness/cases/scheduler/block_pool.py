@@ -28,7 +28,7 @@ class BlockPool:
         """Number of blocks that requests can hold."""
         self._references = [0] * num_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
-        self._block_of: dict[int, int] = {}
+        self._blocks_of: dict[int, dict[int, None]] = {}
         self._key_of: dict[int, int] = {}
 
     @property
@@ -48,7 +48,10 @@ class BlockPool:
             block = take(last=False)[0]
             key = forget(block, None)
             if key is not None:
-                del self._block_of[key]
+                holders = self._blocks_of[key]
+                del holders[block]
+                if not holders:
+                    del self._blocks_of[key]
             self._references[block] = 1
             blocks.append(block)
         return blocks
@@ -75,10 +78,10 @@ class BlockPool:
         """Return the blocks that hold the longest cached prefix of `keys`, without sharing them."""
         blocks = []
         for key in keys:
-            block = self._block_of.get(key)
-            if block is None:
+            holders = self._blocks_of.get(key)
+            if holders is None:
                 break
-            blocks.append(block)
+            blocks.append(next(iter(holders)))
         return blocks
 
     def count_free(self, blocks: Iterable[int]) -> int:
@@ -93,10 +96,10 @@ class BlockPool:
             self._references[block] += 1
 
     def register(self, blocks: Iterable[int], keys: Iterable[int]) -> None:
-        """Register full blocks under their keys; a key that has a block keeps it."""
+        """Register full blocks under their keys, after those that have the same content."""
         for block, key in zip(blocks, keys, strict=True):
-            if key not in self._block_of and block not in self._key_of:
-                self._block_of[key] = block
+            if block not in self._key_of:
+                self._blocks_of.setdefault(key, {})[block] = None
                 self._key_of[block] = key
 
 

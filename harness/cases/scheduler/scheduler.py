@@ -12,7 +12,13 @@ import numpy as np
 
 from attnproof.harness.cases.scheduler.block_pool import BlockKeys, BlockPool
 from attnproof.harness.cases.scheduler.config import SchedulerConfig
-from attnproof.harness.cases.scheduler.request import LiveRequest, ScheduleCounts, accepted_requests
+from attnproof.harness.cases.scheduler.lengths import decode_padding, running_lens
+from attnproof.harness.cases.scheduler.request import (
+    LiveRequest,
+    ScheduleCounts,
+    ServedRequest,
+    accepted_requests,
+)
 from attnproof.harness.cases.scheduler.rows import Rows
 from attnproof.harness.cases.scheduler.step import (
     CACHED,
@@ -25,6 +31,7 @@ from attnproof.harness.cases.scheduler.step import (
     PROMPT,
     REQUEST,
     RESUMED,
+    Bools,
     Ints,
     Step,
 )
@@ -73,20 +80,23 @@ class Scheduler:
     def _arrive(self) -> None:
         while self._future and self._future[0].arrival_s <= self.clock_s:
             served = self._future.popleft()
-            keys: list[int] = []
-            if self.config.enable_prefix_caching:
-                keys = self._keys.of_prompt(self._requests[served.request], served.input_tokens)
-            self._waiting.append(LiveRequest(served, keys))
+            self._enqueue(served, self._requests[served.request])
+
+    def _enqueue(self, served: ServedRequest, request: TraceRequest) -> None:
+        keys: list[int] = []
+        if self.config.enable_prefix_caching:
+            keys = self._keys.of_prompt(request, served.input_tokens)
+        self._waiting.append(LiveRequest(served, keys))
 
     def _schedule(self) -> tuple[Step, Ints]:
         """Return the next engine step and each running request's query length, 0 if skipped."""
-        query = self._wanted()
         before = len(self._running)
+        query = running_lens(self._state[:, :before], self.config, self._threshold)
         self._grow(query)
         preempted = before - len(self._running)
         query = query[: len(self._running)]
         if not preempted:
-            query = np.concatenate([query, self._admit(int(query.sum()))])
+            query = np.concatenate([query, self._admit(query)])
         elif not self._running:
             raise RuntimeError("the last running request was preempted: the pool is too small")
         admitted = len(self._running) - before if not preempted else 0
@@ -111,21 +121,6 @@ class Scheduler:
         self.counts.steps += 1
         return step
 
-    def _wanted(self) -> Ints:
-        """Return the query lengths of the running requests; the budget goes to the oldest."""
-        state = self._state[:, : len(self._running)]
-        query: Ints = state[KNOWN] - state[COMPUTED]
-        if self.config.num_speculative_tokens:
-            query += state[DRAFTS]
-            np.minimum(query, self.config.max_model_len - 1 - state[COMPUTED], out=query)
-        if self._threshold:
-            np.minimum(query, self._threshold, out=query)
-        budget = self.config.max_num_batched_tokens
-        if query.sum() > budget:
-            left = budget - (np.cumsum(query) - query)
-            query = np.clip(query, 0, np.maximum(left, 0))
-        return query
-
     @property
     def _threshold(self) -> int:
         """Most tokens of one request in the next engine step, 0 for no limit."""
@@ -142,8 +137,11 @@ class Scheduler:
         A request preempts younger requests only, so a request that has its blocks keeps them.
         """
         state = self._state[:, : len(query)]
-        needed = -(-(state[COMPUTED] + query) // self.config.block_size)
-        for row in np.flatnonzero(needed > state[HELD]).tolist():
+        size = self.config.block_size
+        needed = -(-(state[COMPUTED] + query) // size)
+        full = (state[COMPUTED] + query) // size > state[CACHED] // size
+        full &= state[COMPUTED] < state[PROMPT]
+        for row in np.flatnonzero((needed > state[HELD]) | full).tolist():
             count = int(needed[row])
             while row < len(self._running) and (
                 self.pool.num_free < count - len(self._running[row].blocks)
@@ -152,8 +150,9 @@ class Scheduler:
             if row >= len(self._running):
                 return
             live = self._running[row]
-            live.blocks += self.pool.allocate(count - len(live.blocks))
-            state[HELD, row] = count
+            if count > len(live.blocks):
+                live.blocks += self.pool.allocate(count - len(live.blocks))
+                state[HELD, row] = count
             if live.registered < len(live.keys):
                 self._register(live, int(state[COMPUTED, row] + query[row]))
 
@@ -163,8 +162,8 @@ class Scheduler:
         live.known = int(column[KNOWN])
         if self.config.enable_prefix_caching:
             # No other request can use the private blocks, so registering them now is enough.
-            self._register(live, int(column[COMPUTED]))
-            first, stop = len(live.keys), int(column[COMPUTED]) // self.config.block_size
+            self._register(live, int(column[CACHED]))
+            first, stop = len(live.keys), int(column[CACHED]) // self.config.block_size
             if stop > first:
                 keys = self._keys.own(live.served.request, first, stop)
                 self.pool.register(live.blocks[first:stop], keys)
@@ -185,16 +184,22 @@ class Scheduler:
         self.pool.release(live.blocks, None if self.config.engine == "0.11" else hashed)
         live.blocks = []
 
-    def _admit(self, scheduled: int) -> Ints:
+    def _admit(self, running: Ints) -> Ints:
         """Move requests from the queue to the running ones and return their query lengths."""
         query: list[int] = []
-        budget = self.config.max_num_batched_tokens - scheduled
-        limit = self._threshold or budget
+        budget = self.config.max_num_batched_tokens - int(running.sum())
+        drafts = decode_padding(self._state[:, : len(running)], running, self.config)
+        limit, longest = self._threshold or budget, self.config.max_model_len
         while self._waiting and budget > 0 and len(self._running) < self.config.max_num_seqs:
             live = self._waiting[0]
             hits = self._hits(live)
             hit = len(hits) * self.config.block_size
-            tokens = min(live.known - hit, limit, budget)
+            tokens = live.known - hit
+            if tokens == 1 and (hit or running.any()) and hit + 1 + drafts < longest:
+                tokens += drafts
+                if tokens > budget:
+                    break
+            tokens = min(tokens, limit, budget)
             if not self._fits(live, hits, hit + tokens):
                 break
             self._waiting.popleft()
@@ -214,7 +219,7 @@ class Scheduler:
         return hits
 
     def _fits(self, live: LiveRequest, hits: list[int], tokens: int) -> bool:
-        reach = live.known if self.config.scheduler_reserve_full_isl else tokens
+        reach = max(tokens, live.known if self.config.scheduler_reserve_full_isl else 0)
         needed = -(-reach // self.config.block_size) - len(hits)
         return needed + self.pool.count_free(hits) <= self.pool.num_free
 
@@ -225,7 +230,7 @@ class Scheduler:
         count = -(-(hit + tokens) // size)
         live.blocks = hits + self.pool.allocate(count - len(hits))
         live.registered = min(len(hits), len(live.keys))
-        self._register(live, hit + tokens)
+        self._register(live, min(hit + tokens, live.known))
         if served.scheduled_s < 0:
             served.scheduled_s = self.clock_s
         end = served.input_tokens + served.output_tokens
@@ -256,10 +261,9 @@ class Scheduler:
         state[COMPUTED] += query
         sampled = state[COMPUTED] >= state[KNOWN]
         first = np.flatnonzero(sampled & (state[KNOWN] == state[PROMPT]))
-        if self.config.num_speculative_tokens:
-            self._verify(state, sampled)
-        else:
-            state[KNOWN] += sampled
+        state[KNOWN] += self._sample(state, sampled)
+        np.minimum(state[KNOWN], state[END], out=state[KNOWN])
+        state[COMPUTED] = np.where(sampled, state[KNOWN] - 1, state[COMPUTED])
         for row in first.tolist():
             served = self._running[row].served
             if served.first_token_s < 0:
@@ -268,17 +272,19 @@ class Scheduler:
         if finished.any():
             self._finish(finished)
 
-    def _verify(self, state: Ints, sampled: np.ndarray) -> None:
-        """Accept or reject the drafts of the sampled requests and draw new ones."""
-        drafted = np.where(sampled, state[COMPUTED] - state[KNOWN], 0)
+    def _sample(self, state: Ints, sampled: Bools) -> Ints:
+        """Return the tokens that each request samples: one, and its accepted drafts."""
+        if not self.config.num_speculative_tokens:
+            return sampled.astype(np.int64)
+        drafted = np.minimum(state[COMPUTED] - state[KNOWN], state[DRAFTS])
+        drafted = np.where(sampled, drafted, 0)
         shape = (self.config.num_speculative_tokens, len(drafted))
         right = self._random.random(shape) < self.config.acceptance_rate
         accepted = np.minimum(np.logical_and.accumulate(right).sum(axis=0), drafted)
-        state[KNOWN] += np.where(sampled, accepted + 1, 0)
-        np.minimum(state[KNOWN], state[END], out=state[KNOWN])
-        state[COMPUTED] = np.where(sampled, state[KNOWN] - 1, state[COMPUTED])
         drafts = self._random.random(len(drafted)) < self.config.draft_rate
         state[DRAFTS] = np.where(sampled, drafts * shape[0], state[DRAFTS])
+        tokens: Ints = np.where(sampled, accepted + 1, 0)
+        return tokens
 
     def _finish(self, finished: np.ndarray) -> None:
         for row in np.flatnonzero(finished).tolist():
@@ -286,7 +292,7 @@ class Scheduler:
             column = self._state[:, row]
             live.served.generated = int(column[KNOWN] - column[PROMPT])
             live.served.finished_s = self.clock_s
-            self._register(live, int(column[COMPUTED]))
+            self._register(live, int(column[CACHED]))
             self._drop_blocks(live, int(column[CACHED]))
             self.counts.finished += 1
         kept = np.flatnonzero(~finished)

@@ -47,11 +47,16 @@ def test_shared_blocks_are_free_once_the_last_request_releases_them() -> None:
     assert pool.num_free == 2
 
 
-def test_a_key_keeps_its_first_block() -> None:
+def test_a_key_is_found_at_the_first_of_its_blocks_that_is_left() -> None:
     pool = BlockPool(4)
-    pool.register([1], [5])
-    pool.register([2], [5])
-    assert pool.find_prefix([5]) == [1]
+    first, second = pool.allocate(1), pool.allocate(1)
+    pool.register(first, [5])
+    pool.register(second, [5])
+    assert pool.find_prefix([5]) == first
+    pool.release(first)
+    assert pool.find_prefix([5]) == first
+    assert pool.allocate(2) == [3, *first]
+    assert pool.find_prefix([5]) == second
 
 
 def test_keys_of_equal_prefixes_are_equal() -> None:
