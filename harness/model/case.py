@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-Dtype = Literal["int32", "int64", "int64 offsets", "int64 lengths", "int64 computed"]
-"""Dtype of offsets and lengths; "int64 offsets" means int64 offsets, all else int32."""
+Dtype = Literal["int32", "int64", "int64 offsets", "int64 lengths", "int64 computed", "int64 table"]
+"""Dtype of offsets and lengths; "int64 offsets" means int64 offsets, all else int32.
+
+With "int64 table" the block table of metadata is int64."""
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 """Number of tokens, tokens' index or block id: a non-negative int32."""
 Rows = Annotated[tuple[Count, ...], Meta(max_length=2**16)]
@@ -113,7 +115,7 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             return "an engine samples no padding"
         if self.strided:
             return "the tensors of an engine have no gaps between their elements"
-        return "" if self.dtype == "int32" else "offsets and lengths of an engine are int32"
+        return "" if self.dtype == "int32" else "offsets, lengths and tables of an engine are int32"
 
 
 class Case(

@@ -28,6 +28,7 @@ _LAYOUTS: tuple[dict[str, Any], ...] = (
     {"dtype": "int64 offsets"},
     {"dtype": "int64 lengths"},
     {"dtype": "int64 computed"},
+    {"dtype": "int64 table"},
     {"strided": True},
     {"query_slack": 1, "seq_slack": 7},
     {"dtype": "int64", "strided": True, "padded_requests": 1, "spare_columns": 3},

@@ -19,8 +19,11 @@ from attnproof.harness.cases.memory.arena import Piece
 from attnproof.reference.interface import aligned
 from attnproof.reference.shared import CommonAttentionMetadata
 
+FILLS = {"slot_mapping": -1, "token_codes": 3, "token_names": 5}
+"""Entries of padding, 0 in all other fields."""
 LABEL = "of the whole batch"
 _REQUEST, _REQUEST_CPU, _TOKEN, _MARK = 1 << 20, 1 << 21, 1 << 22, 1 << 23
+_PAIR, _CODE, _NAME = 1 << 27, 1 << 28, 1 << 29
 """First value of each field."""
 
 
@@ -38,6 +41,16 @@ def subclass_of(base: type[Any]) -> type[Any]:
         """(R,) int64 on the CPU."""
         token_tags: torch.Tensor | None = field(default=None, metadata=aligned("token"))
         """(T,) int64 on the batch's device, then stale entries."""
+        token_pairs_cpu: torch.Tensor | None = field(default=None, metadata=aligned("token"))
+        """(T, 2) int32 on the CPU, then stale rows."""
+        token_codes: np.ndarray | None = field(
+            default=None, metadata=aligned("token", fill=FILLS["token_codes"])
+        )
+        """(T, 2) int64, then stale rows."""
+        token_names: list[int] | None = field(
+            default=None, metadata=aligned("token", fill=FILLS["token_names"])
+        )
+        """(T,) Python ints."""
         request_marks: tuple[int, ...] | None = field(default=None, metadata=aligned("request"))
         """(R,) Python ints: a field to slice need not be a tensor."""
         label: str = ""
@@ -47,18 +60,24 @@ def subclass_of(base: type[Any]) -> type[Any]:
 
 
 Subclassed: type[Any] = subclass_of(CommonAttentionMetadata)
-TENSORS = ("request_tags", "request_tags_cpu", "token_tags")
+TENSORS = ("request_tags", "request_tags_cpu", "token_tags", "token_pairs_cpu")
 """Tensors of the subclass."""
+ARRAYS = ("token_codes",)
+"""Arrays of numpy of the subclass."""
 REQUEST_FIELDS = ("request_tags", "request_tags_cpu", *later.REQUEST_FIELDS)
-REQUEST_TUPLES = ("request_marks",)
-TOKEN_FIELDS = ("token_tags", *later.TOKEN_FIELDS)
+REQUEST_TUPLES, TOKEN_LISTS = ("request_marks",), ("token_names",)
+TOKEN_FIELDS = ("token_tags", "token_pairs_cpu", *ARRAYS, *later.TOKEN_FIELDS)
 """Fields of the subclass and of later engines."""
-ADDED_FIELDS = (*REQUEST_FIELDS, *REQUEST_TUPLES, *TOKEN_FIELDS, "label", *later.PLAIN_FIELDS)
+ADDED_FIELDS = (
+    *(*REQUEST_FIELDS, *REQUEST_TUPLES, *TOKEN_FIELDS, *TOKEN_LISTS),
+    *("label", *later.PLAIN_FIELDS),
+)
 
 
-def plain_fields(num_reqs: int) -> dict[str, Any]:
-    """Return the values of the subclass's fields that hold no tensor."""
-    return {"request_marks": tuple(range(_MARK, _MARK + num_reqs)), "label": LABEL}
+def plain_fields(num_reqs: int, num_tokens: int) -> dict[str, Any]:
+    """Return the values of the subclass's fields that hold neither a tensor nor an array."""
+    marks, names = range(_MARK, _MARK + num_reqs), range(_NAME, _NAME + num_tokens)
+    return {"request_marks": tuple(marks), "token_names": list(names), "label": LABEL}
 
 
 def pieces(num_reqs: int, num_tokens: int, spare: int, stale: int, step: int) -> Iterator[Piece]:
@@ -69,3 +88,10 @@ def pieces(num_reqs: int, num_tokens: int, spare: int, stale: int, step: int) ->
     yield Piece("request_tags", pairs.astype(np.int32), False, (2 * step + 1, step))
     yield Piece("request_tags_cpu", (_REQUEST_CPU + rows).astype(np.int64), True, (step,))
     yield Piece("token_tags", entries, False, (step,))
+    for name, first, dtype in (
+        ("token_pairs_cpu", _PAIR, np.int32),
+        ("token_codes", _CODE, np.int64),
+    ):
+        twos = np.full((num_tokens + spare, 2), stale, dtype)
+        twos[:num_tokens] = first + np.arange(2 * num_tokens).reshape(-1, 2)
+        yield Piece(name, twos, True, (2 * step + 1, step))

@@ -64,7 +64,9 @@ class BatchArrays:
         ]
         pieces += [Piece(name, arrays[name], on_cpu=False, strides=(step,)) for name in _MIRRORED]
         pieces.append(Piece("slot_mapping", slots.astype(np.int64), False, (step,)))
-        pieces.append(table_piece("block_table_tensor", self.block_table_with(stale), step))
+        table = self.block_table_with(stale)
+        table = table.astype(np.int64) if batch.dtype == "int64 table" else table
+        pieces.append(table_piece("block_table_tensor", table, step))
         if batch.logits_indices is not None:
             indices = [*batch.logits_indices, *[stale] * batch.logits_padding]
             values = np.array(indices, dtype=self.query_start_loc.dtype)
@@ -158,7 +160,8 @@ def lay_out(
     if batch.subclassed:
         metadata_class = subclass.Subclassed
         added = {name: tensors[name] for name in subclass.TENSORS}
-        added |= subclass.plain_fields(made.num_reqs)
+        added |= {name: tensors[name].numpy() for name in subclass.ARRAYS}
+        added |= subclass.plain_fields(made.num_reqs, made.num_actual_tokens)
     if batch.later:
         metadata_class = CommonAttentionMetadataV32
         added = later.fields(batch, made.query_start_loc, tensors)

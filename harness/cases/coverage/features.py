@@ -219,7 +219,7 @@ def _spare_slots(view: View) -> Values:
     return _NONE if view.batch is None else _class((1,), view.batch.spare_slots)
 
 
-_DTYPES = ("int32", "int64", "int64 offsets", "int64 lengths", "int64 computed")
+_DTYPES = ("int32", "int64", "int64 offsets", "int64 lengths", "int64 computed", "int64 table")
 
 
 def _dtype(view: View) -> Values:

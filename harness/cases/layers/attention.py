@@ -17,14 +17,19 @@ from attnproof.harness.cases.memory.arena import Piece
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS, PagedCache
 from attnproof.harness.model.case import Batch
 
-MAGNITUDES = ("normal", "large", "denormal", "ties", "one key")
+MAGNITUDES = ("normal", "large", "denormal", "ties", "one key", "rising", "falling", "lowest")
 """Kinds of numbers: "ties" gives many keys exactly the same score, "one key" makes one key
-outweigh all others."""
+outweigh all others. With "rising" and "falling" scores rise or fall by 192 along each
+sequence, for the default scale; with "lowest" all scores are equal, and below the lowest number
+of float16."""
 CACHES = ("auto", "fp8", "uint8")
 """Dtypes of the cache: the queries' dtype, float8_e4m3fn, or the same bits as uint8."""
 QUERY, KEY, VALUE, CACHE, OUT = "query", "key", "value", "kv_cache", "out"
 OUT_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 """Dtypes of an output that is not rounded to the queries' dtype."""
+_FIRST, _STEEP, _LOWEST = 32.0, 3.0, -32768.0
+"""First element of queries; that of the last key of "rising", to be multiplied by the root of the
+head size, so that scores rise from -96 to 96; that of keys of "lowest"."""
 _LOWEST_BLOCK = 2
 """Lowest allocated block; blocks 0 and 1 stay unused, as stale columns often hold 0."""
 _NAN = {1: 0x7F, 2: 0x7FFF}
@@ -96,10 +101,10 @@ SIMPLEST_LAYER: dict[str, Any] = {
 """Parameters of the layer towards which cases shrink."""
 
 
-def with_dense_block_ids(batch: Batch) -> Batch:
-    """Renumber the batch's blocks from 2 on, in their order, so that a small cache holds them."""
+def with_dense_block_ids(batch: Batch, lowest: int = _LOWEST_BLOCK) -> Batch:
+    """Renumber the batch's blocks from `lowest` on, in order, so that a small cache holds them."""
     ids = sorted({block for row in batch.blocks for block in row})
-    rank = {block: _LOWEST_BLOCK + place for place, block in enumerate(ids)}
+    rank = {block: lowest + place for place, block in enumerate(ids)}
     blocks = tuple(tuple(rank[block] for block in row) for row in batch.blocks)
     return msgspec.structs.replace(batch, blocks=blocks)
 
@@ -254,6 +259,17 @@ def _content(batch: Batch, shape: Shape, half: int) -> np.ndarray:
         numbers = np.sign(numbers)
     elif shape.magnitude == "one key" and half == 0:
         numbers[:, 0] *= 24
+    elif shape.magnitude in ("rising", "falling") and half == 0:
+        for row in batch.blocks:
+            steep = _STEEP * shape.head_size**0.5
+            slope = np.linspace(-steep, steep, len(row), dtype=np.float32)
+            numbers[list(row), ..., 0] = np.reshape(slope, (-1, 1, 1))
+        numbers[..., 0] *= 1 if shape.magnitude == "rising" else -1
+    elif shape.magnitude == "lowest":
+        numbers = abs(numbers)  # a mean near 0 would have a large relative error
+        if half == 0:
+            numbers *= 0
+            numbers[..., 0] = _LOWEST
     return _rounded(numbers, shape.dtype)
 
 
@@ -267,6 +283,8 @@ def _queries(batch: Batch, shape: Shape) -> np.ndarray:
         numbers *= 4096  # so that subnormal keys still affect the scores
     elif shape.magnitude == "ties":
         numbers = np.where(np.arange(shape.head_size) < 2, np.sign(numbers), 0).astype(np.float32)
+    elif shape.magnitude in ("rising", "falling", "lowest"):
+        numbers[..., 0] = _FIRST
     return _rounded(numbers, shape.dtype)
 
 

@@ -48,7 +48,9 @@ class CacheWrite:
         self.quantised = params["cache"] in CACHES[1:]
         self.scales = (params["k_scale"] or 1.0, params["v_scale"] or 1.0)
         heads, head_size = max(1, params["num_kv_heads"]), max(1, params["head_size"])
-        self.batch = batch = attention.with_dense_block_ids(only_written_blocks(batch))
+        # With the second pattern slot 0 is written: no table has stale columns that name it.
+        lowest = 0 if pattern else 2
+        self.batch = batch = attention.with_dense_block_ids(only_written_blocks(batch), lowest)
         self.slots = _slots(batch, pattern, params["unwritten"])
         fp8 = {"fp8": "float8_e4m3fn", "uint8": "uint8"}
         name = fp8.get(params["cache"], str(self.dtype).removeprefix("torch."))

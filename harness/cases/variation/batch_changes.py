@@ -28,7 +28,7 @@ _FAR = (2**20 + 7, 2**25 + 3, 2**28 + 5)
 _MOST_TOKENS = 2**31 - 1
 _FLOAT_LIMITS = (2**24, 2**27)
 """Positions from which on float32 rounds the last ones of a block up to the next block."""
-_DTYPES = ("int32", "int64", "int64 offsets", "int64 lengths", "int64 computed")
+_DTYPES = ("int32", "int64", "int64 offsets", "int64 lengths", "int64 computed", "int64 table")
 
 
 def batch_changes() -> Iterator[Change]:

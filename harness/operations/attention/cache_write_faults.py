@@ -16,7 +16,8 @@ from attnproof.harness.operations.attention.faults import (
     elsewhere,
     pair_fault,
 )
-from attnproof.harness.operations.shared.metadata import batch_of, wrong_type
+from attnproof.harness.operations.shared.faults import wrong_type
+from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.reference.interface import MetadataError
 
 _OTHER = {torch.float16: torch.bfloat16, torch.bfloat16: torch.float16}
@@ -34,6 +35,11 @@ def _with_last_slot(slots: torch.Tensor, value: int) -> torch.Tensor:
     slots = slots.clone()
     slots[-1] = value
     return slots
+
+
+def _writes(case: Case) -> bool:
+    """True if a token certainly has a slot."""
+    return case.num_tokens > len(case.params["unwritten"])
 
 
 def _has_slots(case: Case) -> bool:
@@ -104,6 +110,13 @@ FAULTS = {
     "caches of smaller heads": _both_caches(lambda cache: cache[..., :-1]),
     "value cache of other heads": Fault(VALUE_CACHE, lambda cache: cache[..., :-1]),
     "caches without slots": _both_caches(lambda cache: cache[:, :0]),
+    "caches without blocks": Fault(
+        (KEY_CACHE, VALUE_CACHE),
+        lambda keys, values: (keys[:0], values[:0]),
+        SLOTS,
+        applies=_writes,
+        cpu_only=True,
+    ),
     "fewer blocks of values": Fault(VALUE_CACHE, lambda cache: cache[:-1]),
     "values in smaller blocks": Fault(
         VALUE_CACHE, lambda cache: cache[:, :-1], applies=lambda case: batch_of(case).block_size > 1

@@ -16,7 +16,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
-from attnproof.harness.cases.layers.attention import CACHES, OUT
+from attnproof.harness.cases.layers.attention import CACHES, MAGNITUDES, OUT
 from attnproof.harness.cases.layers.shapes import MODELS
 from attnproof.harness.cases.layers.xformers_step import import_xformers
 from attnproof.harness.cases.memory.paged_cache import LAYOUTS
@@ -73,6 +73,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         masked = {"mask": mask}
         with_ = "with the mask" if mask else "without a mask"
         yield f"decodes {with_}", _case(decodes, group=2, **masked)
+        yield f"window of 1 {with_} (K24)", _case(decodes, window=1, **masked)
         yield f"window of 7 {with_} (K24)", _case(decodes, window=7, **masked)
         yield f"soft cap of 1 {with_} (K24)", _case(decodes, soft_cap=1, scale=1.0, **masked)
         yield f"window and soft cap {with_} (K24)", _case(decodes, window=17, soft_cap=2, **masked)
@@ -103,7 +104,7 @@ def _layers(batch: Batch) -> Iterator[tuple[str, Case]]:
         ends = make_batch([1, 1], [min(size, 70) - 1, min(size, 70)], size, order="descending")
         yield f"page size {size}", _case(ends, group=2)
     for dtype in ("float16", "bfloat16"):
-        for magnitude in ("large", "denormal", "ties", "one key"):
+        for magnitude in MAGNITUDES[1:]:
             numbers = {"dtype": dtype, "magnitude": magnitude}
             yield f"{magnitude} numbers, {dtype}", _case(batch, **numbers, seed=1)
     for cache_ in CACHES[1:]:

@@ -86,7 +86,7 @@ def _edges() -> Iterator[tuple[str, Case]]:
             f"prefill of {queries}, then a decode",
             _case(make_batch([queries, 1], [0, 5], 16), group=4),
         )
-    for size in (1, 3, 32, 64, 256):
+    for size in (1, 3, 32, 64, 256, 2049):
         ends = make_batch([2, 1], [min(size, 70) - 1, min(size, 70)], size, order="descending")
         yield f"page size {size}", _case(ends, window=5, group=2)
     yield (
@@ -137,7 +137,9 @@ def _long() -> Iterator[tuple[str, Case]]:
         long = make_batch([1] * len(lengths), lengths, 16, order="shuffled")
         yield f"long decodes behind {lengths}", _case(long, group=2)
     very_long = make_batch([2], [2998], 128, order="shuffled")
-    yield "3000 keys in several pieces", _case(very_long, group=4, head_size=8)
+    for magnitude in ("normal", "rising", "falling", "lowest"):
+        numbers = {"head_size": 8, "magnitude": magnitude}
+        yield f"3000 keys in several pieces, {magnitude}", _case(very_long, group=4, **numbers)
     yield "long decode with a window", _case(make_batch([1], [600], 16), window=300, soft_cap=20)
     padded = make_batch([2, 1], [400, 3], 16, padded_tokens=2, padded_requests=1)
     yield "long spec decode, padded", _case(padded, group=3, out="float32")

@@ -21,12 +21,8 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import (
-    metadata_faults,
-    prepare_metadata,
-    wrong_type,
-    wrong_value,
-)
+from attnproof.harness.operations.shared.faults import metadata_faults, wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import prepare_metadata
 from attnproof.harness.operations.shared.params import Params, Positive
 
 NAME = "split_decodes_prefills_and_extends"

@@ -17,14 +17,13 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import (
-    batch_of,
+from attnproof.harness.operations.shared.faults import (
     metadata_fault,
     metadata_faults,
-    prepare_metadata,
     wrong_type,
     wrong_value,
 )
+from attnproof.harness.operations.shared.metadata import batch_of, prepare_metadata
 from attnproof.harness.operations.shared.params import Params, Positive
 
 SPLIT = "split_decodes_and_prefills"

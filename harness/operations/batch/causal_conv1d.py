@@ -18,7 +18,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import wrong_type
+from attnproof.harness.operations.shared.faults import wrong_type
 from attnproof.harness.operations.shared.params import Lengths, Params, size_problem
 
 NAME = "compute_causal_conv1d_metadata"

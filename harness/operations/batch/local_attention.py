@@ -20,17 +20,19 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
+from attnproof.harness.operations.shared.faults import (
+    metadata_fault,
+    metadata_faults,
+    wrong_type,
+    wrong_value,
+)
 from attnproof.harness.operations.shared.metadata import (
     batch_of,
     diagnose_metadata,
-    metadata_fault,
-    metadata_faults,
     metadata_outputs,
     mirror_violations,
     prepare_metadata,
     token_positions,
-    wrong_type,
-    wrong_value,
 )
 from attnproof.harness.operations.shared.params import Params, Positive, size_problem
 
@@ -92,6 +94,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "block size 256", _case(make_batch([300, 1], [500, 256], 256), 512)
     yield "highest block ids", _case(make_batch([9], [3], 4, first=2**31 - 3), 8)
     yield "strided int64", _case(make_batch([6, 5], [5, 0], 2, strided=True, dtype="int64"), 4)
+    yield "int64 table", _case(make_batch([6, 5], [5, 0], 2, dtype="int64 table"), 4)
     yield (
         "sampled tokens and encoder lengths",
         _case(make_batch([6, 3], [3, 0], 2, logits_indices=(5, 8), encoder_seq_lens=(4, 9)), 4),

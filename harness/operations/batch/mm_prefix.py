@@ -26,7 +26,8 @@ from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.shared.params import Few, Params
 
 FILL, COMPUTE = "fill_mm_prefix_query_ranges", "compute_mm_prefix_range_tensor"

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches import later
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import (
+    FILLS,
     REQUEST_FIELDS,
     REQUEST_TUPLES,
     TOKEN_FIELDS,
+    TOKEN_LISTS,
     subclass_of,
 )
 from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
@@ -41,7 +43,7 @@ _COPIED = f"{UNPADDED}copied"
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")
 _ROWS = ("seq_lens", "seq_lens_cpu", "num_computed_tokens_cpu", "block_table_tensor")
 _OPTIONAL_ROWS = ("encoder_seq_lens", "dcp_local_seq_lens", *REQUEST_FIELDS, *REQUEST_TUPLES)
-_TOKENS = ("slot_mapping", *TOKEN_FIELDS)
+_TOKENS = ("slot_mapping", *TOKEN_FIELDS, *TOKEN_LISTS)
 _ALIGNED = (*_OFFSETS, *_ROWS, *_OPTIONAL_ROWS, *_TOKENS)
 _SIZES = ("num_reqs", "num_actual_tokens")
 _GROWN, _ACTUAL = ("num_tokens", "num_reqs"), ("num_actual_tokens", "num_actual_reqs")
@@ -100,7 +102,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     )
     yield "idle row with a history", _case(make_batch([2, 0], [1, 7], 4), 1, 1)
     yield "strided int64", _case(make_batch([5], [2], 2, strided=True, dtype="int64"), 1, 2)
-    for dtype in ("int64 offsets", "int64 lengths", "int64 computed"):
+    for dtype in ("int64 offsets", "int64 lengths", "int64 computed", "int64 table"):
         yield f"{dtype} only", _case(make_batch([5], [2], 2, dtype=dtype), 1, 2)
     yield (
         "many rows",
@@ -236,7 +238,7 @@ def _violation(name: str, before: Any, after: Any, live: int, length: int) -> st
         return "has another number of entries than the batch"
     if not np.array_equal(old[:live], new[:live]):
         return "changes what was there"
-    fill = old[live - 1] if name in _OFFSETS else -1 if name == "slot_mapping" else 0
+    fill = old[live - 1] if name in _OFFSETS else FILLS.get(name, 0)
     return "" if (new[live:] == fill).all() else "holds something where there is only padding"
 
 

@@ -6,12 +6,8 @@ from typing import Any
 
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.operations.shared.metadata import (
-    batch_of,
-    metadata_faults,
-    wrong_type,
-    wrong_value,
-)
+from attnproof.harness.operations.shared.faults import metadata_faults, wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import batch_of
 
 
 def _has_rows(case: Case) -> bool:

@@ -18,7 +18,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Contract, Inputs, Operation
 from attnproof.harness.model.place import Place, child_outputs, of_children
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Blocks, Params, Positive
 
 NAME = "split_prefill_chunks"

@@ -17,7 +17,7 @@ from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Lengths, Params, Positive
 
 REORDER = "reorder_batch_to_split_decodes_and_prefills"

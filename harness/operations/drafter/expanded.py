@@ -22,10 +22,7 @@ from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, 
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.drafter.expanded_faults import FAULTS
-from attnproof.harness.operations.shared.metadata import (
-    batch_of,
-    token_positions,
-)
+from attnproof.harness.operations.shared.metadata import batch_of, token_positions
 from attnproof.harness.operations.shared.params import Lengths, Params, Some, Tokens
 
 NAME = "copy_and_expand_eagle_inputs"

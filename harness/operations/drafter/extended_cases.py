@@ -18,10 +18,7 @@ from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out, table
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.call import Quantity
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.operations.shared.metadata import (
-    BatchFacts,
-    batch_of,
-)
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 
 
 @dataclass(frozen=True, kw_only=True)

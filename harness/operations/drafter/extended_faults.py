@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
 import torch
 
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.operations.shared.metadata import (
-    batch_of,
+from attnproof.harness.operations.shared.faults import (
     metadata_fault,
     metadata_faults,
     wrong_type,
     wrong_value,
 )
+from attnproof.harness.operations.shared.metadata import batch_of
 
 
 def _has_tokens(case: Case) -> bool:
@@ -28,21 +32,15 @@ def _grows(case: Case) -> bool:
     return case.params["more"] > 0 and _was_live(case)
 
 
-def _is_subclassed(case: Case) -> bool:
-    return batch_of(case).subclassed and _was_live(case)
+def _was_live_and(applies: Callable[[Case], bool], case: Case) -> bool:
+    return _was_live(case) and applies(case)
 
 
 def _batch_faults(parameter: str) -> dict[str, Fault]:
     """Return the faults of metadata, for cases with tokens in the batch that is given."""
     faults = metadata_faults(parameter, sequences=True)
     return {
-        name: Fault(
-            fault.parameter,
-            fault.change,
-            fault.field,
-            fault.error,
-            _is_subclassed if "subclass" in name else _was_live,
-        )
+        name: replace(fault, applies=partial(_was_live_and, fault.applies))
         for name, fault in faults.items()
     }
 

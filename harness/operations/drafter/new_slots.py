@@ -35,9 +35,7 @@ from attnproof.harness.operations.drafter.extended_cases import (
     rejected_tokens,
 )
 from attnproof.harness.operations.drafter.extended_faults import SLOT_FAULTS
-from attnproof.harness.operations.shared.metadata import (
-    batch_of,
-)
+from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.shared.params import Few, Lengths, Params, Positive
 
 NAME = "compute_new_slot_mapping"

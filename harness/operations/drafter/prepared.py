@@ -41,11 +41,7 @@ from attnproof.harness.operations.drafter.outputs import (
     child_violations,
 )
 from attnproof.harness.operations.drafter.prepared_faults import DROP_FAULTS, PADDED_FAULTS
-from attnproof.harness.operations.shared.metadata import (
-    BatchFacts,
-    batch_of,
-    prepare_metadata,
-)
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, prepare_metadata
 
 DROP, PADDED = "prepare_inputs", "prepare_inputs_padded"
 INDICES, TO_SAMPLE, REJECTED = "token_indices", "token_indices_to_sample", "num_rejected_tokens"

@@ -10,11 +10,7 @@ import torch
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.operations.drafter.drafts import rejected_of
-from attnproof.harness.operations.shared.metadata import (
-    metadata_fault,
-    metadata_faults,
-    wrong_type,
-)
+from attnproof.harness.operations.shared.faults import metadata_fault, metadata_faults, wrong_type
 
 _GIVEN = "common_attn_metadata"
 

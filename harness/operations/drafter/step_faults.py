@@ -6,7 +6,7 @@ import torch
 
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 
 
 def _has_rows(case: Case) -> bool:

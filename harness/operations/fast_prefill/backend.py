@@ -33,12 +33,8 @@ from attnproof.harness.operations.fast_prefill.reduced_batch import (
     reduced_violations,
     sampled_batches,
 )
-from attnproof.harness.operations.shared.metadata import (
-    METADATA_FIELDS,
-    BatchFacts,
-    batch_of,
-    wrong_type,
-)
+from attnproof.harness.operations.shared.faults import wrong_type
+from attnproof.harness.operations.shared.metadata import METADATA_FIELDS, BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Params
 from attnproof.reference.interface import (
     KV_SHARING_FAST_PREFILL_METADATA_FIELDS,

@@ -17,7 +17,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import wrong_type
+from attnproof.harness.operations.shared.faults import wrong_type
 from attnproof.harness.operations.shared.params import Params
 from attnproof.reference.interface import MetadataError
 

@@ -24,7 +24,7 @@ from attnproof.harness.operations.fast_prefill.dataclass_fields import (
     Kinds,
     Prefix,
 )
-from attnproof.harness.operations.shared.metadata import wrong_type
+from attnproof.harness.operations.shared.faults import wrong_type
 from attnproof.harness.operations.shared.params import Params
 
 NAME = "subclass_attention_backend"

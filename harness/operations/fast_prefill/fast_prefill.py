@@ -30,13 +30,8 @@ from attnproof.harness.operations.fast_prefill.reduced_batch import (
     reduced_violations,
     sampled_batches,
 )
-from attnproof.harness.operations.shared.metadata import (
-    BatchFacts,
-    batch_of,
-    metadata_fault,
-    metadata_faults,
-    wrong_type,
-)
+from attnproof.harness.operations.shared.faults import metadata_fault, metadata_faults, wrong_type
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Params
 from attnproof.reference.shared import CommonAttentionMetadata
 

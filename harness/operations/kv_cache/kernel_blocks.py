@@ -33,7 +33,8 @@ from attnproof.harness.operations.kv_cache.kernel_block_cases import (
     steps,
     unreal,
 )
-from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.reference.checks.slots import overlap
 
 

@@ -21,7 +21,8 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import returned, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_value
+from attnproof.harness.operations.shared.metadata import returned
 from attnproof.harness.operations.shared.params import Params
 
 GET, SET, VALID = "get_kv_cache_layout", "set_kv_cache_layout", "is_valid_kv_cache_layout"

@@ -43,7 +43,7 @@ from attnproof.harness.operations.kv_cache.block_pairs import (
     pairs_of,
     pairs_piece,
 )
-from attnproof.harness.operations.shared.metadata import wrong_type
+from attnproof.harness.operations.shared.faults import wrong_type
 from attnproof.harness.operations.shared.params import CacheDtype, Few, Layout, Pairs, Params
 
 NAME = "swap_blocks"
@@ -132,6 +132,15 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "one block", _case()
     yield "no pairs", _case(pairs=[])
     yield "caches without blocks", _case(src_blocks=0, dst_blocks=0, pairs=[])
+    for name in _SHAPES:
+        yield f"{name} of 0", _case(**{name: 0}, pairs=[[0, 3], [1, 0]])
+    for size in (1, 3, 5, 17, 33):
+        odd = {"num_kv_heads": 1, "block_size": 1, "head_size": size}
+        yield f"blocks of {size} elements", _case(**odd, dtype="bfloat16", pairs=[[0, 3]])
+        few = odd | {"src_blocks": 1, "dst_blocks": 1, "dtype": "uint8"}
+        yield f"one block of {size} bytes", _case(**few, pairs=[[0, 0]])
+        gaps = odd | {"src_gap": 1, "dst_gap": 3, "num_kv_heads": 2}
+        yield f"rows of {size} elements with gaps", _case(**gaps, pairs=[[0, 3], [2, 1]])
     yield "first and last block", _case(pairs=[[0, 3], [3, 0]])
     yield "a block to several places", _case(pairs=[[2, 0], [2, 1], [2, 3]])
     yield "fewer blocks at the destination", _case(dst_blocks=2, pairs=[[3, 1], [0, 0]])

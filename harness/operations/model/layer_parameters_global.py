@@ -23,7 +23,7 @@ from attnproof.harness.operations.model.layer_parameters import (
     soft_cap_of,
     soft_cap_problem,
 )
-from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Params
 from attnproof.reference.interface import PerLayerParameters
 

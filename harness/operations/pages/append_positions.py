@@ -24,12 +24,8 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import (
-    BatchFacts,
-    batch_of,
-    wrong_type,
-    wrong_value,
-)
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Params, Tokens
 
 NAME = "get_batch_indices_positions"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.case import Case, Count
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Params, Positive, Some
 
 

@@ -33,12 +33,8 @@ from attnproof.harness.operations.pages.pool import (
     pool_problem,
     token_pool,
 )
-from attnproof.harness.operations.shared.metadata import (
-    BatchFacts,
-    batch_of,
-    wrong_type,
-    wrong_value,
-)
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Few, Params
 
 NAME = "create_flashinfer_kv_indices"

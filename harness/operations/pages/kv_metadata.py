@@ -26,12 +26,8 @@ from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operati
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import (
-    BatchFacts,
-    batch_of,
-    wrong_type,
-    wrong_value,
-)
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Params
 
 NAME = "compute_flashinfer_kv_metadata"

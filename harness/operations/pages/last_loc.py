@@ -25,12 +25,8 @@ from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operati
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.pages.pool import needs_wide_pool, pool_problem, token_pool
-from attnproof.harness.operations.shared.metadata import (
-    BatchFacts,
-    batch_of,
-    returned,
-    wrong_type,
-)
+from attnproof.harness.operations.shared.faults import wrong_type
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, returned
 from attnproof.harness.operations.shared.params import Params
 
 NAME = "get_last_loc"

@@ -31,7 +31,8 @@ from attnproof.harness.operations.pages.allocated import (
     slots_consumed,
     written_twice,
 )
-from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.shared.overlap import overlaps
 from attnproof.harness.operations.shared.params import Few, Params
 

@@ -25,7 +25,8 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.pages.pool import needs_wide_pool, pool_problem, token_pool
-from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, wrong_type
+from attnproof.harness.operations.shared.faults import wrong_type
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Params
 
 NAME = "write_req_to_token_pool"

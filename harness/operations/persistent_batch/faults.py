@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.operations.shared.metadata import batch_of, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_value
+from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.reference.interface import MetadataError
 
 Action = Callable[[Any, dict[str, Any]], Any]

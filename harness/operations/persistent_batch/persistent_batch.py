@@ -65,8 +65,8 @@ class _StepFacts(BatchFacts):
     """Id, blocks and computed tokens of each request."""
     scheduled: dict[str, int]
     """Query tokens of each request in the step."""
-    padding: tuple[int, int]
-    """Rows and tokens of the padded step."""
+    padding: tuple[int, ...]
+    """Rows and tokens of the padded step, nothing for a step that is built without padding."""
     stale: int
     """Block id in all columns of earlier requests."""
     dummy: int
@@ -172,12 +172,18 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
             scheduled={
                 req_id: q for (req_id, *_), q in zip(requests, batch.query_lens, strict=True)
             },
-            padding=(made.num_reqs, made.num_actual_tokens),
+            padding=(made.num_reqs, made.num_actual_tokens) if _is_padded(case) else (),
             stale=STALE_PATTERNS[pattern],
             dummy=min(rows, params["dummy"]),
             look=params["look"],
         ),
     )
+
+
+def _is_padded(case: Case) -> bool:
+    """True if the step has padding, or is built with the padding that it has without."""
+    batch = batch_of(case)
+    return bool(batch.padded_requests or batch.padded_tokens or case.params["spare_rows"])
 
 
 def _make(offered: Any, call: Call) -> Any:

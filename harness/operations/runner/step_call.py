@@ -27,7 +27,7 @@ from attnproof.harness.operations.runner.step import (
     step_of_batch,
     unreal,
 )
-from attnproof.harness.operations.shared.metadata import wrong_type
+from attnproof.harness.operations.shared.faults import wrong_type
 
 Expect = Callable[[StepFacts], Iterator[tuple[str, np.ndarray, str]]]
 """Function from a step to outputs: field, right values, and what is wrong with others."""

@@ -19,7 +19,7 @@ from attnproof.harness.operations.runner.step_call import (
     set_live,
     step_operation,
 )
-from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 
 Right = Iterator[tuple[str, np.ndarray, str]]
 _MAPPING = ("idx_mapping",)

@@ -1,10 +1,9 @@
-"""Batch metadata as input and output of operations: outputs, invariants, faults, diagnosis."""
+"""Batch metadata as input and output of operations: outputs, invariants, diagnosis."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
@@ -16,10 +15,8 @@ from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELD
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.model.call import MISSING, Call, Facts, Free, Outputs
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.reference.interface import MetadataError
 from attnproof.reference.shared import CommonAttentionMetadata
 
 METADATA_FIELDS = tuple(f.name for f in fields(CommonAttentionMetadata))
@@ -129,160 +126,6 @@ def _is_bound(bound: Free, seq_lens: list[int]) -> bool:
     if device != "cpu" or len(values) != len(seq_lens):
         return False
     return all(most >= length for most, length in zip(values, seq_lens, strict=True))
-
-
-def _has_requests(case: Case) -> bool:
-    return case.batch is not None and case.batch.num_requests > 0 and case.batch.num_tokens > 0
-
-
-def metadata_fault(
-    parameter: str,
-    field: str,
-    change: Callable[[Any], dict[str, Any]],
-    applies: Callable[[Case], bool] = _has_requests,
-    error: type[Exception] = MetadataError,
-) -> Fault:
-    """Return a fault of metadata: `change` returns the fields that get other values."""
-    return Fault(parameter, lambda md: replace(md, **change(md)), field, error, applies)
-
-
-def metadata_faults(
-    parameter: str, *, sequences: bool = False, logits: bool = False
-) -> dict[str, Fault]:
-    """Return the faults of metadata that every operation on it must refuse.
-
-    `sequences`: True if the operation reads lengths, and therefore moves a subclass's fields.
-    `logits`: True if the operation reads logits indices.
-    """
-    fault = partial(metadata_fault, parameter)
-    faults = {
-        "offsets of another batch": fault(
-            "query_start_loc_cpu", lambda md: {"query_start_loc_cpu": md.query_start_loc_cpu[:-1]}
-        ),
-        "offsets that do not start at 0": fault(
-            "query_start_loc_cpu", lambda md: {"query_start_loc_cpu": md.query_start_loc_cpu + 1}
-        ),
-        "offsets that fall": fault(
-            "query_start_loc_cpu",
-            lambda md: {"query_start_loc_cpu": _falling(md.query_start_loc_cpu)},
-        ),
-        "offsets that fall, and lengths that agree": fault(
-            "query_start_loc_cpu",
-            lambda md: _agreeing(md, query_start_loc_cpu=_falling(md.query_start_loc_cpu)),
-        ),
-        "flat block table": fault(
-            "block_table_tensor", lambda md: {"block_table_tensor": md.block_table_tensor.flatten()}
-        ),
-        "int32 slots": fault("slot_mapping", lambda md: {"slot_mapping": md.slot_mapping.int()}),
-        "too few slots": fault(
-            "slot_mapping", lambda md: {"num_actual_tokens": len(md.slot_mapping) + 1}
-        ),
-        "causal that is no bool": fault("causal", lambda _: {"causal": 1}, error=TypeError),
-    }
-    faults |= {
-        words.format(field): fault(field, partial(_changed, field, change), error=error)
-        for fields, words, change, error in _WRONG_FIELDS
-        for field in fields
-    }
-    faults["fewer tokens than the offsets say"] = fault(
-        "num_actual_tokens",
-        lambda md: {"num_actual_tokens": int(md.query_start_loc_cpu[-1]) - 1},
-    )
-    faults["bound below the longest query"] = fault(
-        "max_query_len",
-        lambda md: {"max_query_len": int(md.query_start_loc_cpu.diff().max()) - 1},
-    )
-    if sequences:
-        faults["bound below the longest sequence"] = fault(
-            "max_seq_len", lambda md: {"max_seq_len": int(md.seq_lens_cpu.max()) - 1}
-        )
-        faults["sequence shorter than its query"] = fault(
-            "seq_lens_cpu", lambda md: {"seq_lens_cpu": md.query_start_loc_cpu.diff() - 1}
-        )
-        faults["sequence shorter than its query, and computed tokens that agree"] = fault(
-            "seq_lens_cpu",
-            lambda md: _agreeing(md, seq_lens_cpu=md.query_start_loc_cpu.diff() - 1),
-        )
-        faults["computed tokens of another step"] = fault(
-            "num_computed_tokens_cpu",
-            lambda md: {"num_computed_tokens_cpu": md.num_computed_tokens_cpu + 1},
-        )
-        faults["a subclass's rows of another batch"] = fault(
-            "request_tags_cpu",
-            lambda md: {"request_tags_cpu": md.request_tags_cpu[:-1]},
-            _is_subclassed,
-        )
-        faults["a subclass's tokens of another batch"] = fault(
-            "token_tags", lambda md: {"token_tags": md.token_tags[:0]}, _is_subclassed
-        )
-    if logits:
-        faults["negative number of logits"] = fault(
-            "num_logits_indices", lambda _: {"num_logits_indices": -1}
-        )
-        faults["logits indices without their count"] = fault(
-            "num_logits_indices",
-            lambda _: {
-                "logits_indices_padded": torch.zeros(2, dtype=torch.int32),
-                "num_logits_indices": None,
-            },
-        )
-    return faults
-
-
-_NUMBERS = ("num_reqs", "num_actual_tokens", "max_query_len", "max_seq_len")
-_ROWS = ("query_start_loc", "seq_lens", "seq_lens_cpu", "num_computed_tokens_cpu")
-_TENSORS = ("query_start_loc_cpu", *_ROWS, "block_table_tensor", "slot_mapping")
-_WRONG_FIELDS: tuple[tuple[tuple[str, ...], str, Callable[[Any], Any], type[Exception]], ...] = (
-    (_NUMBERS, "negative {}", lambda _: -1, MetadataError),
-    (_NUMBERS, "{} of another type", float, TypeError),
-    (_TENSORS, "{} as a list", lambda tensor: tensor.tolist(), TypeError),
-    (_TENSORS, "{} of another dtype", lambda tensor: tensor.float(), MetadataError),
-    (_TENSORS, "{} with another dimension", lambda tensor: tensor[None], MetadataError),
-    ((*_ROWS, "block_table_tensor"), "{} of fewer rows", lambda tensor: tensor[:-1], MetadataError),
-)
-"""Fields of metadata, the name of a fault, the function that makes it, and its error."""
-
-
-def _changed(field: str, change: Callable[[Any], Any], md: Any) -> dict[str, Any]:
-    return {field: change(getattr(md, field))}
-
-
-def _is_subclassed(case: Case) -> bool:
-    return _has_requests(case) and batch_of(case).subclassed
-
-
-def _agreeing(md: Any, **changed: torch.Tensor) -> dict[str, Any]:
-    """Return the changed mirrors, and computed tokens that agree with them."""
-    made = replace(md, **changed)
-    computed = made.seq_lens_cpu - made.query_start_loc_cpu.diff()
-    return {**changed, "num_computed_tokens_cpu": computed}
-
-
-def _falling(offsets: torch.Tensor) -> torch.Tensor:
-    return torch.cat([offsets[:-1], offsets[:1] - 1])
-
-
-def wrong_type(
-    parameter: str, field: str = "", applies: Callable[[Case], bool] = lambda _: True
-) -> Fault:
-    """Return the fault of an argument of another type: TypeError.
-
-    A number keeps its value: code that only computes with it gives a result.
-    """
-    return Fault(parameter, _of_another_type, field, TypeError, applies)
-
-
-def _of_another_type(value: Any) -> Any:
-    if type(value) is bool:
-        return int(value)
-    return float(value) if type(value) is int else "seven"
-
-
-def wrong_value(
-    parameter: str, value: Any, applies: Callable[[Case], bool] = lambda _: True
-) -> Fault:
-    """Return the fault of `value` in place of the argument: MetadataError."""
-    return Fault(parameter, lambda _: value, applies=applies)
 
 
 def returned(_call: Call, result: Any) -> Outputs:

@@ -45,11 +45,15 @@ def overlaps(
 
 
 def _size(tensor: torch.Tensor) -> int:
-    """Return the bytes of the elements."""
-    return tensor.numel() * tensor.element_size()
+    """Return the bytes from the first element to the last."""
+    if not tensor.numel():
+        return 0
+    spans = ((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (1 + sum(spans)) * tensor.element_size()
 
 
 def _moved(tensor: torch.Tensor, memory: torch.Tensor, start: int) -> torch.Tensor:
-    """Return a dense copy of the tensor at byte `start` of the memory."""
-    part = memory[start : start + _size(tensor)].view(tensor.dtype).view(tensor.shape)
+    """Return a copy of the tensor at byte `start` of the memory, with the same strides."""
+    part = memory[start : start + _size(tensor)].view(tensor.dtype)
+    part = part.as_strided(tensor.shape, tensor.stride(), part.storage_offset())
     return part.copy_(tensor)

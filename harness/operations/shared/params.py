@@ -57,7 +57,9 @@ class LayerParams(Params, kw_only=True):
     dtype: Literal["float16", "bfloat16"]
     cache: Literal["auto", "fp8", "uint8"]
     layout: Layout
-    magnitude: Literal["normal", "large", "denormal", "ties", "one key"]
+    magnitude: Literal[
+        "normal", "large", "denormal", "ties", "one key", "rising", "falling", "lowest"
+    ]
     seed: Count
     k_scale: Scale = 1.0
     v_scale: Scale = 1.0

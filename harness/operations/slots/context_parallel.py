@@ -16,7 +16,8 @@ from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import returned, wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import returned
 from attnproof.harness.operations.shared.params import Blocks, Params, Positive, Some
 
 NAME = "get_dcp_local_seq_lens"

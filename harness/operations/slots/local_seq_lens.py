@@ -19,7 +19,7 @@ from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Blocks, Few, Params, Positive, Some
 
 NAME = "prepare_dcp_local_seq_lens"

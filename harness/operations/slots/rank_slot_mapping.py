@@ -28,7 +28,8 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place, child_outputs, of_children
 from attnproof.harness.model.violation import Violation, in_child
-from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.shared.overlap import overlaps
 from attnproof.harness.operations.shared.params import Lengths, Params, Positive, Tokens
 from attnproof.harness.operations.slots.slot_mapping import batch_shares_blocks

@@ -12,7 +12,8 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import returned, wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import returned
 from attnproof.harness.operations.shared.params import Params, Positive
 
 NAME = "compute_slot_mapping_start_idx"

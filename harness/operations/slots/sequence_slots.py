@@ -16,7 +16,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.verdict import Kind
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Blocks, BlockSize, Params, Tokens
 from attnproof.reference.interface import MetadataError
 

@@ -13,7 +13,7 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
-from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Blocks, BlockSize, Params, Tokens
 from attnproof.harness.operations.slots.sequence_slots import (
     BLOCK_SIZES,

@@ -13,7 +13,8 @@ from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import returned, wrong_type
+from attnproof.harness.operations.shared.faults import wrong_type
+from attnproof.harness.operations.shared.metadata import returned
 from attnproof.harness.operations.shared.params import MOST_STEPS, Counts, Params
 
 NAME = "is_block_tables_empty"

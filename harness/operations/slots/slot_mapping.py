@@ -21,12 +21,8 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.relations import Joined, Relations
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import (
-    batch_of,
-    token_positions,
-    wrong_type,
-    wrong_value,
-)
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import batch_of, token_positions
 from attnproof.harness.operations.shared.overlap import overlaps
 from attnproof.harness.operations.shared.params import Lengths, Params, Tokens
 
@@ -274,6 +270,12 @@ build_slot_mapping = Operation(
             "float block table": _values("block_table", torch.Tensor.float),
             "offsets that fall": _values(
                 "query_start_loc", lambda offsets: torch.cat([offsets[:-1], -1 - offsets[:1]])
+            ),
+            "first offset above 0": _values(
+                "query_start_loc", lambda offsets: torch.cat([offsets[:1] + 1, offsets[1:]])
+            ),
+            "first offset below 0": _values(
+                "query_start_loc", lambda offsets: torch.cat([offsets[:1] - 1, offsets[1:]])
             ),
             "negative computed tokens": _values("num_computed_tokens", _last_negative),
             "padded length below the tokens": Fault(

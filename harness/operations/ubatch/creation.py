@@ -29,7 +29,8 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place, child_outputs, of_children
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.harness.operations.shared.params import Counts, Params, Positive, Some
 from attnproof.reference import split_attn_metadata
 from attnproof.reference.interface import UBatchSlice

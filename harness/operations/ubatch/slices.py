@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -14,7 +15,8 @@ import torch
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.operations.shared.metadata import batch_of, metadata_faults, wrong_type
+from attnproof.harness.operations.shared.faults import metadata_faults, wrong_type
+from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.reference.interface import UBatchSlice
 
 Span = tuple[int, int, int, int]
@@ -103,6 +105,7 @@ def shapes() -> Iterator[tuple[str, Batch, list[int]]]:
     yield "int64 offsets only", make_batch([5, 6], [2, 0], 2, dtype="int64 offsets"), [3]
     yield "int64 lengths only", make_batch([5, 6], [2, 0], 2, dtype="int64 lengths"), [3]
     yield "int64 computed only", make_batch([5, 6], [2, 0], 2, dtype="int64 computed"), [3]
+    yield "int64 table only", make_batch([5, 6], [2, 0], 2, dtype="int64 table"), [3]
     yield (
         "more requests than a kernel tile",
         make_batch([1] * 1500, [row % 7 for row in range(1500)], 4),
@@ -123,6 +126,24 @@ def _cut_request_with_share(md: Any) -> UBatchSlice:
     """Return a slice that cuts the first request, after giving every request a share."""
     md.dcp_local_seq_lens = torch.ones(md.num_reqs, dtype=torch.int32, device=md.seq_lens.device)
     return UBatchSlice(slice(0, 1), slice(0, 1))
+
+
+def _starts_with_two_requests(case: Case) -> bool:
+    """True if the first two requests have tokens."""
+    return _has_slice(case) and case.num_requests > 1 and min(batch_of(case).query_lens[:2]) > 0
+
+
+def _span(r0: int, r1: int, t0: int, t1: int) -> UBatchSlice:
+    return UBatchSlice(slice(r0, r1), slice(t0, t1))
+
+
+_WRONG_ENDS: dict[str, Callable[[list[int]], UBatchSlice]] = {
+    "a start in the next request": lambda starts: _span(0, 2, starts[1], starts[2]),
+    "a start in the request before": lambda starts: _span(1, 2, starts[1] - 1, starts[2]),
+    "a stop in the next request": lambda starts: _span(0, 1, 0, starts[1] + 1),
+    "a stop in the request before": lambda starts: _span(0, 2, 0, starts[1]),
+}
+"""Name of a fault, and the function that makes a slice with it of the offsets."""
 
 
 def slice_faults(slices: str, metadata: str) -> dict[str, Fault]:
@@ -152,6 +173,9 @@ def slice_faults(slices: str, metadata: str) -> dict[str, Fault]:
 
         return Fault(slices, put_changed, field, applies=_has_slice, given=(metadata,))
 
+    def put_span(make: Callable[[list[int]], UBatchSlice], given: Any, md: Any) -> Any:
+        return put(given, make(md.query_start_loc_cpu.tolist()))
+
     return {
         **metadata_faults(metadata, sequences=True, logits=True),
         "no requests (K4)": respan("request_slice", request_slice=slice(0, 0)),
@@ -160,6 +184,16 @@ def slice_faults(slices: str, metadata: str) -> dict[str, Fault]:
         "tokens out of range": respan("token_slice", token_slice=slice(0, 10**6)),
         "requests one out of range": past("request_slice", "num_reqs"),
         "tokens one out of range": past("token_slice", "num_actual_tokens"),
+        **{
+            name: Fault(
+                slices,
+                partial(put_span, make),
+                "token_slice",
+                applies=_starts_with_two_requests,
+                given=(metadata,),
+            )
+            for name, make in _WRONG_ENDS.items()
+        },
         "negative start": respan("token_slice", token_slice=slice(-2, -1)),
         "tokens of another request": Fault(
             slices,

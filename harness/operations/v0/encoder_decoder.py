@@ -18,7 +18,8 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.shared.metadata import returned, wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import returned
 from attnproof.harness.operations.v0.encoder_decoder_cases import (
     ARGS,
     COUNTS,

@@ -10,7 +10,7 @@ import torch
 from attnproof.harness.cases.engines.v0 import Backend, MetadataV0
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.operations.shared.metadata import wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.v0.graph_step import DECODER, ENCODER, step_metadata
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from attnproof.harness.cases.engines.v0 import InputBuilder, sequences, step_from_params
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
-from attnproof.harness.operations.shared.metadata import batch_of, wrong_type, wrong_value
+from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
+from attnproof.harness.operations.shared.metadata import batch_of
 from attnproof.reference.interface import MetadataError
 
 

@@ -26,7 +26,8 @@ from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operati
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.batch.reorder import Engine, order_of, order_violations
-from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of, metadata_faults
+from attnproof.harness.operations.shared.faults import metadata_faults
+from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Params
 from attnproof.harness.operations.xformers.decode_mask import (
     MASK_LENGTHS,

@@ -394,18 +394,23 @@ def explicit_cases(
 def _two_of(name: str, fault: Fault, boundaries: list[tuple[str, Case]]) -> set[int]:
     """Return the indices of two boundaries that the fault applies to: the smallest, and any other.
 
-    The other one depends on the name of the fault, so that faults meet all kinds of batches; there
-    is none for an argument of a wrong type. In the smallest, no other request makes up for the
-    malformed one.
+    The other one depends on the name of the fault, so that faults meet all kinds of batches; it is
+    strided, if it can be, for every second fault and for those of several parameters. There is none
+    for an argument of a wrong type. In the smallest, no other request makes up for the malformed
+    one.
     """
     sizes = {
         index: case.num_requests if case.batch else 0
         for index, (_, case) in enumerate(boundaries)
         if fault.applies(case)
     }
-    fitting = sorted(sizes, key=sizes.__getitem__)
+    fitting, number = sorted(sizes, key=sizes.__getitem__), zlib.crc32(name.encode())
     others = [] if fault.error is TypeError else sorted(fitting[1:])
-    return {*fitting[:1], *others[zlib.crc32(name.encode()) % max(1, len(others)) :][:1]}
+    batches = {index: boundaries[index][1].batch for index in others}
+    strided = [index for index, batch in batches.items() if batch is not None and batch.strided]
+    if strided and (number % 2 or isinstance(fault.parameter, tuple)):
+        others = strided
+    return {*fitting[:1], *others[number % max(1, len(others)) :][:1]}
 
 
 def _cases_of_steps(operation: Operation, steps: list[EngineStep]) -> Iterator[Sourced]:

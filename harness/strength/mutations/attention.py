@@ -77,6 +77,7 @@ def slot_minus_one(
     source="erratum E14",
     diagnoses=("sliding window ignored", "soft cap ignored", "sliding window and soft cap ignored"),
     both=("consumer", "invariants"),
+    boundary="window of 1 without a mask (K24)",
 )
 def decodes_only(
     attend: Any,
