@@ -20,7 +20,18 @@ from tests.forking import become
 torch.set_num_threads(1)
 
 _LIMIT_S = 300.0
+_GROUPS = ("slow", "strength", "lanes", "attacks")
+"""Markers of the tests that have an environment of their own."""
 Forked = Callable[..., CompletedProcess[str]]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Ignore files without the marker that is asked for: importing all of them takes 15 s."""
+    group: str = config.option.markexpr
+    if group not in _GROUPS or collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    return None if group in collection_path.parts or f"mark.{group}" in text else True
 
 
 @pytest.fixture(scope="session")
