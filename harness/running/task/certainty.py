@@ -23,6 +23,9 @@ _MOST_HISTORY_S = 20.0
 """Seconds that may be spent on the earlier cases of a process to see a failure again."""
 _TIMES_FIRST_CALL = 2
 """Factor on the timeout of a first call that was late."""
+_SECOND_SHARE = 0.5
+"""Factor on the timeout of a late call that is made again: on a busy machine the least limit below
+would take a call that is slow for one that hangs."""
 _TIMES_SLOWEST, _SHORTEST_S = 20, 1.0
 """Limit on a call of a candidate that hangs: a factor on its slowest call, and the least limit."""
 LEFT_BEHIND = "leaves processes behind"
@@ -61,13 +64,15 @@ class Certainty:
             self._first_hangs = True
             worker.restart(_TIMES_FIRST_CALL * self._timeout_s)
         elif death.field == LATE:
-            learnt = max(_SHORTEST_S, _TIMES_SLOWEST * worker.slowest_s)
-            worker.timeout_s = min(self._timeout_s, learnt)
+            worker.timeout_s = self._timeout_s * _SECOND_SHARE
         if not replaced:  # it lives: memory that was not there, or a forked copy
             worker.restart_warm()
         again = worker.judge(case)
         if any(failure.root == death.root for failure in again.failures):
             self._confirmed.add(death.root)
+            if death.field == LATE and not first:
+                learnt = max(_SHORTEST_S, _TIMES_SLOWEST * worker.slowest_s)
+                worker.timeout_s = min(self._timeout_s, learnt)
             return verdict
         if death.field == LATE and first:
             self._first_hangs = False

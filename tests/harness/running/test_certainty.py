@@ -61,6 +61,22 @@ def test_a_death_that_happens_once_is_no_finding(examined, deed, words):
     assert words in outcome.result.reason
 
 
+SLOW = """
+    call = str(getattr(args[0], "query_start_loc", ""))
+    if CALLS >= 30 and not FLAG.exists():
+        FLAG.write_text(call)
+        time.sleep(60)
+    if FLAG.exists() and FLAG.read_text() == call:
+        time.sleep(1.1)
+"""
+
+
+def test_a_call_that_is_late_once_and_slow_is_no_finding(examined):
+    outcome = examined(SLOW, examples=9, timeout_s=6.0)
+    assert outcome.findings == []
+    assert "once, not again" in outcome.result.reason
+
+
 def test_a_death_after_the_same_earlier_calls_is_a_finding(examined):
     outcome = examined("if CALLS == 30: os._exit(5)", examples=30)
     [finding] = outcome.findings
