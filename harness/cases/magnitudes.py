@@ -15,10 +15,11 @@ TILES = (16, 32, 64, 128, 256)
 LARGE_TILES = (512, 1024)
 LIMITS = (2**15, 2**16, 2**24, 2**31, 2**32)
 """Limits of int16, float32 (as an integer), int32 and uint32, and those of a grid's axis."""
-NUMBERS = (9, 17, 33, 65, 67, 129, 257, 513)
-"""Numbers of requests, pairs or decodes: one more than a tile, and with a remainder."""
-BLOCK_SIZES = (1, 3, 16, 32, 64, 128, 256, 512, 1024)
-"""Tokens per block, of engines and one that is no power of two."""
+NUMBERS = (9, 17, 33, 48, 65, 67, 129, 257, 513)
+"""Numbers of requests, pairs or decodes: one more than a tile, with a remainder, and a multiple of
+a tile that is no power of two."""
+BLOCK_SIZES = (1, 3, 16, 32, 48, 64, 128, 256, 512, 528, 1024)
+"""Tokens per block, of engines. Those of hybrid models are multiples of 16, but no powers of two."""
 _MOST_ID = 2**31 - 1
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from attnproof.harness.model.case import Batch
 
-BLOCK_SIZES = (2, 1, 4, 16, 3, 8, 32, 64, 128, 256)
+BLOCK_SIZES = (2, 1, 4, 16, 3, 8, 32, 48, 64, 128, 256)
 HIGHEST_BLOCK = 2**31 - 1
 
 _LAYOUTS: tuple[dict[str, Any], ...] = (

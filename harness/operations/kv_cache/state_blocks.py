@@ -83,7 +83,7 @@ def _case(seq_lens: list[int], block_size: int, speculative: int = 0, **more: An
 
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
-    block_size = draw(st.sampled_from((4, 1, 3, 16, 256)))
+    block_size = draw(st.sampled_from((4, 1, 3, 16, 48, 256)))
     edges = st.sampled_from((0, 1, block_size, 2 * block_size))
     lengths = st.builds(lambda edge, off: max(0, edge + off), edges, st.integers(-1, 40))
     return _case(

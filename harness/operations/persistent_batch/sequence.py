@@ -49,7 +49,7 @@ class _Machine(Machine):
         reqs=st.sampled_from((4, 2, 3, 6)),
         tokens=st.sampled_from((24, 8, 40)),
         blocks=st.sampled_from((3, 1, 2, 5)),
-        block_size=st.sampled_from((4, 1, 2, 16)),
+        block_size=st.sampled_from((4, 1, 2, 16, 6)),
         waiting=st.lists(st.tuples(_SMALL, _CACHED), max_size=4),
     )
     def start(

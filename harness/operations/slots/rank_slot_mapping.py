@@ -38,6 +38,7 @@ NAME, _FUNCTION = "rank_slot_mapping", "build_slot_mapping"
 _TENSORS = ("query_start_loc", "num_computed_tokens", "block_table")
 _SIZES = st.sampled_from((2, 3, 4, 8, 1))
 _EXTRA = st.integers(0, 7)
+_PADDED = st.sampled_from((None, None, 0, 3))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +55,25 @@ class _Params(Params):
     size: Annotated[int, Meta(ge=1, le=64)]
     interleave: Positive
     out_spare: Tokens | None = None
+    num_padded: Tokens | None = None
     start_idx: Lengths | None = None
     columns: Count | None = None
 
 
 def _problem(case: Case) -> str:
     size, interleave = batch_of(case).block_size, case.params["interleave"]
-    return f"interleave: {interleave}, no divisor of {size}" if size % interleave else ""
+    padded, spare = case.params.get("num_padded"), case.params.get("out_spare")
+    if size % interleave:
+        return f"interleave: {interleave}, no divisor of {size}"
+    fits = padded is None or spare is None or padded <= spare
+    return "" if fits else f"num_padded: {padded}, beyond out_spare of {spare}"
 
 
 def _case(batch: Batch, size: int, interleave: int = 1, **more: Any) -> Case:
-    """Return a case; `more` are other parameters, such as entries of `out` behind the tokens."""
+    """Return a case; `more` are other parameters.
+
+    `out_spare` and `num_padded` are entries of the buffer and of the result behind the tokens.
+    """
     return Case(NAME, batch, {"size": size, "interleave": interleave} | more)
 
 
@@ -82,6 +91,9 @@ def _cases(draw: st.DrawFn) -> Case:
         more["columns"] = draw(st.integers(0, 2))
     elif extra >= 5:
         more["out_spare"] = extra - 5
+    padded = draw(_PADDED)
+    if padded is not None:
+        more["num_padded"] = min(padded, more.get("out_spare", padded))
     return _case(batch, size, interleave, **more)
 
 
@@ -92,6 +104,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
             bug = " (K30)" if size > 1 and interleave == 4 else ""
             yield f"{size} ranks in turns of {interleave}{bug}", _case(mixed, size, interleave)
     yield "buffer with a stale tail (K17)", _case(mixed, 2, 2, out_spare=5)
+    yield "padded length", _case(mixed, 2, 2, num_padded=4)
+    yield "padded length in a longer buffer", _case(mixed, 2, 2, num_padded=2, out_spare=6)
     yield "window", _case(mixed, 2, 2, start_idx=[0, 3, 0, 11])
     yield "window in a buffer", _case(mixed, 2, 2, start_idx=[0, 3, 0, 11], out_spare=2)
     yield "sequence longer than its row's columns (K14)", _case(mixed, 2, columns=1)
@@ -153,7 +167,11 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         out = np.full((size, tokens + params["out_spare"]), stale, dtype=np.int64)
         pieces.append(Piece("out", out, False, (step * out.shape[1] + 3, step)))
     arena = Arena(pieces, stale, device)
-    more = {name: arena.tensors[name] for name in ("start_idx", "out") if name in arena.tensors}
+    more: dict[str, Any] = {
+        name: arena.tensors[name] for name in ("start_idx", "out") if name in arena.tensors
+    }
+    if params.get("num_padded") is not None:
+        more["num_padded_tokens"] = tokens + params["num_padded"]
     ranks = {"cp_size": size, "cp_rank": 0, "cp_interleave": params["interleave"]}
     expected = expected_tokens(batch)
     unwritten = np.zeros(tokens, bool)
@@ -325,7 +343,9 @@ rank_slot_mapping = Operation(
         consume=_consumed,
         diagnose=_diagnose,
         may_alias=frozenset({"[].result", "[].out"}),
-        may_sync=lambda case: case.params.get("out_spare") is None,
+        may_sync=lambda case: (
+            case.params.get("out_spare") is None and case.params.get("num_padded") is None
+        ),
     ),
     built_in=BuiltIn(kernels=True),
 )

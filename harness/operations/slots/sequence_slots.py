@@ -21,7 +21,7 @@ from attnproof.harness.operations.shared.params import Blocks, BlockSize, Params
 from attnproof.reference.interface import MetadataError
 
 NAME = "compute_slot_mapping"
-BLOCK_SIZES = (4, 1, 2, 16, 3, 256)
+BLOCK_SIZES = (4, 1, 2, 16, 3, 48, 256)
 _SEQ_ID = 7
 _ARGS = ("is_profile_run", "seq_len", "context_len", "start_idx", "block_size", "blocks")
 
