@@ -19,7 +19,7 @@ NUMBERS = (9, 17, 33, 48, 65, 67, 129, 257, 513)
 """Numbers of requests, pairs or decodes: one more than a tile, with a remainder, and a multiple of
 a tile that is no power of two."""
 BLOCK_SIZES = (1, 3, 16, 32, 48, 64, 128, 256, 512, 528, 1024)
-"""Tokens per block, of engines. Those of hybrid models are multiples of 16, but no powers of two."""
+"""Tokens per block, of engines; those of hybrid models are multiples of 16, no powers of two."""
 _MOST_ID = 2**31 - 1
 
 
