@@ -123,6 +123,9 @@ def _long() -> Iterator[tuple[str, Case]]:
     for lengths in ([700, 5], [511]):
         long = make_batch([1] * len(lengths), lengths, 32, order="shuffled")
         yield f"long sequences behind {lengths}", _case(long, group=2, mask=False)
+    for magnitude in ("rising", "falling"):  # the maximum moves from part to part
+        parts = make_batch([1], [1300], 64, order="shuffled")
+        yield f"three long parts, {magnitude} scores", _case(parts, mask=False, magnitude=magnitude)
     long = make_batch([1, 1], [400, 3], 64, order="shuffled")
     yield "long sequences with the mask", _case(long, group=2)
     yield "long sequence, one request without keys", _case(long, missing=[0, 4], mask=False)

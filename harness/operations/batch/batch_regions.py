@@ -46,9 +46,15 @@ def _unreal(case: Case) -> str:
     """Return why no engine makes the case, "" if one may."""
     batch, threshold = case.batch, case.params["decode_threshold"]
     assert batch is not None
-    rows = zip(batch.query_lens, batch.computed_lens, strict=True)
-    regions = [_region(q, c, threshold) for q, c in rows if q]
-    return "" if regions == sorted(regions) else "an engine orders decodes, extends, prefills"
+    region = 0
+    for query_len, computed in zip(batch.query_lens, batch.computed_lens, strict=True):
+        if query_len and _region(query_len, computed, threshold) < region:
+            if computed or query_len > threshold:
+                return "an engine orders decodes, extends, prefills"
+            region = 2  # a short prompt among the prefills, as engines of today order it
+        elif query_len:
+            region = _region(query_len, computed, threshold)
+    return ""
 
 
 def _region(query_len: int, computed: int, threshold: int) -> int:
@@ -87,6 +93,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         _case(make_batch([1, 1], [3, 4], 4, query_slack=3), 2),
     )
     yield "short prompt", _case(make_batch([1, 2], [0, 0], 4), 2)
+    behind = make_batch([1, 4, 1, 3, 2], [6, 8, 0, 0, 0], 4)
+    yield "short prompts behind an extend", _case(behind)
+    yield "short prompts behind an extend, threshold 2", _case(behind, 2)
+    yield "short prompt behind extends alone", _case(make_batch([4, 3, 1], [5, 2, 0], 4))
     yield "extend behind a prefill", _case(make_batch([1, 5, 3], [2, 0, 4], 4))
     yield "decode behind a prefill", _case(make_batch([5, 1], [0, 4], 4))
     padded = {"padded_requests": 2, "padded_tokens": 3}

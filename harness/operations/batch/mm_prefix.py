@@ -81,8 +81,8 @@ def _problem(case: Case) -> str:
 
 
 def _unreal(case: Case) -> str:
-    empty = any(a >= b for pairs in (_ranges_of(case) or {}).values() for a, b in pairs)
-    return "an engine makes ranges of two positions and more" if empty else ""
+    empty = any(a > b for pairs in (_ranges_of(case) or {}).values() for a, b in pairs)
+    return "an engine makes ranges with a position" if empty else ""
 
 
 def _fill_case(batch: Batch, ranges: list[list[int]] | None, spare: int = 0) -> Case:
@@ -98,13 +98,16 @@ _POINTS = st.lists(st.integers(0, 60), max_size=6, unique=True).map(sorted)
 
 @st.composite
 def _range_lists(draw: st.DrawFn, rows: int) -> list[list[int]] | None:
-    """Draw disjoint ranges between points, two a range; an odd point makes an empty one."""
+    """Draw disjoint ranges between points, two a range; an odd point makes one of itself."""
     if not rows or draw(st.integers(0, 7)) == 7:
         return draw(st.sampled_from((None, [])))
     ranges = []
     for row in sorted(draw(st.sets(st.integers(0, rows - 1)))):
         points = draw(_POINTS)
-        bounds = [*points, *points[-1:]] if len(points) % 2 else points
+        bounds = points
+        if len(points) % 2:
+            at = 2 * draw(st.integers(0, len(points) // 2))
+            bounds = [*points[: at + 1], *points[at:]]
         ranges += [[row, a, b] for a, b in _pairs(bounds)] or [[row]]
     return ranges
 
@@ -141,6 +144,8 @@ def _fill_boundaries() -> Iterator[tuple[str, Case]]:
         )
     yield "several ranges of a request", _fill_case(chunk, [[0, 12, 13], [0, 4, 9], [0, 10, 11]])
     yield "range of one position", _fill_case(chunk, [[0, 9, 9], [0, 11, 10]], 1)
+    around = [[0, 8, 9], [0, 10, 10], [0, 12, 14]]
+    yield "one position between two ranges", _fill_case(chunk, around)
     yield "only the second request", _fill_case(two, [[1, 0, 1]], 3)
     yield (
         "padded rows and tokens",
@@ -162,6 +167,8 @@ def _compute_boundaries() -> Iterator[tuple[str, Case]]:
     yield "rows without ranges", _compute_case([[1]], 3)
     yield "only empty ranges", _compute_case([[0, 5, 5], [1, 0, 0]], 2)
     yield "an empty range beside another", _compute_case([[0, 5, 5], [0, 7, 8], [1, 1, 0]], 2)
+    between = [[0, 2, 4], [0, 5, 5], [0, 7, 8]]
+    yield "one position between two ranges", _compute_case(between, 1)
     yield "no sequences", _compute_case(None, 0)
     yield "fewer rows with ranges than sequences", _compute_case([[0, 0, 1]], 4)
     yield "highest positions", _compute_case([[0, 0, 2**31 - 1]], 1)

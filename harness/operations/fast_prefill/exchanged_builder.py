@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.engines import backend as engine
 from attnproof.harness.model.call import Call, Facts, Outputs
-from attnproof.harness.model.call_kinds import FunctionCall
+from attnproof.harness.model.call_kinds import ClassCall
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
@@ -39,6 +39,8 @@ class _BackendFacts(Facts):
     """The builder that the new backend gets."""
     before: type[Any]
     """The underlying backend's own builder."""
+    later: type[Any]
+    """The builder of a second backend with the same prefix and underlying backend."""
 
 
 class _Params(Params):
@@ -59,14 +61,24 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 def _prepare(case: Case, _pattern: int, _device: str) -> Call:
     params = case.params
     backend = engine.make_backend(params["form"], params["kinds"])
-    other = engine.make_backend(engine.DATACLASS, [engine.COMPUTED]).get_builder_cls()
-    facts = _BackendFacts(backend=backend, builder=other, before=backend.get_builder_cls())
+    other, later = (
+        engine.make_backend(engine.DATACLASS, [engine.COMPUTED]).get_builder_cls() for _ in range(2)
+    )
+    before = backend.get_builder_cls()
+    facts = _BackendFacts(backend=backend, builder=other, before=before, later=later)
     args = {
         "name_prefix": params["prefix"],
         "attention_backend_cls": backend,
         "builder_cls": other,
     }
     return Call(args, facts=facts)
+
+
+def _use(subclass: Any, call: Call) -> tuple[Any, Any]:
+    """Return the backend, and one of the same prefix and underlying backend."""
+    prefix, backend, builder = call.args.values()
+    made = subclass(prefix, backend, builder)
+    return made, subclass(prefix, backend, call.facts.later)
 
 
 def _builder_of(backend: Any) -> Any:
@@ -76,13 +88,14 @@ def _builder_of(backend: Any) -> Any:
         return None
 
 
-def _outputs(call: Call, result: Any) -> Outputs:
-    backend = call.facts.backend
+def _outputs(call: Call, results: tuple[Any, Any]) -> Outputs:
+    (result, later), backend = results, call.facts.backend
     return {
         "name": result.__name__,
         "is a subclass": issubclass(result, backend) and result is not backend,
         "builder": result.get_builder_cls() is call.facts.builder,
         "builder of an instance": _builder_of(result()) is call.facts.builder,
+        "builder of the next one": later.get_builder_cls() is call.facts.later,
         "registered name": result.get_name(),
         "metadata class": result.get_metadata_cls() is backend.get_metadata_cls(),
         "accept_output_buffer": result.accept_output_buffer,
@@ -110,6 +123,7 @@ def _diagnose(_call: Call, place: Place, _expected: Any, _got: Any) -> str:
     return {
         "builder": "another builder than the given one",
         "builder of an instance": "get_builder_cls cannot be called on an instance",
+        "builder of the next one": "the builder of an earlier backend",
         "underlying builder": "the underlying backend was changed",
     }.get(place.field, "")
 
@@ -130,7 +144,7 @@ subclass_attention_backend = Operation(
             "builder of another type": wrong_type("builder_cls"),
         },
     ),
-    call=FunctionCall(prepare=_prepare, outputs=_outputs),
+    call=ClassCall(prepare=_prepare, outputs=_outputs, use=_use),
     contract=Contract(invariants=_invariants, diagnose=_diagnose),
     bench=Bench(never=SHARED),
     built_in=BuiltIn(shared=SHARED),

@@ -51,12 +51,17 @@ def _use(offered: Any, call: Call) -> Outputs:
 
         prefill_metadata = decode_metadata = None
 
+    @dataclass
+    class Later(Metadata):
+        more: int = 7
+
     slots = torch.arange(3)
     made = Metadata(1, 2, 1, slots, {"image": [3]}, True, block_tables=[[5]])
     given = made.asdict_zerocopy() if skip is None else made.asdict_zerocopy(skip)
     return {
         "fields": [f.name for f in fields(offered)],
         "names": list(given),
+        "names of a subclass": list(Later(1, 2, 1, slots, {}, True).asdict_zerocopy()),
         "not copied": all(value is getattr(made, name) for name, value in given.items()),
     }
 
@@ -64,7 +69,12 @@ def _use(offered: Any, call: Call) -> Outputs:
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     names = [*_INHERITED, "block_tables"]
     left = [name for name in names if name not in (call["skip_fields"] or ())]
-    expected = {"fields": list(_INHERITED), "names": left, "not copied": True}
+    expected = {
+        "fields": list(_INHERITED),
+        "names": left,
+        "names of a subclass": [*names, "more"],
+        "not copied": True,
+    }
     yield from unexpected(outputs, expected)
 
 

@@ -164,7 +164,7 @@ class _Machine(Machine):
         """Make virtual batches for chunked local attention."""
         self.step("local", blocks=blocks)
 
-    @rule(kind=st.integers(0, 13))
+    @rule(kind=st.integers(0, 23))
     def bad(self, kind: int) -> None:
         """Pass malformed input."""
         self.step("bad", kind=kind)

@@ -293,6 +293,12 @@ class Engine:
             bad["build more tokens than int64 counts"] = do("batch.build", wrapped)
             bad["advance by more tokens than int64 counts"] = do("batch.advance", wrapped)
             bad["build for too few rows"] = do("batch.build", all_covered, len(live) - 1)
+        begun = next((one for one in live if self.computed[one]), None)
+        if begun is not None and len(live) > 1:  # the first entry is good
+            last = next(one for one in reversed(live) if one != begun)
+            bad["reject tokens of two requests, too many of the second"] = do(
+                "batch.reject", {begun: 1, last: self.computed[last] + 1}
+            )
         if None in self.rows:
             bad["build with a hole"] = do("batch.build", all_covered)
         label = list(bad)[step["kind"] % len(bad)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -45,14 +45,27 @@ def ubatch_of(span: Span) -> UBatchSlice:
     return UBatchSlice(slice(span[0], span[1]), slice(span[2], span[3]))
 
 
-def sliceable(batch: Batch, cut: bool) -> Batch:
-    """Return the batch with at least one token; if requests are `cut`, without rank shares."""
-    changes: dict[str, Any] = {}
-    if not batch.num_tokens + batch.padded_tokens:
-        changes["padded_tokens"] = 1
-    if cut:
-        changes["dcp_local_seq_lens"] = None
-    return msgspec.structs.replace(batch, **changes)
+def sliceable(batch: Batch) -> Batch:
+    """Return the batch with at least one token."""
+    if batch.num_tokens + batch.padded_tokens:
+        return batch
+    return msgspec.structs.replace(batch, padded_tokens=1)
+
+
+def ends_inside(batch: Batch, spans: Iterable[Span]) -> bool:
+    """True if a slice ends inside a request: its rank's share of the keys is then unknown."""
+    ends = {*accumulate(batch.query_lens)}
+    return any(t1 < batch.num_tokens and t1 not in ends for _, _, _, t1 in spans)
+
+
+def without_cut_shares(case: Case, spans: Iterable[Span]) -> Case:
+    """Return the case without rank shares if a slice ends inside a request."""
+    batch = batch_of(case)
+    if not ends_inside(batch, spans):
+        return case
+    return msgspec.structs.replace(
+        case, batch=msgspec.structs.replace(batch, dcp_local_seq_lens=None)
+    )
 
 
 def shapes() -> Iterator[tuple[str, Batch, list[int]]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -36,11 +35,13 @@ from attnproof.harness.operations.shared.metadata import (
 from attnproof.harness.operations.shared.params import Counts, Params
 from attnproof.harness.operations.ubatch.slices import (
     Span,
+    ends_inside,
     shapes,
     slice_faults,
     sliceable,
     spans_at,
     ubatch_of,
+    without_cut_shares,
 )
 
 MAKE, SPLIT = "_make_metadata_with_slice", "split_attn_metadata"
@@ -73,8 +74,7 @@ def _problem(case: Case) -> str:
         return "batch: no token to slice"
     if not batch.num_requests + batch.padded_requests:
         return "batch: no row to slice"
-    inside = set(cuts) - {0, *accumulate(batch.query_lens)}
-    if batch.dcp_local_seq_lens and any(cut < batch.num_tokens for cut in inside):
+    if batch.dcp_local_seq_lens and ends_inside(batch, spans_of(case)):
         return "batch.dcp_local_seq_lens: a request with rank shares cannot be cut"
     return ""
 
@@ -119,15 +119,14 @@ def _cuts(last: int) -> st.SearchStrategy[list[int]]:
 @st.composite
 def _cut_batches(draw: st.DrawFn) -> tuple[Batch, list[int]]:
     batch = draw(batches(min_requests=1, extras=True))
-    ends = list(accumulate(batch.query_lens))
-    cuts = draw(_cuts(max(1, batch.num_tokens + batch.padded_tokens - 1)))
-    return sliceable(batch, cut=not set(cuts) <= set(ends)), cuts
+    return sliceable(batch), draw(_cuts(max(1, batch.num_tokens + batch.padded_tokens - 1)))
 
 
 @st.composite
 def _make_cases(draw: st.DrawFn) -> Case:
     batch, cuts = draw(_cut_batches())
-    return _make_case(batch, cuts, draw(st.integers(0, len(cuts))))
+    case = _make_case(batch, cuts, draw(st.integers(0, len(cuts))))
+    return without_cut_shares(case, spans_of(case))
 
 
 _PICKED = st.sampled_from((None, None, None, [1, 0], [0, 0], [2]))
@@ -136,13 +135,16 @@ _PICKED = st.sampled_from((None, None, None, [1, 0], [0, 0], [2]))
 @st.composite
 def _split_cases(draw: st.DrawFn) -> Case:
     batch, cuts = draw(_cut_batches())
-    return _split_case(batch, cuts, draw(_PICKED))
+    case = _split_case(batch, cuts, draw(_PICKED))
+    return without_cut_shares(case, spans_of(case))
 
 
 def _make_boundaries() -> Iterator[tuple[str, Case]]:
     for name, batch, cuts in shapes():
         for index in sorted({0, 1, len(cuts)} & set(range(len(cuts) + 1))):
             yield f"{name}, slice {index}", _make_case(batch, cuts, index)
+    shares = make_batch([4, 3], [2, 5], 4, dcp_local_seq_lens=(3, 4, 0), padded_requests=1)
+    yield "rank shares, slice that starts inside a request", _make_case(shares, [2], 1)
 
 
 def _split_boundaries() -> Iterator[tuple[str, Case]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,9 +107,21 @@ def _run(offered: Any, call: Call) -> Outputs:
     impl = offered(**constants)
     outputs: Outputs = {name: getattr(impl, name, MISSING) for name in _ATTRIBUTES}
     outputs |= {name: float(getattr(impl, name)) for name in ("scale", "logits_soft_cap")}
+    tensors = isinstance(step[CACHE], torch.Tensor) and isinstance(step["output"], torch.Tensor)
+    if constants["kv_cache_dtype"] != "auto" and tensors:
+        _run_earlier_step(impl, step)
     returned = impl.forward(**step)
     outputs["returned"] = _is(returned, step["output"])
     return outputs
+
+
+def _run_earlier_step(impl: Any, step: dict[str, Any]) -> None:
+    """Run a step with other scales and memory: what it leaves behind must not be used again."""
+    layer = copy(step["layer"])
+    for name in ("_k_scale", "_v_scale"):
+        setattr(layer, name, 2 * getattr(layer, name))
+    own = {name: step[name].clone() for name in (CACHE, "output")}
+    impl.forward(**step | own | {"layer": layer})
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:

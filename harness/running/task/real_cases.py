@@ -60,6 +60,7 @@ def _real_batch(batch: Batch) -> Batch:
         made = msgspec.structs.replace(batch, **plain)
     else:
         kept = ("padded_requests", "padded_tokens", "spare_columns", "spare_slots", "causal")
+        kept += ("encoder_seq_lens", "dcp_local_seq_lens", "subclassed", "later", "prompt_lens")
         fields = {name: getattr(batch, name) for name in kept}
         made = make_batch(lengths, computed, batch.block_size, **fields, **plain)
     if made.logits_indices is not None:

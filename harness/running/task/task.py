@@ -373,12 +373,12 @@ def explicit_cases(
     corpus: list[Sourced],
     left_out: Container[str] = (),
 ) -> Iterator[Sourced]:
-    """Yield boundaries, each fault on two of them, cases of engine steps, and the corpus.
+    """Yield boundaries, each fault on some of them, cases of engine steps, and the corpus.
 
     `left_out` holds ids of boundaries.
     """
     boundaries = [one for one in operation.inputs.boundaries() if one[1].id not in left_out]
-    chosen = {name: _two_of(name, fault, boundaries) for name, fault in faults.items()}
+    chosen = {name: _some_of(name, fault, boundaries) for name, fault in faults.items()}
     for index, (name, case) in enumerate(boundaries):
         yield Sourced(case, "boundary", name)
         for fault in (fault for fault, indices in chosen.items() if index in indices):
@@ -391,26 +391,34 @@ def explicit_cases(
             yield sourced
 
 
-def _two_of(name: str, fault: Fault, boundaries: list[tuple[str, Case]]) -> set[int]:
-    """Return the indices of two boundaries that the fault applies to: the smallest, and any other.
+def _some_of(name: str, fault: Fault, boundaries: list[tuple[str, Case]]) -> set[int]:
+    """Return the indices of the boundaries that get the fault: the smallest, and some others.
 
-    The other one depends on the name of the fault, so that faults meet all kinds of batches; it is
-    strided, if it can be, for every second fault and for those of several parameters. There is none
-    for an argument of a wrong type. In the smallest, no other request makes up for the malformed
-    one.
+    In the smallest, no other request makes up for the malformed one, and code for one token is
+    run. The others depend on the name of the fault, so that faults meet all kinds of input: two,
+    of which one is strided, if it can be, for every second fault and for those of several
+    parameters; one for an argument of a wrong type.
     """
     sizes = {
-        index: case.num_requests if case.batch else 0
-        for index, (_, case) in enumerate(boundaries)
-        if fault.applies(case)
+        index: _size(case) for index, (_, case) in enumerate(boundaries) if fault.applies(case)
     }
     fitting, number = sorted(sizes, key=sizes.__getitem__), zlib.crc32(name.encode())
-    others = [] if fault.error is TypeError else sorted(fitting[1:])
+    others = sorted(fitting[1:])
+    chosen = {*fitting[:1], *others[number % max(1, len(others)) :][:1]}
+    if fault.error is TypeError:
+        return chosen
     batches = {index: boundaries[index][1].batch for index in others}
     strided = [index for index, batch in batches.items() if batch is not None and batch.strided]
     if strided and (number % 2 or isinstance(fault.parameter, tuple)):
         others = strided
-    return {*fitting[:1], *others[number % max(1, len(others)) :][:1]}
+    return {*chosen, *others[number // 7 % max(1, len(others)) :][:1]}
+
+
+def _size(case: Case) -> tuple[int, int]:
+    """Return the requests and tokens of a case; without a batch, the length of its parameters."""
+    if case.batch is None:
+        return len(str(case.params)), 0
+    return case.num_requests, case.num_tokens
 
 
 def _cases_of_steps(operation: Operation, steps: list[EngineStep]) -> Iterator[Sourced]:
