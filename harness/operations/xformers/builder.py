@@ -131,6 +131,9 @@ def _run(offered: Any, call: Call) -> Outputs:
     engine = call.facts.engine
     outputs = {"moved": builder.reorder_batch(engine, engine), "order": order_of(engine)}
     if via == "build":
+        table = getattr(metadata, "block_table_tensor", None)
+        if isinstance(table, torch.Tensor):  # what an earlier step leaves must not be used again
+            builder.build(prefix, replace(metadata, block_table_tensor=table.flip(0)), fast)
         made = builder.build(prefix, metadata, fast)
     elif via == "build_for_drafting":
         made = builder.build_for_drafting(metadata, 1)
