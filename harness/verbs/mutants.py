@@ -31,7 +31,7 @@ from attnproof.harness.strength.mutants.mutant import Fate, Result
 from attnproof.harness.strength.mutants.planting import root_of
 from attnproof.harness.strength.mutants.queue import Planned, Queue
 from attnproof.harness.strength.mutants.reach import Reach
-from attnproof.harness.strength.mutants.reviewed import reviewed_reason
+from attnproof.harness.strength.mutants.reviewed import needs_judging, reviewed_reason
 from attnproof.harness.strength.processes import in_processes
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.mutant_lanes import judged_elsewhere
@@ -82,7 +82,7 @@ def examine_mutants(options: MutantsOptions) -> int:
     if results:
         say(f"{len(results):,} of them judged by an earlier run ({file})")
     if not options.deep:  # to judge one of the reviewed list would take all of its time
-        reviewed = [one for one in work if reviewed_reason(one[0])]
+        reviewed = [one for one in work if not needs_judging(one[0])]
         results += [_reviewed(Result(one, names[0], "survived")) for one, names in reviewed]
         work = [one for one in work if one not in reviewed]
     with _opened(file, restart=options.restart) as ledger:

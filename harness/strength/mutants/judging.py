@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import msgspec
@@ -168,14 +169,21 @@ def prepare(
 def _most_different_first(
     cases: list[Case], places: dict[str, Places], seconds: dict[str, float]
 ) -> list[Case]:
-    """Return the cases in rounds of one case for each set of lines and fault, the fastest first."""
+    """Return the cases in rounds of one case for each set of lines and fault, the fastest first.
+
+    Valid and malformed cases take turns: an operation has dozens of faults.
+    """
     turns: dict[tuple[bytes, str], int] = {}
     ranks: dict[str, tuple[int, float]] = {}
     for case in sorted(cases, key=lambda one: seconds[one.id]):
         kind = places[case.id].tobytes(), case.fault
         ranks[case.id] = turns.get(kind, 0), seconds[case.id]
         turns[kind] = turns.get(kind, 0) + 1
-    return sorted(cases, key=lambda one: ranks[one.id])
+    ranked = sorted(cases, key=lambda one: ranks[one.id])
+    sides = (
+        [case for case in ranked if bool(case.fault) is malformed] for malformed in (False, True)
+    )
+    return [case for pair in zip_longest(*sides) for case in pair if case is not None]
 
 
 class Round(NamedTuple):

@@ -9,6 +9,8 @@ from pathlib import Path
 from attnproof.harness.backports import tomllib
 from attnproof.harness.strength.mutants.mutant import Mutant
 
+_Key = tuple[str, str, str, str]
+"""Function, text of the line, and the source before and after."""
 _FILE = Path(__file__).with_name("equivalent.toml")
 
 
@@ -18,7 +20,16 @@ def reviewed_reason(mutant: Mutant) -> str:
     An entry names function, line and changes as a run prints them: another text of the line makes
     the entry void.
     """
-    return _reasons().get((mutant.function, line_of(mutant), mutant.before, mutant.after), "")
+    return _reasons().get(_key(mutant), ("", False))[0]
+
+
+def needs_judging(mutant: Mutant) -> bool:
+    """True if the mutant is not in the list, or if a change that is noticed has the same text."""
+    return _reasons().get(_key(mutant), ("", True))[1]
+
+
+def _key(mutant: Mutant) -> _Key:
+    return mutant.function, line_of(mutant), mutant.before, mutant.after
 
 
 def line_of(mutant: Mutant) -> str:
@@ -38,10 +49,11 @@ def not_judged(mutant: Mutant) -> str:
 
 
 @cache
-def _reasons() -> dict[tuple[str, str, str, str], str]:
+def _reasons() -> dict[_Key, tuple[str, bool]]:
+    """Return reason and `judged` of each change."""
     entries = tomllib.loads(_FILE.read_text(encoding="utf-8")).get("equivalent", [])
     return {
-        (one["function"], one["line"], before, after): one["reason"]
+        (one["function"], one["line"], before, after): (one["reason"], one.get("judged", False))
         for one in entries
         for before, after in one["changes"]
     }
