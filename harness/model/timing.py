@@ -44,7 +44,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """Such as "mixed, 64 requests" or "azure2023/AzureLLMInferenceTrace_code.csv step 1417"."""
-    kind: Literal["decode", "mixed", "prefill", "trace", "model"]
+    kind: Literal["decode", "mixed", "prefill", "trace", "recorded", "model"]
     requests: int
     tokens: int
 

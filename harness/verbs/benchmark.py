@@ -9,6 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from attnproof.harness.cases.recorded.reading import recording_files
+from attnproof.harness.cases.recorded.steps import RecordingError
+from attnproof.harness.cases.recorded.timed import recorded_batches
 from attnproof.harness.cases.steps.workloads import (
     TimedBatch,
     TraceSteps,
@@ -243,11 +246,18 @@ def workloads(traces: Sequence[TraceSteps], seed: int) -> list[TimedBatch]:
 
 
 def _traces(options: TimingOptions) -> list[TraceSteps]:
+    """Return the engine steps of each trace and recording (UsageError)."""
     if not options.steps:
         return []
-    paths: list[Path | None] = [*options.traces] or [None]
     try:
-        return [trace_steps(path, options.steps, options.seed) for path in paths]
+        recorded = [file for path in options.recorded for file in recording_files(path)]
+        timed = [recorded_batches(path, options.steps) for path in recorded]
+    except RecordingError as error:
+        raise UsageError(f"--recorded {error}") from None
+    # A recording says what is run: sampled requests are timed without one only.
+    paths: list[Path | None] = [*options.traces] or [None] * (not timed)
+    try:
+        return [trace_steps(path, options.steps, options.seed) for path in paths] + timed
     except TraceError as error:
         raise UsageError(str(error)) from None
 

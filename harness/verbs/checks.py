@@ -48,6 +48,8 @@ def check_timing(options: TimingOptions) -> None:
             f"--steps is {options.steps}, expected a number from 0 to {_MOST_TIMED_STEPS:,}"
         )
     _check_source(options.seed, options)
+    if options.recorded and options.steps == 0:
+        raise UsageError("--recorded with --steps 0 times no recorded batch: drop one of them")
 
 
 def _check_source(seed: int, options: VerifyOptions | TimingOptions) -> None:

@@ -140,7 +140,7 @@ KEYS: dict[str, _Key] = {
     "jobs": _Key("jobs", _whole, _RUNS),
     "memory": _Key("memory_gib", _number, _RUNS),
     "corpus": _Key("corpus", _path),
-    "recorded": _Key("recorded", _paths),
+    "recorded": _Key("recorded", _paths, _RUNS),
     "examples": _Key("examples", _whole),
     "steps": _Key("steps", _whole),
     "seconds": _Key("seconds", _number),

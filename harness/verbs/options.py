@@ -184,7 +184,13 @@ class TimingOptions:
         int, typer.Option(help="seed of the workloads; a baseline needs the same seed")
     ] = 0
     traces: _Traces = field(default_factory=list)
-    steps: Annotated[int, typer.Option(help="engine steps timed of each trace, 0 for none")] = 24
+    recorded: Annotated[
+        list[Path],
+        typer.Option(help="recording of a live engine, or a folder of them; repeatable"),
+    ] = field(default_factory=list)
+    steps: Annotated[
+        int, typer.Option(help="engine steps timed of each trace and recording, 0 for none")
+    ] = 24
     save_baseline: Annotated[str, typer.Option(help="name under which to save the times")] = ""
     baseline: Annotated[str, typer.Option(help="name of the saved times to compare with")] = ""
     baselines: Annotated[Path, typer.Option(help="folder of baselines")] = Path("reports/baselines")

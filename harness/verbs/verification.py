@@ -106,7 +106,7 @@ def run_verification(
     check_ci(options.ci)
     base = read_run(options.base) if options.base else None
     if timing is None and options.bench:
-        timing = TimingOptions(traces=options.traces)
+        timing = TimingOptions(traces=options.traces, recorded=options.recorded)
     if timing is not None:
         check_timing(timing)
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed

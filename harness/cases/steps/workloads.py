@@ -30,7 +30,8 @@ _SHARING = 0.25
 """Share of the requests that begin with blocks of another request."""
 _ENGINE = SchedulerConfig(max_num_seqs=256, num_blocks=16384)
 _TRACE_REQUESTS, _TRACE_STEPS = 1500, 6000
-_MOST_BLOCKS = 60_000
+MOST_BLOCKS: Final = 60_000
+"""Maximum number of live blocks of a step that is timed."""
 
 
 class TimedBatch(NamedTuple):
@@ -48,7 +49,7 @@ def synthetic_batches(seed: int = 0) -> Iterator[TimedBatch]:
             yield timed_batch(f"{kind}, {count}", kind, make_step(kind, requests, seed))
 
 
-def timed_batch(name: str, kind: Literal[Kind, "trace", "model"], batch: Batch) -> TimedBatch:
+def timed_batch(name: str, kind: Literal[Kind, "trace", "recorded"], batch: Batch) -> TimedBatch:
     """Make a workload of a name, a kind and a batch."""
     size = {"requests": batch.num_requests, "tokens": batch.num_tokens}
     return TimedBatch(Workload(name=name, kind=kind, **size), batch)
@@ -121,7 +122,7 @@ def trace_steps(path: Path | None, count: int, seed: int = 0) -> TraceSteps:
 
 def _scheduled(name: str, requests: list[TraceRequest], count: int) -> TraceSteps:
     schedule = islice(Scheduler(requests, _ENGINE), _TRACE_STEPS)
-    steps = [step for step in schedule if step.num_tokens and step.num_blocks <= _MOST_BLOCKS]
+    steps = [step for step in schedule if step.num_tokens and step.num_blocks <= MOST_BLOCKS]
     places = np.linspace(0, len(steps) - 1, min(count, len(steps))).astype(int)
     chosen = [steps[place] for place in np.unique(places).tolist()]
     return TraceSteps(

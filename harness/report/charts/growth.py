@@ -29,7 +29,7 @@ _PANELS = (
     ("decode", ("decode",)),
     ("mixed", ("mixed",)),
     ("prefill", ("prefill",)),
-    ("traces, models", ("trace", "model")),
+    ("traces, models", ("trace", "recorded", "model")),
 )
 _JOINED = ("decode", "mixed", "prefill")
 """Panels whose marks are joined by a line."""
@@ -38,8 +38,8 @@ _SHORT = 8
 READING = (
     "Both axes are logarithmic: a level line means that the time does not depend on the number of "
     "requests; a line as steep as the grid's diagonal takes twice as long for twice as many. "
-    "Vertical strokes are 95 % intervals, mostly hidden by the marks. Steps of traces and shapes "
-    "of models are not joined: they differ in more than their size."
+    "Vertical strokes are 95 % intervals, mostly hidden by the marks. Steps of engines and "
+    "shapes of models are not joined: they differ in more than their size."
 )
 
 

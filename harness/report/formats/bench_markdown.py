@@ -17,7 +17,11 @@ from attnproof.harness.report.shared.timings import CLOCKS, TimingRow, step_oper
 TABLE_MARK: Final = "Made by "
 """Text at the beginning of the tables."""
 _KINDS: Final = ("decode", "mixed", "prefill")
-_OTHERS: Final = {"trace": "steps of traces", "model": "layers of models"}
+_OTHERS: Final = {
+    "trace": "steps of traces",
+    "recorded": "recorded batches",
+    "model": "layers of models",
+}
 
 
 def bench_markdown(run: Run) -> str:
@@ -80,7 +84,7 @@ def _cell(row: TimingRow) -> str:
 
 
 def _others(title: str, rows: list[TimingRow]) -> Iterator[TextRow]:
-    """Yield the headings, then ranges over the steps of traces and the layers of models."""
+    """Yield the headings, then ranges over workloads of other kinds."""
     yield (title, "on", "timings", "times as fast", "time")
     others = [row for row in rows if row.timing.workload.kind in _OTHERS]
     keys = groupby(others, lambda row: (row.operation, row.timing.workload.kind))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from itertools import accumulate, chain
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,7 +37,8 @@ class TimedCase(NamedTuple):
     @property
     def sourced(self) -> Sourced:
         """The case with its source, for the run that verifies it."""
-        origin: Origin = "trace" if self.workload.kind == "trace" else "boundary"
+        kind = self.workload.kind
+        origin: Origin = kind if kind in ("trace", "recorded") else "boundary"
         return Sourced(self.case, origin, f"timed: {self.workload.name}")
 
 
@@ -104,6 +106,20 @@ def _case_of_step(operation: Operation, batch: Batch) -> Iterable[Case]:
 def decodes_first(batch: Batch) -> Batch:
     """Return the batch with requests of one query token first, otherwise in their order."""
     rows = sorted(range(batch.num_requests), key=lambda row: batch.query_lens[row] > 1)
-    fields = ("query_lens", "computed_lens", "blocks")
-    lists = {name: tuple(getattr(batch, name)[row] for row in rows) for name in fields}
-    return msgspec.structs.replace(batch, **lists)
+    fields = ["query_lens", "computed_lens", "blocks"]
+    if batch.prompt_lens is not None:
+        fields.append("prompt_lens")
+    moved: dict[str, Any] = {
+        name: tuple(getattr(batch, name)[row] for row in rows) for name in fields
+    }
+    if batch.logits_indices is not None:
+        moved["logits_indices"] = _moved_tokens(batch, rows)
+    return msgspec.structs.replace(batch, **moved)
+
+
+def _moved_tokens(batch: Batch, rows: Sequence[int]) -> tuple[int, ...]:
+    """Return where the sampled tokens are in a batch with its rows in another order."""
+    starts = list(accumulate(batch.query_lens, initial=0))
+    sampled = set(batch.logits_indices or ())
+    tokens = chain.from_iterable(range(starts[row], starts[row + 1]) for row in rows)
+    return tuple(place for place, token in enumerate(tokens) if token in sampled)
