@@ -19,6 +19,7 @@ import msgspec
 
 from attnproof.harness.model.case import Batch, Case, Origin, Sourced
 from attnproof.harness.model.inline_case import SCHEMA
+from attnproof.harness.recorder.schema import MAGIC
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.results import CASES
 
@@ -150,6 +151,8 @@ def _found_in(data: bytes) -> bytes:
 
 
 def _case_file(data: bytes, place: str) -> CaseFile:
+    if data.startswith(MAGIC):
+        raise CaseError(f"{place} is a recording: `attnproof verify --recorded` runs its batches")
     saved: CaseFile = _decoded(data, CaseFile, place)
     if saved.schema != SCHEMA:
         raise CaseError(f"{place} has schema {saved.schema!r}, expected {SCHEMA!r}")

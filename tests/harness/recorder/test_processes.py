@@ -122,6 +122,31 @@ def test_a_second_recording_in_the_folder_is_told_alone(tmp_path):
     assert len(recording_files(tmp_path)) == 2
 
 
+def test_the_verb_tells_a_full_disk_and_keeps_the_exit_code_of_the_command(tmp_path):
+    done = record(tmp_path, "--", sys.executable, SERVE, 1000, "full")
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        "attnproof record: stopped, the engine goes on: OSError: [Errno 27] File too large"
+    ]
+    steps, _ = read(tmp_path)
+    _, line, last = done.stdout.splitlines()
+    assert f"{len(steps)} whole steps read" in line
+    assert last.startswith(f"{len(steps)} steps recorded")
+
+
+def test_recorders_of_two_engines_at_a_time_lose_nothing(tmp_path):
+    code = f"""
+import subprocess, sys
+engines = [subprocess.Popen([sys.executable, {SERVE!r}, str(n), "0"]) for n in (20, 30)]
+sys.exit(max(one.wait() for one in engines))
+"""
+    done = record(tmp_path, "--", sys.executable, "-c", code)
+    assert (done.returncode, done.stderr) == (0, "")
+    counts = [len(list(recorded_steps(path, []))) for path in recording_files(tmp_path)]
+    assert sorted(counts) == [20, 30]
+    assert done.stdout.splitlines()[-1].startswith("50 steps recorded")
+
+
 def test_a_limit_ends_the_file(tmp_path):
     record(tmp_path, "--limit", 3, "--", sys.executable, SERVE, 9, "0")
     steps, remarks = read(tmp_path)
