@@ -68,6 +68,29 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "moe_layers": [],
         "use_qk_norm": True,
     },
+    # Every second layer is a convolution with a state.
+    "lfm2": {
+        "architectures": ["Lfm2ForCausalLM"],
+        "model_type": "lfm2",
+        **_TEXT,
+        "layer_types": ["conv", "full_attention"],
+        "conv_L_cache": 3,
+        "conv_dim": 64,
+        "block_dim": 64,
+        "block_ff_dim": 128,
+    },
+    # One latent vector a token in the place of keys and values.
+    "deepseek": {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        **_TEXT,
+        "kv_lora_rank": 512,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 32,
+        "first_k_dense_replace": 2,
+    },
 }
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -71,8 +71,24 @@ SCENARIOS = {
 GROUPED = {
     "window": Scenario(24, {}, "gpt-oss", aborted=0.02),
     "local": Scenario(24, {}, "llama4", aborted=0.02),
+    "conv": Scenario(24, _WHOLE, "lfm2", aborted=0.02),
 }
 """Configurations with a group of blocks for each kind of layer."""
+OTHERS = {
+    "wide": Scenario(
+        64,
+        {"block_size": 128, "num_gpu_blocks_override": 1500, "max_num_batched_tokens": 4096},
+    ),
+    # On a CPU this attention takes whole prompts only.
+    "latent": Scenario(
+        8,
+        {**_NGRAM, "block_size": 16, "max_num_batched_tokens": 4096},
+        "deepseek",
+        temperature=0.05,
+    ),
+}
+"""Configurations with other sizes, or another kind of attention."""
+ALL = SCENARIOS | GROUPED | OTHERS
 
 
 def load(source: str, seed: int) -> Lengths | None:
@@ -125,14 +141,13 @@ def run(
 
 def main() -> None:
     """Run one scenario."""
-    names = SCENARIOS | GROUPED
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("scenario", choices=names)
+    parser.add_argument("scenario", choices=ALL)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=random.randrange(1000))
     parser.add_argument("--lengths", default="drawn", help="drawn, sampler or a trace")
     options = parser.parse_args()
-    _, times = run(names[options.scenario], options.steps, options.seed, options.lengths)
+    _, times = run(ALL[options.scenario], options.steps, options.seed, options.lengths)
     print(f"{options.scenario}: {len(times)} steps in {sum(times):.1f} s, seed {options.seed}")
 
 
