@@ -144,7 +144,7 @@ def tables_case(batch: Batch, groups: list[dict[str, Any]] | None = None, **para
     return Case(NAME, msgspec.structs.replace(batch, **_UNUSED), given | params)
 
 
-_SIZES = st.sampled_from((1, 2, 4, 16, 32))
+_SIZES = st.sampled_from((1, 2, 4, 16, 32, 48))
 _RARELY = st.integers(0, 3).map(lambda lot: lot == 3)
 _RANKS = st.sampled_from((1, 2, 4))
 

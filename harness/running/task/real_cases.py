@@ -18,6 +18,11 @@ from attnproof.harness.running.task.examination import Examination
 
 _MOST_OF_A_CAUSE = 5
 """Cases that are run for one root cause."""
+_KEPT = (
+    *("padded_requests", "padded_tokens", "spare_columns", "spare_slots", "causal"),
+    *("encoder_seq_lens", "dcp_local_seq_lens", "subclassed", "later", "prompt_lens"),
+)
+"""Fields of a batch that do not depend on its lengths."""
 
 
 def real_cases(examination: Examination) -> list[Sourced]:
@@ -59,9 +64,7 @@ def _real_batch(batch: Batch) -> Batch:
     if lengths == list(batch.query_lens):
         made = msgspec.structs.replace(batch, **plain)
     else:
-        kept = ("padded_requests", "padded_tokens", "spare_columns", "spare_slots", "causal")
-        kept += ("encoder_seq_lens", "dcp_local_seq_lens", "subclassed", "later", "prompt_lens")
-        fields = {name: getattr(batch, name) for name in kept}
+        fields = {name: getattr(batch, name) for name in _KEPT}
         made = make_batch(lengths, computed, batch.block_size, **fields, **plain)
     if made.logits_indices is not None:
         sampled = tuple(one for one in made.logits_indices if one < made.num_tokens)
