@@ -81,6 +81,8 @@ class TablesParams(Params):
     """True if the caller gives the buffers."""
     wide: bool
     """True if `idx_mapping` is int64."""
+    uncovered: Count = 0
+    """Blocks that each row has not got yet: positions in them have no slot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +134,8 @@ def problem(case: Case) -> str:
 
 def unreal(case: Case) -> str:
     """Return why no engine makes the step, "" if one may."""
+    if case.params.get("uncovered"):
+        return "an engine gives a request its blocks before its tokens"
     gathers = case.params["gather_dummies"] and case.params["dummies"]
     return "an engine gathers rows with a request only" if gathers else ""
 
@@ -174,6 +178,7 @@ def tables_cases(draw: st.DrawFn) -> Case:
         spare_reqs=draw(st.integers(0, 2)),
         own=draw(_RARELY),
         wide=draw(_RARELY),
+        uncovered=int(draw(_RARELY)),
     )
 
 
@@ -227,6 +232,8 @@ def tables_boundaries() -> Iterator[tuple[str, Case]]:
             spare_reqs=3,
         ),
     )
+    yield "positions behind the live blocks", tables_case(mixed, two, uncovered=1)
+    yield "no block yet", tables_case(padded, two, uncovered=9, own=True)
     yield "caller's buffers", tables_case(padded, two, own=True, wide=True)
 
 
@@ -257,10 +264,13 @@ def _groups(case: Case) -> list[Group]:
         rows = batch.blocks
         if number:
             rows = block_lists(seq_lens, list(batch.computed_lens), size, first=first)
+        columns = max(1, max(map(len, rows), default=0) + batch.spare_columns)
+        uncovered = params.get("uncovered", 0)
+        rows = tuple(row[: max(0, len(row) - uncovered)] for row in rows)
         made.append(
             Group(
                 block_size=size,
-                columns=max(1, max(map(len, rows), default=0) + batch.spare_columns),
+                columns=columns,
                 enabled=group["enabled"],
                 ranks=params["cp_size"] if group["sharded"] else 1,
                 rank=params["cp_rank"],
