@@ -20,6 +20,7 @@ from attnproof.harness.verbs.configuration import Setting, configured, settings
 from attnproof.harness.verbs.messages import complain, print_traceback
 from attnproof.harness.verbs.options import (
     BenchOptions,
+    CampaignOptions,
     ConfigOptions,
     DeviationsOptions,
     DiffOptions,
@@ -230,6 +231,18 @@ def mutants(options: MutantsOptions) -> int:
     from attnproof.harness.verbs.mutants import examine_mutants
 
     return examine_mutants(options)
+
+
+@app.command()
+@_takes(CampaignOptions, configured)
+def campaign(options: CampaignOptions) -> int:
+    """Verify candidates for hours, on one machine or a Ray cluster; goes on where it was ended.
+
+    Exit codes: those of `verify`; 5 also if no cluster answers.
+    """
+    from attnproof.harness.verbs.campaign import campaign as run
+
+    return run(options, command=_command_line())
 
 
 @app.command()

@@ -159,6 +159,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     """Hash of operation, candidate, oracle and field: the same bug keeps its id."""
+    root: tuple[str, str, str] = ("", "", "")
+    """`Failure.root`: equal for two findings of one operation by the same bug."""
     operation: str
     candidate: str
     device: str

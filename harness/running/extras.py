@@ -30,6 +30,7 @@ EXTRAS = {
             "the candidates optimized, optimized-unchecked (numba) and optimized-triton (Triton) "
             "are not run",
         ),
+        Extra("campaign", ("ray",), "`attnproof campaign` does not run"),
         Extra(
             "record",
             ("zstandard",),

@@ -18,6 +18,7 @@ from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.shipped import is_shipped_list
 from attnproof.harness.verbs.options import (
     BenchOptions,
+    CampaignOptions,
     MutantsOptions,
     ReplayOptions,
     VerifyOptions,
@@ -124,21 +125,21 @@ def _deviations(value: Any, folder: Path) -> list[str]:
 
 
 _CALLS = (VerifyOptions, BenchOptions, ReplayOptions)
-_ALL = (*_CALLS, MutantsOptions)
+_ALL = (*_CALLS, CampaignOptions, MutantsOptions)
 _RUNS = (VerifyOptions, BenchOptions)
 KEYS: dict[str, _Key] = {
     "candidates": _Key("candidates", _candidates, _ALL),
     "contract": _Key("contract", _text, _ALL),
     "fail-on": _Key("fail_on", _commas, _ALL),
-    "deviations": _Key("deviations", _deviations, _CALLS),
-    "device": _Key("device", _text, _CALLS),
+    "deviations": _Key("deviations", _deviations, (*_CALLS, CampaignOptions)),
+    "device": _Key("device", _text, (*_CALLS, CampaignOptions)),
     "interface": _Key("interface", _text, _ALL),
-    "timeout": _Key("timeout_s", _number, _CALLS),
+    "timeout": _Key("timeout_s", _number, (*_CALLS, CampaignOptions)),
     "out": _Key("out", _path, _CALLS),
-    "ops": _Key("ops", _commas, (*_RUNS, MutantsOptions)),
+    "ops": _Key("ops", _commas, (*_RUNS, CampaignOptions, MutantsOptions)),
     "traces": _Key("traces", _paths, _RUNS),
     "jobs": _Key("jobs", _whole, _RUNS),
-    "memory": _Key("memory_gib", _number, _RUNS),
+    "memory": _Key("memory_gib", _number, (*_RUNS, CampaignOptions)),
     "corpus": _Key("corpus", _path),
     "recorded": _Key("recorded", _paths, _RUNS),
     "examples": _Key("examples", _whole),

@@ -305,6 +305,32 @@ class StrengthOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CampaignOptions(RunOptions):
+    """Options of `attnproof campaign`."""
+
+    out: Annotated[
+        Path, typer.Option(help="folder of the campaign and its report; it goes on from there")
+    ] = Path("reports/campaign")
+    jobs: Annotated[
+        int, typer.Option(help="tasks at a time without --address, 0 for one per core")
+    ] = 0
+    hours: Annotated[float, typer.Option(help="time to work, with that of earlier starts")] = 1.0
+    tasks: Annotated[
+        int, typer.Option(help="most tasks, with those of earlier starts; 0 for any number")
+    ] = 0
+    examples: Annotated[int, typer.Option(help="cases drawn by each task")] = 207
+    seed: Annotated[int | None, typer.Option(help="seed of the cases (default: a new one)")] = None
+    address: Annotated[
+        str,
+        typer.Option(
+            help="Ray cluster that this machine belongs to: auto or HOST:PORT (default: start Ray "
+            "on this machine)"
+        ),
+    ] = ""
+    deviations: _Deviations = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MutantsOptions(CallOptions):
     """Options of `attnproof mutants`."""
 

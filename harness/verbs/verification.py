@@ -111,7 +111,7 @@ def run_verification(
         check_timing(timing)
     seed = secrets.randbelow(2**31) if options.seed is None else options.seed
     operations = pick_operations(options.ops)
-    candidates = _candidates(options)
+    candidates = pick_candidates(options)
     strength, unread = read_strength(options.strength)
     broad = broad_entries(options.deviations, operations)
     settings = _settings(options, seed, minimise_known=minimise_known)
@@ -163,7 +163,7 @@ def exit_code(run: Run) -> int:
     return _EXIT_CODES[run.verdict]
 
 
-def _candidates(options: VerifyOptions) -> list[Candidate]:
+def pick_candidates(options: VerifyOptions) -> list[Candidate]:
     """Return the candidates with interface, deviations and contract. Raise UsageError."""
     candidates = resolve(options.candidates, options.device)
     if not options.candidates and not options.thorough:

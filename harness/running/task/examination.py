@@ -62,6 +62,15 @@ class Found:
     groups: frozenset[str]
     """`Failure.group` of each failure of the smallest case."""
 
+    @property
+    def root(self) -> Root:
+        """The root cause."""
+        return self.failure.root
+
+
+def _forget(_found: Found) -> None:
+    """Take the place of `Examination.recorded` where nothing is kept."""
+
 
 @dataclass
 class Examination:
@@ -81,6 +90,8 @@ class Examination:
     """`Settings.costly_share` if a case is costly, otherwise 1."""
     shrink_seconds: float = SHRINK_SECONDS
     """`Settings.shrink_seconds`."""
+    recorded: Callable[[Found], None] = _forget
+    """Called with each new root cause."""
     occurred: dict[str, Occurrence] = field(default_factory=dict)
     """Occurrences of known deviations, by id of the deviation."""
     advised: dict[Root, Occurrence] = field(default_factory=dict)
@@ -352,7 +363,9 @@ class Examination:
         """Add a root cause with its smallest and its first case."""
         shown = self._verdicts.get(smallest.case.id, Explained((failure,))).unknown
         groups = frozenset(other.group for other in (failure, *shown))
-        self.found.setdefault(failure.root, Found(failure, smallest, first, groups))
+        if failure.root not in self.found:
+            self.found[failure.root] = Found(failure, smallest, first, groups)
+            self.recorded(self.found[failure.root])
 
     def repeat_in_fresh_process(self) -> None:
         """Call some cases once more in a new worker, in reverse order (oracle determinism)."""

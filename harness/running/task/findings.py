@@ -117,6 +117,7 @@ def _finding(
     identity = f"{case.operation}/{candidate.name}/{name}"
     return Finding(
         id=hashlib.blake2b(identity.encode(), digest_size=4).hexdigest(),
+        root=failure.root,
         operation=case.operation,
         candidate=candidate.name,
         device=candidate.lane,

@@ -18,7 +18,7 @@ from attnproof.harness.running.task.certainty import is_death
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
-_CASES_PER_FURTHER = 10
+CASES_PER_FURTHER = 10
 """Drawn cases of a run for each drawn case, and each other one, that is called on other input
 afterwards."""
 _LATER = 2
@@ -42,7 +42,7 @@ def make_further_calls(examination: Examination, examples: int) -> None:
     def judge(case: Case) -> tuple[Failure, ...]:
         return failures_of_further_calls(examination.worker, case, wrong)
 
-    count = -(-examples // _CASES_PER_FURTHER)
+    count = -(-examples // CASES_PER_FURTHER)
     drawn = [one for one in examination.accepted if one.origin == "fuzz"]
     others = [one for one in examination.accepted if one.origin != "fuzz"]
     for sourced in (*_spread(drawn, count), *_spread(others, count)):

@@ -7,13 +7,14 @@ from contextlib import suppress
 
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Sourced, encode
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.running.cases import MOST_BYTES, CaseError, remembered_case
-from attnproof.harness.running.task.examination import Examination
+from attnproof.harness.running.task.examination import Examination, Found
 
 
-class _Database(DirectoryBasedExampleDatabase):
+class Failures(DirectoryBasedExampleDatabase):
     """A database of which only regular files of a limited size are read."""
 
     def fetch(self, key: bytes) -> Iterable[bytes]:
@@ -25,18 +26,24 @@ class _Database(DirectoryBasedExampleDatabase):
                     yield read_regular(path, MOST_BYTES)
 
 
+def key_of(operation: str, candidate: Candidate) -> bytes:
+    """Return the database's key of the failing cases of an operation, candidate and lane."""
+    key = f"attnproof/{operation}/{candidate.target}/{candidate.lane}"
+    return key.encode("utf-8", "backslashreplace")  # a path may have bytes that are not UTF-8
+
+
 class SavedFailures:
     """The failing cases of one operation, candidate and lane."""
 
     def __init__(self, examination: Examination, folder: str) -> None:
-        """Open the database in `folder`, "" for none."""
+        """Open the database in `folder`, "" for none; save each root cause from now on."""
         self._examination = examination
-        self._database = _Database(folder) if folder else None
-        pair = f"{examination.operation.name}/{examination.candidate.target}"
+        self._database = Failures(folder) if folder else None
         self._name = f"{examination.operation.name} [{examination.candidate.name}]"
-        key = f"attnproof/{pair}/{examination.candidate.lane}"
-        # A path may have bytes that are not UTF-8.
-        self._key = key.encode("utf-8", "backslashreplace")
+        self._key = key_of(examination.operation.name, examination.candidate)
+        self._earlier = list(self._database.fetch(self._key)) if self._database else []
+        # At once, because the process may be killed before the end of the examination.
+        examination.recorded = self._save
 
     def cases(self) -> Iterator[Sourced]:
         """Yield the saved cases, smallest first.
@@ -45,7 +52,7 @@ class SavedFailures:
         """
         if self._database is None:
             return
-        for data in sorted(self._database.fetch(self._key), key=lambda data: (len(data), data)):
+        for data in sorted(self._earlier, key=lambda data: (len(data), data)):
             try:
                 sourced = Sourced(remembered_case(data), "corpus", "failed in an earlier run")
             except CaseError as error:
@@ -56,8 +63,6 @@ class SavedFailures:
                 self._database.delete(self._key, data)
             yield sourced
 
-    def save(self) -> None:
-        """Save the smallest case of every root cause."""
+    def _save(self, found: Found) -> None:
         if self._database is not None:
-            for found in self._examination.found.values():
-                self._database.save(self._key, encode(found.smallest.case))
+            self._database.save(self._key, encode(found.smallest.case))

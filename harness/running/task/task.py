@@ -33,9 +33,9 @@ from attnproof.harness.running.task.candidate_process import (
     Launching,
 )
 from attnproof.harness.running.task.deviations import DeviationError, deviations_of
-from attnproof.harness.running.task.examination import Examination, TooManyDeaths
+from attnproof.harness.running.task.examination import Examination, Found, TooManyDeaths
 from attnproof.harness.running.task.findings import advice_of, deviation_results, findings_of
-from attnproof.harness.running.task.further_calls import make_further_calls
+from attnproof.harness.running.task.further_calls import CASES_PER_FURTHER, make_further_calls
 from attnproof.harness.running.task.fuzz import fuzz
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.more_cases import (
@@ -83,6 +83,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """True if as many cases as usual are run: only then is an absent known deviation stale."""
     minimise_known: bool = True
     """True to shrink the smallest case of each known deviation; `bench` skips this."""
+    boundaries: bool = True
+    """True to run boundaries and their faults, which are the same with every seed."""
+    known: tuple[Found, ...] = ()
+    """Root causes that earlier examinations found: their failures are counted, not shrunk."""
 
 
 def is_costly(operation: Operation, candidate: Candidate) -> bool:
@@ -104,6 +108,8 @@ class Outcome(msgspec.Struct, frozen=True):
     deviations: list[DeviationResult] = []
     notes: list[str] = []
     """A sentence on each remembered case that was dropped."""
+    found: list[Found] = []
+    """Root causes that are not among `Settings.known`."""
 
 
 class _Conclusion(NamedTuple):
@@ -140,6 +146,7 @@ def examine(
     advice: list[Finding] = []
     deviations: list[DeviationResult] = []
     notes: list[str] = []
+    found: list[Found] = []
     try:
         known = deviations_of(candidate)
         worker = Worker(
@@ -165,6 +172,7 @@ def examine(
                 candidate.judged,
                 costly_share=share,
                 shrink_seconds=settings.shrink_seconds,
+                found={one.root: one for one in settings.known},
             )
             notes = examination.notes
             if exchanged:
@@ -179,6 +187,7 @@ def examine(
                 findings, deviations = _explained(examination, conclusion, small=small)
             conclusion = _certain(examination, conclusion)
             advice = advice_of(examination)
+            found = [one for one in examination.found.values() if one not in settings.known]
             counts = _counts(examination, conclusion.verdict)
     except KeyboardInterrupt:
         reason = Reason(Cause.INTERRUPTED, "interrupted before the first case")
@@ -203,7 +212,7 @@ def examine(
         advice=len(advice),
         **counts,
     )
-    return Outcome(result, findings, advice, deviations, notes)
+    return Outcome(result, findings, advice, deviations, notes, found)
 
 
 def _skipped(
@@ -299,6 +308,7 @@ def _run_cases(
     corpus: list[Sourced],
 ) -> None:
     operation = examination.operation
+    saved = SavedFailures(examination, settings.examples_db)
     first_seed = zlib.crc32(f"{settings.seed}/{operation.name}".encode())
     examples = -(-settings.examples // examination.costly_share)
     drawn = fuzz(examination, examples, first_seed)
@@ -306,24 +316,27 @@ def _run_cases(
     few = settings.examples < Settings().examples and settings.costly_share > 1
     interpreted = examination.candidate.lane == "interpreter"
     left_out = ids_of_many_rows(operation) if few and interpreted else set()
-    for sourced in explicit_cases(operation, examination.early_faults, steps, corpus, left_out):
+    boundaries = settings.boundaries
+    for sourced in explicit_cases(
+        operation, examination.early_faults, steps, corpus, left_out, with_boundaries=boundaries
+    ):
         _judge(examination, sourced)
     if settings.vary:
         real = [sourced.case for sourced in _cases_of_steps(operation, steps)]
         tested = examination.tested_cells
         varied = more_cases(operation, drawn, examples, first_seed, real, tested)
         _run_varied(examination, varied)
-    if device != "cpu":
+    if device != "cpu" and boundaries:
         with examination.worker.patient(_LARGE_PATIENCE):
             for name, case in operation.inputs.large():
                 _judge(examination, Sourced(case, "boundary", name))
     for sourced in real_cases(examination):
         _judge(examination, sourced)
-    saved = SavedFailures(examination, settings.examples_db)
     remembered = list(saved.cases())
     for sourced in remembered:
         if not sourced.case.fault or examination.early_faults:
             _judge(examination, sourced)
+            _judge_rest(examination, sourced)
     deadline = time.monotonic() + settings.seconds
     for more in range(1, _MOST_PASSES):
         if time.monotonic() >= deadline:
@@ -332,11 +345,11 @@ def _run_cases(
     if settings.minimise_known:
         for sourced in examination.minimise_known():
             _judge(examination, sourced)
-    make_further_calls(examination, examples)
+    make_further_calls(examination, examples or CASES_PER_FURTHER * len(remembered))
     examination.repeat_in_fresh_process()
     if not examination.early_faults:
-        _run_malformed(examination, [*corpus, *remembered])
-    saved.save()
+        others = [*corpus, *remembered]
+        _run_malformed(examination, others, with_boundaries=boundaries)
 
 
 def _run_varied(examination: Examination, varied: Iterable[Sourced]) -> None:
@@ -349,7 +362,9 @@ def _run_varied(examination: Examination, varied: Iterable[Sourced]) -> None:
             _judge(examination, sourced)
 
 
-def _run_malformed(examination: Examination, others: list[Sourced]) -> None:
+def _run_malformed(
+    examination: Examination, others: list[Sourced], *, with_boundaries: bool
+) -> None:
     """Run each fault on two boundaries, and the malformed cases among the others.
 
     The process runs nothing else afterwards: code that trusts its input may write outside its
@@ -359,7 +374,8 @@ def _run_malformed(examination: Examination, others: list[Sourced]) -> None:
     faults = faults_for(operation, examination.candidate)
     if not faults:  # the candidate is given well-formed cases only
         return
-    cases = [s for s in explicit_cases(operation, faults, [], others) if s.case.fault]
+    explicit = explicit_cases(operation, faults, [], others, with_boundaries=with_boundaries)
+    cases = [s for s in explicit if s.case.fault]
     for sourced in cases:
         _judge(examination, sourced)
     if cases:
@@ -372,12 +388,15 @@ def explicit_cases(
     steps: list[EngineStep],
     corpus: list[Sourced],
     left_out: Container[str] = (),
+    *,
+    with_boundaries: bool = True,
 ) -> Iterator[Sourced]:
     """Yield boundaries, each fault on some of them, cases of engine steps, and the corpus.
 
     `left_out` holds ids of boundaries.
     """
-    boundaries = [one for one in operation.inputs.boundaries() if one[1].id not in left_out]
+    every = operation.inputs.boundaries() if with_boundaries else ()
+    boundaries = [one for one in every if one[1].id not in left_out]
     chosen = {name: _some_of(name, fault, boundaries) for name, fault in faults.items()}
     for index, (name, case) in enumerate(boundaries):
         yield Sourced(case, "boundary", name)
@@ -435,6 +454,12 @@ def _judge(examination: Examination, sourced: Sourced) -> None:
     unexplained = examination.new_failure(examination.check(sourced))
     if unexplained is not None:
         examination.minimise_and_record(unexplained, sourced, sourced)
+
+
+def _judge_rest(examination: Examination, sourced: Sourced) -> None:
+    """Shrink the other root causes of a remembered case, which may be as large as it was found."""
+    while (more := examination.new_failure(examination.check(sourced))) is not None:
+        examination.minimise_and_record(more, sourced, sourced)
 
 
 def _counts(examination: Examination, verdict: Verdict) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Campaigns: many small examinations on many machines, joined into one run."""

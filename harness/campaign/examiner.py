@@ -1,0 +1,101 @@
+"""The process that carries out orders: one on each worker of Ray, for one order after another.
+
+Ray's own processes have threads, so that nothing may be forked there. This one is forked from for
+each order, with everything imported.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import msgspec
+from msgspec.msgpack import decode, encode
+
+from attnproof import __version__
+from attnproof.harness.campaign.examiner_process import EXAMINE, READY
+from attnproof.harness.campaign.node import EXAMPLES
+from attnproof.harness.campaign.records import Answer, LinkRequest, Order
+from attnproof.harness.cases.steps.sampler import batches_from_sampler
+from attnproof.harness.model.run import Finding
+from attnproof.harness.operations import ALL
+from attnproof.harness.running.parent.plan import Plan
+from attnproof.harness.running.parent.root_causes import link
+from attnproof.harness.running.parent.session import ProgressCallbacks, run
+from attnproof.harness.running.processes.linux import die_with_parent
+from attnproof.harness.running.task.saved_failures import Failures, key_of
+from attnproof.harness.running.task.task import Outcome
+
+
+def examine(order: Order, folder: Path) -> Answer:
+    """Carry out the order; failing cases appear in `folder` as they are found."""
+    if order.version != __version__:
+        raise RuntimeError(f"attnproof {__version__} is installed here, {order.version} there")
+    started = time.monotonic()
+    database = Failures(folder / EXAMPLES)
+    key = key_of(order.operation, order.candidate)
+    for value in order.values:
+        database.save(key, value)
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder / "hypothesis")
+    steps = []
+    if order.steps:
+        steps = list(batches_from_sampler(order.steps, order.settings.seed).batches)
+    settings = msgspec.structs.replace(order.settings, examples_db=str(folder / EXAMPLES))
+    plan = Plan([ALL[order.operation]], [order.candidate], settings, steps, [], 1)
+    (outcome,), _ = run(plan, folder, _SILENT)
+    known = {found.root for found in settings.known}
+    brief = [_brief(one) if one.root in known else one for one in outcome.findings]
+    if order.number is not None:
+        outcome = msgspec.structs.replace(outcome, findings=brief)
+    failing = set(database.fetch(key))
+    return Answer(
+        outcome=outcome,
+        passing=tuple(value for value in order.values if value not in failing),
+        seconds=round(time.monotonic() - started, 3),
+        machine=os.uname().nodename,
+    )
+
+
+_SILENT = ProgressCallbacks(
+    planned=lambda _total: None,
+    started=lambda _operation, _candidate: None,
+    progressed=lambda _operation, _candidate, _cases: None,
+    ended=lambda _outcome: None,
+    tick=lambda: None,
+)
+
+
+def _brief(finding: Finding) -> Finding:
+    """Return the finding without what the driver has already."""
+    return msgspec.structs.replace(finding, outputs=[], log="", snippet="", steps=[])
+
+
+def _link(request: LinkRequest) -> list[Outcome]:
+    operations = [ALL[name] for name in request.operations]
+    plan = Plan(operations, request.candidates, request.settings, [], [], 1)
+    return link(request.outcomes, plan)
+
+
+def _serve(connection: Connection) -> None:
+    """Answer requests until the other end is closed."""
+    connection.send_bytes(READY)
+    while True:
+        try:
+            kind, data, folder = (connection.recv_bytes() for _ in range(3))
+        except EOFError:
+            return
+        answer: Answer | list[Outcome]
+        if kind == EXAMINE:
+            answer = examine(decode(data, type=Order), Path(os.fsdecode(folder)))
+        else:
+            answer = _link(decode(data, type=LinkRequest))
+        connection.send_bytes(encode(answer))
+
+
+if __name__ == "__main__":
+    die_with_parent(int(sys.argv[2]), signal.SIGKILL)
+    _serve(Connection(int(sys.argv[1])))

@@ -1,0 +1,168 @@
+"""What a campaign knows of each pair: made of the lines of its ledger, one after another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from attnproof.harness.campaign.examples import name_of
+from attnproof.harness.campaign.joining import Seen, add_advice, add_deviations, add_results
+from attnproof.harness.campaign.records import Answer, Line, Pair, Shrunk, TaskEnded
+from attnproof.harness.campaign.steering import Growth
+from attnproof.harness.model.case import encode
+from attnproof.harness.model.run import (
+    Cause,
+    DeviationResult,
+    Finding,
+    OperationResult,
+    Reason,
+)
+from attnproof.harness.running.task.examination import Found, Root
+from attnproof.harness.running.task.task import Outcome
+
+_FINAL = (Cause.UNLOADABLE, Cause.DEVIATIONS_FILE, Cause.NOTHING_DRAWN)
+"""Causes for which further tasks would have no verdict either."""
+
+
+@dataclass
+class PairState:
+    """The tasks of one operation and candidate that have ended, and what they found."""
+
+    ended: set[int] = field(default_factory=set)
+    """Numbers of the tasks."""
+    growth: Growth = field(default_factory=Growth)
+    result: OperationResult | None = None
+    """Counts of all tasks, None before the first has ended."""
+    problem: Reason | None = None
+    """Why a task has no verdict, None if all have one."""
+    known: dict[Root, Found] = field(default_factory=dict)
+    """Root causes that further tasks need not look at."""
+    seen: dict[Root, Seen] = field(default_factory=dict)
+    drawn: dict[Root, Found] = field(default_factory=dict)
+    """Root causes with the cases that were drawn."""
+    findings: dict[Root, Finding] = field(default_factory=dict)
+    """Findings of shrunk cases."""
+    settled: set[str] = field(default_factory=set)
+    """Names of the failing cases that belong to a known root cause, or pass alone."""
+    passing: set[str] = field(default_factory=set)
+    """Names of those that pass alone."""
+    advice: dict[Root, Finding] = field(default_factory=dict)
+    deviations: dict[str, DeviationResult] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def is_closed(self) -> bool:
+        """True if further tasks would tell nothing."""
+        if self.problem is not None and self.problem.cause in _FINAL:
+            return True
+        return self.result is not None and self.result.verdict == "NOT OFFERED"
+
+    def end_task(self, number: int, answer: Answer) -> int:
+        """Add the outcome of a task; return the pairs of cells that it filled first."""
+        outcome = answer.outcome
+        result = outcome.result
+        self.ended.add(number)
+        self.result = add_results(self.result, result) if self.result else result
+        if result.verdict == "UNVERIFIED" and self.problem is None:
+            self.problem = Reason(result.cause or Cause.TASK_DIED, result.reason)
+        for finding in outcome.findings:
+            self.seen.setdefault(finding.root, Seen(finding)).add(finding)
+        for found in outcome.found:
+            self.drawn.setdefault(found.root, found)
+        for one in outcome.advice:
+            old = self.advice.get(one.root)
+            self.advice[one.root] = add_advice(old, one) if old else one
+        for deviation in outcome.deviations:
+            known = self.deviations.get(deviation.id)
+            self.deviations[deviation.id] = add_deviations(known, deviation) if known else deviation
+        self.notes.update(dict.fromkeys(outcome.notes))
+        self._keep_unrepeated()
+        return self.growth.add(result.features, result.seconds)
+
+    def shrink(self, line: Shrunk) -> None:
+        """Add the root causes of shrunk cases."""
+        outcome = line.answer.outcome
+        for found in outcome.found:
+            self.known[found.root] = found
+            self.settled.add(name_of(encode(found.smallest.case)))  # it is in the database too
+        self.findings.update({finding.root: finding for finding in outcome.findings})
+        self.settled.update(line.values)
+        self.passing.update(map(name_of, line.answer.passing))
+        self._keep_unrepeated()
+
+    def _keep_unrepeated(self) -> None:
+        """Take a failure that does not occur alone for known, with the case as it was drawn."""
+        for root, found in self.drawn.items():
+            if root not in self.known and name_of(encode(found.smallest.case)) in self.passing:
+                self.known[root] = found
+
+    def unsettled(self, values: list[bytes]) -> list[bytes]:
+        """Return those of the failing cases that are not shrunk yet."""
+        return [value for value in values if name_of(value) not in self.settled]
+
+    def outcome(self, operation: str, section: str, candidate: str, device: str) -> Outcome:
+        """Return the outcome of all tasks together."""
+        result = self.result or OperationResult(
+            name=operation,
+            section=section,
+            candidate=candidate,
+            device=device,
+            verdict="UNVERIFIED",
+            reason="no task has ended",
+            cause=Cause.INTERRUPTED,
+        )
+        findings = self._findings(result)
+        if findings:
+            result = msgspec.structs.replace(result, verdict="FAIL", reason="", cause=None)
+        elif self.problem is not None:
+            reason, cause = self.problem.text, self.problem.cause
+            result = msgspec.structs.replace(
+                result, verdict="UNVERIFIED", reason=reason, cause=cause
+            )
+        elif self.deviations and result.known:
+            result = msgspec.structs.replace(result, verdict="DEVIATES")
+        advice = [one for root, one in self.advice.items() if root not in self.findings]
+        result = msgspec.structs.replace(result, advice=len(advice))
+        deviations = list(self.deviations.values())
+        return Outcome(result, findings, advice, deviations, list(self.notes))
+
+    def _findings(self, result: OperationResult) -> list[Finding]:
+        """Return the shrunk findings, and those that could not be shrunk as they were drawn."""
+        findings = dict(self.findings)
+        for root, found in self.drawn.items():
+            pending = name_of(encode(found.smallest.case)) not in self.settled
+            if root in self.seen and (pending or root in self.known):
+                findings.setdefault(root, self.seen[root].first)
+        return [
+            self.seen[root].told_of(finding, result.origins) if root in self.seen else finding
+            for root, finding in findings.items()
+        ]
+
+
+@dataclass
+class CampaignState:
+    """All pairs of a campaign, and the time that it has worked."""
+
+    pairs: dict[Pair, PairState]
+    worked_s: float = 0.0
+    tasks: int = 0
+    cases: int = 0
+
+    def add(self, line: Line) -> int:
+        """Add a line of the ledger; return the pairs of cells that its task filled first."""
+        if not isinstance(line, TaskEnded | Shrunk):
+            return 0
+        self.worked_s = max(self.worked_s, line.at)
+        state = self.pairs[line.pair]
+        if isinstance(line, Shrunk):
+            state.shrink(line)
+            return 0
+        self.tasks += 1
+        self.cases += line.answer.outcome.result.cases
+        return state.end_task(line.number, line.answer)
+
+    @property
+    def found(self) -> int:
+        """Number of root causes."""
+        return sum(len(state.known) for state in self.pairs.values())
