@@ -158,7 +158,7 @@ class Driver:
         return self.state.pairs[pair].unsettled(values)[:_MOST_VALUES]
 
     def _shrinking(self, pair: Pair, values: list[bytes]) -> Order:
-        changes = {"examples": 0, "vary": False, "boundaries": False, "minimise_known": False}
+        changes = {"examples": 0, "vary": False, "boundaries": False}
         if self.hurried:
             changes["shrink_seconds"] = _LAST_SHRINK_S  # type: ignore[assignment]
         return Order(
@@ -176,13 +176,11 @@ class Driver:
         pair = next_pair(self._open, growth, [order.pair for order in running], turn)
         taken = self.state.pairs[pair].ended | {o.number for o in running if o.pair == pair}
         number = next(n for n in range(len(taken) + 1) if n not in taken)
-        first = number == 0  # what is the same with every seed is run once
         settings = self._settings(
             pair,
             seed_of(self.aim.settings.seed, pair, number),
             shrink_seconds=0.0,
-            boundaries=first,
-            minimise_known=first,
+            boundaries=number == 0,  # they are the same with every seed
         )
         return Order(
             operation=pair.operation,

@@ -26,6 +26,8 @@ _RETRIES = 3
 """Times that Ray carries out an order again whose process or machine is lost."""
 _ANSWER_S = 30
 """Seconds within which a cluster must answer."""
+_SIZE_S = 2.0
+"""Seconds for which the number of CPUs is taken for the same."""
 _STORE_BYTES = 100 << 20
 """Memory of the object store of a Ray that is started here: no object is larger than an answer."""
 _PROBE = "import ray; ray.init(address={!r}, log_to_driver=False, logging_level='CRITICAL')"
@@ -52,6 +54,7 @@ class RayPool:
 
         self._ray: Any = ray
         self._running: dict[Any, tuple[Order, int, float]] = {}
+        self._size, self._size_due = 1, 0.0
         if address:
             _check_address(address)
         quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
@@ -70,7 +73,10 @@ class RayPool:
 
     def size(self) -> int:
         """Return the number of CPUs of the cluster."""
-        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        if time.monotonic() > self._size_due:
+            self._size = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+            self._size_due = time.monotonic() + _SIZE_S
+        return self._size
 
     def submit(self, order: Order) -> None:
         """Hand an order to a worker."""
@@ -82,7 +88,9 @@ class RayPool:
         """Return the orders that have ended, after at most so many seconds."""
         if not self._running:
             return []
-        ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        references = list(self._running)
+        self._ray.wait(references, timeout=seconds)  # for the first one; there may be more
+        ready, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         return [self._ended(reference) for reference in ready]
 
     def _ended(self, reference: Any) -> Ended:

@@ -86,7 +86,9 @@ class PairState:
         for found in outcome.found:
             self.known[found.root] = found
             self.settled.add(name_of(encode(found.smallest.case)))  # it is in the database too
-        self.findings.update({finding.root: finding for finding in outcome.findings})
+        findings = {finding.root: finding for finding in outcome.findings}
+        whole = outcome.result.cause in (None, Cause.NOTHING_DRAWN)  # of an order that draws none
+        self.findings = findings if whole else self.findings | findings
         self.settled.update(line.values)
         self.passing.update(map(name_of, line.answer.passing))
         self._keep_unrepeated()
@@ -131,8 +133,8 @@ class PairState:
         """Return the shrunk findings, and those that could not be shrunk as they were drawn."""
         findings = dict(self.findings)
         for root, found in self.drawn.items():
-            pending = name_of(encode(found.smallest.case)) not in self.settled
-            if root in self.seen and (pending or root in self.known):
+            name = name_of(encode(found.smallest.case))
+            if root in self.seen and (name not in self.settled or name in self.passing):
                 findings.setdefault(root, self.seen[root].first)
         return [
             self.seen[root].told_of(finding, result.origins) if root in self.seen else finding

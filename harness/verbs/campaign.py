@@ -111,6 +111,7 @@ def _plan(options: CampaignOptions, given: VerifyOptions) -> Plan:
         timeout_s=options.timeout_s,
         memory_bytes=int(options.memory_gib * 2**30),
         usual_depth=False,
+        minimise_known=False,
     )
     lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
     jobs = options.jobs or len(os.sched_getaffinity(0))
