@@ -12,17 +12,19 @@ import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from traceback import print_exception
 
 import msgspec
 from msgspec.msgpack import decode, encode
 
 from attnproof import __version__
-from attnproof.harness.campaign.examiner_process import EXAMINE, READY
+from attnproof.harness.campaign.examiner_process import ANSWERED, EXAMINE, FAILED, READY
 from attnproof.harness.campaign.node import EXAMPLES
 from attnproof.harness.campaign.records import Answer, LinkRequest, Order
 from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.model.run import Finding
 from attnproof.harness.operations import ALL
+from attnproof.harness.running.errors import AttnproofError, InfrastructureError
 from attnproof.harness.running.parent.plan import Plan
 from attnproof.harness.running.parent.root_causes import link
 from attnproof.harness.running.parent.session import ProgressCallbacks, run
@@ -34,7 +36,8 @@ from attnproof.harness.running.task.task import Outcome
 def examine(order: Order, folder: Path) -> Answer:
     """Carry out the order; failing cases appear in `folder` as they are found."""
     if order.version != __version__:
-        raise RuntimeError(f"attnproof {__version__} is installed here, {order.version} there")
+        here = f"{__version__} is installed on {os.uname().nodename}"
+        raise InfrastructureError(f"attnproof {here}, {order.version} on the driver's machine")
     started = time.monotonic()
     database = Failures(folder / EXAMPLES)
     key = key_of(order.operation, order.candidate)
@@ -88,12 +91,18 @@ def _serve(connection: Connection) -> None:
             kind, data, folder = (connection.recv_bytes() for _ in range(3))
         except EOFError:
             return
-        answer: Answer | list[Outcome]
-        if kind == EXAMINE:
-            answer = examine(decode(data, type=Order), Path(os.fsdecode(folder)))
-        else:
-            answer = _link(decode(data, type=LinkRequest))
-        connection.send_bytes(encode(answer))
+        state, answer = ANSWERED, b""
+        try:
+            if kind == EXAMINE:
+                answer = encode(examine(decode(data, type=Order), Path(os.fsdecode(folder))))
+            else:
+                answer = encode(_link(decode(data, type=LinkRequest)))
+        except Exception as error:  # of the harness or the machine; the driver tells it
+            if not isinstance(error, AttnproofError):
+                print_exception(error)
+            state, answer = FAILED, f"{type(error).__name__}: {error}".encode(errors="replace")
+        connection.send_bytes(state)
+        connection.send_bytes(answer)
 
 
 if __name__ == "__main__":

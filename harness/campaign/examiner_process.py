@@ -17,6 +17,8 @@ READY = b"ready"
 """First message of the process."""
 EXAMINE, LINK = b"examine", b"link"
 """Kinds of requests."""
+ANSWERED, FAILED = b"answered", b"failed"
+"""Message before an answer, or before an error in words."""
 _POLL_S = 0.2
 """Seconds between two calls of `meanwhile`."""
 _MODULE = "attnproof.harness.campaign.examiner"
@@ -51,9 +53,13 @@ class ExaminerProcess:
 
         `folder` is the examination's own, and `meanwhile` is called repeatedly.
         """
-        for part in (kind, data, os.fsencode(folder)):
-            self._connection.send_bytes(part)
-        return self._receive(meanwhile)
+        with suppress(OSError):  # `_receive` tells that it has ended
+            for part in (kind, data, os.fsencode(folder)):
+                self._connection.send_bytes(part)
+        state, answer = self._receive(meanwhile), self._receive(lambda: None)
+        if state == FAILED:
+            raise InfrastructureError(answer.decode())
+        return answer
 
     def _receive(self, meanwhile: Callable[[], None]) -> bytes:
         try:

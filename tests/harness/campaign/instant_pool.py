@@ -51,12 +51,12 @@ def finding_of(found: Found, failed: int) -> Finding:
         kind=found.failure.kind,
         field=found.failure.field,
         diagnosis="wrong",
-        message="",
-        expected="",
-        got="",
+        message="it is 1, expected 2",
+        expected="2",
+        got="1",
         case=case,
         case_id=case.id,
-        case_path="",
+        case_path=f"cases/{case.id}.json",
         origin="fuzz",
         source="",
         requests=case.params["size"],
@@ -134,7 +134,7 @@ class InstantPool:
         ]
         new = [one for one in drawn if one.root not in known]
         for one in new:
-            self.save(order.operation, one.smallest.case)
+            self.save(order.operation, one.smallest.case, order.candidate)
         lacking = {"verdict": "NOT OFFERED"} if order.operation in self.not_offered else {}
         return answer_of(order, new, **lacking)
 
@@ -151,12 +151,12 @@ class InstantPool:
             if found.root not in known:
                 new[found.root] = found
         for one in new.values():
-            self.save(order.operation, one.smallest.case)
+            self.save(order.operation, one.smallest.case, order.candidate)
         return msgspec.structs.replace(answer_of(order, list(new.values())), passing=tuple(passing))
 
-    def save(self, operation: str, case: Case) -> None:
+    def save(self, operation: str, case: Case, candidate: Candidate = CANDIDATE) -> None:
         database = DirectoryBasedExampleDatabase(self.examples)
-        database.save(key_of(operation, CANDIDATE), encode(case))
+        database.save(key_of(operation, candidate), encode(case))
 
     def cancel(self) -> None:
         self.waiting.clear()
