@@ -15,7 +15,15 @@ from attnproof import __version__
 from attnproof.harness.campaign.examples import failing_cases, name_of
 from attnproof.harness.campaign.ledger import CampaignLedger
 from attnproof.harness.campaign.pool import Ended, Pool
-from attnproof.harness.campaign.records import Answer, Line, Order, Pair, Shrunk, TaskEnded
+from attnproof.harness.campaign.records import (
+    Answer,
+    Line,
+    Order,
+    Pair,
+    Shrunk,
+    Steps,
+    TaskEnded,
+)
 from attnproof.harness.campaign.state import CampaignState, PairState
 from attnproof.harness.campaign.steering import next_pair
 from attnproof.harness.model.candidate import Candidate
@@ -30,6 +38,8 @@ _MOST_VALUES = 40
 """Failing cases that one order shrinks."""
 _CASES_PER_STEP = 4
 """Drawn cases for each engine step of a task."""
+_PARTS = 8
+"""Tasks of a pair that share one simulation of an engine; those of all pairs share it too."""
 _WAIT_S = 0.5
 _LAST_SHRINK_S, _LAST_S = 2.0, 60.0
 """After an interrupt: seconds of shrinking one finding, and of all of it."""
@@ -186,10 +196,15 @@ class Driver:
             operation=pair.operation,
             candidate=self.aim.pairs[pair][1],
             settings=settings,
-            steps=-(-settings.examples // _CASES_PER_STEP),
+            steps=self._steps(number),
             number=number,
             version=__version__,
         )
+
+    def _steps(self, number: int) -> Steps:
+        count = -(-self.aim.settings.examples // _CASES_PER_STEP)
+        seed = seed_of(self.aim.settings.seed, Pair("engine steps", ""), number // _PARTS)
+        return Steps(_PARTS * count, seed, number % _PARTS, _PARTS)
 
     def _settings(self, pair: Pair, seed: int, **changes: float | bool) -> Settings:
         known = tuple(self.state.pairs[pair].known.values())

@@ -17,14 +17,23 @@ class Pair(NamedTuple):
     candidate: str
 
 
+class Steps(msgspec.Struct, frozen=True):
+    """Engine steps of a task: a part of those of one simulation, which many tasks share."""
+
+    count: int
+    """Steps of all parts together."""
+    seed: int
+    part: int
+    parts: int
+
+
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of work: a task that draws cases, or one that shrinks what tasks have found."""
 
     operation: str
     candidate: Candidate
     settings: Settings
-    steps: int = 0
-    """Engine steps that are sampled with the settings' seed."""
+    steps: Steps | None = None
     number: int | None = None
     """Number of the task among those of its pair, from 0; None if it shrinks."""
     values: tuple[bytes, ...] = ()

@@ -125,6 +125,17 @@ def test_boundaries_are_run_by_the_first_task_alone(pool, drive):
     assert [o.settings.boundaries for o in pool.orders] == [o.number == 0 for o in pool.orders]
 
 
+def test_tasks_of_all_operations_share_simulations_and_no_step(pool, drive):
+    drive(20)
+    by_seed: dict[int, set[int | None]] = {}
+    parts = Counter()
+    for order in pool.orders:
+        by_seed.setdefault(order.steps.seed, set()).add(order.number // order.steps.parts)
+        parts[order.operation, order.steps.seed, order.steps.part] += 1
+    assert sorted(map(list, by_seed.values())) == [[0], [1]]
+    assert max(parts.values()) == 1
+
+
 def test_an_interrupt_ends_the_tasks_and_shrinks_what_was_found(pool, drive, monkeypatch):
     pool.bugs = {(FIRST, 0): ["slots"]}
     checks = iter([False, False, True])
