@@ -78,7 +78,6 @@ class Driver:
     running: list[Order] = field(default_factory=list)
     hurried: bool = False
     """True after an interrupt: no task is begun, and little is shrunk."""
-    _again: list[Order] = field(default_factory=list)
     _tries: Counter[tuple[Pair, int | None]] = field(default_factory=Counter)
     _due: set[Pair] = field(default_factory=set)
     """Pairs that may have failing cases to shrink."""
@@ -104,7 +103,7 @@ class Driver:
         """True if no further task is begun."""
         if self.hurried or self.worked_s >= self.aim.seconds or not self._open:
             return True
-        at_work = sum(order.number is not None for order in (*self.running, *self._again))
+        at_work = sum(order.number is not None for order in self.running)
         return 0 < self.aim.tasks <= self.state.tasks + at_work
 
     @property
@@ -143,7 +142,6 @@ class Driver:
         self.hurried = True
         self.pool.cancel()
         self.running.clear()
-        self._again.clear()
         self._due = set(self.aim.pairs)
         self._end_at = time.monotonic() + _LAST_S
         try:
@@ -153,8 +151,6 @@ class Driver:
 
     def _next(self) -> Order | None:
         """Return the next order, None if there is none now."""
-        if self._again:
-            return self._again.pop()
         shrinking = {order.pair for order in self.running if order.number is None}
         for pair in sorted(self._due - shrinking):
             values = self._unsettled(pair)
@@ -211,14 +207,14 @@ class Driver:
         return msgspec.structs.replace(self.aim.settings, seed=seed, known=known, **changes)
 
     def _end(self, ended: Ended) -> None:
-        """Write down an order that has ended; give it out again if it was lost."""
+        """Write down an order that has ended; one that was lost will be given out again."""
         order, answer = ended.order, ended.answer
         cause = answer.outcome.result.cause if answer else Cause.TASK_DIED
         if answer is None or cause in _LOST:
             self._tries[order.pair, order.number] += 1
             if self._tries[order.pair, order.number] < _TRIES:
-                if not self.hurried:
-                    self._again.append(order)
+                if order.number is None:
+                    self._due.add(order.pair)
                 return
             answer = answer or _impossible(order, self.aim.pairs[order.pair][0], ended.problem)
         self._tries.pop((order.pair, order.number), None)
@@ -228,9 +224,8 @@ class Driver:
             names = tuple(map(name_of, order.values))
             self._write(Shrunk(pair=order.pair, at=at, answer=answer, values=names))
             return
-        task = TaskEnded(
-            pair=order.pair, number=order.number, at=at, answer=answer, cost=ended.cost
-        )
+        kept = self.state.pairs[order.pair].without_known(answer)
+        task = TaskEnded(pair=order.pair, number=order.number, at=at, answer=kept, cost=ended.cost)
         self._write(task)
 
     def _write(self, line: Line) -> None:

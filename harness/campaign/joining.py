@@ -53,6 +53,11 @@ class Seen:
         )
 
 
+def size_of(finding: Finding) -> tuple[int, int]:
+    """Return requests and tokens of the case: of two findings the smaller is shown."""
+    return finding.requests, finding.tokens
+
+
 def add_results(one: OperationResult, other: OperationResult) -> OperationResult:
     """Return the first result with the counts of both."""
     oracles = dict(one.oracles)
@@ -83,13 +88,13 @@ def add_deviations(one: DeviationResult, other: DeviationResult) -> DeviationRes
         oracles=_union(one.oracles, other.oracles),
         fields=_union(one.fields, other.fields),
         kinds=_union(one.kinds, other.kinds),
-        shown=min(shown, key=lambda f: (f.requests, f.tokens), default=None),
+        shown=min(shown, key=size_of, default=None),
     )
 
 
 def add_advice(one: Finding, other: Finding) -> Finding:
     """Return the finding of the smaller case, with the cases of both."""
-    smaller = min((one, other), key=lambda f: (f.requests, f.tokens))
+    smaller = min((one, other), key=size_of)
     seen = Seen(one)
     seen.add(one)
     seen.add(other)

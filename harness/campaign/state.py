@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from attnproof.harness.campaign.examples import name_of
-from attnproof.harness.campaign.joining import Seen, add_advice, add_deviations, add_results
+from attnproof.harness.campaign.joining import (
+    Seen,
+    add_advice,
+    add_deviations,
+    add_results,
+    size_of,
+)
 from attnproof.harness.campaign.records import Answer, Line, Pair, Shrunk, TaskEnded
 from attnproof.harness.campaign.steering import Growth
 from attnproof.harness.model.case import encode
@@ -80,6 +86,30 @@ class PairState:
         self._keep_unrepeated()
         return self.growth.add(result.features, result.seconds)
 
+    def without_known(self, answer: Answer) -> Answer:
+        """Return the answer of a task without what the pair has already: it is much, every time."""
+        outcome = answer.outcome
+        features = self.growth.first(outcome.result.features)
+        deviations = [
+            msgspec.structs.replace(one, shown=None)
+            if one.id in self.deviations and _is_larger(one.shown, self.deviations[one.id].shown)
+            else one
+            for one in outcome.deviations
+        ]
+        advice = [
+            msgspec.structs.replace(one, outputs=[], log="")
+            if one.root in self.advice and _is_larger(one, self.advice[one.root])
+            else one
+            for one in outcome.advice
+        ]
+        outcome = msgspec.structs.replace(
+            outcome,
+            result=msgspec.structs.replace(outcome.result, features=features),
+            deviations=deviations,
+            advice=advice,
+        )
+        return msgspec.structs.replace(answer, outcome=outcome)
+
     def shrink(self, line: Shrunk) -> None:
         """Add the root causes of shrunk cases."""
         outcome = line.answer.outcome
@@ -140,6 +170,11 @@ class PairState:
             self.seen[root].told_of(finding, result.origins) if root in self.seen else finding
             for root, finding in findings.items()
         ]
+
+
+def _is_larger(one: Finding | None, other: Finding | None) -> bool:
+    """True if the second finding would be shown of two."""
+    return other is not None and (one is None or size_of(one) >= size_of(other))
 
 
 @dataclass

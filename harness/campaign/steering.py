@@ -16,26 +16,49 @@ TURNS = 4
 _CELLS = STARTS[-1]
 
 
+Features = Mapping[str, Mapping[str, int]]
+"""Cases by origin and by the cells that they fill (`OperationResult.features`)."""
+
+
 @dataclass
 class Growth:
     """The pairs of cells that the cases of an operation and candidate fill, task by task."""
 
-    covered: np.ndarray = field(default_factory=lambda: np.zeros((_CELLS, _CELLS), bool))
+    covered: dict[str, np.ndarray] = field(default_factory=dict)
+    """(cells, cells) True where a case of an origin fills both, by origin."""
     tasks: int = 0
     rate: float = 0.0
-    """Pairs of cells that the latest task was first to fill, a second."""
+    """Pairs of cells that cases of an origin filled first in the latest task, a second."""
 
-    def add(self, features: Mapping[str, Mapping[str, int]], seconds: float) -> int:
-        """Add the cells of a task (`OperationResult.features`); return the new pairs of cells."""
-        masks = {int(mask, 16) for counts in features.values() for mask in counts}
-        before = int(self.covered.sum())
-        if masks:
-            bits = bits_of(sorted(masks))
-            self.covered |= (bits.T @ bits) > 0
-        new = int(self.covered.sum()) - before
+    def first(self, features: Features) -> dict[str, dict[str, int]]:
+        """Return the cases of a task that fill a pair of cells no earlier one of their origin did.
+
+        They are few, and all that a campaign keeps of the features of millions of cases.
+        """
+        kept: dict[str, dict[str, int]] = {}
+        for origin, counts in features.items():
+            if counts:
+                bits, missing = bits_of(_masks(counts)), ~self._of(origin)
+                new = ((bits @ missing) * bits).any(axis=1)
+                if new.any():
+                    pairs = zip(counts.items(), new, strict=True)
+                    kept[origin] = {mask: count for (mask, count), is_new in pairs if is_new}
+        return kept
+
+    def add(self, features: Features, seconds: float) -> int:
+        """Add the cells of a task; return the number of new pairs of cells."""
+        new = 0
+        for origin, counts in features.items():
+            if counts:
+                bits, before = bits_of(_masks(counts)), self._of(origin)
+                self.covered[origin] = before | ((bits.T @ bits) > 0)
+                new += int(self.covered[origin].sum()) - int(before.sum())
         self.tasks += 1
         self.rate = new / max(seconds, 1e-3)
         return new
+
+    def _of(self, origin: str) -> np.ndarray:
+        return self.covered.get(origin, np.zeros((_CELLS, _CELLS), bool))
 
     @property
     def grows(self) -> bool:
@@ -64,3 +87,7 @@ def next_pair(
         return fewest
     best = max(pairs, key=lambda pair: growth[pair].rate / (1 + at_work[pair]))
     return best if growth[best].rate else fewest
+
+
+def _masks(counts: Mapping[str, int]) -> list[int]:
+    return [int(mask, 16) for mask in counts]

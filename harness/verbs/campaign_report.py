@@ -22,6 +22,11 @@ from attnproof.harness.verbs.messages import complain
 from attnproof.harness.verbs.options import VerifyOptions
 from attnproof.harness.verbs.run_record import coverage_notes, record_run
 
+_MAP_NOTE = (
+    "numbers of cases in the map of the inputs: a campaign keeps the cases that were first to fill "
+    "a pair of cells"
+)
+
 
 def skip_of(operation: Operation, candidate: Candidate, plan: Plan) -> Skip | None:
     """Return why a pair gets no task, None if it gets some."""
@@ -46,7 +51,7 @@ def campaign_run(
     record.seconds = round(driver.worked_s, 1)
     # The report is of all starts together: it replaces an earlier one.
     record.settings |= {"interrupted": False, "tasks": driver.state.tasks}
-    record.notes[:0] = coverage_notes(plan)
+    record.notes[:0] = [_MAP_NOTE, *coverage_notes(plan)]
     return record.build()
 
 

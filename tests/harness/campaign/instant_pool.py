@@ -69,12 +69,14 @@ def finding_of(found: Found, failed: int) -> Finding:
     )
 
 
-def answer_of(order: Order, found: list[Found], **changes) -> Answer:
-    """Return an answer with these new root causes, and those that the order knows."""
-    seen = [
-        *(finding_of(one, 0) for one in order.settings.known),
-        *(finding_of(f, 1) for f in found),
-    ]
+def answer_of(order: Order, found: list[Found], again=(), **changes) -> Answer:
+    """Return an answer with these new root causes, and those that the order knows.
+
+    `again` are fields of known root causes that another case shows.
+    """
+    known = order.settings.known
+    seen = [finding_of(one, int(one.failure.field in again)) for one in known]
+    seen += [finding_of(one, 1) for one in found]
     fields = {
         "name": order.operation,
         "section": "3",
@@ -113,6 +115,8 @@ class InstantPool:
         return self.workers
 
     def submit(self, order: Order) -> None:
+        name = order.operation, order.number
+        assert name not in [(other.operation, other.number) for other in self.waiting]
         self.orders.append(order)
         self.waiting.append(order)
 
@@ -136,7 +140,8 @@ class InstantPool:
         for one in new:
             self.save(order.operation, one.smallest.case, order.candidate)
         lacking = {"verdict": "NOT OFFERED"} if order.operation in self.not_offered else {}
-        return answer_of(order, new, **lacking)
+        again = [one.failure.field for one in drawn if one.root in known]
+        return answer_of(order, new, again, **lacking)
 
     def shrunk(self, order: Order) -> Answer:
         known = {one.root for one in order.settings.known}

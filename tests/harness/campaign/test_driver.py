@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import msgspec
 import pytest
 
-from attnproof.harness.campaign.records import Pair
+from attnproof.harness.campaign.records import Pair, Shrunk
 from attnproof.harness.running import interrupt
 from tests.harness.campaign.instant_pool import NAMES, PAIRS, case_of
 
@@ -49,14 +50,15 @@ def test_workers_that_find_the_same_at_once_give_one_finding(pool, drive):
 
 
 def test_the_counts_of_all_tasks_are_added(pool, drive):
-    pool.bugs = {(FIRST, 0): ["slots"]}
+    pool.bugs = {(FIRST, 0): ["slots"], (FIRST, 2): ["slots"]}
     driver = drive(6)
     outcomes = [s.outcome(p.operation, "3", "mine", "cpu") for p, s in driver.state.pairs.items()]
     assert sum(outcome.result.cases for outcome in outcomes) == 60
     failed = next(outcome for outcome in outcomes if outcome.findings)
     assert failed.result.verdict == "FAIL"
     evidence = failed.findings[0].evidence["fuzz"]
-    assert (evidence.shown, evidence.cases) == (1, failed.result.cases)
+    assert (evidence.shown, evidence.cases) == (2, failed.result.cases)
+    assert failed.findings[0].failed_cases == 2
 
 
 @pytest.mark.parametrize("answers", range(1, 9))
@@ -76,6 +78,31 @@ def test_a_killed_driver_goes_on_without_loss_or_repetition(pool, drive, answers
     assert len(expected) >= 2
     assert found_by(driver) == dict.fromkeys(expected, 1)
     assert driver.state.tasks == 8
+
+
+def test_what_the_last_task_found_is_shrunk_by_the_next_driver(pool, drive):
+    pool.bugs = {(FIRST, 0): ["slots"]}
+    pool.most_orders = 1
+    drive(1)
+    pool.orders.clear()
+    driver = drive(1)
+    assert [order.number for order in pool.orders] == [None]
+    (finding,) = driver.state.pairs[PAIRS[0]].outcome(FIRST, "3", "mine", "cpu").findings
+    assert (finding.requests, finding.requests_before) == (1, 100)
+
+
+def test_a_finding_that_follows_from_a_later_one_is_dropped(pool, drive):
+    """As in `verify`, which lists neither one of two findings of one case twice."""
+    pool.bugs = {(FIRST, 0): ["slots"], (FIRST, 1): ["out"]}
+    driver = drive(4)
+    state = driver.state.pairs[PAIRS[0]]
+    assert found_by(driver) == {(FIRST, "slots"): 1, (FIRST, "out"): 1}
+    (latest,) = [f for f in state.findings.values() if f.id == "out"]
+    last = [line for line in drive(4, work=False).ledger.lines if isinstance(line, Shrunk)][-1]
+    outcome = msgspec.structs.replace(last.answer.outcome, findings=[latest], found=[])
+    answer = msgspec.structs.replace(last.answer, outcome=outcome)
+    driver.state.add(msgspec.structs.replace(last, answer=answer))
+    assert found_by(driver) == {(FIRST, "out"): 1}
 
 
 def test_a_case_of_a_lost_machine_is_a_finding(pool, drive):
@@ -137,7 +164,7 @@ def test_tasks_of_all_operations_share_simulations_and_no_step(pool, drive):
 
 
 def test_an_interrupt_ends_the_tasks_and_shrinks_what_was_found(pool, drive, monkeypatch):
-    pool.bugs = {(FIRST, 0): ["slots"]}
+    pool.bugs, pool.workers = {(FIRST, 0): ["slots"]}, 2
     checks = iter([False, False, True])
 
     def check() -> None:
@@ -163,3 +190,11 @@ def test_the_ledger_has_a_line_for_each_task(pool, drive, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "campaign.jsonl").read_text().splitlines()]
     assert [line["type"] for line in lines].count("task") == 3
     assert lines[0]["type"] == "campaign"
+
+
+def test_a_line_has_only_the_cases_that_filled_something_first(pool, drive, tmp_path):
+    drive(6)
+    lines = [json.loads(line) for line in (tmp_path / "campaign.jsonl").read_text().splitlines()]
+    features = [x["answer"]["outcome"]["result"].get("features") for x in lines if "number" in x]
+    assert features.count({"fuzz": {"1": 10}}) == 2  # each task of the pool fills a cell
+    assert all(each in ({"fuzz": {f"{1 << n:x}": 10}} for n in range(6)) for each in features)

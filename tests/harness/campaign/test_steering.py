@@ -20,10 +20,21 @@ def test_a_task_counts_the_pairs_of_cells_that_it_fills_first():
     assert growth.grows
     assert growth.add({"fuzz": {"3": 5}}, 2.0) == 4  # two cells, each with itself and the other
     assert growth.rate == 2.0
-    assert growth.add({"trace": {"3": 1, "1": 9}}, 1.0) == 0
+    assert growth.add({"fuzz": {"3": 1, "1": 9}}, 1.0) == 0
     assert not growth.grows
-    assert growth.add({"fuzz": {"5": 1}}, 1.0) == 3
+    assert growth.add({"fuzz": {"5": 1}, "trace": {"1": 1}}, 1.0) == 3 + 1
     assert growth.add({}, 1.0) == 0
+
+
+def test_only_cases_that_fill_something_first_are_kept_and_they_fill_all_of_it():
+    features = {"fuzz": {"3": 5, "1": 7, "6": 1}, "trace": {"3": 2}, "corpus": {}}
+    growth, whole = Growth(), Growth()
+    assert growth.first(features) == {"fuzz": features["fuzz"], "trace": {"3": 2}}
+    growth.add(growth.first(features), 1.0)
+    whole.add(features, 1.0)
+    later = {"fuzz": {"7": 2, "3": 9, "1": 1}, "trace": {"1": 4}}
+    assert growth.first(later) == {"fuzz": {"7": 2}}
+    assert growth.add(growth.first(later), 1.0) == whole.add(later, 1.0) == 2
 
 
 def test_a_pair_without_a_task_comes_first():
