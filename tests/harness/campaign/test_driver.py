@@ -130,6 +130,12 @@ def test_a_lost_task_runs_again_and_is_given_up_in_the_end(pool, drive, times, v
     assert verdict == "PASS" or "lost 3 times: the worker died" in result.reason
 
 
+def test_shrinking_that_was_lost_is_done_again_though_no_task_is_left(pool, drive):
+    pool.bugs, pool.lost = {(FIRST, 0): ["slots"]}, Counter({(FIRST, None): 1})
+    (finding,) = drive(1).state.pairs[PAIRS[0]].findings.values()
+    assert finding.requests == 1
+
+
 def test_a_case_that_cannot_be_shrunk_is_kept_as_it_was_drawn(pool, drive):
     pool.bugs, pool.lost = {(FIRST, 0): ["slots"]}, Counter({(FIRST, None): 3})
     driver = drive(4)
