@@ -89,13 +89,15 @@ def _print_driver(begun: Begun, tasks: list[TaskEnded], workers: int) -> None:
         driver = Driver(
             aim, ledger, Path(folder), pool, lambda _driver, _line, _new: None, lambda _: None
         )
-        started = time.monotonic()
+        started, used = time.monotonic(), time.process_time()
         driver.work()
         rate = _REPLAYED / (time.monotonic() - started)
+        cpu_ms = 1000 * (time.process_time() - used) / _REPLAYED
         ledger.close()
         size = (Path(folder) / LEDGER).stat().st_size
     print(
-        f"driver with {workers:,} workers: {rate:.0f} tasks/s, {size // _REPLAYED:,} bytes a line"
+        f"driver with {workers:,} workers: {rate:.0f} tasks/s, {cpu_ms:.1f} ms of CPU time and "
+        f"{size // _REPLAYED:,} bytes of the ledger a task"
     )
 
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -75,7 +76,8 @@ class Driver:
     tick: Callable[[Driver], None]
     """Called several times a second."""
     state: CampaignState = field(init=False)
-    running: list[Order] = field(default_factory=list)
+    running: dict[tuple[Pair, int | None], Order] = field(default_factory=dict)
+    """Orders that are given out, by pair and number."""
     hurried: bool = False
     """True after an interrupt: no task is begun, and little is shrunk."""
     _tries: Counter[tuple[Pair, int | None]] = field(default_factory=Counter)
@@ -103,7 +105,7 @@ class Driver:
         """True if no further task is begun."""
         if self.hurried or self.worked_s >= self.aim.seconds or not self._open:
             return True
-        at_work = sum(order.number is not None for order in self.running)
+        at_work = sum(number is not None for _, number in self.running)
         return 0 < self.aim.tasks <= self.state.tasks + at_work
 
     @property
@@ -124,7 +126,7 @@ class Driver:
             interrupt.check()
             size = self.pool.size()
             while len(self.running) < size and (order := self._next()) is not None:
-                self.running.append(order)
+                self.running[order.pair, order.number] = order
                 self.pool.submit(order)
             if not self.running:
                 return
@@ -132,8 +134,9 @@ class Driver:
                 self.pool.cancel()
                 return
             for ended in self.pool.wait(_WAIT_S):
-                self.running.remove(ended.order)
+                del self.running[ended.order.pair, ended.order.number]
                 self._end(ended)
+            self.ledger.sync()
             self.tick(self)
 
     def _hurry(self) -> None:
@@ -151,8 +154,7 @@ class Driver:
 
     def _next(self) -> Order | None:
         """Return the next order, None if there is none now."""
-        shrinking = {order.pair for order in self.running if order.number is None}
-        for pair in sorted(self._due - shrinking):
+        for pair in sorted(pair for pair in self._due if (pair, None) not in self.running):
             values = self._unsettled(pair)
             self._due.discard(pair)
             if values:
@@ -176,12 +178,13 @@ class Driver:
         )
 
     def _task(self) -> Order:
-        running = [order for order in self.running if order.number is not None]
+        running = [pair for pair, number in self.running if number is not None]
         growth = {pair: state.growth for pair, state in self.state.pairs.items()}
-        turn = self.state.tasks + len(running)
-        pair = next_pair(self._open, growth, [order.pair for order in running], turn)
-        taken = self.state.pairs[pair].ended | {o.number for o in running if o.pair == pair}
-        number = next(n for n in range(len(taken) + 1) if n not in taken)
+        pair = next_pair(self._open, growth, running, self.state.tasks + len(running))
+        state = self.state.pairs[pair]
+        number = next(
+            n for n in count(state.lowest) if n not in state.ended and (pair, n) not in self.running
+        )
         settings = self._settings(
             pair,
             seed_of(self.aim.settings.seed, pair, number),
@@ -198,9 +201,9 @@ class Driver:
         )
 
     def _steps(self, number: int) -> Steps:
-        count = -(-self.aim.settings.examples // _CASES_PER_STEP)
+        steps = _PARTS * -(-self.aim.settings.examples // _CASES_PER_STEP)
         seed = seed_of(self.aim.settings.seed, Pair("engine steps", ""), number // _PARTS)
-        return Steps(_PARTS * count, seed, number % _PARTS, _PARTS)
+        return Steps(steps, seed, number % _PARTS, _PARTS)
 
     def _settings(self, pair: Pair, seed: int, **changes: float | bool) -> Settings:
         known = tuple(self.state.pairs[pair].known.values())

@@ -33,17 +33,24 @@ class CampaignLedger:
             raise _unwritable(self._path, error) from None
         if not lines:
             self.append(begun)
+            self.sync()
             lines = [begun]
         first = lines[0]
         assert isinstance(first, Begun)
         self.begun, self.lines = first, lines[1:]
 
     def append(self, line: Line) -> None:
-        """Write a line to the disk (InfrastructureError)."""
+        """Write a line (InfrastructureError)."""
         data = msgspec.json.encode(line) + b"\n"
         try:
             while data:
                 data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            raise _unwritable(self._path, error) from None
+
+    def sync(self) -> None:
+        """Wait until all lines are on the disk (InfrastructureError)."""
+        try:
             os.fsync(self._descriptor)
         except OSError as error:
             raise _unwritable(self._path, error) from None

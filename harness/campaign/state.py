@@ -37,6 +37,8 @@ class PairState:
 
     ended: set[int] = field(default_factory=set)
     """Numbers of the tasks."""
+    lowest: int = 0
+    """The lowest number that is not among them."""
     growth: Growth = field(default_factory=Growth)
     result: OperationResult | None = None
     """Counts of all tasks, None before the first has ended."""
@@ -69,6 +71,8 @@ class PairState:
         outcome = answer.outcome
         result = outcome.result
         self.ended.add(number)
+        while self.lowest in self.ended:
+            self.lowest += 1
         self.result = add_results(self.result, result) if self.result else result
         if result.verdict == "UNVERIFIED" and self.problem is None:
             self.problem = Reason(result.cause or Cause.TASK_DIED, result.reason)

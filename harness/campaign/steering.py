@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from attnproof.harness.campaign.records import Pair
 from attnproof.harness.cases.coverage.features import STARTS
-from attnproof.harness.cases.coverage.steering import bits_of
 
 TURNS = 4
 """One task in this many goes to the pair with the fewest tasks, however little it grows."""
-_CELLS = STARTS[-1]
+_NONE = (0,) * STARTS[-1]
 
 
 Features = Mapping[str, Mapping[str, int]]
@@ -24,41 +22,41 @@ Features = Mapping[str, Mapping[str, int]]
 class Growth:
     """The pairs of cells that the cases of an operation and candidate fill, task by task."""
 
-    covered: dict[str, np.ndarray] = field(default_factory=dict)
-    """(cells, cells) True where a case of an origin fills both, by origin."""
+    covered: dict[str, list[int]] = field(default_factory=dict)
+    """For each origin and cell the cells that a case of the origin fills together with it."""
     tasks: int = 0
     rate: float = 0.0
     """Pairs of cells that cases of an origin filled first in the latest task, a second."""
 
     def first(self, features: Features) -> dict[str, dict[str, int]]:
-        """Return the cases of a task that fill a pair of cells no earlier one of their origin did.
+        """Return the cases that fill a pair of cells which none of an earlier task filled.
 
         They are few, and all that a campaign keeps of the features of millions of cases.
         """
         kept: dict[str, dict[str, int]] = {}
         for origin, counts in features.items():
-            if counts:
-                bits, missing = bits_of(_masks(counts)), ~self._of(origin)
-                new = ((bits @ missing) * bits).any(axis=1)
-                if new.any():
-                    pairs = zip(counts.items(), new, strict=True)
-                    kept[origin] = {mask: count for (mask, count), is_new in pairs if is_new}
+            rows = self.covered.get(origin, _NONE)
+            new = {
+                mask: number
+                for mask, number in counts.items()
+                if any(int(mask, 16) & ~rows[cell] for cell in _cells(int(mask, 16)))
+            }
+            if new:
+                kept[origin] = new
         return kept
 
     def add(self, features: Features, seconds: float) -> int:
         """Add the cells of a task; return the number of new pairs of cells."""
         new = 0
         for origin, counts in features.items():
-            if counts:
-                bits, before = bits_of(_masks(counts)), self._of(origin)
-                self.covered[origin] = before | ((bits.T @ bits) > 0)
-                new += int(self.covered[origin].sum()) - int(before.sum())
+            rows = self.covered.setdefault(origin, list(_NONE))
+            for mask in [int(text, 16) for text in counts]:
+                for cell in _cells(mask):
+                    new += (mask & ~rows[cell]).bit_count()
+                    rows[cell] |= mask
         self.tasks += 1
         self.rate = new / max(seconds, 1e-3)
         return new
-
-    def _of(self, origin: str) -> np.ndarray:
-        return self.covered.get(origin, np.zeros((_CELLS, _CELLS), bool))
 
     @property
     def grows(self) -> bool:
@@ -74,10 +72,7 @@ def next_pair(
     A pair without a task comes first. Of the others the one whose coverage grew fastest, with its
     rate divided among the tasks that it has running already: what they fill is not known yet.
     """
-    at_work = dict.fromkeys(pairs, 0)
-    for pair in running:
-        if pair in at_work:
-            at_work[pair] += 1
+    at_work = Counter(running)
 
     def begun(pair: Pair) -> int:
         return growth[pair].tasks + at_work[pair]
@@ -89,5 +84,9 @@ def next_pair(
     return best if growth[best].rate else fewest
 
 
-def _masks(counts: Mapping[str, int]) -> list[int]:
-    return [int(mask, 16) for mask in counts]
+def _cells(mask: int) -> Iterator[int]:
+    """Yield the numbers of the cells of a mask."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest

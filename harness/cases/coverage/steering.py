@@ -29,8 +29,8 @@ def toward_gaps(
     """
     if not steps or count <= 0:
         return
-    filled = bits_of([cells_of(step) for step in steps])
-    masks = bits_of(list(tested))
+    filled = _bits([cells_of(step) for step in steps])
+    masks = _bits(list(tested))
     missing = (masks.T @ masks) == 0
     left = list(range(len(steps)))
     while left and count > 0:
@@ -41,13 +41,13 @@ def toward_gaps(
         left.remove(best)
         names, case = dressed(steps[best], f"{seed}/{len(left)}", problem)
         if names:
-            own = bits_of([cells_of(case)])
+            own = _bits([cells_of(case)])
             missing &= (own.T @ own) == 0
             count -= 1
             yield f"like an engine step: {names}", case
 
 
-def bits_of(masks: Sequence[int]) -> np.ndarray:
+def _bits(masks: Sequence[int]) -> np.ndarray:
     """Return (masks, cells) 1.0 for a cell that is filled, otherwise 0.0."""
     packed = b"".join(mask.to_bytes(_BYTES, "little") for mask in masks)
     bits = np.frombuffer(packed, np.uint8).reshape(len(masks), _BYTES)
