@@ -59,7 +59,10 @@ def _print_figures(folder: Path, tasks: list[TaskEnded]) -> None:
     cases = sum(result.cases for result in results)
     starts = [task.cost.start_s for task in tasks if task.cost.start_s]
     warm = [task for task in tasks if not task.cost.start_s]
-    print(f"{folder}: {len(tasks)} tasks, {cases:,} cases, {cases / tasks[-1].at:.1f} cases/s")
+    rates = f"{cases / tasks[-1].at:.1f} cases/s"
+    if used := sum(task.answer.cpu_s for task in tasks):
+        rates += f", {cases / used:.1f} cases a second of CPU time"
+    print(f"{folder}: {len(tasks)} tasks, {cases:,} cases, {rates}")
     print(f"  start of a worker's process: {', '.join(f'{s:.1f}' for s in starts)} s")
     lost = [task.cost.total_s - task.answer.seconds for task in warm]
     forked = [task.answer.seconds - task.answer.outcome.result.seconds for task in warm]

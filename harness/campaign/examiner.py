@@ -7,6 +7,7 @@ each order, with everything imported.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -40,7 +41,7 @@ def examine(order: Order, folder: Path) -> Answer:
     if order.version != __version__:
         here = f"{__version__} is installed on {os.uname().nodename}"
         raise InfrastructureError(f"attnproof {here}, {order.version} on the driver's machine")
-    started = time.monotonic()
+    started, used = time.monotonic(), _cpu_s()
     database = Failures(folder / EXAMPLES)
     key = key_of(order.operation, order.candidate)
     for value in order.values:
@@ -60,8 +61,15 @@ def examine(order: Order, folder: Path) -> Answer:
         outcome=outcome,
         passing=tuple(value for value in order.values if value not in failing),
         seconds=round(time.monotonic() - started, 3),
+        cpu_s=round(_cpu_s() - used, 3),
         machine=os.uname().nodename,
     )
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process and of those that it has ended, in seconds."""
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, kinds))
 
 
 @lru_cache(maxsize=2)

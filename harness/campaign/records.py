@@ -61,6 +61,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Values of the order that do not fail alone."""
     seconds: float
     """Seconds of the examination."""
+    cpu_s: float = 0.0
+    """CPU time of its processes in seconds."""
     machine: str = ""
 
 
