@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -68,16 +69,24 @@ def wait_for(what: str, condition) -> None:
 
 
 def kill(title: str) -> list[int]:
-    """Kill the processes of Ray with this title; return their ids."""
+    """Kill the processes of this test's cluster that have the title; return their ids."""
     killed = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if (folder / "cmdline").read_bytes().startswith(title.encode()):
+            if (folder / "cmdline").read_bytes().startswith(title.encode()) and is_ours(folder):
                 os.kill(int(folder.name), signal.SIGKILL)
                 killed.append(int(folder.name))
         except (OSError, ProcessLookupError):
             continue
     return killed
+
+
+def is_ours(folder: Path) -> bool:
+    """True if the process descends from this one."""
+    while folder.name not in ("0", "1", str(os.getpid())):
+        parent = re.search(r"^PPid:\s*(\d+)", (folder / "status").read_text(), re.MULTILINE)
+        folder = folder.with_name(parent[1])
+    return folder.name == str(os.getpid())
 
 
 def check_report(out: Path, process: subprocess.Popen[str]) -> str:
