@@ -58,7 +58,9 @@ class RayPool:
         if address:
             _check_address(address)
         quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-        here = {"num_cpus": jobs, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
+        # "local": otherwise Ray joins a cluster that happens to run on this machine.
+        here = {"address": "local", "num_cpus": jobs, "object_store_memory": _STORE_BYTES}
+        here |= {"include_dashboard": False}
         try:
             ray.init(**({"address": address} if address else here), **quiet)
         except Exception as error:
