@@ -20,7 +20,7 @@ from tests.forking import become
 torch.set_num_threads(1)
 
 _LIMIT_S = 300.0
-_GROUPS = ("slow", "strength", "lanes", "attacks")
+_GROUPS = ("slow", "strength", "lanes", "attacks", "campaign")
 """Markers of the tests that have an environment of their own."""
 Forked = Callable[..., CompletedProcess[str]]
 

@@ -38,7 +38,7 @@ class CampaignProgress:
         for pair, known in state.pairs.items():
             self._told |= {(*pair, root) for root in known.known}
         say(
-            f"campaign of {many(len(driver.aim.pairs), 'operation')}, "
+            f"campaign of {many(len(driver.aim.pairs), 'pair')} of operation and candidate, "
             f"{many(driver.pool.size(), 'worker')}, seed {driver.aim.settings.seed}"
         )
 

@@ -133,7 +133,8 @@ def test_a_killed_driver_is_resumed(cluster, tmp_path):
     assert (out / "campaign.jsonl").read_bytes().startswith(before)
 
 
-def test_ctrl_c_ends_with_a_report(tmp_path):
+def test_ctrl_c_ends_with_a_report(cluster, tmp_path):
+    """Without --address: Ray is started, also where a cluster is running."""
     out = tmp_path / "out"
     process = start(out, "--jobs", "2")
     wait_for("task with a finding", lambda: len(ended_tasks(out)) >= 1)
