@@ -44,9 +44,9 @@ def reshape_and_cache_flash(
     )
     if not _fits(write) or (on_device(key) and slot_mapping.is_cpu):
         check_cache_write(*write)
-    if not (slot_mapping.numel() and key.numel()):
+    if not slot_mapping.numel():
         return
-    if not key_cache.numel():  # there is no slot
+    if not (key.numel() and key_cache.numel()):  # nothing to write, or no slot
         check_cache_write(*write)
         return
     scales = None if kv_cache_dtype == "auto" else (k_scale, v_scale)

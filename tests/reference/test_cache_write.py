@@ -102,3 +102,13 @@ def test_a_cache_without_blocks(package, slots, error):
         return
     with pytest.raises(package.MetadataError, match=error):
         package.reshape_and_cache_flash(*arguments, "auto", ONE, ONE)
+
+
+def test_slots_of_keys_without_elements_are_checked(package):
+    keys, values = torch.zeros((2, 2, 4, 1, 0), dtype=torch.float16).unbind()
+    empty = torch.zeros((1, 1, 0), dtype=torch.float16)
+    package.reshape_and_cache_flash(empty, empty, keys, values, torch.tensor([7]), "auto", ONE, ONE)
+    with pytest.raises(package.MetadataError, match="slot_mapping is 8"):
+        package.reshape_and_cache_flash(
+            empty, empty, keys, values, torch.tensor([8]), "auto", ONE, ONE
+        )
