@@ -82,6 +82,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected at least 1")
+        decode = 1 + self.num_speculative_tokens
+        if self.max_num_batched_tokens < decode:
+            raise ValueError(
+                f"max_num_batched_tokens: got {self.max_num_batched_tokens}, expected at least "
+                f"{decode}, a token with its drafts"
+            )
         if self.max_model_len < 2:
             raise ValueError(f"max_model_len: got {self.max_model_len}, expected at least 2")
         room = (self.num_blocks - 1) * self.block_size

@@ -208,17 +208,17 @@ def request_lists(draw: st.DrawFn) -> list[TraceRequest]:
 @st.composite
 def configs(draw: st.DrawFn) -> SchedulerConfig:
     size = draw(st.sampled_from((1, 2, 4, 16)))
-    least = LIMIT // size + 1
+    least, drafts = LIMIT // size + 1, draw(st.integers(0, 3))
     return SchedulerConfig(
         block_size=size,
         num_blocks=draw(st.integers(least, 3 * least)),
         max_num_seqs=draw(st.integers(1, 6)),
-        max_num_batched_tokens=draw(st.integers(1, 80)),
+        max_num_batched_tokens=draw(st.integers(1 + drafts, 80)),
         max_model_len=LIMIT,
         long_prefill_token_threshold=draw(st.sampled_from((0, 1, 7))),
         enable_prefix_caching=draw(st.booleans()),
         scheduler_reserve_full_isl=draw(st.booleans()),
-        num_speculative_tokens=draw(st.integers(0, 3)),
+        num_speculative_tokens=drafts,
         draft_rate=draw(st.sampled_from((0.5, 1.0))),
         capture_sizes=draw(st.sampled_from(((), (1, 2, 4, 8)))),
         seed=draw(st.integers(0, 3)),

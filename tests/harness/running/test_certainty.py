@@ -67,10 +67,11 @@ SLOW = """
         FLAG.write_text(call)
         time.sleep(60)
     if FLAG.exists() and FLAG.read_text() == call:
-        time.sleep(1.1)
+        time.sleep(0.45)
 """
 
 
+@pytest.mark.slow
 def test_a_call_that_is_late_once_and_slow_is_no_finding(examined):
     outcome = examined(SLOW, examples=9, timeout_s=6.0)
     assert outcome.findings == []
@@ -84,6 +85,7 @@ def test_a_death_after_the_same_earlier_calls_is_a_finding(examined):
     assert "other calls in the same process" in finding.message
 
 
+@pytest.mark.slow
 def test_a_hang_is_complete_within_three_timeouts(examined):
     begun = time.monotonic()
     outcome = examined("while len(args[0].query_start_loc) == 4: pass", examples=10, timeout_s=1.5)
