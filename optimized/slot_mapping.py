@@ -51,7 +51,8 @@ def build_slot_mapping(
     length. SPEC.md sections 5 and 10.
     """
     ranks: Ranks | None = None
-    if cp_size != 1 or cp_rank or cp_interleave != 1:
+    integers = type(cp_size) is type(cp_rank) is type(cp_interleave) is int
+    if cp_size != 1 or cp_rank or cp_interleave != 1 or not integers:
         check_block_ranks("build_slot_mapping", block_size, cp_size, cp_rank, cp_interleave)
         ranks = None if cp_size == 1 else (cp_size, cp_rank, cp_interleave)
     batch = (
