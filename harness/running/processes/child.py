@@ -19,6 +19,8 @@ _POLL_S = 0.1
 """Seconds between two looks at a child that has not replied."""
 _CLOSING_S = 5.0
 """Seconds that a process may take to end once it has closed its end of the channel."""
+_SURVIVOR_S = 1.0
+"""Seconds that a process which a candidate started may live after the candidate's process."""
 
 
 class EndKind(Enum):
@@ -61,9 +63,12 @@ class Child:
         pid: int,
         connection: socket.socket,
         streams: tuple[int, ...],
-        collect: Callable[[int, float], tuple[int | None, list[str]]],
+        collect: Callable[[int, float, float], tuple[int | None, list[str]]],
     ) -> None:
-        """`collect` ends the process after some seconds; it returns status and survivors."""
+        """`collect` returns status and survivors; it ends the process after some seconds.
+
+        The second number of seconds is that of its descendants.
+        """
         self.pid = pid
         self.limits: Limits | None = None
         self.survivors: list[str] = []
@@ -118,7 +123,11 @@ class Child:
     def end(self) -> End:
         """Kill a child that did not reply, and return the reason why it did not."""
         seen = self._seen or End(EndKind.LATE)
-        status = self._finish(_CLOSING_S if seen.kind is EndKind.CLOSED_PIPE else 0.0)
+        status = self._finish(
+            _CLOSING_S if seen.kind is EndKind.CLOSED_PIPE else 0.0,
+            # Its descendants may hold that memory, and none has outlived a call.
+            at_once=seen.kind is EndKind.MEMORY,
+        )
         if status is None or seen.kind in (EndKind.FORGED, EndKind.MEMORY, EndKind.OUTPUT):
             return seen
         if os.WIFSIGNALED(status):
@@ -137,12 +146,17 @@ class Child:
         """Return the bytes that the child holds now."""
         return memory_of(self.pid, 0)[0]
 
-    def _finish(self, grace_s: float) -> int | None:
-        """End the process and return its wait status, None if it had to be killed."""
+    def _finish(self, grace_s: float, *, at_once: bool = False) -> int | None:
+        """End the process and return its wait status, None if it had to be killed.
+
+        With `at_once` its descendants get no time to end, and are not survivors.
+        """
         if self._ended:
             return None
         self._ended = True
-        status, self.survivors = self._collect(self.pid, grace_s)
+        survivor_s = 0.0 if at_once else _SURVIVOR_S
+        status, survivors = self._collect(self.pid, grace_s, survivor_s)
+        self.survivors = [] if at_once else survivors
         self._connection.close()
         return status
 

@@ -36,8 +36,6 @@ _REPLY_S = 60.0
 _STOP_S = 3.0
 """Seconds after which a launcher is killed; its children die with it."""
 _POLL_S = 0.1
-_SURVIVOR_S = 1.0
-"""Seconds that a process which a candidate started may live after the candidate's process."""
 _UNWANTED = {FORKED_STATUS: "a forked copy of the candidate's process"}
 _REAP_POLL_S = 0.002
 _ERROR_STATUS = 70
@@ -51,6 +49,7 @@ class _Start(msgspec.Struct, frozen=True, tag=True):
 class _Collect(msgspec.Struct, frozen=True, tag=True):
     pid: int
     grace_s: float
+    survivor_s: float
 
 
 class _Prepare(msgspec.Struct, frozen=True, tag=True):
@@ -116,9 +115,10 @@ class Launcher:
                 break
             time.sleep(_REAP_POLL_S)
 
-    def _collect(self, pid: int, grace_s: float) -> tuple[int | None, list[str]]:
+    def _collect(self, pid: int, grace_s: float, survivor_s: float) -> tuple[int | None, list[str]]:
+        order = _Collect(pid, grace_s, survivor_s)
         try:
-            found = _collected.decode(self._ask(_Collect(pid, grace_s), [], again=False))
+            found = _collected.decode(self._ask(order, [], again=False))
         except InfrastructureError:  # the launcher was killed: its children died with it
             return None, []
         return found.status, found.survivors
@@ -198,7 +198,7 @@ def _carried_out(
 ) -> bytes:
     if isinstance(order, _Collect):
         status = _reaped(order.pid, order.grace_s)
-        survivors = end_children(_SURVIVOR_S, group=order.pid, unwanted=_UNWANTED)
+        survivors = end_children(order.survivor_s, group=order.pid, unwanted=_UNWANTED)
         return msgspec.msgpack.encode(_Collected(status, survivors))
     if isinstance(order, _Prepare):
         prepare(order.order)

@@ -101,7 +101,12 @@ class Certainty:
         return failure.field == LATE and self._worker.timeout_s < self._timeout_s
 
     def shrink_seconds(self, failure: Failure) -> float:
-        """Return the time limit of shrinking; a hang is complete within three timeouts."""
+        """Return the time limit of shrinking; a hang is complete within three timeouts.
+
+        0 for a death that only earlier calls bring about: a smaller case alone cannot show it.
+        """
+        if failure.root in self._after_others:
+            return 0.0
         if failure.field != LATE:
             return self._shrink_seconds
         # A first call was given three already, as it may have compiled something.

@@ -62,6 +62,10 @@ def serve(order, channel):
                         time.sleep(77)
                     os._exit(0)
                 os.wait()
+            case b"memory of a child":
+                if not os.fork():
+                    kept.append(b"x" * (300 << 20))
+                time.sleep(60)
             case b"memory":
                 kept.append(b"x" * (300 << 20))
                 time.sleep(60)
@@ -121,6 +125,14 @@ def test_the_reason_for_a_missing_reply_is_known(child, monkeypatch, message, ki
 def test_memory_beyond_the_limit_ends_the_child(child):
     assert child.ask(b"memory", 30) is None
     assert child.end().kind is EndKind.MEMORY
+
+
+def test_memory_beyond_the_limit_ends_descendants_without_delay(child):
+    assert child.ask(b"memory of a child", 30) is None
+    begun = time.monotonic()
+    assert child.end().kind is EndKind.MEMORY
+    assert time.monotonic() - begun < 0.8  # they would have 1 s if the child had been wrong alone
+    assert child.survivors == []
 
 
 def test_a_second_reply_is_noticed(child):
