@@ -260,6 +260,7 @@ def test_doctor_passes_on_this_machine():
     assert done.stdout.endswith("verify can run here\n")
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_traceback():
     reader, writer = os.pipe()
     os.close(reader)

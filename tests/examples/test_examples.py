@@ -24,6 +24,7 @@ def wrong_run(attnproof, tmp_path_factory):
     return folder, done
 
 
+@pytest.mark.slow
 def test_the_correct_backend_passes(attnproof, tmp_path):
     done = attnproof("verify", "--candidate", EXAMPLES / "correct_backend.py", *FEW, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ WITHOUT_BEHAVIOUR = {
 }
 
 
+@cache
 def quotations() -> list[str]:
     """Return the quotations in `@pytest.mark.spec(...)` of the tests in this folder."""
     found = []

@@ -101,6 +101,7 @@ def test_two_mistakes_in_one_field_are_two_findings(examined):
     assert "32-bit overflow" in diagnoses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "statement", "diagnosis"),
     [

@@ -35,6 +35,7 @@ def verify(attnproof, folder):
     return done.stdout, imports.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("is_engine", "expected"),
     [

@@ -330,6 +330,7 @@ def test_a_usage_error_is_one_line_and_writes_nothing(attnproof, tmp_path, optio
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.slow
 def test_without_time_the_first_cases_of_an_operation_are_judged(attnproof, tmp_path):
     (tmp_path / "mine.py").write_text(textwrap.dedent(CANDIDATE))
     command = ["mutants", "--candidate", "mine.py", "--examples", "9", "--budget", "0"]

@@ -27,6 +27,7 @@ def failed(attnproof, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_drafted_file_explains_the_run(failed, attnproof):
     done = attnproof("deviations", "--draft", "first", "--out", "known.toml", cwd=failed)
     assert (done.returncode, done.stderr) == (0, "")

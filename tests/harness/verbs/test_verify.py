@@ -182,6 +182,7 @@ def _start(out: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_interrupt_writes_what_was_verified_beside_the_earlier_run(options):
     verify(options())
     out = options().out
