@@ -31,6 +31,8 @@ class Fault:
     """True if the check needs tensors on the CPU: on a device it would synchronise."""
     given: tuple[str, ...] = ()
     """Further parameters, whose values `change` takes."""
+    detail: str = ""
+    """What is changed, if the name of the fault does not say it."""
 
     @property
     def named(self) -> str:

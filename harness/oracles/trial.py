@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from attnproof.harness.cases.memory.arena import Arena, filled_anew
+from attnproof.harness.cases.variation.altered_calls import fault_of
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
@@ -201,7 +202,7 @@ class Trial:
         with filled_anew(self.earlier):
             call = self.operation.call.prepare(self.case, pattern, self.device)
         if self.case.fault:
-            self.operation.inputs.faults[self.case.fault].malform(call)
+            fault_of(self.operation, self.case).malform(call)
         return call
 
     @cached_property

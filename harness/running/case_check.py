@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from attnproof.harness.cases.batches.consistency import batch_problem
+from attnproof.harness.cases.variation.altered_calls import fault_of, has_fault
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
 
@@ -15,7 +16,7 @@ def problem_of(case: Case) -> str:
     if operation is None:
         return f"no operation {case.operation!r}"
     inputs = operation.inputs
-    if case.fault and case.fault not in inputs.faults:
+    if case.fault and not has_fault(operation, case.fault):
         return f"{case.operation} has no fault {case.fault!r}"
     try:
         msgspec.convert(case.params, inputs.params)
@@ -26,6 +27,6 @@ def problem_of(case: Case) -> str:
     found = (batch_problem(case.batch) if case.batch else "") or inputs.problem(case)
     if found:
         return f"{case.operation}: {found}"
-    if case.fault and not inputs.faults[case.fault].applies(case):
+    if case.fault and not fault_of(operation, case).applies(case):
         return f"{case.operation}: its fault {case.fault!r} does not apply to this case"
     return ""

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from attnproof.harness.cases.coverage.features import cells_of
+from attnproof.harness.cases.variation.altered_calls import fault_of
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import REAL, Case, Origin, Sourced
@@ -24,6 +25,7 @@ from attnproof.harness.model.verdict import (
     Failure,
     Kind,
 )
+from attnproof.harness.oracles import errors
 from attnproof.harness.oracles.determinism import FRESH_PROCESS
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import faults_for
@@ -140,6 +142,11 @@ class Examination:
         return faults_for(self.operation, self.candidate) if judged else {}
 
     @property
+    def accepts_malformed(self) -> bool:
+        """True if malformed input did not raise its error, whether that fails the candidate."""
+        return any(oracle == errors.NAME for _, oracle, _ in (*self.found, *self.advised))
+
+    @property
     def is_sequence(self) -> bool:
         """True if the cases are sequences, which take long to find alone and to shrink."""
         return self.operation.inputs.machine is not None
@@ -155,7 +162,7 @@ class Examination:
         case = interface.fit(sourced.case) if interface else sourced.case
         if case is sourced.case:
             return sourced
-        if case.fault and not self.operation.inputs.faults[case.fault].applies(case):
+        if case.fault and not fault_of(self.operation, case).applies(case):
             case = msgspec.structs.replace(case, fault="")
         return msgspec.structs.replace(sourced, case=case)
 
@@ -315,7 +322,7 @@ class Examination:
         known = self._verdicts.get(case.id)
         if known is not None:
             return known
-        if case.fault and not self.operation.inputs.faults[case.fault].applies(case):
+        if case.fault and not fault_of(self.operation, case).applies(case):
             return Explained()  # the fault would leave the input well-formed
         try:
             return self._run(sourced)

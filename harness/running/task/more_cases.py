@@ -8,9 +8,11 @@ import torch
 
 from attnproof import reference
 from attnproof.harness.cases.coverage.steering import toward_gaps
+from attnproof.harness.cases.variation.altered_calls import altered_cases
 from attnproof.harness.cases.variation.change import size_of
 from attnproof.harness.cases.variation.combined import crossed
 from attnproof.harness.cases.variation.varied import varied
+from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.oracles.trial import Trial
@@ -28,6 +30,9 @@ _MANY_ROWS = 100
 _MOST_INTERPRETED, _MOST_INTERPRETED_RESULTS = 200, 1 << 16
 """Maximum of `size_of` a case in Triton's interpreter, which takes 0.1 s a row in some kernels,
 and of the tensor entries of its results."""
+
+_ALTERED, _ALTERED_BOUNDARIES = 96, 12
+"""Altered values to try, of which the reference refuses about half, and boundaries to alter."""
 
 
 def more_cases(
@@ -78,3 +83,15 @@ def is_interpreted_soon(operation: Operation, case: Case) -> bool:
         return False
     tensors = (value for value in expected.values() if isinstance(value, torch.Tensor))
     return sum(tensor.numel() for tensor in tensors) <= _MOST_INTERPRETED_RESULTS
+
+
+def altered(operation: Operation, candidate: Candidate) -> Iterator[Sourced]:
+    """Yield small boundaries with one altered value that a check of the input must refuse.
+
+    Yields none if the candidate does not check its input, or not on the CPU.
+    """
+    if not candidate.checked or candidate.device != "cpu" or candidate.lane == "interpreter":
+        return
+    boundaries = sorted((case for _, case in operation.inputs.boundaries()), key=size_of)
+    for case in altered_cases(operation, boundaries[:_ALTERED_BOUNDARIES], _ALTERED):
+        yield Sourced(case, "boundary", case.fault)

@@ -39,6 +39,7 @@ from attnproof.harness.running.task.further_calls import CASES_PER_FURTHER, make
 from attnproof.harness.running.task.fuzz import fuzz
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.more_cases import (
+    altered,
     ids_of_many_rows,
     is_interpreted_soon,
     more_cases,
@@ -312,7 +313,6 @@ def _run_cases(
     first_seed = zlib.crc32(f"{settings.seed}/{operation.name}".encode())
     examples = -(-settings.examples // examination.costly_share)
     drawn = fuzz(examination, examples, first_seed)
-    device = examination.candidate.device
     few = settings.examples < Settings().examples and settings.costly_share > 1
     interpreted = examination.candidate.lane == "interpreter"
     left_out = ids_of_many_rows(operation) if few and interpreted else set()
@@ -321,15 +321,15 @@ def _run_cases(
         operation, examination.early_faults, steps, corpus, left_out, with_boundaries=boundaries
     ):
         _judge(examination, sourced)
+    if examination.early_faults and boundaries:
+        _run_altered(examination)
     if settings.vary:
         real = [sourced.case for sourced in _cases_of_steps(operation, steps)]
         tested = examination.tested_cells
         varied = more_cases(operation, drawn, examples, first_seed, real, tested)
         _run_varied(examination, varied)
-    if device != "cpu" and boundaries:
-        with examination.worker.patient(_LARGE_PATIENCE):
-            for name, case in operation.inputs.large():
-                _judge(examination, Sourced(case, "boundary", name))
+    if examination.candidate.device != "cpu" and boundaries:
+        _run_large(examination)
     for sourced in real_cases(examination):
         _judge(examination, sourced)
     remembered = list(saved.cases())
@@ -350,6 +350,13 @@ def _run_cases(
     if not examination.early_faults:
         others = [*corpus, *remembered]
         _run_malformed(examination, others, with_boundaries=boundaries)
+
+
+def _run_large(examination: Examination) -> None:
+    """Judge the cases of real size, which only a GPU computes in reasonable time."""
+    with examination.worker.patient(_LARGE_PATIENCE):
+        for name, case in examination.operation.inputs.large():
+            _judge(examination, Sourced(case, "boundary", name))
 
 
 def _run_varied(examination: Examination, varied: Iterable[Sourced]) -> None:
@@ -378,8 +385,18 @@ def _run_malformed(
     cases = [s for s in explicit if s.case.fault]
     for sourced in cases:
         _judge(examination, sourced)
+    if with_boundaries:
+        _run_altered(examination)
     if cases:
         examination.worker.restart_warm()
+
+
+def _run_altered(examination: Examination) -> None:
+    """Judge altered values, as long as the candidate refuses all malformed input."""
+    for sourced in altered(examination.operation, examination.candidate):
+        if examination.accepts_malformed:
+            return
+        _judge(examination, sourced)
 
 
 def explicit_cases(

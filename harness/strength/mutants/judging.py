@@ -27,6 +27,7 @@ from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.fuzz import BATCH, strategy
 from attnproof.harness.running.task.more_cases import (
+    altered,
     ids_of_many_rows,
     is_interpreted_soon,
     more_cases,
@@ -62,6 +63,7 @@ def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: in
     if interpreted:
         examples = -(-examples // _DRAWN_PER_INTERPRETED)
     explicit = [sourced.case for sourced in explicit_cases(operation, faults, [], [])]
+    explicit += [sourced.case for sourced in altered(operation, candidate)]
     drawn: list[Case] = []
     for first in range(0, examples, BATCH):
         batch_seed = zlib.crc32(f"{run_seed}/{first}".encode())

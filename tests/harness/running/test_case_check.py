@@ -179,7 +179,7 @@ def test_a_changed_case_is_refused_or_can_be_run(operation):
     cases = [case for _, case in operation.inputs.boundaries()]
     cases = [case for case in cases if len(encode(case)) < 2000][:40]
     for case in cases:
-        for data in mutants(case, -(-150 // len(cases))):
+        for data in mutants(case, -(-300 // len(cases))):
             try:
                 changed = decode(data)
             except msgspec.ValidationError:
