@@ -31,6 +31,9 @@ class Fault:
     """True if the check needs tensors on the CPU: on a device it would synchronise."""
     given: tuple[str, ...] = ()
     """Further parameters, whose values `change` takes."""
+    any_field: bool = False
+    """True if the error may name another field, as several are malformed or contradict each other:
+    rule 0.6 gives checks no order."""
     detail: str = ""
     """What is changed, if the name of the fault does not say it."""
 

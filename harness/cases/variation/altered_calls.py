@@ -1,8 +1,8 @@
 """Malformed calls beside the listed faults: one value of a good call is altered.
 
 A listed fault says which error it must raise. Here the reference decides: a call that it refuses
-is malformed, and every candidate that checks its input must refuse it with the same error. A call
-that it accepts is no test, as the specification may leave its result open.
+is malformed, and every candidate that checks its input must refuse it with an error of that class.
+A call that it accepts is no test, as the specification may leave its result open.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _with_error(fault: Fault, error: Exception | None) -> Fault:
         return Fault(fault.parameter, fault.change, applies=lambda _: False)
     field = error.field.split("[")[0] if isinstance(error, MetadataError) else ""
     kind = MetadataError if isinstance(error, MetadataError) else TypeError
-    return Fault(fault.parameter, fault.change, field, kind, detail=fault.detail)
+    return Fault(fault.parameter, fault.change, field, kind, any_field=True, detail=fault.detail)
 
 
 def _error_of_reference(operation: Operation, call: Call) -> Exception | None:

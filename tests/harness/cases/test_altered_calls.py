@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 import pytest
 
@@ -75,3 +77,22 @@ def test_the_call_that_was_altered_shares_nothing_that_changes(refused):
         fault_of(SLOTS, case).malform(good)
         after = {name: repr(good[name]) for name in good.args | good.kwargs}
         assert sum(before[name] != after[name] for name in before) <= 1
+
+
+def test_an_error_may_name_another_field(refused):
+    def other_field(*args, **kwargs):
+        try:
+            return reference.build_slot_mapping(*args, **kwargs)
+        except MetadataError as error:
+            raise MetadataError("build_slot_mapping", "another", error.field, "") from None
+
+    def no_error(*args, **kwargs):
+        with suppress(MetadataError, TypeError):
+            return reference.build_slot_mapping(*args, **kwargs)
+
+    ours = reference.build_slot_mapping
+    for case in refused:
+        assert judge(Trial(SLOTS, case, other_field, ours, "cpu")).failures == ()
+        [failure] = judge(Trial(SLOTS, case, no_error, ours, "cpu")).failures
+        assert failure.diagnosis == "accepts malformed input"
+        assert fault_of(SLOTS, case).detail in failure.message
