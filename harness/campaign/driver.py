@@ -1,4 +1,4 @@
-"""The driver of a campaign: gives out orders, writes down what ends, until time or tasks are up."""
+"""The driver of a campaign: gives out orders and records their answers in the ledger."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ _LOST = (Cause.INTERRUPTED, Cause.TASK_DIED, Cause.MACHINE)
 
 @dataclass(frozen=True)
 class Aim:
-    """What a campaign examines, and when it ends."""
+    """Pairs, settings and limits of a campaign."""
 
     pairs: dict[Pair, tuple[Operation, Candidate]]
     """The pairs that can be examined."""
     settings: Settings
     """Settings of each task but for seed and root causes; `seed` is the campaign's."""
     seconds: float
-    """Time to work, with that of earlier drivers."""
+    """Seconds to work, including those of earlier drivers."""
     tasks: int = 0
-    """Most tasks, with those of earlier drivers; 0 for any number."""
+    """Most tasks to run, including those of earlier drivers; 0 for no limit."""
 
 
 @dataclass
 class Driver:
-    """A campaign at work."""
+    """Loop that gives out orders to a pool and records their answers."""
 
     aim: Aim
     ledger: CampaignLedger
@@ -72,7 +72,7 @@ class Driver:
     """Folder of the example database."""
     pool: Pool
     told: Callable[[Driver, Line, int], None]
-    """Called with each line and the pairs of cells that its task filled first."""
+    """Called with each line and the number of pairs of cells that its task filled first."""
     tick: Callable[[Driver], None]
     """Called several times a second."""
     state: CampaignState = field(init=False)
@@ -86,7 +86,7 @@ class Driver:
     _begun_at: float = field(default_factory=time.monotonic)
     _before_s: float = 0.0
     _end_at: float = float("inf")
-    """Time of the clock at which all ends, after an interrupt."""
+    """`time.monotonic()` at which remaining orders are cancelled; set by an interrupt."""
 
     def __post_init__(self) -> None:
         self.state = CampaignState({pair: PairState() for pair in self.aim.pairs})

@@ -28,7 +28,7 @@ class ExaminerProcess:
     """A process that carries out one request after another; it dies with this one."""
 
     def __init__(self) -> None:
-        """Start it and wait until it is ready (InfrastructureError)."""
+        """Start the process and wait until it is ready (InfrastructureError)."""
         started = time.monotonic()
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", _MODULE, str(theirs.fileno()), str(os.getpid())]
@@ -74,7 +74,7 @@ class ExaminerProcess:
             ) from None
 
     def stop(self) -> None:
-        """End it."""
+        """End the process; kill it if it is still running after a while."""
         self._connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1)

@@ -1,6 +1,6 @@
 """An order on a machine of the cluster: what runs in Ray's processes.
 
-They import neither torch nor the harness, so that they are small and start soon.
+They import neither torch nor the operations, so that they are small and start soon.
 """
 
 from __future__ import annotations

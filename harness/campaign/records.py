@@ -28,14 +28,14 @@ class Steps(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of work: a task that draws cases, or one that shrinks what tasks have found."""
+    """Work for one worker: a task, which draws cases, or the shrinking of failing cases."""
 
     operation: str
     candidate: Candidate
     settings: Settings
     steps: Steps | None = None
     number: int | None = None
-    """Number of the task among those of its pair, from 0; None if it shrinks."""
+    """Number of the task among those of its pair, from 0; None if the order shrinks."""
     values: tuple[bytes, ...] = ()
     """Failing cases to shrink, as `model.case.encode` writes them."""
     version: str

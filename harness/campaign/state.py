@@ -67,7 +67,7 @@ class PairState:
         return self.result is not None and self.result.verdict == "NOT OFFERED"
 
     def end_task(self, number: int, answer: Answer) -> int:
-        """Add the outcome of a task; return the pairs of cells that it filled first."""
+        """Add the outcome of a task; return the number of pairs of cells that it filled first."""
         outcome = answer.outcome
         result = outcome.result
         self.ended.add(number)
@@ -191,7 +191,7 @@ class CampaignState:
     cases: int = 0
 
     def add(self, line: Line) -> int:
-        """Add a line of the ledger; return the pairs of cells that its task filled first."""
+        """Add a line of the ledger; return the number of pairs of cells its task filled first."""
         if not isinstance(line, TaskEnded | Shrunk):
             return 0
         self.worked_s = max(self.worked_s, line.at)

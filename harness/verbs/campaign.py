@@ -101,6 +101,8 @@ def _plan(options: CampaignOptions, given: VerifyOptions) -> Plan:
         raise UsageError(f"--tasks is {options.tasks}, expected a number of at least 0")
     check_run(given)
     operations, candidates = pick_operations(options.ops), pick_candidates(given)
+    if not given.candidates:  # a GPU of this machine adds its own
+        candidates = [one for one in candidates if one.device == "cpu"]
     for candidate in candidates:
         if candidate.device != "cpu":
             raise UsageError(

@@ -38,7 +38,7 @@ def skip_of(operation: Operation, candidate: Candidate, plan: Plan) -> Skip | No
 def campaign_run(
     driver: Driver, plan: Plan, options: VerifyOptions, command: str, *, interrupted: bool
 ) -> Run:
-    """Return the run."""
+    """Return one run with the outcomes of all tasks of the campaign."""
     plan = replace(plan, settings=driver.aim.settings)
     outcomes = [
         _outcome(driver, plan, operation, candidate)

@@ -314,9 +314,11 @@ class CampaignOptions(RunOptions):
     jobs: Annotated[
         int, typer.Option(help="tasks at a time without --address, 0 for one per core")
     ] = 0
-    hours: Annotated[float, typer.Option(help="time to work, with that of earlier starts")] = 1.0
+    hours: Annotated[
+        float, typer.Option(help="hours to work, including those before it was continued")
+    ] = 1.0
     tasks: Annotated[
-        int, typer.Option(help="most tasks, with those of earlier starts; 0 for any number")
+        int, typer.Option(help="most tasks, including those before it was continued; 0: no limit")
     ] = 0
     examples: Annotated[int, typer.Option(help="cases drawn by each task")] = 207
     seed: Annotated[int | None, typer.Option(help="seed of the cases (default: a new one)")] = None

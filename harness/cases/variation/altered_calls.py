@@ -43,10 +43,10 @@ def has_fault(operation: Operation, name: str) -> bool:
 
 
 def fault_of(operation: Operation, case: Case) -> Fault:
-    """Return the fault of a case: a listed one, or the altered value with the reference's error.
+    """Return the fault of a case: a listed one, or an altered value with the reference's error.
 
-    That of an altered value does not apply if the reference accepts the call. Raises KeyError if
-    the operation has no such fault.
+    An altered value does not apply unless the reference refuses the call with the same error for
+    both poison patterns. Raises KeyError if the operation has no such fault.
     """
     found = _NAMES.fullmatch(case.fault)
     if found is None:
@@ -65,9 +65,9 @@ def fault_of(operation: Operation, case: Case) -> Fault:
 
 
 def altered_cases(operation: Operation, cases: Sequence[Case], number: int) -> Iterator[Case]:
-    """Yield cases with one altered value that the reference refuses, of `number` tried ones.
+    """Try `number` altered values; yield a case for each one that the reference refuses.
 
-    The values of each of the cases are altered in turn.
+    The cases are altered in turn, one value at a time.
     """
     if not operation.call.takes_arguments or operation.call.isolated:
         return

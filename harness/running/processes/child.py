@@ -65,9 +65,11 @@ class Child:
         streams: tuple[int, ...],
         collect: Callable[[int, float, float], tuple[int | None, list[str]]],
     ) -> None:
-        """`collect` returns status and survivors; it ends the process after some seconds.
+        """Take over a started process.
 
-        The second number of seconds is that of its descendants.
+        `collect(pid, grace_s, survivor_s)` kills the process after `grace_s` seconds and its
+        descendants after `survivor_s`. It returns the wait status, None if it had to be killed,
+        and the command lines of the descendants that were left.
         """
         self.pid = pid
         self.limits: Limits | None = None
@@ -135,7 +137,7 @@ class Child:
         return End(EndKind.EXITED, f"status {os.WEXITSTATUS(status)}")
 
     def forged(self) -> None:
-        """Note that the last reply was not a reply; the caller must call `end`."""
+        """Mark the last reply as forged; the caller must call `end` next."""
         self._seen = End(EndKind.FORGED)
 
     def kill(self) -> None:
@@ -143,7 +145,7 @@ class Child:
         self._finish(0.0)
 
     def memory(self) -> int:
-        """Return the bytes that the child holds now."""
+        """Return the bytes that the child and its descendants hold now."""
         return memory_of(self.pid, 0)[0]
 
     def _finish(self, grace_s: float, *, at_once: bool = False) -> int | None:

@@ -178,7 +178,8 @@ def _most_different_first(
     turns: dict[tuple[bytes, str], int] = {}
     ranks: dict[str, tuple[int, float]] = {}
     for case in sorted(cases, key=lambda one: seconds[one.id]):
-        kind = places[case.id].tobytes(), case.fault
+        # Altered values are one kind, as their numbers say nothing.
+        kind = places[case.id].tobytes(), case.fault.rstrip("0123456789")
         ranks[case.id] = turns.get(kind, 0), seconds[case.id]
         turns[kind] = turns.get(kind, 0) + 1
     ranked = sorted(cases, key=lambda one: ranks[one.id])

@@ -171,3 +171,10 @@ def test_help_loads_neither_ray_nor_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "--address" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_gpu_of_this_machine_adds_no_candidate(options, monkeypatch):
+    monkeypatch.setattr("attnproof.harness.verbs.verification.gpu_name", lambda: "a GPU")
+    chosen = CampaignOptions(**(options | {"candidates": []}))
+    plan = verb._plan(chosen, verb._verify_options(chosen))
+    assert {candidate.device for candidate in plan.candidates} == {"cpu"}
