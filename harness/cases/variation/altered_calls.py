@@ -67,12 +67,14 @@ def fault_of(operation: Operation, case: Case) -> Fault:
 def altered_cases(operation: Operation, cases: Sequence[Case], number: int) -> Iterator[Case]:
     """Try `number` altered values; yield a case for each one that the reference refuses.
 
-    The cases are altered in turn, one value at a time.
+    The cases are altered in turn: in each of them one value of each argument.
     """
-    if not operation.call.takes_arguments or operation.call.isolated:
+    if not cases or not operation.call.takes_arguments or operation.call.isolated:
         return
-    for index in range(number if cases else 0):
-        case = replace(cases[index % len(cases)], fault=_NAME.format(index))
+    first = operation.call.prepare(cases[0], 0, "cpu")
+    width = max(1, len(first.args) + len(first.kwargs))
+    for index in range(number):
+        case = replace(cases[index // width % len(cases)], fault=_NAME.format(index))
         if fault_of(operation, case).applies(case):
             yield case
 
@@ -105,7 +107,9 @@ def _alteration(call: Call, number: int) -> Fault | None:
     """Return the fault that alters one value of the call, None if it has no value to alter."""
     lot = Random(number)
     arguments = call.args | call.kwargs
-    paths = [path for name, value in arguments.items() for path in _paths(value, (name,))]
+    # A nested argument has as many values as all others together: they have equal shares.
+    name = [*arguments][number % len(arguments)] if arguments else ""
+    paths = [*_paths(arguments.get(name), (name,))]
     if not paths:
         return None
     parameter, *rest = lot.choice(paths)

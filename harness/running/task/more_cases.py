@@ -31,8 +31,9 @@ _MOST_INTERPRETED, _MOST_INTERPRETED_RESULTS = 200, 1 << 16
 """Maximum of `size_of` a case in Triton's interpreter, which takes 0.1 s a row in some kernels,
 and of the tensor entries of its results."""
 
-_ALTERED, _ALTERED_BOUNDARIES = 96, 12
-"""Altered values to try, of which the reference refuses about half, and boundaries to alter."""
+_ALTERED, _ALTERED_TOLERANT, _ALTERED_BOUNDARIES = 240, 96, 12
+"""Altered values to try, of which the reference refuses about half; those of operations on floats,
+whose reference takes long; and boundaries to alter."""
 
 
 def more_cases(
@@ -93,5 +94,6 @@ def altered(operation: Operation, candidate: Candidate) -> Iterator[Sourced]:
     if not candidate.checked or candidate.device != "cpu" or candidate.lane == "interpreter":
         return
     boundaries = sorted((case for _, case in operation.inputs.boundaries()), key=size_of)
-    for case in altered_cases(operation, boundaries[:_ALTERED_BOUNDARIES], _ALTERED):
+    number = _ALTERED_TOLERANT if operation.contract.tolerant else _ALTERED
+    for case in altered_cases(operation, boundaries[:_ALTERED_BOUNDARIES], number):
         yield Sourced(case, "boundary", case.fault)
