@@ -62,7 +62,8 @@ def block_size_of_another_group(
     step: Any, positions: Any, table: Any, seq_lens: Any, block_size: int, *rest: Any
 ) -> None:
     """Slots of draft tokens are computed with the larger block size of another KV-cache group."""
-    step(positions, table, seq_lens, block_size * 2 if block_size > 0 else block_size, *rest)
+    valid = type(block_size) is int and block_size > 0
+    step(positions, table, seq_lens, block_size * 2 if valid else block_size, *rest)
 
 
 @mutation(
