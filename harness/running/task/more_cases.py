@@ -32,8 +32,8 @@ _MOST_INTERPRETED, _MOST_INTERPRETED_RESULTS = 200, 1 << 16
 and of the tensor entries of its results."""
 
 _ALTERED, _ALTERED_TOLERANT, _ALTERED_BOUNDARIES = 240, 96, 12
-"""Altered values to try, of which the reference refuses about half; those of operations on floats,
-whose reference takes long; and boundaries to alter."""
+"""Maximum of altered values to try, of which the reference refuses about half; that of operations
+on floats, whose reference takes long; and boundaries to alter."""
 
 
 def more_cases(
@@ -86,14 +86,15 @@ def is_interpreted_soon(operation: Operation, case: Case) -> bool:
     return sum(tensor.numel() for tensor in tensors) <= _MOST_INTERPRETED_RESULTS
 
 
-def altered(operation: Operation, candidate: Candidate) -> Iterator[Sourced]:
+def altered(operation: Operation, candidate: Candidate, examples: int) -> Iterator[Sourced]:
     """Yield small boundaries with one altered value that a check of the input must refuse.
 
-    Yields none if the candidate does not check its input, or not on the CPU.
+    Yields none if the candidate does not check its input, or not on the CPU. `examples` is that of
+    `more_cases`, and the maximum of values to try.
     """
     if not candidate.checked or candidate.device != "cpu" or candidate.lane == "interpreter":
         return
     boundaries = sorted((case for _, case in operation.inputs.boundaries()), key=size_of)
-    number = _ALTERED_TOLERANT if operation.contract.tolerant else _ALTERED
-    for case in altered_cases(operation, boundaries[:_ALTERED_BOUNDARIES], number):
+    most = _ALTERED_TOLERANT if operation.contract.tolerant else _ALTERED
+    for case in altered_cases(operation, boundaries[:_ALTERED_BOUNDARIES], min(most, examples)):
         yield Sourced(case, "boundary", case.fault)

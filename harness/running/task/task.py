@@ -322,7 +322,7 @@ def _run_cases(
     ):
         _judge(examination, sourced)
     if examination.early_faults and boundaries:
-        _run_altered(examination)
+        _run_altered(examination, examples)
     if settings.vary:
         real = [sourced.case for sourced in _cases_of_steps(operation, steps)]
         tested = examination.tested_cells
@@ -349,7 +349,7 @@ def _run_cases(
     examination.repeat_in_fresh_process()
     if not examination.early_faults:
         others = [*corpus, *remembered]
-        _run_malformed(examination, others, with_boundaries=boundaries)
+        _run_malformed(examination, others, examples, with_boundaries=boundaries)
 
 
 def _run_large(examination: Examination) -> None:
@@ -370,7 +370,7 @@ def _run_varied(examination: Examination, varied: Iterable[Sourced]) -> None:
 
 
 def _run_malformed(
-    examination: Examination, others: list[Sourced], *, with_boundaries: bool
+    examination: Examination, others: list[Sourced], examples: int, *, with_boundaries: bool
 ) -> None:
     """Run each fault on two boundaries, and the malformed cases among the others.
 
@@ -386,14 +386,14 @@ def _run_malformed(
     for sourced in cases:
         _judge(examination, sourced)
     if with_boundaries:
-        _run_altered(examination)
+        _run_altered(examination, examples)
     if cases:
         examination.worker.restart_warm()
 
 
-def _run_altered(examination: Examination) -> None:
+def _run_altered(examination: Examination, examples: int) -> None:
     """Judge altered values, as long as the candidate refuses all malformed input."""
-    for sourced in altered(examination.operation, examination.candidate):
+    for sourced in altered(examination.operation, examination.candidate, examples):
         if examination.accepts_malformed:
             return
         _judge(examination, sourced)

@@ -63,7 +63,7 @@ def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: in
     if interpreted:
         examples = -(-examples // _DRAWN_PER_INTERPRETED)
     explicit = [sourced.case for sourced in explicit_cases(operation, faults, [], [])]
-    explicit += [sourced.case for sourced in altered(operation, candidate)]
+    explicit += [sourced.case for sourced in altered(operation, candidate, examples)]
     drawn: list[Case] = []
     for first in range(0, examples, BATCH):
         batch_seed = zlib.crc32(f"{run_seed}/{first}".encode())
