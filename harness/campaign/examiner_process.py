@@ -74,7 +74,7 @@ class ExaminerProcess:
             ) from None
 
     def stop(self) -> None:
-        """End the process; kill it if it is still running after a while."""
+        """End the process; kill it if it is still running after a second."""
         self._connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(1)

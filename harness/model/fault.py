@@ -35,7 +35,7 @@ class Fault:
     """True if the error may name another field, as several are malformed or contradict each other:
     rule 0.6 gives checks no order."""
     detail: str = ""
-    """What is changed, if the name of the fault does not say it."""
+    """Place, old and new value of an altered value, such as "start_idx 0 -> 0.0"; "" for others."""
 
     @property
     def named(self) -> str:

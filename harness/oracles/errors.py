@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from attnproof.harness.cases.variation.altered_calls import fault_of
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.verdict import Failure, Kind
@@ -41,7 +40,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 def _judge_fault(trial: Trial, made: Attempt) -> Iterator[Failure]:
     """Yield the failures of one call with malformed input."""
-    name, fault = trial.case.fault, fault_of(trial.operation, trial.case)
+    name, fault = trial.case.fault, trial.fault
     yield from _documented(name, fault, made)
     yield from modified_inputs(made, NAME, after_error=made.error is not None)
     for intrusion in made.call.arena.unexpected_writes() if made.call.arena else ():

@@ -20,6 +20,7 @@ from attnproof.harness.cases.memory.arena import Arena, filled_anew
 from attnproof.harness.cases.variation.altered_calls import fault_of
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Case
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.model.text import text_of
@@ -202,8 +203,13 @@ class Trial:
         with filled_anew(self.earlier):
             call = self.operation.call.prepare(self.case, pattern, self.device)
         if self.case.fault:
-            fault_of(self.operation, self.case).malform(call)
+            self.fault.malform(call)
         return call
+
+    @cached_property
+    def fault(self) -> Fault:
+        """The fault of a malformed case; the reference is called for that of an altered value."""
+        return fault_of(self.operation, self.case)
 
     @cached_property
     def first(self) -> Attempt:

@@ -10,6 +10,7 @@ from msgspec import structs
 from attnproof.harness.cases.steps.from_trace import batches_from_trace
 from attnproof.harness.cases.steps.sampler import batches_from_sampler
 from attnproof.harness.cases.traces.formats import TraceError
+from attnproof.harness.cases.variation.altered_calls import has_fault
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
 from attnproof.harness.model.case import EngineStep, Sourced
@@ -106,7 +107,7 @@ def unused_corpus(
         absent = [
             one
             for one in asked
-            if one.case.fault not in by_name[one.case.operation].inputs.faults_on(device)
+            if not has_fault(by_name[one.case.operation], one.case.fault, device)
         ]
         notes.append(_unused(absent, corpus, f"their faults do not exist on the device {device}"))
     return [note for note in notes if note]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from attnproof.harness.cases.variation.altered_calls import has_fault
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.model.case import Case, EngineStep, Sourced
+from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import (
@@ -34,6 +35,7 @@ from attnproof.harness.running.task.candidate_process import (
 )
 from attnproof.harness.running.task.deviations import DeviationError, deviations_of
 from attnproof.harness.running.task.examination import Examination, Found, TooManyDeaths
+from attnproof.harness.running.task.explicit_cases import cases_of_steps, explicit_cases
 from attnproof.harness.running.task.findings import advice_of, deviation_results, findings_of
 from attnproof.harness.running.task.further_calls import CASES_PER_FURTHER, make_further_calls
 from attnproof.harness.running.task.fuzz import fuzz
@@ -317,14 +319,16 @@ def _run_cases(
     interpreted = examination.candidate.lane == "interpreter"
     left_out = ids_of_many_rows(operation) if few and interpreted else set()
     boundaries = settings.boundaries
+    faults = examination.early_faults
+    kept = _runnable(examination, corpus, faults)
     for sourced in explicit_cases(
-        operation, examination.early_faults, steps, corpus, left_out, with_boundaries=boundaries
+        operation, faults, steps, kept, left_out, with_boundaries=boundaries
     ):
         _judge(examination, sourced)
-    if examination.early_faults and boundaries:
+    if faults and boundaries:
         _run_altered(examination, examples)
     if settings.vary:
-        real = [sourced.case for sourced in _cases_of_steps(operation, steps)]
+        real = [sourced.case for sourced in cases_of_steps(operation, steps)]
         tested = examination.tested_cells
         varied = more_cases(operation, drawn, examples, first_seed, real, tested)
         _run_varied(examination, varied)
@@ -372,7 +376,7 @@ def _run_varied(examination: Examination, varied: Iterable[Sourced]) -> None:
 def _run_malformed(
     examination: Examination, others: list[Sourced], examples: int, *, with_boundaries: bool
 ) -> None:
-    """Run each fault on two boundaries, and the malformed cases among the others.
+    """Run the faults on boundaries, the malformed cases among the others, and altered values.
 
     The process runs nothing else afterwards: code that trusts its input may write outside its
     memory.
@@ -381,7 +385,8 @@ def _run_malformed(
     faults = faults_for(operation, examination.candidate)
     if not faults:  # the candidate is given well-formed cases only
         return
-    explicit = explicit_cases(operation, faults, [], others, with_boundaries=with_boundaries)
+    kept = _runnable(examination, others, faults)
+    explicit = explicit_cases(operation, faults, [], kept, with_boundaries=with_boundaries)
     cases = [s for s in explicit if s.case.fault]
     for sourced in cases:
         _judge(examination, sourced)
@@ -391,78 +396,25 @@ def _run_malformed(
         examination.worker.restart_warm()
 
 
+def _runnable(
+    examination: Examination, corpus: list[Sourced], faults: Mapping[str, Fault]
+) -> list[Sourced]:
+    """Return the operation's cases of a corpus; malformed ones only if there are faults to run."""
+    operation, device = examination.operation, examination.candidate.device
+    own = [one for one in corpus if one.case.operation == operation.name]
+    return [
+        one
+        for one in own
+        if not one.case.fault or (faults and has_fault(operation, one.case.fault, device))
+    ]
+
+
 def _run_altered(examination: Examination, examples: int) -> None:
     """Judge altered values, as long as the candidate refuses all malformed input."""
     for sourced in altered(examination.operation, examination.candidate, examples):
         if examination.accepts_malformed:
             return
         _judge(examination, sourced)
-
-
-def explicit_cases(
-    operation: Operation,
-    faults: Mapping[str, Fault],
-    steps: list[EngineStep],
-    corpus: list[Sourced],
-    left_out: Container[str] = (),
-    *,
-    with_boundaries: bool = True,
-) -> Iterator[Sourced]:
-    """Yield boundaries, each fault on some of them, cases of engine steps, and the corpus.
-
-    `left_out` holds ids of boundaries.
-    """
-    every = operation.inputs.boundaries() if with_boundaries else ()
-    boundaries = [one for one in every if one[1].id not in left_out]
-    chosen = {name: _some_of(name, fault, boundaries) for name, fault in faults.items()}
-    for index, (name, case) in enumerate(boundaries):
-        yield Sourced(case, "boundary", name)
-        for fault in (fault for fault, indices in chosen.items() if index in indices):
-            malformed = msgspec.structs.replace(case, fault=fault)
-            yield Sourced(malformed, "boundary", f"{name}: {fault}")
-    yield from _cases_of_steps(operation, steps)
-    for sourced in corpus:
-        case = sourced.case
-        if case.operation == operation.name and (not case.fault or case.fault in faults):
-            yield sourced
-
-
-def _some_of(name: str, fault: Fault, boundaries: list[tuple[str, Case]]) -> set[int]:
-    """Return the indices of the boundaries that get the fault: the smallest, and some others.
-
-    In the smallest, no other request makes up for the malformed one, and code for one token is
-    run. The others depend on the name of the fault, so that faults meet all kinds of input: two,
-    of which one is strided, if it can be, for every second fault and for those of several
-    parameters; one for an argument of a wrong type.
-    """
-    sizes = {
-        index: _size(case) for index, (_, case) in enumerate(boundaries) if fault.applies(case)
-    }
-    fitting, number = sorted(sizes, key=sizes.__getitem__), zlib.crc32(name.encode())
-    others = sorted(fitting[1:])
-    chosen = {*fitting[:1], *others[number % max(1, len(others)) :][:1]}
-    if fault.error is TypeError:
-        return chosen
-    batches = {index: boundaries[index][1].batch for index in others}
-    strided = [index for index, batch in batches.items() if batch is not None and batch.strided]
-    if strided and (number % 2 or isinstance(fault.parameter, tuple)):
-        others = strided
-    return {*chosen, *others[number // 7 % max(1, len(others)) :][:1]}
-
-
-def _size(case: Case) -> tuple[int, int]:
-    """Return the requests and tokens of a case; without a batch, the length of its parameters."""
-    if case.batch is None:
-        return len(str(case.params)), 0
-    return case.num_requests, case.num_tokens
-
-
-def _cases_of_steps(operation: Operation, steps: list[EngineStep]) -> Iterator[Sourced]:
-    for step in steps:
-        if step.batch.no_slots and not operation.inputs.any_slots:
-            continue
-        for case in operation.inputs.from_batch(step.batch):
-            yield Sourced(case, step.origin, step.source)
 
 
 def _judge(examination: Examination, sourced: Sourced) -> None:

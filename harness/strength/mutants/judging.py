@@ -24,6 +24,7 @@ from attnproof.harness.model.verdict import Failure, Verdict
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.errors import InfrastructureError
+from attnproof.harness.running.task.explicit_cases import explicit_cases
 from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.fuzz import BATCH, strategy
 from attnproof.harness.running.task.more_cases import (
@@ -32,7 +33,6 @@ from attnproof.harness.running.task.more_cases import (
     is_interpreted_soon,
     more_cases,
 )
-from attnproof.harness.running.task.task import explicit_cases
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 from attnproof.harness.strength.mutants import planting
 from attnproof.harness.strength.mutants.mutant import Mutant, Result

@@ -6,9 +6,10 @@ import pytest
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.case import Batch, Case, Sourced
 from attnproof.harness.model.verdict import ENGINE, STRICT, Kind
 from attnproof.harness.operations import ALL
+from attnproof.harness.running.task.more_cases import altered
 from attnproof.harness.running.task.task import Settings, examine
 from attnproof.harness.running.worker.worker import warm_up
 
@@ -35,14 +36,14 @@ def examined(tmp_path):
     """Examine a candidate that is right but for some statements."""
     warm_up()
 
-    def run(statements, judged, operation=SPLIT, body=BODY, **settings):
+    def run(statements, judged, operation=SPLIT, body=BODY, corpus=(), **settings):
         lines = "\n".join(f"    {line}" for line in statements.splitlines())
         source = (HEAD + body).format(name=operation, statements=lines)
         path = tmp_path / "mine.py"
         path.write_text(source, encoding="utf-8")
         candidate = Candidate("mine", str(path), interface="vllm-0.11", judged=judged)
         chosen = Settings(**{"examples": 60, "examples_db": ""} | settings)
-        return examine(ALL[operation], candidate, chosen, [], [], tmp_path / "ledger.jsonl")
+        return examine(ALL[operation], candidate, chosen, [], [*corpus], tmp_path / "ledger.jsonl")
 
     return run
 
@@ -189,3 +190,39 @@ def test_malformed_input_spoils_no_other_case_under_the_engine_contract(examined
     assert (outcome.result.verdict, outcome.findings) == ("PASS", [])
     assert [one.diagnosis for one in outcome.advice] == ["accepts malformed input"]
     assert examined("", STRICT, body=CORRUPTS).result.verdict == "FAIL"
+
+
+CONVERTS = """
+def compute_slot_mapping(profile, slots, seq_id, seq_len, context_len, start_idx, *rest):
+    start_idx = int(start_idx) if isinstance(start_idx, np.integer) else start_idx
+    return right(profile, slots, seq_id, seq_len, context_len, start_idx, *rest)
+"""
+
+
+def test_an_altered_value_that_is_accepted_is_a_finding_and_runs_again_from_a_corpus(examined):
+    name = "compute_slot_mapping"
+    [finding] = examined("", STRICT, name, CONVERTS, examples=200).findings
+    assert (finding.kind, finding.diagnosis) == (Kind.CONTRACT, "accepts malformed input")
+    assert "start_idx" in finding.message
+    assert "int64" in finding.message
+    corpus = [Sourced(finding.case, "corpus", "a file")]
+    quick = {"examples": 1, "boundaries": False, "vary": False}
+    [again] = examined("", STRICT, name, CONVERTS, corpus=corpus, **quick).findings
+    assert again.case == finding.case
+    assert examined("", ENGINE, name, CONVERTS, corpus=corpus, **quick).result.advice == 1
+
+
+@pytest.mark.parametrize(("body", "fewest", "most"), [(UNCHECKED, 1, 1), (BODY, 10, 60)])
+def test_altered_values_end_where_malformed_input_is_accepted(
+    examined, monkeypatch, body, fewest, most
+):
+    tried = []
+
+    def noted(*arguments):
+        for sourced in altered(*arguments):
+            tried.append(sourced)
+            yield sourced
+
+    monkeypatch.setattr("attnproof.harness.running.task.task.altered", noted)
+    examined("", STRICT, body=body)
+    assert fewest <= len(tried) <= most
