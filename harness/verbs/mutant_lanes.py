@@ -1,4 +1,4 @@
-"""Judge mutants on lines that no case of a built-in candidate runs in its other lanes."""
+"""Judge the mutants that survive in a built-in candidate's first lane in its other lanes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.running.candidates import BUILT_IN
-from attnproof.harness.strength.mutants.mutant import Result
+from attnproof.harness.strength.mutants.mutant import KILLED, Result
 from attnproof.harness.strength.mutants.queue import Planned
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import MutantsOptions
@@ -25,7 +25,9 @@ class _Record(msgspec.Struct):
 def judged_elsewhere(
     results: list[Result], planned: list[Planned], candidate: Candidate, options: MutantsOptions
 ) -> list[Result]:
-    """Return the results, with those of other lanes for mutants that no case has reached.
+    """Return the results, with those of other lanes for survivors.
+
+    A later result counts if it kills the mutant, or if no case had run its line before.
 
     Each lane is a process of its own, as numba's and Triton's modes are chosen at their import.
     """
@@ -34,13 +36,15 @@ def judged_elsewhere(
     by_id = {one.mutant.id: one for one in results}
     operations = {mutant.id: names for mutant, names in planned}
     for other in BUILT_IN[1:]:
-        left = [one for one in by_id.values() if one.fate == "survived" and not one.cases]
+        left = [one for one in by_id.values() if one.fate == "survived"]
         if not left:
             break
-        say(f"{len(left):,} mutants on lines that no case runs: {other.name}")
+        say(f"{len(left):,} survivors: {other.name}")
         names = {name for one in left for name in operations[one.mutant.id]}
         ids = [one.mutant.id for one in left]
-        by_id |= {one.mutant.id: one for one in _judged(other, ids, names, options) if one.cases}
+        for one in _judged(other, ids, names, options):
+            if one.fate in KILLED or (one.cases and not by_id[one.mutant.id].cases):
+                by_id[one.mutant.id] = one
     return list(by_id.values())
 
 

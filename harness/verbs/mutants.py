@@ -27,7 +27,7 @@ from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, Usa
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength.mutants.judging import Prepared, judge, prepare
-from attnproof.harness.strength.mutants.mutant import Fate, Result
+from attnproof.harness.strength.mutants.mutant import KILLED, Result
 from attnproof.harness.strength.mutants.planting import root_of
 from attnproof.harness.strength.mutants.queue import Planned, Queue
 from attnproof.harness.strength.mutants.reach import Reach
@@ -41,7 +41,6 @@ from attnproof.harness.verbs.selection import pick_operations, with_contract
 
 _PIPED_COLUMNS = 200
 """Width of the table without a terminal."""
-_KILLED: tuple[Fate, ...] = ("killed", "timed out")
 
 
 @interrupt.restored_handlers()
@@ -253,7 +252,7 @@ def _line(result: Result) -> str:
 def _score(results: list[Result]) -> float:
     """Return killed / (killed + survived)."""
     fates = Counter(one.fate for one in results)
-    killed = sum(fates[fate] for fate in _KILLED)
+    killed = sum(fates[fate] for fate in KILLED)
     judged = killed + fates["survived"]
     return killed / judged if judged else 1.0
 
@@ -269,7 +268,7 @@ def _table(results: list[Result]) -> Table:
             by_operation[result.operation].append(result)
     for operation, group in by_operation.items():
         fates = Counter(one.fate for one in group)
-        killed = [one for one in group if one.fate in _KILLED]
+        killed = [one for one in group if one.fate in KILLED]
         oracles = Counter(one.oracle for one in killed).most_common(3)
         judged = len(killed) + fates["survived"]
         table.add_row(
@@ -289,7 +288,7 @@ def _table(results: list[Result]) -> Table:
 
 def _summary(results: list[Result], score: float) -> str:
     fates = Counter(one.fate for one in results)
-    killed = fates["killed"] + fates["timed out"]
+    killed = sum(fates[fate] for fate in KILLED)
     return (
         f"mutation score {score:.1%}: {killed:,} killed ({fates['timed out']} of them timed out), "
         f"{fates['survived']} survived, {fates['equivalent']} equivalent by review"

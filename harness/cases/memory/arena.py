@@ -2,14 +2,15 @@
 
 Every input of a call is a view into one buffer per dtype and device. The words between
 inputs are poisoned with a known pattern, so one comparison with the snapshot detects both
-a modified input and a write beside it. With an odd number of words on the CPU, each input has
-a storage of its own, as `torch.zeros` makes them; otherwise inputs are slices of one storage, as
-those of engines. With the second pattern they follow each other without words between them:
-such inputs do not overlap.
+a modified input and a write beside it. The names and shapes of the inputs decide how they lie on
+the CPU: in storages of their own, as `torch.zeros` makes them, or as slices of one storage, as
+those of engines, and at which address and offset. With the second pattern they follow each other
+without words between them: such inputs do not overlap.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +21,8 @@ import torch
 
 GUARD_WORDS = 32
 """Poisoned words before and after each tensor, or all of them."""
+_PLACES = 8
+"""Number of addresses and of storage offsets, in words, at which memory on the CPU may begin."""
 STALE_PATTERNS = (0x5A5A5A5B, 0)
 """Poison patterns for stale places: one far out of range, one that is a valid value."""
 
@@ -93,12 +96,15 @@ class Arena:
             self._lay_out(members, stale, "cpu" if on_cpu else device, earlier)
 
     def _lay_out(self, pieces: list[Piece], stale: int, device: str, earlier: Arena | None) -> None:
-        segments, offset = [], GUARD_WORDS
         close = stale == STALE_PATTERNS[1]
-        odd = sum(piece.values.size for piece in pieces) % 2 == 1
-        alone = odd and not close and device == "cpu"
-        if close and odd:
+        lot = zlib.crc32(repr([(one.name, one.values.shape) for one in pieces]).encode())
+        on_cpu = device == "cpu"
+        alone = lot % 2 == 1 and not close and on_cpu
+        if close and lot % 2 == 1:
             pieces = pieces[::-1]
+        # Code that copies wider words must look at the address, not at the storage offset alone.
+        start = lot // 2 % _PLACES if on_cpu else 0
+        segments, offset = [], GUARD_WORDS + (lot // 2 // _PLACES % _PLACES if on_cpu else 0)
         for piece in pieces:
             shape = piece.values.shape
             extent = sum((n - 1) * s for n, s in zip(shape, piece.strides, strict=True)) + 1
@@ -108,9 +114,6 @@ class Arena:
         offset += GUARD_WORDS if close else 0
         dtype = pieces[0].values.dtype
         # A dtype too narrow for the pattern gets its largest word, which is a NaN as a float.
-        # With the second pattern the memory starts one word behind a multiple of 8 bytes: code
-        # that copies wider words must look at the address, not at the storage offset alone.
-        start = int(close)
         buffer = np.full(start + offset, min(stale, _largest(dtype)), dtype=dtype)[start:]
         word = buffer.itemsize
         for piece, segment in zip(pieces, segments, strict=True):

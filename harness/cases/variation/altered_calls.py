@@ -1,4 +1,4 @@
-"""Malformed calls beside the listed faults: one value of a good call is altered.
+"""Malformed calls beside the listed faults: one value of a good call is altered, or several.
 
 A listed fault says which error it must raise. Here the reference decides: a call that it refuses
 is malformed, and every candidate that checks its input must refuse it with an error of that class.
@@ -8,12 +8,14 @@ A call that it accepts is no test, as the specification may leave its result ope
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import is_dataclass
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +33,8 @@ _NAMES = re.compile(r"altered value (\d{1,9})")
 _MOST_ITEMS = 6
 """Items of a list or dict that may be altered."""
 _FAR = 2**20
+_SHARE_ALIKE, _SHARE_OF_TWO = 0.3, 0.2
+"""Shares of the calls in which all tensors of a dtype are altered alike, or two values."""
 _INTEGERS = (torch.int32, torch.int64)
 Path = tuple[Any, ...]
 """Parameter, then names of fields, keys of dicts and indices."""
@@ -108,7 +112,11 @@ def _error_of_reference(operation: Operation, call: Call) -> Exception | None:
 
 
 def _alteration(call: Call, number: int) -> Fault | None:
-    """Return the fault that alters one value of the call, None if it has no value to alter."""
+    """Return the fault that alters the call, None if it has no value to alter.
+
+    One value is altered, two of them, or all tensors of a dtype in the same way: a check of one
+    value by another must not take two wrong ones for right.
+    """
     lot = Random(number)
     arguments = call.args | call.kwargs
     # A nested argument has as many values as all others together: they have equal shares.
@@ -116,14 +124,54 @@ def _alteration(call: Call, number: int) -> Fault | None:
     paths = [*_paths(arguments.get(name), (name,))]
     if not paths:
         return None
-    parameter, *rest = lot.choice(paths)
-    old = arguments[parameter]
-    for step in rest:
-        old = _item(old, step)
-    change = partial(_replaced, path=rest, seed=lot.random())
-    new = _altered(old, Random(change.keywords["seed"]))
-    place = "".join([str(parameter), *(f"[{step!r}]" for step in rest)])
-    return Fault(parameter, change, detail=f"{place} {_short(old)} -> {_short(new)}")
+    first, seed, share = lot.choice(paths), lot.random(), lot.random()
+    changes = [_Alteration(first[0], first[1:], seed)]
+    value = arguments[name]
+    if len(first) == 1 and isinstance(value, torch.Tensor) and share < _SHARE_ALIKE:
+        alike = (key for key, other in arguments.items() if key != name and _alike(value, other))
+        changes += [_Alteration(key, (), seed) for key in alike]
+    elif share > 1 - _SHARE_OF_TWO:
+        name = lot.choice([*arguments])
+        more = [path for path in _paths(arguments[name], (name,)) if path != first]
+        if more:
+            second = lot.choice(more)
+            changes.append(_Alteration(second[0], second[1:], lot.random()))
+    parameters = tuple(dict.fromkeys(one.parameter for one in changes))
+    detail = "; ".join(one.described(arguments) for one in changes)
+    return Fault(parameters, partial(_with, changes, parameters), detail=detail)
+
+
+class _Alteration(NamedTuple):
+    """A value that is altered."""
+
+    parameter: str
+    path: Path
+    """Path below the parameter."""
+    seed: float
+
+    def described(self, arguments: dict[str, Any]) -> str:
+        """Return the place, the old and the new value."""
+        old = arguments[self.parameter]
+        for step in self.path:
+            old = _item(old, step)
+        place = "".join([self.parameter, *(f"[{step!r}]" for step in self.path)])
+        return f"{place} {_short(old)} -> {_short(_altered(old, Random(self.seed)))}"
+
+
+def _with(
+    changes: Sequence[_Alteration], parameters: tuple[str, ...], *old: Any
+) -> tuple[Any, ...]:
+    """Return the values of the parameters with all alterations."""
+    values = dict(zip(parameters, old, strict=True))
+    for one in changes:
+        # An earlier alteration may have taken the place of a later one.
+        with suppress(LookupError, AttributeError, TypeError):
+            values[one.parameter] = _replaced(values[one.parameter], one.path, one.seed)
+    return tuple(values[name] for name in parameters)
+
+
+def _alike(one: torch.Tensor, other: Any) -> bool:
+    return isinstance(other, torch.Tensor) and one.dtype == other.dtype
 
 
 def _paths(value: Any, path: Path) -> Iterator[Path]:
@@ -176,7 +224,10 @@ def _altered(value: Any, lot: Random) -> Any:
         return lot.choice((value[:-1], value[1:], value + value[-1:], [], tuple(value)))
     if isinstance(value, dict):
         left_out = lot.choice([*value, None])
-        return {key: item for key, item in value.items() if key != left_out}
+        left = {key: item for key, item in value.items() if key != left_out}
+        # A dict that makes up what is missing: a check that reads an entry adds it.
+        made = defaultdict(partial(copy, next(iter(value.values()), 0)), left)
+        return lot.choice((left, left, made, value | {None: None}, [*value.values()]))
     if value.dtype in _INTEGERS and value.numel() and lot.random() < 0.7:
         return _with_other_element(value, lot)
     return _of_another_kind(value, lot)
@@ -194,9 +245,15 @@ def _with_other_element(tensor: torch.Tensor, lot: Random) -> torch.Tensor:
 
 def _of_another_kind(tensor: torch.Tensor, lot: Random) -> Any:
     other_dtype = torch.int32 if tensor.dtype == torch.int64 else torch.int64
-    kinds = [tensor[None], tensor.tolist(), tensor.to(other_dtype)]
+    kinds = [tensor[None], tensor.tolist(), tensor.to("meta")]
+    kinds += [tensor.to(dtype) for dtype in (other_dtype, torch.float32, torch.float16)]
+    if tensor.dtype in _INTEGERS:
+        kinds.append(tensor.numpy())
     if tensor.dim():
-        kinds += [tensor[:-1], torch.cat([tensor, tensor[-1:]])]
+        apart = tensor.new_empty((*tensor.shape, 2))[..., 0].copy_(tensor)
+        kinds += [tensor[:-1], torch.cat([tensor, tensor[-1:]]), apart]
+        kinds.append(tensor[..., :1].expand(tensor.shape))
+        kinds += [tensor[..., 0]] if tensor.numel() else []
     return lot.choice(kinds)
 
 

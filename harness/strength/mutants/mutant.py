@@ -13,6 +13,7 @@ Fate = Literal["killed", "timed out", "survived", "equivalent", "not planted"]
 "timed out" counts as killed; "equivalent" is a survivor of the reviewed list; "not planted" is a
 change that Python does not compile or that has another closure.
 """
+KILLED: tuple[Fate, ...] = ("killed", "timed out")
 
 
 class Mutant(msgspec.Struct, frozen=True):

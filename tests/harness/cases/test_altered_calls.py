@@ -75,9 +75,21 @@ def test_the_call_that_was_altered_shares_nothing_that_changes(refused):
     for case in refused:
         good = SLOTS.call.prepare(msgspec.structs.replace(case, fault=""), 0, "cpu")
         before = {name: repr(good[name]) for name in good.args | good.kwargs}
-        fault_of(SLOTS, case).malform(good)
-        after = {name: repr(good[name]) for name in good.args | good.kwargs}
-        assert sum(before[name] != after[name] for name in before) <= 1
+        fault = fault_of(SLOTS, case)
+        fault.malform(good)
+        changed = {name for name in before if repr(good[name]) != before[name]}
+        assert changed <= set(fault.parameter)
+
+
+def test_two_values_or_all_tensors_of_a_dtype_are_altered_too(refused):
+    details = [fault_of(SLOTS, case).detail for case in refused]
+    assert {detail.count(";") for detail in details} >= {0, 1, 2}
+
+
+def test_mappings_make_up_what_is_missing_in_some_calls():
+    slots = ALL["compute_slot_mapping"]
+    cases = altered_cases(slots, boundaries(slots)[:12], 240)
+    assert any("defaultdict" in fault_of(slots, case).detail for case in cases)
 
 
 def test_an_error_may_name_another_field(refused):

@@ -25,7 +25,9 @@ from attnproof.harness.strength.mutants.operators import functions, mutants
 from attnproof.harness.strength.mutants.queue import Queue
 from attnproof.harness.strength.mutants.reach import Reach
 from attnproof.harness.strength.processes import in_processes
+from attnproof.harness.verbs import mutant_lanes
 from attnproof.harness.verbs import mutants as verb
+from attnproof.harness.verbs.options import MutantsOptions
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -275,6 +277,39 @@ def _result(fate: str, index: int = 0, operation: str = "a") -> Result:
 )
 def test_the_score_is_the_share_of_those_killed(results, score):
     assert verb._score(results) == score
+
+
+def test_another_lane_judges_survivors(monkeypatch, tmp_path):
+    def with_cases(index, fate, count):
+        return msgspec.structs.replace(_result(fate, index), cases=count)
+
+    first = [with_cases(0, "killed", 1), with_cases(1, "survived", 9), with_cases(2, "survived", 0)]
+    first.append(with_cases(3, "survived", 9))
+    asked = []
+
+    def judged(candidate, ids, operations, options):
+        asked.append((candidate.name, set(ids), operations))
+        return [
+            with_cases(1, "killed", 2),
+            with_cases(2, "survived", 5),
+            with_cases(3, "survived", 7),
+        ]
+
+    monkeypatch.setattr(mutant_lanes, "_judged", judged)
+    planned = [(one.mutant, ["a"]) for one in first]
+    optimized = Candidate("optimized", "")
+    made = mutant_lanes.judged_elsewhere(first, planned, optimized, MutantsOptions(out=tmp_path))
+    assert [(one.fate, one.cases) for one in made] == [
+        ("killed", 1),
+        ("killed", 2),
+        ("survived", 5),
+        ("survived", 9),
+    ]
+    ids = [one.mutant.id for one in first]
+    assert asked == [
+        ("optimized-unchecked", {*ids[1:]}, {"a"}),
+        ("optimized-triton", {*ids[2:]}, {"a"}),
+    ]
 
 
 def test_a_resumed_run_reads_whole_lines(tmp_path):
