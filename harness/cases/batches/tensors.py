@@ -17,6 +17,8 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.case import Batch
 from attnproof.reference.shared import CommonAttentionMetadata, CommonAttentionMetadataV32
 
+_GAP = 3
+"""Words between the rows of a table in memory."""
 _MIRRORED = ("query_start_loc", "seq_lens")
 
 
@@ -91,8 +93,14 @@ def _dtype(batch: Batch, what: str) -> np.dtype:
 
 
 def table_piece(name: str, table: np.ndarray, step: int) -> Piece:
-    """Return a block table as a piece whose rows are longer in memory than the table is wide."""
-    return Piece(name, table, on_cpu=False, strides=(step * table.shape[1] + 3, step))
+    """Return a block table as a piece."""
+    return Piece(name, table, on_cpu=False, strides=row_strides(table.shape, step))
+
+
+def row_strides(shape: tuple[int, ...], step: int = 1) -> tuple[int, int]:
+    """Return the strides of rows that are dense in memory or, in half of the shapes, apart."""
+    rows, width = shape
+    return step * width + (0 if (rows + width) % 2 else _GAP), step
 
 
 def _block_table(batch: Batch, num_reqs: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attnproof.harness.cases.batches.tensors import batch_arrays, table_piece
+from attnproof.harness.cases.batches.tensors import batch_arrays, row_strides, table_piece
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import int64_array
 from attnproof.harness.model.call import Call, Facts, Outputs
@@ -67,7 +67,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         for i, part in enumerate(rows):
             shape = part.stop - part.start + spare, width + spare
             buffer = np.full(shape, stale, dtype=table.dtype)
-            pieces.append(Piece(f"out_{i}", buffer, False, (step * shape[1] + 3, step)))
+            pieces.append(Piece(f"out_{i}", buffer, False, row_strides(shape, step)))
     arena = Arena(pieces, stale, device)
     tables = arena.tensors["block_table_0"], arena.tensors["block_table_1"]
     buffers = arena.tensors.get("out_0"), arena.tensors.get("out_1")

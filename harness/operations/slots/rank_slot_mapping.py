@@ -17,7 +17,12 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
-from attnproof.harness.cases.batches.tensors import BatchArrays, batch_arrays, table_piece
+from attnproof.harness.cases.batches.tensors import (
+    BatchArrays,
+    batch_arrays,
+    row_strides,
+    table_piece,
+)
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import expected_tokens, int64_array
 from attnproof.harness.consumer.ranks import Rank, rank_slot_violations
@@ -165,7 +170,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         pieces.append(Piece("start_idx", kept, False, (step,)))
     if params.get("out_spare") is not None:
         out = np.full((size, tokens + params["out_spare"]), stale, dtype=np.int64)
-        pieces.append(Piece("out", out, False, (step * out.shape[1] + 3, step)))
+        pieces.append(Piece("out", out, False, row_strides(out.shape, step)))
     arena = Arena(pieces, stale, device)
     more: dict[str, Any] = {
         name: arena.tensors[name] for name in ("start_idx", "out") if name in arena.tensors

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
+from attnproof.harness.cases.batches.tensors import row_strides
 from attnproof.harness.cases.engines.v0 import Backend, MetadataV0, Runner
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.v0 import graph_violations
@@ -136,7 +137,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     most = size + params["more"]
     tables = np.arange((most + 1) * width, dtype=np.int32).reshape(most + 1, width)
     stale = STALE_PATTERNS[pattern]
-    pieces = [Piece("graph_block_tables", tables, on_cpu=True, strides=(width + 3, 1))]
+    pieces = [Piece("graph_block_tables", tables, on_cpu=True, strides=row_strides(tables.shape))]
     pieces += [Piece(name, values, False, _strides(values)) for name, values in arrays.items()]
     arena = Arena(pieces, stale, device)
     step = {name: arena.tensors[name] for name in arrays}
@@ -163,7 +164,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 
 def _strides(values: np.ndarray) -> tuple[int, ...]:
-    return (1,) if values.ndim == 1 else (values.shape[1] + 3, 1)
+    return (1,) if values.ndim == 1 else row_strides(values.shape)
 
 
 class _InterruptedError(Exception):

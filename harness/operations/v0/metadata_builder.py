@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
+from attnproof.harness.cases.batches.tensors import row_strides
 from attnproof.harness.cases.engines.v0 import (
     InputBuilder,
     MetadataV0,
@@ -144,7 +145,7 @@ def input_of(case: Case, pattern: int, device: str) -> tuple[InputBuilder, list[
     shape = (len(seq_lens) + _SPARE_ROWS, max([1, *map(len, batch.blocks)]) + _SPARE_COLUMNS)
     stale = STALE_PATTERNS[pattern]
     tables = np.full(shape, stale, dtype=np.int32)
-    piece = Piece("graph_block_tables", tables, on_cpu=True, strides=(shape[1] + 3, 1))
+    piece = Piece("graph_block_tables", tables, on_cpu=True, strides=row_strides(shape))
     arena = Arena([piece], stale)
     runner = Runner(
         device=torch.device(device),
