@@ -260,7 +260,7 @@ class PersistentBatch:
         loops.fill_slots(
             *(rows, starts, False, computed, False, computed, False),
             *(tensors.block_table.data_ptr(), False, columns, columns, 1, self.block_size),
-            *(self.slot_mapping.data_ptr(), self.max_num_tokens),
+            *(self.slot_mapping.data_ptr(), self.max_num_tokens, False),
         )
 
     def _metadata(

@@ -124,6 +124,7 @@ def _by_loops(
         block_size,
         slots.data_ptr(),
         slots.numel(),
+        out is not None,
     )
     return slots if filled else None
 

@@ -42,15 +42,16 @@ def fill_slots(
     block_size: int,
     out: int,
     length: int,
+    may_overlap: bool,
 ) -> bool:
     """Write the slots of all tokens, then -1, to `out`: `length` int64.
 
     Positions before `start_idx` and beyond the `width` of the table get -1. Return False
-    without writing if `out` overlaps the memory of an input.
+    without writing if `out` may overlap the memory of an input, and does.
     """
     span = 1 + (rows - 1) * row_stride + (width - 1) * column_stride if rows and width else 0
     stop = out + 8 * length
-    if (
+    if may_overlap and (
         overlap(out, stop, starts, rows + 1, wide_starts)
         or overlap(out, stop, computed, rows, wide_computed)
         or overlap(out, stop, start_idx, rows, wide_start_idx)
@@ -111,15 +112,16 @@ def fill_rank_slots(
     block_size: int,
     out: int,
     length: int,
+    may_overlap: bool,
 ) -> bool:
     """Write the slots of the tokens that a rank of `size` ranks owns, and -1 for all others.
 
     Positions before `start_idx` and beyond the `width` of the table get -1. Return False
-    without writing if `out` overlaps the memory of an input.
+    without writing if `out` may overlap the memory of an input, and does.
     """
     span = 1 + (rows - 1) * row_stride + (width - 1) * column_stride if rows and width else 0
     stop = out + 8 * length
-    if (
+    if may_overlap and (
         overlap(out, stop, starts, rows + 1, wide_starts)
         or overlap(out, stop, computed, rows, wide_computed)
         or overlap(out, stop, start_idx, rows, wide_start_idx)

@@ -31,7 +31,7 @@ _MOST_INTERPRETED, _MOST_INTERPRETED_RESULTS = 200, 1 << 16
 """Maximum of `size_of` a case in Triton's interpreter, which takes 0.1 s a row in some kernels,
 and of the tensor entries of its results."""
 
-_ALTERED, _ALTERED_TOLERANT, _ALTERED_BOUNDARIES = 240, 96, 12
+_ALTERED, _ALTERED_TOLERANT, _ALTERED_BOUNDARIES = 900, 96, 12
 """Maximum of altered values to try, of which the reference refuses about half; that of operations
 on floats, whose reference takes long; and boundaries to alter."""
 
@@ -90,11 +90,12 @@ def altered(operation: Operation, candidate: Candidate, examples: int) -> Iterat
     """Yield small boundaries with one altered value that a check of the input must refuse.
 
     Yields none if the candidate does not check its input, or not on the CPU. `examples` is that of
-    `more_cases`, and the maximum of values to try.
+    `more_cases`: the more cases a run has time for, the larger the share of these.
     """
     if not candidate.checked or candidate.device != "cpu" or candidate.lane == "interpreter":
         return
     boundaries = sorted((case for _, case in operation.inputs.boundaries()), key=size_of)
     most = _ALTERED_TOLERANT if operation.contract.tolerant else _ALTERED
-    for case in altered_cases(operation, boundaries[:_ALTERED_BOUNDARIES], min(most, examples)):
+    most = min(most, max(examples, examples**2 // 45))
+    for case in altered_cases(operation, boundaries[:_ALTERED_BOUNDARIES], most):
         yield Sourced(case, "boundary", case.fault)
