@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from attnproof.harness.interfaces.fitting import (
+    answered_without,
     with_prompts,
     without_later_fields,
+    without_later_stand_ins,
     without_optional_fields,
     without_progress,
 )
@@ -44,9 +46,17 @@ _STILL_THERE = frozenset(
 )
 """Operations of sections 1 to 9 that vLLM 0.32 has."""
 
+DEFAULT = "any"
+"""Interface of a candidate that declares none, where no vLLM is installed."""
 INTERFACES: dict[str, Interface] = {
     one.name: one
     for one in (
+        Interface(
+            name=DEFAULT,
+            engine="signatures of vLLM 0.11, batches of every release",
+            fit=without_later_stand_ins,
+            adapt=answered_without,
+        ),
         Interface(
             name="vllm-0.10",
             engine="vLLM 0.10",
@@ -77,8 +87,6 @@ INTERFACES: dict[str, Interface] = {
         ),
     )
 }
-DEFAULT = "vllm-0.11"
-"""Interface of a candidate that declares none, where no vLLM is installed."""
 
 
 def interfaces_of(name: str, section: str) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+from functools import wraps
 from typing import Any
 
 from msgspec import structs
 
+from attnproof import reference
 from attnproof.harness.cases.batches import later
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations.batch.reorder import REORDER
@@ -18,6 +21,33 @@ _LATER_PARAMS = {
 
 _OPTIONAL = ("logits_indices", "num_logits", "encoder_seq_lens", "dcp_local_seq_lens")
 """Fields of a batch that may be None."""
+
+
+def without_later_stand_ins(case: Case) -> Case:
+    """Return the case without what no signature shows: the prompts of a stand-in's requests."""
+    if case.operation != REORDER or "prompt_lens" not in case.params:
+        return case
+    kept = {name: value for name, value in case.params.items() if name != "prompt_lens"}
+    return structs.replace(case, params=kept)
+
+
+def answered_without(name: str, function: Any) -> Any:
+    """Return the function; `reference` answers calls with arguments that it does not take."""
+    later = _LATER_PARAMS.get(name, ())
+    if not later or not inspect.isfunction(function):
+        return function
+    missing = set(later).difference(inspect.signature(function).parameters)
+    if not missing:
+        return function
+    ours = getattr(reference, name)
+    bind = inspect.signature(ours).bind
+
+    @wraps(function)
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        known = missing.isdisjoint(bind(*args, **kwargs).arguments)
+        return (function if known else ours)(*args, **kwargs)
+
+    return answer
 
 
 def without_progress(case: Case) -> Case:

@@ -24,7 +24,7 @@ class Interface:
     name: str
     engine: str
     """The engine and its releases."""
-    sections: frozenset[str]
+    sections: frozenset[str] = frozenset()
     """Sections of SPEC.md whose operations it has, unless `operations` names them."""
     operations: frozenset[str] = frozenset()
     """Operations of other sections that it has."""

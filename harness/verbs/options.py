@@ -69,7 +69,7 @@ class CallOptions(CandidateOptions):
         str,
         typer.Option(
             help="engine whose batches and signatures the candidates use: vllm-0.10, vllm-0.11, "
-            "vllm-0.32 or sglang-0.5 (default: the installed vLLM, or vllm-0.11)"
+            "vllm-0.32, sglang-0.5 or any, the batches of all (default: the installed vLLM, or any)"
         ),
     ] = ""
     timeout_s: Annotated[

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from attnproof import reference
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.batches.tensors import lay_out
-from attnproof.harness.interfaces import INTERFACES, interfaces_of
+from attnproof.harness.interfaces import DEFAULT, INTERFACES, interfaces_of
 from attnproof.harness.interfaces.conversion import Conversion
 from attnproof.harness.interfaces.vllm_batch import CommonAttentionMetadata as V32Batch
 from attnproof.harness.model.candidate import Candidate
@@ -53,6 +54,32 @@ def test_progress_of_requests_as_far_as_an_engine_knows_it():
     assert fitted("vllm-0.32", without).params == computed | {"prompt_lens": [0, 0]}
     none = Case(REORDER, None, computed | {"prompt_lens": None})
     assert fitted("vllm-0.32", none).params == computed | {"prompt_lens": [0, 0]}
+
+
+def test_without_an_engine_cases_keep_what_later_ones_have():
+    batch = make_batch([6, 1], [3, 4], 4, later=True, prompt_lens=(9, 2))
+    case = Case(SPLIT, batch, {"decode_threshold": 1, "treat_short_extends_as_decodes": False})
+    assert fitted(DEFAULT, case) is case
+    progress = {"query_lens": [1], "decode_threshold": 1, "computed_lens": [2]}
+    case = Case(REORDER, None, progress | {"prompt_lens": [2]})
+    assert fitted(DEFAULT, case).params == progress
+
+
+def test_a_function_is_not_called_with_arguments_that_it_lacks():
+    def without(common_attn_metadata, decode_threshold=1, require_uniform=False):
+        return "own"
+
+    def later(common_attn_metadata, decode_threshold=1, treat_short_extends_as_decodes=True):
+        return "own"
+
+    batch = make_batch([6, 1], [3, 4], 4, later=True, prompt_lens=(9, 2))
+    metadata, _ = lay_out(batch)
+    adapt, told = INTERFACES[DEFAULT].adapt, {"treat_short_extends_as_decodes": False}
+    answer = adapt(SPLIT, without)
+    assert answer(metadata, 1) == "own"
+    expected = reference.split_decodes_and_prefills(metadata, 1, **told)
+    assert answer(metadata, 1, **told) == answer(metadata, 1, False, False) == expected
+    assert adapt(SPLIT, later)(metadata, 1, **told) == "own"
 
 
 def test_a_case_that_fits_is_the_same():
