@@ -23,6 +23,7 @@ CONTRACT = (
 )
 SOURCE_CHANGED = "changes the source of a copy before it has arrived"
 DEFAULT = "another result without arguments that have their default"
+SHARED = "shares memory with an earlier result"
 READ_EARLY = "reads a copy to the host before it has arrived"
 FRESH_PROCESS = Failure(
     oracle=NAME,
@@ -58,6 +59,16 @@ def judge(trial: Trial) -> Iterator[Failure]:
             message=f"the second call on equal input modifies {again.modified}",
             expected="no write",
             got=again.modified,
+        )
+    if again.shared:
+        yield Failure(
+            oracle=NAME,
+            field=again.shared,
+            diagnosis=SHARED,
+            message=f"{call} on equal input: {again.shared} is in the memory of the first result: "
+            "what the caller writes there changes later results",
+            expected="memory of its own",
+            got="that of an earlier result",
         )
     yield from _used_early(trial)
 

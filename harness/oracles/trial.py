@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from attnproof.harness.cases.memory.arena import Arena, filled_anew
+from attnproof.harness.cases.memory.arena import filled_anew, memory_of
 from attnproof.harness.cases.variation.altered_calls import fault_of
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Case
@@ -67,6 +67,8 @@ class Attempt:
     """True if the function made a non-blocking copy, perhaps to the host."""
     modified: str = ""
     """Name of an input that a repeated call has modified, "" if none."""
+    shared: str = ""
+    """Output of a repeated call in the memory of the first call's result, "" if none."""
     left_out: tuple[str, ...] = ()
     """Names of the arguments with their default that a repeated call has left out."""
 
@@ -193,15 +195,19 @@ class Trial:
     device: str
     of_reference: bool = False
     """True if the candidate is the reference itself."""
-    earlier: Arena | None = None
-    """Tensors to fill with the values of the case if they are alike, None to make new ones."""
+    earlier: Call | None = None
+    """Call whose tensors, dicts and lists get the values of the case if they are alike, None to
+    make new ones."""
     kept: dict[Place, str] = field(default_factory=dict)
     """Inputs on the device in whose memory outputs of the reference are, once it is called."""
 
     def prepare(self, pattern: int) -> Call:
         """Return a new call with poison pattern `pattern` (0 or 1) in its stale entries."""
-        with filled_anew(self.earlier):
+        earlier = self.earlier
+        with filled_anew(None if earlier is None else earlier.arena):
             call = self.operation.call.prepare(self.case, pattern, self.device)
+        if earlier is not None:
+            _fill_objects(earlier, call)
         if self.case.fault:
             self.fault.malform(call)
         return call
@@ -236,6 +242,8 @@ class Trial:
         names = [write.name for write in writes if write.inside]
         names += [change.name for change in made.changes if not change.allowed]
         made.modified = next(iter(names), "")
+        if self.operation.call.takes_arguments:
+            made.shared = _in_both(self.first, made)
         return made
 
     @cached_property
@@ -300,6 +308,44 @@ class Trial:
             and call.arena.is_on_device(value)
         }
         return {place: owner for place, owner in owners.items() if owner is not None}
+
+
+def _fill_objects(earlier: Call, call: Call) -> None:
+    """Give the call the dicts and lists of an earlier one, with its own entries."""
+    for name, value in [*call.args.items(), *call.kwargs.items()]:
+        old: Any = (earlier.args | earlier.kwargs).get(name)
+        if type(old) is not type(value) or name in call.plain_written:
+            continue
+        if isinstance(old, dict):
+            old.clear()
+            old.update(value)
+        elif isinstance(old, list):
+            old[:] = value
+        else:
+            continue
+        call.replace(name, old)
+
+
+def _in_both(first: Attempt, again: Attempt) -> str:
+    """Return the first output of `again` in the memory of an output of `first`, "" if none is.
+
+    Outputs in the memory of an input do not count.
+    """
+    kept = [span for _, span in _memory(first)]
+    for place, (start, stop) in _memory(again):
+        if any(start < end and begin < stop for begin, end in kept):
+            return place.root
+    return ""
+
+
+def _memory(made: Attempt) -> Iterator[tuple[Place, tuple[int, int]]]:
+    """Yield the addresses, from and to, of the outputs that have memory of their own."""
+    arena = made.call.arena
+    for place, value in made.outputs.items():
+        if isinstance(value, np.ndarray) and value.flags.contiguous:
+            yield place, (value.ctypes.data, value.ctypes.data + value.nbytes)
+        elif isinstance(value, torch.Tensor) and (arena is None or not arena.owner(value)):
+            yield place, memory_of(value)
 
 
 def _text(made: Attempt) -> str:

@@ -192,8 +192,7 @@ class Arena:
 
     def owner(self, tensor: torch.Tensor) -> str | None:
         """Return the name of the input whose memory `tensor` overlaps, None without overlap."""
-        start = tensor.data_ptr()
-        stop = start + tensor.element_size() * _extent(tensor)
+        start, stop = memory_of(tensor)
         if start == stop:
             return None
         for buffer, segments in zip(self._buffers, self._segments, strict=True):
@@ -211,10 +210,13 @@ class Arena:
         return self.owner(tensor) in self._device_names
 
 
-def _extent(tensor: torch.Tensor) -> int:
+def memory_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the address of the first byte of the elements, and that after the last one."""
+    start = tensor.data_ptr()
     if not tensor.numel():
-        return 0
-    return sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+        return start, start
+    steps = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + tensor.element_size() * (steps + 1)
 
 
 def _locate(index: int, segments: list[_Segment]) -> UnexpectedWrite:

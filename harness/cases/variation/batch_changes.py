@@ -162,9 +162,9 @@ def layout_changes() -> Iterator[Change]:
     for rows in (0, 1, 3, 33):
         yield _of_batch("padded rows", f"{rows} padded rows", _padded_rows(rows))
     for name, feature, values in (
-        ("padded_tokens", "padded tokens", (0, 1, 5, 16, 129)),
-        ("spare_columns", "spare columns", (0, 1, 5, 33)),
-        ("spare_slots", "spare slots", (0, 1, 64)),
+        ("padded_tokens", "padded tokens", (0, 1, 5, 16, 129, 1030)),
+        ("spare_columns", "spare columns", (0, 1, 5, 33, 1030)),
+        ("spare_slots", "spare slots", (0, 1, 64, 1030)),
         ("query_slack", "query slack", (0, 1, 7, 1024)),
         ("seq_slack", "sequence slack", (0, 1, 7, 1024)),
         ("dtype", "dtype", _DTYPES),

@@ -285,9 +285,10 @@ def _tensors(
         return found
 
     def ids(*shape: int, seed: int, below: int = _WIDEST) -> np.ndarray:
-        """Return token ids up to the largest int32, of which neighbours may be equal."""
+        """Return token ids up to the largest int32: a a b a c c d c and so on."""
         number = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
-        return ((number // 2 + seed) * 2654435761 + 2**30) % below
+        different = number // 2 - (number % 4 == 3)
+        return ((different + seed) * 2654435761 + 2**30) % below
 
     def offsets(lengths: np.ndarray) -> np.ndarray:
         return buffer(len(slots) + 1 + spare // 2, [0, *np.cumsum(lengths)])

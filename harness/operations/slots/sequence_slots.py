@@ -59,6 +59,15 @@ def live_blocks(block_size: int, seq_len: int, first: int = 0) -> list[int]:
     return list(range(first + count - 1, first - 1, -1))
 
 
+def freed(blocks: list[int], first: int, block_size: int, pattern: int) -> list[int]:
+    """Return the blocks as an engine holds them that has freed those before position `first`.
+
+    With the first poison pattern -1 stands in their place; no position needs them.
+    """
+    columns = min(first // block_size, len(blocks))
+    return list(blocks) if pattern else [*[-1] * columns, *blocks[columns:]]
+
+
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
     block_size = draw(st.sampled_from(BLOCK_SIZES))
@@ -89,12 +98,14 @@ def _steps(batch: Batch) -> Iterator[Case]:
         yield _case(False, seq_len, context_len, 0, batch.block_size, blocks)
 
 
-def _prepare(case: Case, _pattern: int, _device: str) -> Call:
+def _prepare(case: Case, pattern: int, _device: str) -> Call:
     params = case.params
+    first = max(params["start_idx"], params["context_len"])
     slots = [11, -1]
     tables = None
     if not params["is_profile_run"]:
-        tables = {_SEQ_ID - 1: [90], _SEQ_ID: list(params["blocks"]), _SEQ_ID + 1: [91]}
+        blocks = freed(params["blocks"], first, params["block_size"], pattern)
+        tables = {_SEQ_ID - 1: [90], _SEQ_ID: blocks, _SEQ_ID + 1: [91]}
     return Call(
         {
             "is_profile_run": params["is_profile_run"],

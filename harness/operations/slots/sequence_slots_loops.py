@@ -18,6 +18,7 @@ from attnproof.harness.operations.shared.params import Blocks, BlockSize, Params
 from attnproof.harness.operations.slots.sequence_slots import (
     BLOCK_SIZES,
     blocks_problem,
+    freed,
     live_blocks,
     slot_invariants,
     slot_outputs,
@@ -69,9 +70,10 @@ def _operation(name: str) -> Operation:
             stop = start + batch.query_lens[row]
             yield _case(name, list(batch.blocks[row]), start, stop, batch.block_size)
 
-    def prepare(case: Case, _pattern: int, _device: str) -> Call:
-        slots, blocks = [11, -1], list(case.params["blocks"])
+    def prepare(case: Case, pattern: int, _device: str) -> Call:
         others = {key: case.params[key] for key in _ARGS[1:]}
+        first, block_size = others["range_start"], others["block_size"]
+        slots, blocks = [11, -1], freed(case.params["blocks"], first, block_size, pattern)
         return Call(
             {"slot_mapping": slots, "block_table": blocks, **others},
             plain={"block_table": blocks},

@@ -60,6 +60,7 @@ class AttemptData(msgspec.Struct, frozen=True, array_like=True):
     changes: list[tuple[str, str, bool]]
     observed: Plain
     modified: str
+    shared: str
     left_out: list[str]
 
 
@@ -142,12 +143,12 @@ class Observer:
     def observe_after(self, earlier: Trial, *, in_place: bool) -> dict[str, Any]:
         """Make the call of `earlier` and then that of the trial; return the report's fields.
 
-        With `in_place` the second call gets the tensors of the first one, filled anew: results
-        of the first may be views of them.
+        With `in_place` the second call gets the tensors, dicts and lists of the first one, filled
+        anew: results of the first may be views of them.
         """
         self._memory.clear()
         kept = Kept(earlier)
-        self._trial.earlier = earlier.first.call.arena if in_place else None
+        self._trial.earlier = earlier.first.call if in_place else None
         made = self._trial.first
         found = None if in_place else kept.overwritten()
         self._end_forked()
@@ -186,6 +187,7 @@ class Observer:
             [(change.name, change.text, change.allowed) for change in made.changes],
             observed,
             utf8(made.modified),
+            utf8(made.shared),
             list(map(utf8, made.left_out)),
         )
 
@@ -317,6 +319,7 @@ class ObservedTrial(Trial):
         made.malformed, made.log = data.malformed, data.log
         made.stray_writes, made.unwaited_copies = data.stray_writes, data.unwaited_copies
         made.modified, made.left_out = data.modified, tuple(data.left_out)
+        made.shared = data.shared
         made.changes = tuple(Change(*change) for change in data.changes)
         return made
 
