@@ -113,6 +113,8 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
             return "an engine samples a token in each step"
         if self.logits_indices and max(self.logits_indices) >= self.num_tokens:
             return "an engine samples no padding"
+        if list(self.logits_indices or ()) != sorted(set(self.logits_indices or ())):
+            return "an engine samples each token once, in order"
         if self.strided:
             return "the tensors of an engine have no gaps between their elements"
         return "" if self.dtype == "int32" else "offsets, lengths and tables of an engine are int32"

@@ -198,6 +198,13 @@ def optional_changes() -> Iterator[Change]:
         ("logits of one row", lambda b: _logits(b, set(range(b.num_tokens)[-1:]))),
     ):
         yield _of_batch("logits", name, change)
+    for name, order in (
+        ("falling", lambda indices: indices[::-1]),
+        ("rotated", lambda indices: (*indices[1:], indices[0])),
+        ("with one twice", lambda indices: (indices[-1], *indices)),
+        ("of one token", lambda indices: indices[:1] * len(indices)),
+    ):
+        yield _of_batch("order of logits", f"logits {name}", partial(_ordered_logits, order=order))
     yield _of_batch("encoder", "encoder lengths", _with_encoder)
     yield _of_batch("ranks", "shares of a rank", _with_shares)
     no_class = {"subclassed": False, "later": False, "prompt_lens": None, "bound_slack": 0}
@@ -235,6 +242,13 @@ def _logits(batch: Batch, indices: set[int]) -> Batch | None:
         return None
     chosen = tuple(sorted(indices))
     return replace(batch, logits_indices=chosen, num_logits=None, logits_padding=len(chosen) % 3)
+
+
+def _ordered_logits(
+    batch: Batch, order: Callable[[tuple[int, ...]], tuple[int, ...]]
+) -> Batch | None:
+    indices = batch.logits_indices
+    return replace(batch, logits_indices=order(indices)) if indices else None
 
 
 def _with_encoder(batch: Batch) -> Batch:

@@ -288,7 +288,8 @@ def _tensors(
         """Return token ids up to the largest int32: a a b a c c d c and so on."""
         number = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape)
         different = number // 2 - (number % 4 == 3)
-        return ((different + seed) * 2654435761 + 2**30) % below
+        tokens: np.ndarray = ((different + seed) * 2654435761 + 2**30) % below
+        return tokens
 
     def offsets(lengths: np.ndarray) -> np.ndarray:
         return buffer(len(slots) + 1 + spare // 2, [0, *np.cumsum(lengths)])
