@@ -109,6 +109,9 @@ def _range_lists(draw: st.DrawFn, rows: int) -> list[list[int]] | None:
             at = 2 * draw(st.integers(0, len(points) // 2))
             bounds = [*points[: at + 1], *points[at:]]
         ranges += [[row, a, b] for a, b in _pairs(bounds)] or [[row]]
+        if draw(st.integers(0, 3)) == 3:  # one position, perhaps inside a range
+            point = draw(st.integers(0, 60))
+            ranges.append([row, point, point])
     return ranges
 
 
@@ -146,6 +149,7 @@ def _fill_boundaries() -> Iterator[tuple[str, Case]]:
     yield "range of one position", _fill_case(chunk, [[0, 9, 9], [0, 11, 10]], 1)
     around = [[0, 8, 9], [0, 10, 10], [0, 12, 14]]
     yield "one position between two ranges", _fill_case(chunk, around)
+    yield "one position inside a range", _fill_case(chunk, [[0, 7, 14], [0, 10, 10]], 1)
     yield "only the second request", _fill_case(two, [[1, 0, 1]], 3)
     yield (
         "padded rows and tokens",
@@ -169,6 +173,7 @@ def _compute_boundaries() -> Iterator[tuple[str, Case]]:
     yield "an empty range beside another", _compute_case([[0, 5, 5], [0, 7, 8], [1, 1, 0]], 2)
     between = [[0, 2, 4], [0, 5, 5], [0, 7, 8]]
     yield "one position between two ranges", _compute_case(between, 1)
+    yield "one position inside a range", _compute_case([[0, 3, 3], [0, 2, 4]], 1)
     yield "no sequences", _compute_case(None, 0)
     yield "fewer rows with ranges than sequences", _compute_case([[0, 0, 1]], 4)
     yield "highest positions", _compute_case([[0, 0, 2**31 - 1]], 1)

@@ -320,7 +320,7 @@ def _tensors(
         "seq_lens": buffer(rows + spare, row["computed"] + row["query"]),
         "unset seq_lens": buffer(rows + spare),
         "sampled_tokens": sampled.astype(kind),
-        "num_sampled": row["sampled"].astype(np.int32),
+        "num_sampled": buffer(rows + spare, row["sampled"]),
         "counted": np.where(past & (slots >= 0), row["sampled"], 0).astype(np.int32),
         "num_rejected": rejected.astype(np.int32),
     }

@@ -32,8 +32,10 @@ _SLOT_TWICE = Fault(
 def _counts(facts: StepFacts) -> Right:
     past = facts.live & (facts.computed + facts.query >= facts.prefill)
     sampled = np.where(past, facts.sampled, 0)
+    counted = facts.before[_SAMPLED].astype(np.int64)
+    counted[: len(sampled)] = sampled
     for field in ("sampled", _SAMPLED):
-        yield field, sampled, "counts tokens that the row did not sample"
+        yield field, counted, "counts tokens that the row did not sample"
     rejected = np.where(past, facts.logits - facts.sampled, 0)
     yield _REJECTED, rejected, "is not logits minus sampled tokens, 0 in the prompt"
 
@@ -67,9 +69,11 @@ def _advanced(facts: StepFacts) -> Right:
     yield "num_computed_tokens", computed, "is not c + q"
 
 
-def _counted(_call: Call, result: Any) -> Outputs:
+def _counted(call: Call, result: Any) -> Outputs:
+    """Return both tensors, the second one without what is behind the rows: that is don't care."""
     sampled, rejected = result
-    return {"sampled": sampled, _REJECTED: rejected}
+    rows = len(call["idx_mapping"]) if rejected.shape == sampled.shape else None
+    return {"sampled": sampled, _REJECTED: rejected[:rows]}
 
 
 def _past_prompt(case: Case) -> bool:
@@ -98,7 +102,10 @@ get_num_sampled_and_rejected = step_operation(
             _SAMPLED, lambda sampled: -1 - sampled, applies=_past_prompt, cpu_only=True
         ),
         "sampled tokens of fewer rows": Fault(
-            _SAMPLED, lambda sampled: sampled[:-1], applies=lambda case: bool(case.params["rows"])
+            _SAMPLED,
+            lambda sampled, mapping: sampled[: len(mapping) - 1],
+            applies=lambda case: bool(case.params["rows"]),
+            given=_MAPPING,
         ),
         "int64 sampled tokens": Fault(_SAMPLED, torch.Tensor.long),
         "negative prompt": Fault(
