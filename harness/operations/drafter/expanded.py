@@ -179,7 +179,11 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         "query_start_loc": made.query_start_loc,
         "query_end_loc": (made.query_start_loc[1:] - 1 - rejected).astype(np.int32),
     }
-    arrays["target_positions"] = arrays["target_positions"].astype(places)
+    given = arrays["target_positions"]
+    if pattern:  # a drafter has set the positions beyond the model's last one to 0
+        behind = np.arange(tokens) > np.repeat(made.query_start_loc[:-1], batch.query_lens)
+        given = np.where(behind & (given == given.max(initial=0)), 0, given)
+    arrays["target_positions"] = given.astype(places)
     arena = Arena([Piece(n, values, False, step) for n, values in arrays.items()], stale, device)
     tensors = dict(arena.tensors)
     for name in _MASKS:
@@ -237,6 +241,7 @@ def _hidden_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
     rows = np.repeat(np.arange(len(facts.rejected)), np.diff(facts.offsets))
     kept = np.arange(tokens) < (facts.offsets[1:] - facts.rejected)[rows]
     given, made = int64_array(call["target_positions"]), int64_array(outputs[_POSITIONS])
+    kept &= given > 0  # those beyond the model's last position are 0
     if (made[mapping[kept]] != given[kept]).any():
         yield Violation(_HIDDEN, "sends a hidden state to another position")
 
