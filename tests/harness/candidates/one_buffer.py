@@ -8,6 +8,7 @@ _SLOTS = torch.full((1 << 16,), -1, dtype=torch.int64)
 _BY_COUNT = {}
 _BY_LENGTHS = {}
 _BY_TENSOR = {}
+_BY_DICT = {}
 
 
 def build_slot_mapping(*args, **kwargs):
@@ -20,10 +21,10 @@ def build_slot_mapping(*args, **kwargs):
 
 
 def slice_query_start_locs(query_start_loc, request_slice):
-    """Write the offsets to one buffer for each number of requests and dtype."""
+    """Write the offsets to one buffer for each number of requests and dtype, unless it has them."""
     made = reference.slice_query_start_locs(query_start_loc, request_slice)
     buffer = _BY_COUNT.setdefault((len(made), made.dtype), made)
-    return buffer.copy_(made)
+    return made.clone() if torch.equal(buffer, made) else buffer.copy_(made)
 
 
 def split_decodes_and_prefills(md, *args, **kwargs):
@@ -32,6 +33,16 @@ def split_decodes_and_prefills(md, *args, **kwargs):
     lengths = sorted(md.query_start_loc_cpu.diff().tolist())
     key = (lengths, md.num_actual_tokens, args, kwargs)
     return _BY_LENGTHS.setdefault(str(key), made)
+
+
+def compute_mm_prefix_range_tensor(mm_prefix_range, *args):
+    """Remember the result for a dict, whatever it holds now."""
+    key = (id(mm_prefix_range), str(args))
+    if key not in _BY_DICT:
+        made = reference.compute_mm_prefix_range_tensor(mm_prefix_range, *args)
+        _BY_DICT[key] = made, mm_prefix_range  # which keeps its id
+    made = _BY_DICT[key][0]
+    return None if made is None else made.clone()
 
 
 def get_dcp_local_seq_lens(seq_lens, *args, **kwargs):

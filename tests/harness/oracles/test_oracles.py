@@ -22,10 +22,11 @@ import pytest
         ("other_defaults", "get_dcp_lens", "determinism", "another result without"),
         ("other_defaults", "split_decodes_and_prefills", "determinism", "another result without"),
         ("other_defaults", "BlockTables", "determinism", "another result without"),
-        ("one_buffer", "build_slot_mapping", "determinism", "changed by a later call"),
+        ("one_buffer", "build_slot_mapping", "determinism", "shares memory with an earlier"),
         ("one_buffer", "slice_query_start_locs", "determinism", "changed by a later call"),
         ("one_buffer", "split_decodes_and_prefills", "determinism", "depends on the call"),
         ("one_buffer", "get_dcp_local_seq_lens", "determinism", "depends on the call"),
+        ("one_buffer", "compute_mm_prefix_range_tensor", "determinism", "depends on the call"),
         ("accepts_anything", "compute_slot_mapping_start_idx", "errors", "accepts malformed"),
     ],
 )
