@@ -34,6 +34,8 @@ class Fault:
     any_field: bool = False
     """True if the error may name another field, as several are malformed or contradict each other:
     rule 0.6 gives checks no order."""
+    any_error: bool = False
+    """True if a TypeError and a MetadataError are both right, as several values are malformed."""
     detail: str = ""
     """Place, old and new value of an altered value, such as "start_idx 0 -> 0.0"; "" for others."""
 

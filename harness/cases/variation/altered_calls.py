@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import is_dataclass
+from dataclasses import replace as replace_fault
 from functools import partial
 from random import Random
 from typing import Any, NamedTuple
@@ -89,10 +90,10 @@ def altered_cases(operation: Operation, cases: Sequence[Case], number: int) -> I
 
 def _with_error(fault: Fault, error: Exception | None) -> Fault:
     if error is None:
-        return Fault(fault.parameter, fault.change, applies=lambda _: False)
+        return replace_fault(fault, applies=lambda _: False)
     field = error.field.split("[")[0] if isinstance(error, MetadataError) else ""
     kind = MetadataError if isinstance(error, MetadataError) else TypeError
-    return Fault(fault.parameter, fault.change, field, kind, any_field=True, detail=fault.detail)
+    return replace_fault(fault, field=field, error=kind, any_field=True)
 
 
 def _error_of_reference(operation: Operation, call: Call) -> Exception | None:
@@ -138,7 +139,9 @@ def _alteration(call: Call, number: int) -> Fault | None:
             changes.append(_Alteration(second[0], second[1:], lot.random()))
     parameters = tuple(dict.fromkeys(one.parameter for one in changes))
     detail = "; ".join(one.described(arguments) for one in changes)
-    return Fault(parameters, partial(_with, changes, parameters), detail=detail)
+    several = len(changes) > 1
+    change = partial(_with, changes, parameters)
+    return Fault(parameters, change, any_error=several, detail=detail)
 
 
 class _Alteration(NamedTuple):
