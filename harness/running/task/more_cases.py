@@ -31,7 +31,7 @@ _MOST_INTERPRETED, _MOST_INTERPRETED_RESULTS = 200, 1 << 16
 """Maximum of `size_of` a case in Triton's interpreter, which takes 0.1 s a row in some kernels,
 and of the tensor entries of its results."""
 
-_ALTERED, _ALTERED_TOLERANT, _ALTERED_BOUNDARIES = 900, 96, 12
+_ALTERED, _ALTERED_TOLERANT, _ALTERED_BOUNDARIES = 450, 96, 12
 """Maximum of altered values to try, of which the reference refuses about half; that of operations
 on floats, whose reference takes long; and boundaries to alter."""
 
@@ -96,6 +96,6 @@ def altered(operation: Operation, candidate: Candidate, examples: int) -> Iterat
         return
     boundaries = sorted((case for _, case in operation.inputs.boundaries()), key=size_of)
     most = _ALTERED_TOLERANT if operation.contract.tolerant else _ALTERED
-    most = min(most, max(examples, examples**2 // 45))
+    most = min(most, max(examples, examples**2 // 90))
     for case in altered_cases(operation, boundaries[:_ALTERED_BOUNDARIES], most):
         yield Sourced(case, "boundary", case.fault)
