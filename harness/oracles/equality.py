@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from attnproof.harness.cases.batches.later import ROW_KEYS
 from attnproof.harness.cases.batches.subclass import ADDED_FIELDS
 from attnproof.harness.cases.layers.tolerance import close, farthest
 from attnproof.harness.model.call import MISSING, Facts
@@ -80,6 +81,8 @@ def _other_kind(trial: Trial, place: Place, right: Any, value: Any) -> Kind | No
     name = place.field.rsplit(".", 1)[-1]
     if name == CLASS or (name in ADDED_FIELDS and (value is None or value is MISSING)):
         return Kind.TYPE
+    if name == ROW_KEYS and value == getattr(trial.first.call.facts.metadata, name, None):
+        return Kind.TYPE  # kept as a field of the whole batch, as code for an earlier class does
     if place.field == "raises":  # a step that must raise this error, or none
         return Kind.UNSAFE if right is None else Kind.CONTRACT
     if name in trial.operation.contract.unread:

@@ -30,7 +30,9 @@ _TENSORS = (
 )
 REQUEST_FIELDS = (*_TENSORS, "req_idx")
 TOKEN_FIELDS = ("positions",)
-PLAIN_FIELDS = ("mm_req_doc_ranges", "max_logits_per_req")
+ROW_KEYS = "mm_req_doc_ranges"
+"""Field that is a dict with rows as its keys."""
+PLAIN_FIELDS = (ROW_KEYS, "max_logits_per_req")
 _REQUEST, _WINDOW, _BASE = 1 << 24, 1 << 25, 1 << 26
 """First value of each field that follows from nothing else in the batch."""
 
@@ -98,4 +100,4 @@ def fields(batch: Batch, offsets: np.ndarray, tensors: dict[str, Any]) -> dict[s
     if batch.logits_indices is not None:
         held = np.searchsorted(np.sort(batch.logits_indices), offsets)
         most = max((int(end - start) for start, end in pairwise(held)), default=0)
-    return values | {"mm_req_doc_ranges": ranges or None, "max_logits_per_req": most}
+    return values | {ROW_KEYS: ranges or None, "max_logits_per_req": most}
