@@ -54,6 +54,7 @@ INTERFACES: dict[str, Interface] = {
         Interface(
             name=DEFAULT,
             engine="signatures of vLLM 0.11, batches of every release",
+            sections=_PUBLISHED | _LATER | {"15"},
             fit=without_later_stand_ins,
             adapt=answered_without,
         ),
@@ -90,5 +91,6 @@ INTERFACES: dict[str, Interface] = {
 
 
 def interfaces_of(name: str, section: str) -> list[str]:
-    """Return the names of the interfaces that have an operation."""
-    return [one.name for one in INTERFACES.values() if one.has(name, section)]
+    """Return the names of the engines' interfaces that have an operation."""
+    engines = (one for one in INTERFACES.values() if one.name != DEFAULT)
+    return [one.name for one in engines if one.has(name, section)]

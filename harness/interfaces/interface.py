@@ -24,7 +24,7 @@ class Interface:
     name: str
     engine: str
     """The engine and its releases."""
-    sections: frozenset[str] = frozenset()
+    sections: frozenset[str]
     """Sections of SPEC.md whose operations it has, unless `operations` names them."""
     operations: frozenset[str] = frozenset()
     """Operations of other sections that it has."""
