@@ -311,15 +311,18 @@ class Trial:
 
 
 def _fill_objects(earlier: Call, call: Call) -> None:
-    """Give the call the dicts and lists of an earlier one, with its own entries."""
+    """Give the call the dicts and lists of an earlier one, with its own entries.
+
+    Those in `plain` only: facts of the case may hold others, and compare them by identity.
+    """
     for name, value in [*call.args.items(), *call.kwargs.items()]:
         old: Any = (earlier.args | earlier.kwargs).get(name)
-        if type(old) is not type(value) or name in call.plain_written:
+        if call.plain.get(name) is not value or type(old) is not type(value):
             continue
-        if isinstance(old, dict):
+        if isinstance(value, dict):
             old.clear()
             old.update(value)
-        elif isinstance(old, list):
+        elif isinstance(value, list):
             old[:] = value
         else:
             continue

@@ -31,7 +31,7 @@ def last_slot_past_the_end(
     *rows: Any,
 ) -> None:
     """A position that reaches max_model_len is clamped, and its token overwrites the last one."""
-    ended = (positions + 1 >= max_model_len).nonzero().flatten().tolist()
+    before = positions.clone() if isinstance(positions, torch.Tensor) else positions
     step(
         positions,
         table,
@@ -42,6 +42,7 @@ def last_slot_past_the_end(
         out_slots,
         *rows,
     )
+    ended = (before + 1 >= max_model_len).nonzero().flatten().tolist()
     last = max_model_len - 1
     column = min(last // block_size, table.shape[1] - 1)
     for row in ended if column >= 0 else ():
