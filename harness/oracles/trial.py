@@ -316,17 +316,16 @@ def _fill_objects(earlier: Call, call: Call) -> None:
     Those in `plain` only: facts of the case may hold others, and compare them by identity.
     """
     for name, value in [*call.args.items(), *call.kwargs.items()]:
-        old: Any = (earlier.args | earlier.kwargs).get(name)
-        if call.plain.get(name) is not value or type(old) is not type(value):
+        if call.plain.get(name) is not value:
             continue
-        if isinstance(value, dict):
+        old = (earlier.args | earlier.kwargs).get(name)
+        if isinstance(old, dict) and isinstance(value, dict):
             old.clear()
             old.update(value)
-        elif isinstance(value, list):
+            call.replace(name, old)
+        elif isinstance(old, list) and isinstance(value, list):
             old[:] = value
-        else:
-            continue
-        call.replace(name, old)
+            call.replace(name, old)
 
 
 def _in_both(first: Attempt, again: Attempt) -> str:
