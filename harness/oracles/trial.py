@@ -333,10 +333,13 @@ def _in_both(first: Attempt, again: Attempt) -> str:
 
     Outputs in the memory of an input do not count.
     """
-    kept = [span for _, span in _memory(first)]
-    for place, (start, stop) in _memory(again):
-        if any(start < end and begin < stop for begin, end in kept):
-            return place.root
+    try:
+        kept = [span for _, span in _memory(first)]
+        for place, (start, stop) in _memory(again):
+            if any(start < end and begin < stop for begin, end in kept):
+                return place.root
+    except Exception:  # a tensor of the candidate that cannot be looked at, such as a sparse one
+        return ""
     return ""
 
 
@@ -346,8 +349,10 @@ def _memory(made: Attempt) -> Iterator[tuple[Place, tuple[int, int]]]:
     for place, value in made.outputs.items():
         if isinstance(value, np.ndarray) and value.flags.contiguous:
             yield place, (value.ctypes.data, value.ctypes.data + value.nbytes)
-        elif isinstance(value, torch.Tensor) and (arena is None or not arena.owner(value)):
-            yield place, memory_of(value)
+        elif isinstance(value, torch.Tensor):
+            own = arena is None or arena.owner(value) is None
+            if own and value.data_ptr():  # 0 on the meta device, which has no memory
+                yield place, memory_of(value)
 
 
 def _text(made: Attempt) -> str:
