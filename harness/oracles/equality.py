@@ -81,7 +81,8 @@ def _other_kind(trial: Trial, place: Place, right: Any, value: Any) -> Kind | No
     name = place.field.rsplit(".", 1)[-1]
     if name == CLASS or (name in ADDED_FIELDS and (value is None or value is MISSING)):
         return Kind.TYPE
-    if name == ROW_KEYS and value == getattr(trial.first.call.facts.metadata, name, None):
+    given = getattr(trial.first.call.facts, "metadata", None)  # a sequence has no facts
+    if name == ROW_KEYS and value == getattr(given, name, None):
         return Kind.TYPE  # kept as a field of the whole batch, as code for an earlier class does
     if place.field == "raises":  # a step that must raise this error, or none
         return Kind.UNSAFE if right is None else Kind.CONTRACT

@@ -87,8 +87,6 @@ _KIND = st.sampled_from(_KINDS)
 _LAYOUT = st.sampled_from(_LAYOUTS)
 _ORDER = st.sampled_from(("ascending", "descending", "shuffled", "shared", "high"))
 _EXTRAS_BITS = st.integers(0, 63)
-_FALLING = 34
-"""The lot of a batch whose logits indices fall."""
 _LOT_OF_NONE = 15
 """The lot of a batch without requests, if there may be none."""
 _LOT = st.integers(0, _LOT_OF_NONE)
@@ -168,9 +166,7 @@ def _extras(
         fields["encoder_seq_lens"] = tuple(3 + 2 * row for row in range(rows))
     if which & 2 and tokens:
         indices = draw(token_sets(tokens))
-        ordered = sorted(indices)
-        # Rarely in another order, as no engine has them: a batch is to be an engine's.
-        fields["logits_indices"] = tuple(ordered[::-1] if which == _FALLING else ordered)
+        fields["logits_indices"] = tuple(sorted(indices))
         fields["logits_padding"] = 2
     if which & 4:
         seq_lens = [q + c for q, c in zip(query_lens, computed, strict=True)]

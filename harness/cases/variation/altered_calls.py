@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import is_dataclass
@@ -248,16 +248,21 @@ def _with_other_element(tensor: torch.Tensor, lot: Random) -> torch.Tensor:
 
 def _of_another_kind(tensor: torch.Tensor, lot: Random) -> Any:
     other_dtype = torch.int32 if tensor.dtype == torch.int64 else torch.int64
-    kinds = [tensor[None], tensor.tolist(), tensor.to("meta")]
-    kinds += [tensor.to(dtype) for dtype in (other_dtype, torch.float32, torch.float16)]
+    kinds: list[Callable[[], Any]] = [lambda: tensor[None], tensor.tolist]
+    dtypes = (other_dtype, torch.float32, torch.float16)
+    kinds += [partial(tensor.to, to) for to in ("meta", *dtypes)]
     if tensor.dtype in _INTEGERS:
-        kinds.append(tensor.numpy())
+        kinds.append(tensor.numpy)
     if tensor.dim():
-        apart = tensor.new_empty((*tensor.shape, 2))[..., 0].copy_(tensor)
-        kinds += [tensor[:-1], torch.cat([tensor, tensor[-1:]]), apart]
-        kinds.append(tensor[..., :1].expand(tensor.shape))
-        kinds += [tensor[..., 0]] if tensor.numel() else []
-    return lot.choice(kinds)
+        kinds += [lambda: tensor[:-1], lambda: torch.cat([tensor, tensor[-1:]])]
+        kinds += [partial(_apart, tensor), lambda: tensor[..., :1].expand(tensor.shape)]
+        kinds += [lambda: tensor[..., 0]] if tensor.numel() else []
+    return lot.choice(kinds)()
+
+
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor with a gap after each element."""
+    return tensor.new_empty((*tensor.shape, 2))[..., 0].copy_(tensor)
 
 
 def _short(value: Any) -> str:

@@ -98,6 +98,10 @@ def shapes() -> Iterator[tuple[str, Batch, list[int]]]:
     )
     counted = make_batch([4, 4], [0, 0], 4, num_logits=2)
     yield "count of sampled tokens without their indices", counted, [4]
+    unordered = make_batch(
+        [4, 6, 3], [0, 5, 1], 4, logits_indices=(12, 3, 8, 8, 5), logits_padding=2
+    )
+    yield "sampled tokens in no order, one twice", unordered, [6]
     yield "no sampled token in a slice", make_batch([4, 4], [0, 0], 4, logits_indices=(7,)), [4]
     yield (
         "padded rows and tokens",
