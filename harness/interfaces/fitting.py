@@ -19,15 +19,22 @@ _LATER_PARAMS = {
 }
 """Arguments of earlier operations that only later engines have."""
 
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""Kinds of a function's parameters that take any number of arguments."""
 _OPTIONAL = ("logits_indices", "num_logits", "encoder_seq_lens", "dcp_local_seq_lens")
 """Fields of a batch that may be None."""
 
 
 def without_later_stand_ins(case: Case) -> Case:
     """Return the case without what no signature shows: the prompts of a stand-in's requests."""
-    if case.operation != REORDER or "prompt_lens" not in case.params:
+    return _without_later_params(case) if case.operation == REORDER else case
+
+
+def _without_later_params(case: Case) -> Case:
+    left_out = _LATER_PARAMS.get(case.operation, ())
+    if not any(name in case.params for name in left_out):
         return case
-    kept = {name: value for name, value in case.params.items() if name != "prompt_lens"}
+    kept = {name: value for name, value in case.params.items() if name not in left_out}
     return structs.replace(case, params=kept)
 
 
@@ -36,8 +43,10 @@ def answered_without(name: str, function: Any) -> Any:
     later = _LATER_PARAMS.get(name, ())
     if not later or not inspect.isfunction(function):
         return function
-    missing = set(later).difference(inspect.signature(function).parameters)
-    if not missing:
+    parameters = inspect.signature(function).parameters
+    missing = set(later).difference(parameters)
+    takes_any = any(one.kind in _ANY_NUMBER for one in parameters.values())
+    if takes_any or not missing:
         return function
     ours = getattr(reference, name)
     bind = inspect.signature(ours).bind
@@ -61,14 +70,9 @@ def without_progress(case: Case) -> Case:
 
 def without_later_fields(case: Case) -> Case:
     """Return the case for engines whose batch has the fields of section 1 only: vLLM 0.11."""
-    params = case.params
+    case = _without_later_params(case)
     batch = None if case.batch is None else later.without_later_fields(case.batch)
-    left_out = _LATER_PARAMS.get(case.operation, ())
-    if any(name in params for name in left_out):
-        params = {name: value for name, value in params.items() if name not in left_out}
-    if batch is case.batch and params is case.params:
-        return case
-    return structs.replace(case, batch=batch, params=params)
+    return case if batch is case.batch else structs.replace(case, batch=batch)
 
 
 def without_optional_fields(case: Case) -> Case:

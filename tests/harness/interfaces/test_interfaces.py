@@ -80,6 +80,7 @@ def test_a_function_is_not_called_with_arguments_that_it_lacks():
     expected = reference.split_decodes_and_prefills(metadata, 1, **told)
     assert answer(metadata, 1, **told) == answer(metadata, 1, False, False) == expected
     assert adapt(SPLIT, later)(metadata, 1, **told) == "own"
+    assert adapt(SPLIT, lambda *args, **kwargs: "own")(metadata, 1, **told) == "own"
 
 
 def test_a_case_that_fits_is_the_same():
