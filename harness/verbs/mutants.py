@@ -20,6 +20,7 @@ from attnproof.harness.running.candidates import (
     enter_lane,
     load,
     offered_by,
+    preload_package,
     resolve,
     with_interface,
 )
@@ -62,6 +63,8 @@ def examine_mutants(options: MutantsOptions) -> int:
         raise UsageError(f"candidate {candidate.name} offers none of the operations asked for")
     warm_up()
     warm_up_hypothesis()
+    for operation in offered:
+        preload_package(candidate, operation)
     jobs = options.jobs or len(os.sched_getaffinity(0))
     reach = Reach(root_of(module))
     prepared = _prepared(offered, module, candidate, reach, options, jobs)

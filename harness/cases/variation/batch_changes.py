@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnproof.harness.cases.magnitudes import BLOCK_SIZES, NUMBERS, critical, first_blocks, near
+from attnproof.harness.cases.magnitudes import BLOCK_SIZES, LARGE, NUMBERS, critical, first_blocks, near
 from attnproof.harness.cases.variation.change import Change
 from attnproof.harness.cases.variation.rows import (
     Row,
@@ -23,6 +23,8 @@ from attnproof.harness.cases.variation.rows import (
 from attnproof.harness.model.case import Batch, Case
 
 _QUERIES = (0, 1, 2, 3, 9, 15, 16, 17, 33, 65, 129, 257, 513, 600, 1025)
+_RUNS = ((1, 33), (16, 32), (32, 64), (64, 128), (128, 256))
+"""First row and the end of runs of equal rows."""
 _FAR = (2**20 + 7, 2**25 + 3, 2**28 + 5)
 """Lengths well beyond a limit, so that all query tokens are beyond it."""
 _MOST_TOKENS = 2**31 - 1
@@ -40,11 +42,24 @@ def batch_changes() -> Iterator[Change]:
     yield from optional_changes()
 
 
+def large_changes() -> Iterator[Change]:
+    """Yield numbers of rows and of query tokens beyond all tiles of a kernel."""
+    yield _change("rows", f"{LARGE[0]} rows", repeated(LARGE[0]))
+    for query in LARGE:
+        for place, row in (("first", 0), ("last", -1)):
+            change = with_row(row, _query(query))
+            yield _change(f"{place} query", f"{place} query of {query}", change)
+
+
 def _row_changes() -> Iterator[Change]:
     for count in (1, 2, *NUMBERS):
         yield _change("rows", f"{count} rows", repeated(count))
     for count in (511, 512, 513):
         yield Change("rows", f"{count} decodes before", "decodes before", behind_decodes(count))
+    for start, stop in _RUNS:
+        for place, row in (("first", 0), ("last", -1)):
+            name = f"rows {start} to {stop - 1} as the {place} one"
+            yield Change("run of rows", name, f"a run of the {place} row", _run(start, stop, row))
     for query in _QUERIES:
         for place, row in (("first", 0), ("last", -1)):
             name = f"{place} query of {query}"
@@ -62,6 +77,22 @@ def _row_changes() -> Iterator[Change]:
     yield _change("queries", "decodes of unequal contexts", decodes)
     no_context = with_all_rows(lambda _, row: (row[0] or 1, 0))
     yield _change("queries", "no computed tokens", no_context)
+
+
+def _run(start: int, stop: int, row: int) -> Callable[[Case], Case | None]:
+    """Return the change of a run of rows, of which a kernel may make a tile, to one of the rows.
+
+    The case keeps a row before and one behind the run.
+    """
+
+    def apply(case: Case) -> Case | None:
+        if case.num_requests <= stop:
+            return None
+        assert case.batch is not None
+        one = rows_of(case.batch)[row]
+        return with_all_rows(lambda i, other: one if start <= i < stop else other)(case)
+
+    return apply
 
 
 def _query(query: int) -> Callable[[Row, int], Row]:

@@ -24,8 +24,8 @@ class Change(NamedTuple):
     may be ill-formed: the caller checks it."""
 
 
-MOST_SIZE = 1500
-"""Maximum of `size_of` a case that is made by changes."""
+MOST_SIZE, MOST_LARGE = 1500, 9000
+"""Maximum of `size_of` a case that is made by changes, and of the few large ones."""
 _MOST_ELEMENTS = 2**19
 _MOST_PRODUCTS = 2**24
 
@@ -37,11 +37,13 @@ class Limits(NamedTuple):
     """Integers among the parameters that are sizes of tensors."""
     whole_contexts: bool
     """`Inputs.whole_contexts` of the operation."""
+    most: int = MOST_SIZE
+    """Maximum of `size_of` a case."""
 
 
 def is_small(case: Case, limits: Limits) -> bool:
     """True if the case is cheap to lay out and to compute."""
-    if size_of(case) > MOST_SIZE:
+    if size_of(case) > limits.most:
         return False
     values = (case.params.get(name) for name in limits.sizes)
     factor = prod(max(1, value) for value in values if isinstance(value, int))

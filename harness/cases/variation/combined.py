@@ -7,13 +7,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from random import Random
 
-from attnproof.harness.cases.variation.batch_changes import batch_changes
-from attnproof.harness.cases.variation.change import MOST_SIZE, Change, Limits, is_small, size_of
-from attnproof.harness.cases.variation.param_changes import laid_out, param_changes
+from attnproof.harness.cases.variation.batch_changes import batch_changes, large_changes
+from attnproof.harness.cases.variation.change import (
+    MOST_LARGE,
+    MOST_SIZE,
+    Change,
+    Limits,
+    is_small,
+    size_of,
+)
+from attnproof.harness.cases.variation.param_changes import (
+    laid_out,
+    large_param_changes,
+    param_changes,
+)
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 
-_MOST_CHANGES = 5
+_MOST_CHANGES = (5, 12)
+"""Maximum of features that one half of the cases and the other half change. A case of many has
+many pairs of values, but one of them may hide what another one shows."""
 _CANDIDATES = 8
 """Combinations that are drawn for each case; the one with most new pairs is taken."""
 _MOST_TRIED = 4
@@ -45,7 +58,7 @@ def bases_of(boundaries: Iterable[tuple[str, Case]]) -> list[Case]:
 def crossed(
     operation: Operation, count: int, seed: int, problem: Callable[[Case], str]
 ) -> Iterator[tuple[str, Case]]:
-    """Yield up to `count` cases of up to five changed features, with their names.
+    """Yield up to `count` cases of several changed features, with their names.
 
     The pairs of values that no case has had are preferred. A value that makes a case ill-formed
     by `problem`, or too large, is left out of it.
@@ -56,7 +69,8 @@ def crossed(
     random, seen, limits = Random(seed), _Seen(), limits_of(operation)
     found = 0
     for _ in range(count * _TRIES):
-        drawn = [_draw(random, features, seen) for _ in range(_CANDIDATES)]
+        fresh, most = seen.fresh(features), random.choice(_MOST_CHANGES)
+        drawn = [_draw(random, features, fresh, most) for _ in range(_CANDIDATES)]
         chosen = max(drawn, key=seen.news)
         base = bases[int(len(bases) * random.random() ** 2)]
         kept, case = apply_all(chosen, base, problem, limits)
@@ -67,6 +81,32 @@ def crossed(
             found += 1
             if found == count:
                 return
+
+
+def enlarged(
+    operation: Operation, count: int, seed: int, problem: Callable[[Case], str]
+) -> Iterator[tuple[str, Case]]:
+    """Yield up to `count` cases of a large number of rows, tokens or entries, with their names.
+
+    Each has a few other changed features and then one large number.
+    """
+    params = operation.inputs.params
+    large = [*(large_changes() if operation.inputs.has_batch else ()), *large_param_changes(params)]
+    bases, features = bases_of(operation.inputs.boundaries()), by_feature(changes_of(operation))
+    if not bases or not large:
+        return
+    random, ids = Random(seed), set()
+    limits = limits_of(operation)._replace(most=MOST_LARGE)
+    for number in range(count * _TRIES):
+        change = large[number % len(large)]
+        others = {name: values for name, values in features.items() if name != change.feature}
+        chosen = _draw(random, others, others, 4)
+        kept, case = apply_all([*chosen, change], random.choice(bases), problem, limits)
+        if change in kept and case.id not in ids:
+            ids.add(case.id)
+            yield "large: " + ", ".join(change.name for change in kept), case
+        if len(ids) == count:
+            return
 
 
 def apply_all(
@@ -100,11 +140,18 @@ class _Seen:
         """True if no case has a value of the group, and few were tried."""
         return change.group not in self.kept and self.tried[change.group] < _MOST_TRIED
 
+    def fresh(self, features: dict[str, list[Change]]) -> dict[str, list[Change]]:
+        """Return the fresh values of each feature."""
+        return {
+            name: [change for change in values if self.is_fresh(change)]
+            for name, values in features.items()
+        }
+
     def news(self, changes: Sequence[Change]) -> int:
         """Return the number of new pairs; a fresh value counts as many."""
         groups = [change.group for change in changes]
         pairs = sum(pair not in self.pairs for pair in combinations(groups, 2))
-        return pairs + _MOST_CHANGES * sum(map(self.is_fresh, changes))
+        return pairs + _MOST_CHANGES[0] * sum(map(self.is_fresh, changes))
 
     def add(self, changes: Sequence[Change], kept: Sequence[Change]) -> None:
         """Count the values that were tried, and the pairs that a case has."""
@@ -122,13 +169,11 @@ def by_feature(changes: Iterable[Change]) -> dict[str, list[Change]]:
     return features
 
 
-def _draw(random: Random, features: dict[str, list[Change]], seen: _Seen) -> list[Change]:
+def _draw(
+    random: Random, features: dict[str, list[Change]], fresh: dict[str, list[Change]], most: int
+) -> list[Change]:
     """Draw a value of some features, in their order; those with many fresh values first."""
-    fresh = {
-        name: [change for change in values if seen.is_fresh(change)]
-        for name, values in features.items()
-    }
-    count = min(len(features), random.randint(2, _MOST_CHANGES))
+    count = min(len(features), random.randint(most // 2, most))
     keys = {name: random.random() ** (1 / (1 + len(fresh[name]))) for name in features}
     chosen = set(sorted(features, key=keys.__getitem__)[-count:])
     return [random.choice(fresh[name] or features[name]) for name in features if name in chosen]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from attnproof.harness.cases.magnitudes import NUMBERS, critical, near
+from attnproof.harness.cases.magnitudes import LARGE, NUMBERS, critical, near
 from attnproof.harness.cases.variation.change import Change
 from attnproof.harness.cases.variation.rows import cycle
 from attnproof.harness.model.case import Case
@@ -60,9 +60,27 @@ def param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:
     described = inspect.type_info(params)
     assert isinstance(described, inspect.StructType)
     for field in described.fields:
-        if field.encode_name not in _UNCHANGED:
-            for name, group, change in _changes(field.type):
-                yield _of_param(field.encode_name, name, group, change)
+        param = field.encode_name
+        if param in _UNCHANGED:
+            continue
+        for name, group, change in _changes(field.type):
+            yield _of_param(param, param, name, group, change)
+        if isinstance(field.type, inspect.ListType):
+            if isinstance(field.type.item_type, inspect.StructType):
+                yield from _structs(param, field.type.item_type)
+
+
+def large_param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:
+    """Yield lists of numbers that are longer than the tiles of a kernel."""
+    described = inspect.type_info(params)
+    assert isinstance(described, inspect.StructType)
+    for field in described.fields:
+        if isinstance(field.type, inspect.ListType):
+            if isinstance(field.type.item_type, inspect.IntType):
+                param = field.encode_name
+                for count in LARGE:
+                    longer = _of_list(partial(cycle, count=count))
+                    yield _of_param(param, param, f"repeated to {count}", "repeated", longer)
 
 
 def laid_out(params: type[msgspec.Struct]) -> tuple[str, ...]:
@@ -78,14 +96,14 @@ def _is_size(kind: inspect.Type) -> bool:
     return isinstance(kind, inspect.IntType) and _MOST_CODE < _range(kind)[1] < _MOST_VALUE
 
 
-def _of_param(param: str, name: str, group: str, change: _Value) -> Change:
+def _of_param(feature: str, param: str, name: str, group: str, change: _Value) -> Change:
     def apply(case: Case) -> Case | None:
         value = change(case, case.params.get(param))
         if value is None and name != "None":
             return None
         return msgspec.structs.replace(case, params={**case.params, param: value})
 
-    return Change(param, f"{param} {name}", f"{param} {group}", apply)
+    return Change(feature, f"{param} {name}", f"{param} {group}", apply)
 
 
 def _changes(kind: inspect.Type) -> Iterator[_Named]:
@@ -128,8 +146,6 @@ def _lists(item: inspect.Type) -> Iterator[_Named]:
     if isinstance(item, inspect.IntType):
         yield from _lists_of_numbers(item)
         yield from _lists_of_rows()
-    elif isinstance(item, inspect.StructType):
-        yield from _structs(item)
 
 
 def _lists_of_numbers(kind: inspect.IntType) -> Iterator[_Named]:
@@ -157,34 +173,44 @@ def _orders() -> Iterator[_Named]:
     yield "first twice", "first twice", _of_list(lambda values: [values[0], *values])
 
 
-def _structs(kind: inspect.StructType) -> Iterator[_Named]:
-    """Yield values of one field of the first or last entry of a list."""
+def _structs(param: str, kind: inspect.StructType) -> Iterator[Change]:
+    """Yield values of one field of the first or last entry of a list, of two, or of all of them.
+
+    Each field is a feature: a case may get values of several.
+    """
     for field in kind.fields:
         for name, group, change in _changes(field.type):
-            for place, index in (("first", 0), ("last", -1)):
-                yield (
+            for place, which in _PLACES.items():
+                yield _of_param(
+                    f"{param} {field.encode_name}",
+                    param,
                     f"{field.encode_name} of the {place}: {name}",
                     f"{field.encode_name} of the {place}: {group}",
-                    _of_field(index, field.encode_name, change),
+                    _of_field(which, field.encode_name, change),
                 )
 
 
-def _of_field(index: int, field: str, change: _Value) -> _Value:
+_PLACES = {
+    "first": slice(0, 1),
+    "last": slice(-1, None),
+    "last two": slice(-2, None),
+    "whole list": slice(None),
+}
+
+
+def _of_field(which: slice, field: str, change: _Value) -> _Value:
     def changed(case: Case, entries: Any) -> Any:
-        if not isinstance(entries, list) or not entries or field not in entries[index]:
+        if not isinstance(entries, list) or not entries:
             return None
-        value = change(case, entries[index][field])
-        if value is None:
-            return None
-        return _replaced(entries, index, {**entries[index], field: value})
+        made = list(entries)
+        for index in range(len(entries))[which]:
+            value = change(case, made[index][field]) if field in made[index] else None
+            if value is None:
+                return None
+            made[index] = {**made[index], field: value}
+        return made
 
     return changed
-
-
-def _replaced(entries: list[Any], index: int, entry: Any) -> list[Any]:
-    copied = list(entries)
-    copied[index] = entry
-    return copied
 
 
 _OF_ROWS: dict[str, Callable[[int, int, int], int]] = {

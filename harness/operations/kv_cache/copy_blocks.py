@@ -140,8 +140,9 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield name, _case([[0, 3], [2, 1]], [[4, 2, 2, 8, 0, 0]], dtype, far=True)
         odd = [4, 3, 1, 5, 0, 0]  # offsets beyond 2**31 in elements, even if words are copied
         yield f"{name}, blocks of odd size", _case([[0, 3], [2, 1]], [odd], dtype, far=True)
-    pairs = [[i, 129 + i] for i in range(129)]
-    yield "129 pairs", _case(pairs, [[258, 2, 2, 4, 0, 0]])
+    for count in (129, 1030):
+        pairs = [[i, count + i] for i in range(count)]
+        yield f"{count} pairs", _case(pairs, [[2 * count, 2, 2, 4, 0, 0]])
     few = [[i, 9 - i] for i in range(5)]
     yield "five pairs in many layers", _case(few, [[10 + i % 3, 2, 1, 4, 0, 0] for i in range(9)])
 

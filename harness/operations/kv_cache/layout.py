@@ -28,7 +28,7 @@ from attnproof.harness.operations.shared.params import Params
 GET, SET, VALID = "get_kv_cache_layout", "set_kv_cache_layout", "is_valid_kv_cache_layout"
 _VARIABLE = "VLLM_KV_CACHE_LAYOUT"
 _LAYOUTS = ("NHD", "HND")
-_NOT_LAYOUTS = ("nhd", "NHD ", "HN", "NHDN", "DHN", "", "None")
+_NOT_LAYOUTS = ("nhd", "NHD ", "HN", "NHDN", "DHN", "", "None", "NHD\n", " HND", "NHDHND")
 _WHY_SHARED = "one value for the whole process: nothing to make faster, and two would disagree"
 
 

@@ -6,6 +6,7 @@ Bug class: the first layout that was read is kept, so that a later set is ignore
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, Literal
 
 from hypothesis import strategies as st
@@ -36,6 +37,13 @@ _PARAMS = sequence_params(
         "export": [("layout", Literal["NHD", "HND", "NCHW", "nhd", "hnd", ""])],
         **{do: [] for do in ("unset", "unexport", "get")},
     }
+)
+
+
+_CHOICES: tuple[dict[str, str], ...] = (
+    *({"do": do, "layout": layout} for do in ("set", "export") for layout in ("NHD", "HND")),
+    {"do": "unset"},
+    {"do": "unexport"},
 )
 
 
@@ -142,10 +150,22 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "set after the first get (K27)", _case(get, hnd, get)
     yield "environment after the first get", _case(get, export, get)
     yield "set goes before the environment", _case(export, nhd, get)
+    yield "set what is in force already", _case(export, hnd, {"do": "export", "layout": "NHD"}, get)
+    for choice in _CHOICES:
+        name = " ".join(choice.values())
+        yield f"{name}, then every two choices", _case(*_three_choices(choice))
     unknown = {"do": "export", "layout": "nhd"}
     yield "what is set goes before an unknown layout", _case(unknown, nhd, get)
     yield "unset falls back on the environment", _case(export, nhd, get, {"do": "unset"}, get)
     yield "refused layout changes nothing", _case(hnd, {"do": "set invalid", "layout": "hnd"}, get)
+
+
+def _three_choices(first: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the steps of all programs of three choices that begin with `first`, with reads."""
+    for more in product(_CHOICES, repeat=2):
+        yield from ({"do": "unset"}, {"do": "unexport"})
+        for choice in (first, *more):
+            yield from (choice, {"do": "get"})
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:

@@ -169,8 +169,9 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield f"{name}, of odd size", _case(far=True, dtype=dtype, pairs=[[0, 3], [3, 1]], **odd)
         name = f"within one cache of 2**31 elements, {dtype} (K15)"
         yield name, _case(far=True, dtype=dtype, pairs=[[0, 2], [3, 1]], same_cache=True, **odd)
-    pairs = [[i, (7 * i + 3) % 129] for i in range(129)]
-    yield "129 pairs", _case(src_blocks=129, dst_blocks=129, pairs=pairs)
+    for count in (129, 1030):
+        pairs = [[i, (7 * i + 3) % count] for i in range(count)]
+        yield f"{count} pairs", _case(src_blocks=count, dst_blocks=count, pairs=pairs)
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:

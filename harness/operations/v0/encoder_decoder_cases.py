@@ -44,6 +44,8 @@ class EncoderDecoderParams(Params):
     decoder_only: bool
     encoder: Lengths
     absent: Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=64)]
+    assigned: bool = False
+    """True if an instance of the class without an encoder's fields gets them by assignment."""
 
 
 def problem(case: Case) -> str:
@@ -86,6 +88,7 @@ def _case(
     encoder: list[int] | None = None,
     absent: list[str] | None = None,
     decoder_only: bool = False,
+    assigned: bool = False,
 ) -> Case:
     """Return the case of a batch.
 
@@ -94,13 +97,13 @@ def _case(
     """
     params = {"attn_type": attn_type, "is_prompt": is_prompt, "decoder_only": decoder_only}
     lists = {"encoder": encoder or [], "absent": absent or []}
-    return Case(operation, batch, params | lists)
+    return Case(operation, batch, params | lists | {"assigned": assigned})
 
 
 def cases_of(operation: str) -> Callable[[], st.SearchStrategy[Case]]:
     """Return the function that makes the strategy of the operation's cases."""
     return lambda: st.builds(
-        lambda batch, kind, is_prompt, encoder, absent, decoder_only: _case(
+        lambda batch, kind, is_prompt, encoder, absent, decoder_only, assigned: _case(
             operation,
             batch,
             kind,
@@ -108,12 +111,14 @@ def cases_of(operation: str) -> Callable[[], st.SearchStrategy[Case]]:
             encoder=encoder,
             absent=absent,
             decoder_only=decoder_only,
+            assigned=assigned,
         ),
         batches(),
         st.sampled_from(_kinds(operation)),
         st.booleans(),
         st.lists(st.integers(0, 40), max_size=8),
         st.lists(st.sampled_from(_ABSENT), max_size=3, unique=True),
+        st.booleans(),
         st.booleans(),
     )
 
@@ -135,6 +140,8 @@ def boundaries_of(operation: str) -> Callable[[], Iterator[tuple[str, Case]]]:
         yield "no requests", _case(operation, make_batch([], [], 4), kind)
         yield "encoders without tokens", _case(operation, mixed, kind, encoder=[0, 0, 0, 0])
         yield "model without an encoder", _case(operation, mixed, decoder_only=True)
+        lengths = [9, 4, 6, 2]
+        yield "assigned fields", _case(operation, mixed, kind, encoder=lengths, assigned=True)
         for field in _ABSENT:
             yield f"{field} not set", _case(operation, mixed, encoder=[9, 4, 6, 2], absent=[field])
         every = list(_ABSENT)
@@ -205,9 +212,19 @@ def prepare(case: Case, pattern: int, device: str) -> Call:
         fields |= {name: arena.tensors[name] for name in (LENGTHS[1], *CROSS_FIELDS)}
     needed = needed_fields(case)
     fields |= {name: None for name in params["absent"] if name in fields and name not in needed}
-    args: dict[str, Any] = {"attn_metadata": cls(**fields)}
+    args: dict[str, Any] = {"attn_metadata": _metadata(cls, fields, params.get("assigned", False))}
     if case.operation == ARGS:
         args["is_prompt"] = params["is_prompt"]
     if case.operation in (ARGS, COUNTS):
         args["attn_type"] = params["attn_type"]
     return Call(args, arena=arena, facts=_SideFacts(fields=fields, attn_type=params["attn_type"]))
+
+
+def _metadata(cls: type[DecoderMetadata], fields: dict[str, Any], assigned: bool) -> Any:
+    """Return an instance of the class, or of the one without an encoder's fields with all set."""
+    if not assigned:
+        return cls(**fields)
+    own = DecoderMetadata.__dataclass_fields__
+    made = DecoderMetadata(**{name: fields[name] for name in own})
+    vars(made).update(fields)
+    return made

@@ -10,7 +10,7 @@ from attnproof import reference
 from attnproof.harness.cases.coverage.steering import toward_gaps
 from attnproof.harness.cases.variation.altered_calls import altered_cases
 from attnproof.harness.cases.variation.change import size_of
-from attnproof.harness.cases.variation.combined import crossed
+from attnproof.harness.cases.variation.combined import crossed, enlarged
 from attnproof.harness.cases.variation.varied import varied
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Sourced
@@ -21,6 +21,8 @@ from attnproof.harness.running.case_check import problem_of
 
 _CROSSED = 150
 """Maximum number of cases with several critical features."""
+_CROSSED_PER_LARGE = 10
+"""Cases with several critical features for each large one."""
 _DRAWN_PER_VARIED = 4
 """Drawn cases for each variation of one."""
 _DRAWN_PER_STEP = 8
@@ -54,6 +56,8 @@ def more_cases(
     # The more cases a run has time for, the larger the share of these: few drawn ones suffice.
     few = min(_CROSSED, max(examples * 3 // 10, examples**2 // 300))
     for name, case in crossed(operation, few, seed, problem_of):
+        yield Sourced(case, "boundary", name)
+    for name, case in enlarged(operation, few // _CROSSED_PER_LARGE, seed, problem_of):
         yield Sourced(case, "boundary", name)
     own = [case for _, case in operation.inputs.boundaries()]
     count = -(-examples // _DRAWN_PER_VARIED)

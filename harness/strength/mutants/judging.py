@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -141,8 +140,7 @@ def prepare(
     seconds: dict[str, float] = {}
     places: dict[str, Places] = {}
     accepted = 0
-    reach.record()
-    worker = _worker(operation, module, candidate)
+    worker = _worker(reach.recorded(ALL[operation]), module, candidate)
     try:
         for case in [*cases, *(one for one in further if one.id not in known)]:
             started = time.monotonic()
@@ -156,7 +154,6 @@ def prepare(
                 seconds[case.id], places[case.id] = time.monotonic() - started, reach.take()
     finally:
         worker.stop()
-        sys.settrace(None)
     passing = _most_different_first([one for one in cases if one.id in places], places, seconds)
     return Prepared(
         [encode(one) for one in passing],
@@ -235,7 +232,7 @@ def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until
     count, cases = 0, given.cases
     share = 1 if made.mutant.operator == "default" else _REPEATED_SHARE
     try:
-        worker = _worker(given.operation, module, candidate)
+        worker = _worker(ALL[given.operation], module, candidate)
     except InfrastructureError as error:
         return changed(fate="killed", oracle="process", reason=str(error))
     try:
@@ -275,7 +272,7 @@ def _failures_of_further_calls(worker: Worker, cases: list[Case]) -> list[Failur
     return []
 
 
-def _worker(operation: str, module: Any, candidate: Candidate) -> Worker:
+def _worker(operation: Operation, module: Any, candidate: Candidate) -> Worker:
     planting.backend = module
     planted = Candidate(
         candidate.name,
@@ -285,5 +282,4 @@ def _worker(operation: str, module: Any, candidate: Candidate) -> Worker:
         judged=candidate.judged,
     )
     timeout_s = _TIMEOUT_INTERPRETED_S if candidate.lane == "interpreter" else _TIMEOUT_S
-    operations = {operation: ALL[operation]}
-    return Worker(planted, operations, timeout_s=timeout_s, memory_bytes=_MEMORY_BYTES)
+    return Worker(planted, {operation.name: operation}, timeout_s=timeout_s, memory_bytes=_MEMORY_BYTES)

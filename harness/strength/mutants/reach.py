@@ -8,12 +8,18 @@ from __future__ import annotations
 import bisect
 import mmap
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from attnproof.harness.model.call_kinds import CallKind
+from attnproof.harness.model.operation import Operation
 
 Places = npt.NDArray[np.int64]
 """Numbers of lines, counted through all files of a candidate, ascending."""
@@ -33,10 +39,20 @@ class Reach:
         self._size = size
         self._ran: mmap.mmap | None = None
 
-    def record(self) -> None:
-        """Record lines from now on, in this thread and in forks that are made later."""
+    def recorded(self, operation: Operation) -> Operation:
+        """Return the operation with calls that record their lines, here and in forks."""
         self._ran = mmap.mmap(-1, max(self._size, 1))
+        return replace(operation, call=_RecordedCall(operation.call, self))
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the lines that this thread runs meanwhile."""
+        # Not in the harness: every frame is several times slower while there is a trace function.
         sys.settrace(self._trace)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
 
     def take(self) -> Places:
         """Return the lines that ran since the last call."""
@@ -70,3 +86,24 @@ class Reach:
             return note
 
         return note
+
+
+class _RecordedCall:
+    """A kind of call whose lines are recorded while a candidate or the reference runs."""
+
+    def __init__(self, call: CallKind, reach: Reach) -> None:
+        self._call = call
+        self._reach = reach
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+    def run(self, *given: Any) -> Any:
+        """Call the function."""
+        with self._reach.recording():
+            return self._call.run(*given)
+
+    def outputs(self, *given: Any) -> Any:
+        """Return the output fields of a result, whose properties may be code of the candidate."""
+        with self._reach.recording():
+            return self._call.outputs(*given)
