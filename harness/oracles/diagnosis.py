@@ -14,7 +14,7 @@ from attnproof.harness.cases.memory.arena import STALE_PATTERNS
 from attnproof.harness.model.call import MISSING, Facts, Quantity
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.verdict import LOST
-from attnproof.harness.oracles.guards import FILLS
+from attnproof.harness.oracles.guards import are_poison
 
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")
 _IDS = ("block_table_tensor",)
@@ -175,8 +175,7 @@ def _stale(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray)
     bad = wrong[right != wrong]
     if (np.abs(bad - STALE_PATTERNS[0]) <= 1).any():
         return "stale entry read"
-    filled = [int.from_bytes(bytes([fill]) * size, "little") for fill in FILLS for size in (4, 8)]
-    return "memory returned that was never written" if np.isin(bad, filled).any() else ""
+    return "memory returned that was never written" if are_poison(bad).any() else ""
 
 
 def _zero_length(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
@@ -15,6 +16,8 @@ from attnproof.harness.oracles.late_copies import is_unwaited_copy
 
 FILLS = (0x5C, 0xC3)
 """Poison bytes of uninitialised memory, one for each poison pattern; out of range as int32."""
+_RISING = (torch.arange(1 << 14) % 64).to(torch.uint8)
+"""Lowest bytes of the first words of uninitialised memory, of four bytes each."""
 _GUARD_BYTE = 0xA5
 _GUARD_BYTES = 512
 """Length of a guard."""
@@ -41,6 +44,17 @@ _FILLED = {
 }
 _COPIES = {torch.Tensor.copy_, torch.Tensor.to}
 _WATCHED = _UNFILLED | _FILLED | _COPIES
+
+
+def are_poison(values: np.ndarray) -> np.ndarray:
+    """Return which of the integers are those of uninitialised memory, as an array of bool."""
+    found = np.zeros(values.shape, dtype=bool)
+    for size in (4, 8):
+        lowest = int.from_bytes(b"\xff\0\0\0" * (size // 4), "little")
+        for fill in FILLS:
+            poison = int.from_bytes(bytes([fill]) * size, "little", signed=True)
+            found |= values.astype(np.int64) | lowest == poison | lowest
+    return found
 
 
 _M_PERTURB = -6
@@ -100,6 +114,9 @@ class GuardedAllocations(TorchFunctionMode):
         inner = self._pool(tensor.nbytes, tensor.device).take(tensor.nbytes)
         if not keep:
             inner.fill_(self._fill)
+            # A pair of equal numbers would be an empty range.
+            lowest = inner[: 4 * len(_RISING) : 4]
+            lowest.copy_(_RISING[: len(lowest)])
         inner = inner.view(tensor.dtype).view(tensor.shape)
         return inner.copy_(tensor) if keep else inner
 

@@ -8,6 +8,16 @@ from attnproof.harness.cases.batches.consistency import batch_problem
 from attnproof.harness.cases.variation.altered_calls import fault_of, has_fault
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
+from attnproof.harness.operations.shared.params import elements_limited
+
+_MOST_ELEMENTS = 2**20
+"""Elements of the tensors of a case that is made by changes: these are many and shall be fast."""
+
+
+def problem_of_made(case: Case) -> str:
+    """Return why a case that was made by changes cannot be run, or is slow, "" if neither."""
+    with elements_limited(_MOST_ELEMENTS):
+        return problem_of(case)
 
 
 def problem_of(case: Case) -> str:

@@ -36,9 +36,8 @@ def element(address: int, index: int, wide: bool) -> int:
 
     Also callable in compiled loops.
     """
-    at = int64_at if wide else int32_at
-    value: int = at(address, index + 1)[index]
-    return value
+    kind = ctypes.c_int64 if wide else ctypes.c_int32
+    return kind.from_address(address + ctypes.sizeof(kind) * index).value
 
 
 def set_element(address: int, index: int, wide: bool, value: int) -> None:
@@ -46,8 +45,8 @@ def set_element(address: int, index: int, wide: bool, value: int) -> None:
 
     Also callable in compiled loops.
     """
-    at = int64_at if wide else int32_at
-    at(address, index + 1)[index] = value
+    kind = ctypes.c_int64 if wide else ctypes.c_int32
+    kind.from_address(address + ctypes.sizeof(kind) * index).value = int(value)
 
 
 @cache

@@ -5,7 +5,7 @@ Tensors are given as address, stride in elements and `wide`: True for int64, Fal
 
 from __future__ import annotations
 
-from .addresses import element, int32_at, int64_at
+from .addresses import element, set_element
 from .compiled import compiled, entry
 
 
@@ -29,7 +29,7 @@ def count_owned(
         first = element(starts, r * starts_stride, wide_starts) if started else 0
         end = first + element(lens, r * lens_stride, wide)
         share = owned_before(end, size, rank, interleave)
-        put(out, r, wide, share - owned_before(first, size, rank, interleave))
+        set_element(out, r, wide, share - owned_before(first, size, rank, interleave))
 
 
 @entry
@@ -43,7 +43,7 @@ def localize(
         index = -1
         if position >= 0 and turn % size == rank:
             index = turn // size * interleave + position % interleave
-        put(out, i, wide, index)
+        set_element(out, i, wide, index)
 
 
 @compiled
@@ -52,12 +52,3 @@ def owned_before(end: int, size: int, rank: int, interleave: int) -> int:
     turns = end // (size * interleave)
     rest = end - turns * (size * interleave)
     return turns * interleave + min(max(rest - rank * interleave, 0), interleave)
-
-
-@compiled
-def put(address: int, index: int, wide: bool, value: int) -> None:
-    """Write element `index` of the integers at `address`."""
-    if wide:
-        int64_at(address, index + 1)[index] = value
-    else:
-        int32_at(address, index + 1)[index] = value

@@ -5,8 +5,8 @@ Tensors are given as address, stride in elements and `wide`: True for int64, Fal
 
 from __future__ import annotations
 
-from .addresses import element, int32_at, int64_at
-from .compiled import compiled, entry
+from .addresses import element, int32_at, set_element
+from .compiled import entry
 
 
 @entry
@@ -63,7 +63,9 @@ def gather(
         for i in range(begin, end):
             column = position // page_size
             page = element(table, row * row_stride + column * column_stride, wide_table)
-            put(out, i * out_stride, wide_out, page * page_size + position - column * page_size)
+            set_element(
+                out, i * out_stride, wide_out, page * page_size + position - column * page_size
+            )
             position += 1
 
 
@@ -93,12 +95,3 @@ def append_positions(
     for j in range(i, length):
         requests[j] = -1
         positions[j] = 0
-
-
-@compiled
-def put(address: int, index: int, wide: bool, value: int) -> None:
-    """Write element `index` of the integers at `address`."""
-    if wide:
-        int64_at(address, index + 1)[index] = value
-    else:
-        int32_at(address, index + 1)[index] = value

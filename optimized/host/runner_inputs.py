@@ -7,17 +7,8 @@ are int64. A `stride` is in elements.
 
 from __future__ import annotations
 
-from .addresses import element, int32_at, int64_at
-from .compiled import compiled, entry
-
-
-@compiled
-def put(address: int, index: int, wide: bool, value: int) -> None:
-    """Write element `index` of the integers at `address`."""
-    if wide:
-        int64_at(address, index + 1)[index] = value
-    else:
-        int32_at(address, index + 1)[index] = value
+from .addresses import element, int32_at, int64_at, set_element
+from .compiled import entry
 
 
 @entry
@@ -77,7 +68,7 @@ def fill_prefill(
                 query[i] = history[first + i]
             for i in range(lookahead):
                 token = history[last + i] if last + i < length else 0
-                put(upcoming, i * upcoming_stride + slot, False, token)
+                set_element(upcoming, i * upcoming_stride + slot, False, token)
         begin = end
 
 
@@ -116,11 +107,11 @@ def fill_combined(
         if length <= prompt:
             continue
         if new_tokens == 1 and length - count >= prompt:
-            put(input_ids, stop - count, False, element(last_sampled, slot, wide_last))
+            set_element(input_ids, stop - count, False, element(last_sampled, slot, wide_last))
         number = count - new_tokens
         for i in range(number):
             token = element(drafts, slot * drafts_stride + i, wide_drafts)
-            put(input_ids, stop - number + i, False, token)
+            set_element(input_ids, stop - number + i, False, token)
 
 
 @entry
@@ -133,8 +124,8 @@ def fill_expanded(
         end = element(offsets, r + 1, False)
         slot = element(mapping, r, wide)
         for i in range(end - begin):
-            put(slots, begin + i, wide, slot)
-            put(places, begin + i, False, i)
+            set_element(slots, begin + i, wide, slot)
+            set_element(places, begin + i, False, i)
         begin = end
 
 
@@ -154,11 +145,11 @@ def fill_counts(
         slot = element(mapping, r, wide)
         left = 0
         if slot < 0 or element(seq_lens, r, False) < element(prefill_len, slot, False):
-            put(sampled, r, False, 0)
+            set_element(sampled, r, False, 0)
         else:
             count = element(offsets, r + 1, False) - element(offsets, r, False)
             left = count - element(sampled, r, False)
-        put(rejected, r, False, left)
+        set_element(rejected, r, False, left)
 
 
 @entry
@@ -189,17 +180,17 @@ def update(
         length, number = element(total_len, slot, False), element(num_sampled, r, False)
         for i in range(number):
             token = element(sampled, r * sampled_stride + i, wide_sampled)
-            put(history, slot * history_stride + length + i, False, token)
+            set_element(history, slot * history_stride + length + i, False, token)
             if counts != 0:
                 place = slot * counts_stride + token
-                put(counts, place, False, element(counts, place, False) + 1)
-            put(last_sampled, slot, wide_last, token)
-        put(total_len, slot, False, length + number)
+                set_element(counts, place, False, element(counts, place, False) + 1)
+            set_element(last_sampled, slot, wide_last, token)
+        set_element(total_len, slot, False, length + number)
         query_len = 0
         if starts != 0:
             query_len = element(starts, r + 1, False) - element(starts, r, False)
         grown = element(computed, slot, False) + query_len - element(num_rejected, r, False)
-        put(computed, slot, False, grown)
+        set_element(computed, slot, False, grown)
 
 
 @entry
@@ -209,4 +200,4 @@ def advance(rows: int, mapping: int, wide: bool, computed: int, starts: int) -> 
         slot = element(mapping, r, wide)
         if slot >= 0:
             query_len = element(starts, r + 1, False) - element(starts, r, False)
-            put(computed, slot, False, element(computed, slot, False) + query_len)
+            set_element(computed, slot, False, element(computed, slot, False) + query_len)

@@ -5,8 +5,8 @@ Tensors are given as address, stride in elements and `wide`: True for int64, Fal
 
 from __future__ import annotations
 
-from .addresses import element, int32_at, int64_at
-from .compiled import compiled, entry
+from .addresses import element, int32_at, int64_at, set_element
+from .compiled import entry
 
 
 @entry
@@ -33,7 +33,7 @@ def last_slots(
             row = element(pool, r * pool_stride, wide_pool)
             at = row * row_stride + (length - 1) * column_stride
             slot = element(table, at, wide_table)
-        put(out, r, wide_out, slot)
+        set_element(out, r, wide_out, slot)
 
 
 @entry
@@ -68,10 +68,10 @@ def write_rows(
         end = element(seq_lens, r * seq_lens_stride, wide_seq_lens)
         for t in range(prefix):
             slot = element(int(given[r]), t * int(given[rows + r]), True)
-            put(table, row + t * column_stride, wide_table, slot)
+            set_element(table, row + t * column_stride, wide_table, slot)
         for t in range(prefix, end):
             slot = element(new, i * new_stride, True)
-            put(table, row + t * column_stride, wide_table, slot)
+            set_element(table, row + t * column_stride, wide_table, slot)
             i += 1
 
 
@@ -99,12 +99,3 @@ def fill_positions(
             out[i] = position
             position += 1
             i += 1
-
-
-@compiled
-def put(address: int, index: int, wide: bool, value: int) -> None:
-    """Write element `index` of the integers at `address`."""
-    if wide:
-        int64_at(address, index + 1)[index] = value
-    else:
-        int32_at(address, index + 1)[index] = value

@@ -9,7 +9,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnproof.harness.cases.magnitudes import BLOCK_SIZES, LARGE, NUMBERS, critical, first_blocks, near
+from attnproof.harness.cases.magnitudes import (
+    BLOCK_SIZES,
+    LARGE,
+    NUMBERS,
+    critical,
+    first_blocks,
+    near,
+)
 from attnproof.harness.cases.variation.change import Change
 from attnproof.harness.cases.variation.rows import (
     Row,
@@ -23,6 +30,8 @@ from attnproof.harness.cases.variation.rows import (
 from attnproof.harness.model.case import Batch, Case
 
 _QUERIES = (0, 1, 2, 3, 9, 15, 16, 17, 33, 65, 129, 257, 513, 600, 1025)
+_LARGE_QUERIES = ((LARGE[1], 48), (LARGE[2], 16), (LARGE[2], 528), (LARGE[1], 3), (LARGE[0], 1))
+"""Query tokens and block sizes, which divide no tile or each one."""
 _RUNS = ((1, 33), (16, 32), (32, 64), (64, 128), (128, 256))
 """First row and the end of runs of equal rows."""
 _FAR = (2**20 + 7, 2**25 + 3, 2**28 + 5)
@@ -45,10 +54,20 @@ def batch_changes() -> Iterator[Change]:
 def large_changes() -> Iterator[Change]:
     """Yield numbers of rows and of query tokens beyond all tiles of a kernel."""
     yield _change("rows", f"{LARGE[0]} rows", repeated(LARGE[0]))
-    for query in LARGE:
+    for query, size in _LARGE_QUERIES:
         for place, row in (("first", 0), ("last", -1)):
-            change = with_row(row, _query(query))
-            yield _change(f"{place} query", f"{place} query of {query}", change)
+            name = f"{place} query of {query} in blocks of {size}"
+            yield _change(f"{place} query", name, _in_blocks(size, with_row(row, _query(query))))
+
+
+def _in_blocks(size: int, change: Callable[[Case], Case | None]) -> Callable[[Case], Case | None]:
+    resize = _of_batch("block size", "", _sized(size))
+
+    def apply(case: Case) -> Case | None:
+        resized = resize.apply(case)
+        return change(case if resized is None else resized)
+
+    return apply
 
 
 def _row_changes() -> Iterator[Change]:
@@ -82,15 +101,15 @@ def _row_changes() -> Iterator[Change]:
 def _run(start: int, stop: int, row: int) -> Callable[[Case], Case | None]:
     """Return the change of a run of rows, of which a kernel may make a tile, to one of the rows.
 
-    The case keeps a row before and one behind the run.
+    Other rows lie before and behind the run.
     """
 
     def apply(case: Case) -> Case | None:
-        if case.num_requests <= stop:
+        longer = case if case.num_requests > stop else repeated(stop + 5)(case)
+        if longer is None or longer.batch is None:
             return None
-        assert case.batch is not None
-        one = rows_of(case.batch)[row]
-        return with_all_rows(lambda i, other: one if start <= i < stop else other)(case)
+        one = rows_of(longer.batch)[row]
+        return with_all_rows(lambda i, other: one if start <= i < stop else other)(longer)
 
     return apply
 

@@ -65,9 +65,9 @@ def param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:
             continue
         for name, group, change in _changes(field.type):
             yield _of_param(param, param, name, group, change)
-        if isinstance(field.type, inspect.ListType):
-            if isinstance(field.type.item_type, inspect.StructType):
-                yield from _structs(param, field.type.item_type)
+        item = getattr(field.type, "item_type", None)
+        if isinstance(item, inspect.StructType):
+            yield from _structs(param, item)
 
 
 def large_param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:
@@ -75,12 +75,11 @@ def large_param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:
     described = inspect.type_info(params)
     assert isinstance(described, inspect.StructType)
     for field in described.fields:
-        if isinstance(field.type, inspect.ListType):
-            if isinstance(field.type.item_type, inspect.IntType):
-                param = field.encode_name
-                for count in LARGE:
-                    longer = _of_list(partial(cycle, count=count))
-                    yield _of_param(param, param, f"repeated to {count}", "repeated", longer)
+        if isinstance(getattr(field.type, "item_type", None), inspect.IntType):
+            param = field.encode_name
+            for count in LARGE:
+                longer = _of_list(partial(cycle, count=count))
+                yield _of_param(param, param, f"repeated to {count}", "repeated", longer)
 
 
 def laid_out(params: type[msgspec.Struct]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ NAME = "prepare_next_token_ids_padded"
 NEXT, COUNT = "next_token_ids", "valid_sampled_tokens_count"
 _BACKUP = 3_000_000
 """Backup token of the first request; tokens of cases are smaller."""
-_VOCABULARY = 128_000
+_VOCABULARY, _LARGE_VOCABULARY = 128_000, 262_144
 _Token = Annotated[int, Meta(ge=-1, le=_BACKUP - 1)]
 _Sampled = Annotated[list[_Token], Meta(max_length=1024)]
 
@@ -81,7 +81,7 @@ def _accepted(accepted: list[int], width: int) -> list[list[int]]:
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
     width, rows = draw(st.integers(1, 6)), draw(st.integers(0, 5))
-    vocab_size = draw(st.sampled_from((_VOCABULARY, 10, 1)))
+    vocab_size = draw(st.sampled_from((_VOCABULARY, 10, 1, _LARGE_VOCABULARY, _BACKUP)))
     edges = st.sampled_from((-1, 0, vocab_size - 1, vocab_size, vocab_size + 1))
     tokens = draw(
         st.lists(
@@ -112,13 +112,16 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "one token each, no drafts (K36)", _case(_accepted([1, 0, 1], 1))
     yield "discarded rows with tokens", _case(_accepted([3, 0, 1], 3), [True, True, False], spare=3)
     yield "tokens at the end of the vocabulary", _case([[9, 10, 11], [10, 10, 10]], vocab_size=10)
+    for size in (_LARGE_VOCABULARY, _BACKUP):
+        tokens = [[size - 1, size // 2 + 1, -1], [2**16, size - 2, size - 1], [5, -1, -1]]
+        yield f"vocabulary of {size} tokens", _case(tokens, vocab_size=size)
     yield "token 0", _case([[0, -1], [0, 0]])
     yield "valid tokens behind rejected ones", _case([[-1, 5, -1, 6], [3, -1, -1, -1]])
     yield "no tokens", _case([[], [], []])
     yield "no requests", _case([], spare=2)
     for width in (7, 8, 9, 17):
         yield f"{width} tokens at a kernel tile", _case(_accepted([width, width - 1, 1, 0], width))
-    for rows in (31, 32, 33, 200):
+    for rows in (31, 32, 33, 200, 1030):
         yield f"{rows} requests at a kernel tile", _case(_accepted([r % 4 for r in range(rows)], 3))
     yield "int64 tokens", _case(_accepted([2, 0, 3], 3), wide=True)
     yield "strided tensors", _case(_accepted([2, 0, 3], 3), [False, False, True], strided=True)

@@ -140,7 +140,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield name, _case([[0, 3], [2, 1]], [[4, 2, 2, 8, 0, 0]], dtype, far=True)
         odd = [4, 3, 1, 5, 0, 0]  # offsets beyond 2**31 in elements, even if words are copied
         yield f"{name}, blocks of odd size", _case([[0, 3], [2, 1]], [odd], dtype, far=True)
-    for count in (129, 1030):
+    for count in (129, 530):
         pairs = [[i, count + i] for i in range(count)]
         yield f"{count} pairs", _case(pairs, [[2 * count, 2, 2, 4, 0, 0]])
     few = [[i, 9 - i] for i in range(5)]

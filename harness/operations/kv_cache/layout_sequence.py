@@ -151,20 +151,18 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "environment after the first get", _case(get, export, get)
     yield "set goes before the environment", _case(export, nhd, get)
     yield "set what is in force already", _case(export, hnd, {"do": "export", "layout": "NHD"}, get)
-    for choice in _CHOICES:
-        name = " ".join(choice.values())
-        yield f"{name}, then every two choices", _case(*_three_choices(choice))
+    yield "every two choices", _case(*_two_choices())
     unknown = {"do": "export", "layout": "nhd"}
     yield "what is set goes before an unknown layout", _case(unknown, nhd, get)
     yield "unset falls back on the environment", _case(export, nhd, get, {"do": "unset"}, get)
     yield "refused layout changes nothing", _case(hnd, {"do": "set invalid", "layout": "hnd"}, get)
 
 
-def _three_choices(first: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the steps of all programs of three choices that begin with `first`, with reads."""
-    for more in product(_CHOICES, repeat=2):
+def _two_choices() -> Iterator[dict[str, Any]]:
+    """Yield the steps of all programs of two choices, with a read after each."""
+    for choices in product(_CHOICES, repeat=2):
         yield from ({"do": "unset"}, {"do": "unexport"})
-        for choice in (first, *more):
+        for choice in choices:
             yield from (choice, {"do": "get"})
 
 

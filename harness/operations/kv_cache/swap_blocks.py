@@ -169,7 +169,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield f"{name}, of odd size", _case(far=True, dtype=dtype, pairs=[[0, 3], [3, 1]], **odd)
         name = f"within one cache of 2**31 elements, {dtype} (K15)"
         yield name, _case(far=True, dtype=dtype, pairs=[[0, 2], [3, 1]], same_cache=True, **odd)
-    for count in (129, 1030):
+    for count in (129, 530):
         pairs = [[i, (7 * i + 3) % count] for i in range(count)]
         yield f"{count} pairs", _case(src_blocks=count, dst_blocks=count, pairs=pairs)
 

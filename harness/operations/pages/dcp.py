@@ -50,7 +50,10 @@ def near_edges(size: int, interleave: int) -> st.SearchStrategy[int]:
 
 
 def values_arena(case: Case, pattern: int, device: str, names: tuple[str, ...]) -> Arena:
-    """Lay out the parameters `names`; with a parameter `columns` above 0 as rows of so many."""
+    """Lay out the parameters `names`; with a parameter `columns` above 0 as rows of so many.
+
+    With `transposed`, the rows of a column lie side by side.
+    """
     params, pieces = case.params, []
     step = 2 if params["strided"] else 1
     for name in names:
@@ -60,6 +63,8 @@ def values_arena(case: Case, pattern: int, device: str, names: tuple[str, ...]) 
         if columns:
             values = values.reshape(-1, columns)
             strides = (step * (columns + step - 1), step)
+            if params.get("transposed"):
+                strides = (step, step * len(values))
         pieces.append(Piece(name, values, False, strides))
     return Arena(pieces, STALE_PATTERNS[pattern], device)
 

@@ -36,6 +36,7 @@ _Index = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 class _Params(RankParams):
     indices: Annotated[list[_Index], Meta(max_length=2**16)]
     columns: Annotated[int, Meta(ge=0, le=64)]
+    transposed: bool = False
 
 
 def _problem(case: Case) -> str:
@@ -54,10 +55,12 @@ def _case(
     columns: int = 0,
     wide: bool = False,
     strided: bool = False,
+    transposed: bool = False,
 ) -> Case:
     """Return a case; with `columns` above 0 the indices are 2-D."""
     ranks = rank_params(size, rank, interleave, wide=wide, strided=strided)
-    return Case(NAME, None, {"indices": indices, "columns": columns} | ranks)
+    shape = {"columns": columns, "transposed": transposed}
+    return Case(NAME, None, {"indices": indices} | shape | ranks)
 
 
 @st.composite
@@ -74,6 +77,7 @@ def _cases(draw: st.DrawFn) -> Case:
         columns=columns,
         wide=wide,
         strided=draw(st.booleans()),
+        transposed=draw(st.booleans()),
     )
 
 
@@ -83,6 +87,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     for rank in range(3):
         yield f"rank {rank} of 3", _case(around, 3, rank, 4)
     yield "rows of indices", _case(around, 2, 1, 2, columns=4)
+    yield "columns of indices", _case(around, 2, 1, 2, columns=4, transposed=True)
     yield "no indices", _case([], 2)
     yield "nothing but -1", _case([-1, -1], 2, 1)
     yield "-1 for the last rank, turns of one", _case([-1, 3, 7], 4, 3)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.operations.shared.faults import wrong_value
@@ -127,6 +129,16 @@ FAULTS = {
         prepare=_fill_columns,
     ),
     "fewer padded rows than requests": _misuse("num_padded_reqs", _build({}, 0)),
+    "padded rows as a numpy integer": _misuse(
+        "num_padded_reqs",
+        lambda batch, scheduled: batch.build(scheduled, np.int64(batch.num_reqs)),
+        TypeError,
+    ),
+    "padded tokens as a numpy integer": _misuse(
+        "num_padded_tokens",
+        lambda batch, scheduled: batch.build(scheduled, None, np.int64(sum(scheduled.values()))),
+        TypeError,
+    ),
     "more padded rows than the buffers": _misuse(
         "num_padded_reqs", _build({}, 2**20), applies=_always
     ),

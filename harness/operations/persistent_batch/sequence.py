@@ -249,6 +249,15 @@ def _remove(which: int) -> Step:
     return {"do": "remove", "which": which}
 
 
+def _holes(holes: int) -> Iterator[Step]:
+    """Yield steps that fill five rows, remove the requests of the bits of `holes`, and condense."""
+    yield from [_add(1 + row % 3, row) for row in range(5)]
+    rows = [row for row in range(5) if holes >> row & 1]
+    # A request is named by its place among those that are left.
+    yield from [_remove(row - removed) for removed, row in enumerate(rows)]
+    yield from ({"do": "condense"}, _build(1, 2))
+
+
 def _boundaries() -> Iterator[tuple[str, Case]]:
     swap, condense = {"do": "swap", "i": 0, "j": 2}, {"do": "condense"}
     split = {"do": "split", "threshold": 0}
@@ -284,6 +293,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         _case(*three, _build(1), _remove(2), resumed, _build(1)),
     )
     yield "two holes", _case(*three, _add(0), _remove(0), _remove(1), condense, _build(1))
+    for first in range(0, 32, 8):
+        sizes = {"max_num_reqs": 5, "max_num_tokens": 40}
+        steps = [step for holes in range(first, first + 8) for step in _holes(holes)]
+        yield f"holes {first} to {first + 7} of five rows", _case(*steps, **sizes)
     yield "lowest hole first", _case(*three, _remove(0), _remove(1), _add(1), _add(2), _build(1))
     yield "hole at the end", _case(*three, _remove(2), _add(2, 1), _remove(2), condense, _build(1))
     yield "tokens of three steps", _case(_add(3), *(_build(4), advance, slots) * 3)

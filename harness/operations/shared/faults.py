@@ -180,6 +180,7 @@ _WRONG_OFFSETS: tuple[
     ("first offset above 0", lambda offsets: _replaced(offsets, 0, 1), _has_requests),
     ("first offset below 0", lambda offsets: _replaced(offsets, 0, -1), _has_requests),
     ("offsets that end at 0", lambda offsets: offsets - offsets[-1], _has_requests),
+    ("offsets that all fall", lambda offsets: -offsets, _has_requests),
     ("offsets that fall once", lambda offsets: _replaced(offsets, 1, -1), _has_two_requests),
 )
 """Name of a fault, the function that makes it of good offsets, and the cases that have it."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal
@@ -15,6 +18,7 @@ MOST_STEPS = 1000
 """Maximum number of steps of a sequence."""
 MOST_ELEMENTS = 2**28
 """Maximum number of elements of a tensor that a case describes."""
+_most_elements = ContextVar("most elements", default=MOST_ELEMENTS)
 FAR_BYTES = 2**26
 """Maximum size of the blocks of a far cache (`cases.memory.far_memory`)."""
 
@@ -85,9 +89,20 @@ def layer_problem(batch: Batch, params: dict[str, Any]) -> str:
 
 def size_problem(name: str, elements: int) -> str:
     """Return the problem of a tensor of too many elements, "" if it is small enough."""
-    if elements <= MOST_ELEMENTS:
+    most = _most_elements.get()
+    if elements <= most:
         return ""
-    return f"{name}: a tensor of {elements} elements, at most {MOST_ELEMENTS} are allowed"
+    return f"{name}: a tensor of {elements} elements, at most {most} are allowed"
+
+
+@contextmanager
+def elements_limited(most: int) -> Iterator[None]:
+    """Let `size_problem` allow tensors of at most `most` elements."""
+    token = _most_elements.set(most)
+    try:
+        yield
+    finally:
+        _most_elements.reset(token)
 
 
 def sequence_params(

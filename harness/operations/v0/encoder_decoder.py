@@ -6,6 +6,7 @@ Bug class: lengths or tables of the other side, which a kernel's mask can hide (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -49,10 +50,17 @@ def _field_fault(field: str) -> Fault:
     """Return the fault of a needed field that is None."""
     return Fault(
         "attn_metadata",
-        lambda metadata: replace(metadata, **{field: None}),
+        lambda metadata: _without(metadata, field),
         field,
         applies=lambda case: field in needed_fields(case),
     )
+
+
+def _without(metadata: Any, field: str) -> Any:
+    """Return a copy with None in a field, which may not be one of its class."""
+    made = copy(metadata)
+    setattr(made, field, None)
+    return made
 
 
 def _operation(

@@ -17,7 +17,7 @@ from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import offered_by
-from attnproof.harness.running.case_check import problem_of
+from attnproof.harness.running.case_check import problem_of_made
 
 _CROSSED = 150
 """Maximum number of cases with several critical features."""
@@ -55,16 +55,16 @@ def more_cases(
         return
     # The more cases a run has time for, the larger the share of these: few drawn ones suffice.
     few = min(_CROSSED, max(examples * 3 // 10, examples**2 // 300))
-    for name, case in crossed(operation, few, seed, problem_of):
+    for name, case in crossed(operation, few, seed, problem_of_made):
         yield Sourced(case, "boundary", name)
-    for name, case in enlarged(operation, few // _CROSSED_PER_LARGE, seed, problem_of):
+    for name, case in enlarged(operation, few // _CROSSED_PER_LARGE, seed, problem_of_made):
         yield Sourced(case, "boundary", name)
     own = [case for _, case in operation.inputs.boundaries()]
     count = -(-examples // _DRAWN_PER_VARIED)
-    for name, case in varied(operation, [*own, *drawn], count, seed, problem_of):
+    for name, case in varied(operation, [*own, *drawn], count, seed, problem_of_made):
         yield Sourced(case, "boundary", name)
     few = -(-examples // _DRAWN_PER_STEP)
-    for name, case in toward_gaps(steps, tested(), few, seed, problem_of):
+    for name, case in toward_gaps(steps, tested(), few, seed, problem_of_made):
         yield Sourced(case, "boundary", name)
 
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from hypothesis.stateful import run_state_machine_as_test
 
+from attnproof.harness.cases.variation.change import MOST_SIZE, size_of
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
 from attnproof.harness.model.fault import Fault
@@ -69,7 +70,9 @@ def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: in
         drawn += _drawn(operation, faults, min(BATCH, examples - first), batch_seed)
     good = [case for case in drawn if not case.fault]
     more = more_cases(operation, good, examples, run_seed, [], lambda: ())
-    cases = [*explicit, *(sourced.case for sourced in more), *drawn]
+    # Compiled loops run as Python here, where a large case takes a second.
+    small = [sourced.case for sourced in more if size_of(sourced.case) <= MOST_SIZE]
+    cases = [*explicit, *small, *drawn]
     if interpreted:
         many = ids_of_many_rows(operation)
         cases = [one for one in cases if one.id not in many]
@@ -282,4 +285,6 @@ def _worker(operation: Operation, module: Any, candidate: Candidate) -> Worker:
         judged=candidate.judged,
     )
     timeout_s = _TIMEOUT_INTERPRETED_S if candidate.lane == "interpreter" else _TIMEOUT_S
-    return Worker(planted, {operation.name: operation}, timeout_s=timeout_s, memory_bytes=_MEMORY_BYTES)
+    return Worker(
+        planted, {operation.name: operation}, timeout_s=timeout_s, memory_bytes=_MEMORY_BYTES
+    )
