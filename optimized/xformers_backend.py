@@ -26,9 +26,9 @@ from .batch_split import reorder_batch_to_split_decodes_and_prefills, split_deco
 from .cache_write import reshape_and_cache_flash
 from .graph_state import CommonAttentionState
 from .host import lengths as loops
-from .host.arrays import common_dtype
 from .host.lengths import dense_lengths
 from .host.paged_attention import Attention
+from .host.shapes import lengths_dtype
 from .kv_cache import copy_blocks, swap_blocks
 from .paged_attention import attend, attend_decodes
 from .xformers_mask import decode_mask
@@ -92,8 +92,7 @@ class XFormersAttentionMetadataBuilder(AttentionMetadataBuilder[XFormersAttentio
 
 def _lengths_fit(md: CommonAttentionMetadata, block_size: int) -> bool:
     """True if `check_build` would certainly pass."""
-    mirrors = md.query_start_loc_cpu, md.seq_lens_cpu, md.num_computed_tokens_cpu
-    dtype = common_dtype(*mirrors)
+    dtype = lengths_dtype(md)
     offsets, seq_lens, computed = dense_lengths(md, dtype)
     # Sequences must fit both the given bound and the block table.
     most = min(md.max_seq_len, md.block_table_tensor.shape[1] * block_size)

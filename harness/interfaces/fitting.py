@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
+from copy import deepcopy
 from functools import wraps
 from typing import Any
 
@@ -19,15 +21,12 @@ _LATER_PARAMS = {
 }
 """Arguments of earlier operations that only later engines have."""
 
+_PROMPTS = "num_prompt_tokens"
+"""Field of an engine's rows that 0.32 reads."""
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 """Kinds of a function's parameters that take any number of arguments."""
 _OPTIONAL = ("logits_indices", "num_logits", "encoder_seq_lens", "dcp_local_seq_lens")
 """Fields of a batch that may be None."""
-
-
-def without_later_stand_ins(case: Case) -> Case:
-    """Return the case without what no signature shows: the prompts of a stand-in's requests."""
-    return _without_later_params(case) if case.operation == REORDER else case
 
 
 def _without_later_params(case: Case) -> Case:
@@ -43,6 +42,8 @@ def answered_without(name: str, function: Any) -> Any:
     later = _LATER_PARAMS.get(name, ())
     if not later or not inspect.isfunction(function):
         return function
+    if name == REORDER:
+        return _answered_without_prompts(function)
     parameters = inspect.signature(function).parameters
     missing = set(later).difference(parameters)
     takes_any = any(one.kind in _ANY_NUMBER for one in parameters.values())
@@ -57,6 +58,38 @@ def answered_without(name: str, function: Any) -> Any:
         return (function if known else ours)(*args, **kwargs)
 
     return answer
+
+
+def _answered_without_prompts(function: Any) -> Any:
+    """Return the function; `reference` answers calls whose prompts it does not read.
+
+    No signature shows whether it knows the prompts of requests: it is tried on a copy.
+    """
+    ours = getattr(reference, REORDER)
+
+    @wraps(function)
+    def answer(input_batch: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(input_batch, _PROMPTS):
+            return function(input_batch, scheduler_output, *args, **kwargs)
+        tried = _Watched(deepcopy(input_batch))
+        with suppress(Exception):  # it is called again, and raises again
+            function(tried, deepcopy(scheduler_output), *args, **kwargs)
+        known = function if tried.read else ours
+        return known(input_batch, scheduler_output, *args, **kwargs)
+
+    return answer
+
+
+class _Watched:
+    """Rows of an engine that record whether the prompts of the requests are read."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+        self.read = False
+
+    def __getattr__(self, name: str) -> Any:
+        self.read |= name == _PROMPTS
+        return getattr(self._rows, name)
 
 
 def without_progress(case: Case) -> Case:

@@ -268,6 +268,11 @@ class Trial:
         """The reference's outputs for the other poison pattern."""
         return self._expect(1)
 
+    def repeat(self, times: int) -> None:
+        """Call the candidate again on equal input, and discard the results."""
+        for _ in range(times):
+            self._attempt(0)
+
     def _attempt(self, pattern: int, *, waiting: bool = True) -> Attempt:
         call, fill = self.prepare(pattern), FILLS[pattern]
         return attempt(self.operation, self.function, call, fill, self.device, waiting=waiting)

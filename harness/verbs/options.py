@@ -111,7 +111,8 @@ class VerifyOptions(RunOptions):
         bool,
         typer.Option(
             "--vary/--no-vary",
-            help="also run cases with several critical sizes at once, and variations of others",
+            help="also run cases with several critical sizes at once, variations of others, and "
+            "calls with an altered value",
         ),
     ] = True
     thorough: Annotated[

@@ -36,14 +36,6 @@ class Integers(np.ndarray[Any, Any]):
         return (self[i] for i in range(len(self)))
 
 
-def common_dtype(*tensors: torch.Tensor) -> torch.dtype:
-    """Return int32 if all tensors are int32, otherwise int64."""
-    for tensor in tensors:
-        if tensor.dtype is not torch.int32:
-            return torch.int64
-    return torch.int32
-
-
 def dense(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return a contiguous tensor of `dtype`, the argument itself if it is one."""
     if tensor.dtype is not dtype:

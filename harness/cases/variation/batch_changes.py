@@ -30,8 +30,11 @@ from attnproof.harness.cases.variation.rows import (
 from attnproof.harness.model.case import Batch, Case
 
 _QUERIES = (0, 1, 2, 3, 9, 15, 16, 17, 33, 65, 129, 257, 513, 600, 1025)
-_LARGE_QUERIES = ((LARGE[1], 48), (LARGE[2], 16), (LARGE[2], 528), (LARGE[1], 3), (LARGE[0], 1))
-"""Query tokens and block sizes, which divide no tile or each one."""
+_LARGE_QUERIES = (
+    *((LARGE[1], 48), (LARGE[2], 16), (LARGE[2], 528), (LARGE[1], 3), (LARGE[0], 1)),
+    *((2**15 + 5, 528), (2**16 + 1, 64)),
+)
+"""Query tokens and block sizes: more than a tile, which the size divides or not, or than int16."""
 _RUNS = ((1, 33), (16, 32), (32, 64), (64, 128), (128, 256))
 """First row and the end of runs of equal rows."""
 _FAR = (2**20 + 7, 2**25 + 3, 2**28 + 5)
@@ -58,6 +61,9 @@ def large_changes() -> Iterator[Change]:
         for place, row in (("first", 0), ("last", -1)):
             name = f"{place} query of {query} in blocks of {size}"
             yield _change(f"{place} query", name, _in_blocks(size, with_row(row, _query(query))))
+    for size in BLOCK_SIZES[-2:]:
+        inside = _in_blocks(size, with_row(-1, _inside_a_block))
+        yield _change("last query", f"last query inside a block of {size}", inside)
 
 
 def _in_blocks(size: int, change: Callable[[Case], Case | None]) -> Callable[[Case], Case | None]:
@@ -88,6 +94,9 @@ def _row_changes() -> Iterator[Change]:
                 f"{place} query near {near(query)}",
                 with_row(row, _query(query)),
             )
+    for place, row in (("first", 0), ("last", -1)):
+        inside = with_row(row, _inside_a_block)
+        yield _change(f"{place} query", f"{place} query inside a block", inside)
     for query in (1, 2, 3, 5):
         yield _change("queries", f"all queries of {query}", with_all_rows(_queries(query)))
     unequal = with_all_rows(lambda i, row: (1 + (i * i) % 5, row[1]))
@@ -116,6 +125,11 @@ def _run(start: int, stop: int, row: int) -> Callable[[Case], Case | None]:
 
 def _query(query: int) -> Callable[[Row, int], Row]:
     return lambda row, _: (query, row[1])
+
+
+def _inside_a_block(_row: Row, size: int) -> Row:
+    """Return a query of half a block, which begins and ends inside of it."""
+    return max(1, size // 2), size // 4
 
 
 def _queries(query: int) -> Callable[[int, Row], Row]:

@@ -24,7 +24,7 @@ class Change(NamedTuple):
     may be ill-formed: the caller checks it."""
 
 
-MOST_SIZE, MOST_LARGE = 1500, 9000
+MOST_SIZE, MOST_LARGE = 1500, 70_000
 """Maximum of `size_of` a case that is made by changes, and of the few large ones."""
 _MOST_ELEMENTS = 2**19
 _MOST_PRODUCTS = 2**24

@@ -296,7 +296,8 @@ def _tensors(
 
     rows, columns, drafts = len(slots), _columns(params), params["drafts"]
     history = ids(rows, columns, seed=3)
-    history[np.arange(columns) >= total[:, None]] = stale
+    # Not what the buffers hold: a token that is left out must differ from one that is copied.
+    history[np.arange(columns) >= total[:, None]] = stale - 1
     proposed = ids(rows, drafts, seed=5)
     proposed[np.arange(drafts) >= (row["logits"] - params["new"])[:, None]] = stale
     sampled = ids(rows, drafts + 1, seed=7, below=vocabulary)

@@ -87,6 +87,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "window beyond the sequence", _case(False, 6, 2, 9, 4, [4, 5])
     yield "nothing new", _case(False, 5, 5, 0, 4, [4, 5])
     yield "highest block id", _case(False, 600, 0, 0, 256, live_blocks(256, 600, HIGHEST_BLOCK - 2))
+    yield "inside one large block", _case(False, 700, 200, 0, 1024, [3])
+    yield "from one large block to the next", _case(False, 1700, 700, 0, 1024, [3, 1])
     yield "more tokens than blocks of any size", _case(False, 5000, 3, 0, 1, live_blocks(1, 5000))
 
 

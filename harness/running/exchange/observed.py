@@ -28,6 +28,8 @@ from attnproof.reference.interface import MetadataError
 _MOST_LOG = 20_000
 """Most characters of a traceback."""
 _MOST_CAUSES = 5
+_MORE_CALLS = 3
+"""Further calls before an earlier result is looked at again: buffers may take turns."""
 
 
 class ErrorData(msgspec.Struct, frozen=True, array_like=True):
@@ -141,7 +143,7 @@ class Observer:
         return report | {"case_id": trial.case.id, "used": self._memory.used}
 
     def observe_after(self, earlier: Trial, *, in_place: bool) -> dict[str, Any]:
-        """Make the call of `earlier` and then that of the trial; return the report's fields.
+        """Make the call of `earlier` and then those of the trial; return the report's fields.
 
         With `in_place` the second call gets the tensors, dicts and lists of the first one, filled
         anew: results of the first may be views of them.
@@ -150,6 +152,8 @@ class Observer:
         kept = Kept(earlier)
         self._trial.earlier = earlier.first.call if in_place else None
         made = self._trial.first
+        if not in_place:
+            self._trial.repeat(_MORE_CALLS)
         found = None if in_place else kept.overwritten()
         self._end_forked()
         report: dict[str, Any] = dict.fromkeys(("again", "poisoned", "unwaited", "late"))

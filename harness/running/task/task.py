@@ -70,7 +70,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Further fuzzing for each operation and candidate, in seconds."""
     seed: int = 0
     vary: bool = True
-    """True to run cases of several critical features, and variations of the other cases."""
+    """True to run cases of several critical features, variations of other cases and altered
+    values."""
     timeout_s: float = 20.0
     """Timeout of one case, all calls of the candidate together, in seconds."""
     shrink_seconds: float = SHRINK_SECONDS
@@ -325,7 +326,7 @@ def _run_cases(
         operation, faults, steps, kept, left_out, with_boundaries=boundaries
     ):
         _judge(examination, sourced)
-    if faults and boundaries:
+    if faults and boundaries and settings.vary:
         _run_altered(examination, examples)
     if settings.vary:
         real = [sourced.case for sourced in cases_of_steps(operation, steps)]
@@ -353,7 +354,7 @@ def _run_cases(
     examination.repeat_in_fresh_process()
     if not examination.early_faults:
         others = [*corpus, *remembered]
-        _run_malformed(examination, others, examples, with_boundaries=boundaries)
+        _run_malformed(examination, settings, others, examples)
 
 
 def _run_large(examination: Examination) -> None:
@@ -374,7 +375,7 @@ def _run_varied(examination: Examination, varied: Iterable[Sourced]) -> None:
 
 
 def _run_malformed(
-    examination: Examination, others: list[Sourced], examples: int, *, with_boundaries: bool
+    examination: Examination, settings: Settings, others: list[Sourced], examples: int
 ) -> None:
     """Run the faults on boundaries, the malformed cases among the others, and altered values.
 
@@ -386,11 +387,12 @@ def _run_malformed(
     if not faults:  # the candidate is given well-formed cases only
         return
     kept = _runnable(examination, others, faults)
-    explicit = explicit_cases(operation, faults, [], kept, with_boundaries=with_boundaries)
+    boundaries = settings.boundaries
+    explicit = explicit_cases(operation, faults, [], kept, with_boundaries=boundaries)
     cases = [s for s in explicit if s.case.fault]
     for sourced in cases:
         _judge(examination, sourced)
-    if with_boundaries:
+    if boundaries and settings.vary:
         _run_altered(examination, examples)
     if cases:
         examination.worker.restart_warm()
