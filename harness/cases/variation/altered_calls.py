@@ -240,10 +240,9 @@ def _with_other_element(tensor: torch.Tensor, lot: Random) -> torch.Tensor:
     made = tensor.clone()
     index, other = (tuple(map(lot.randrange, tensor.shape)) for _ in range(2))
     old = int(made[index])
+    # None is very large: the reference may accept it, and take as many steps.
+    new = lot.choice((old + 1, old - 1, old + 2, 0, -1, -2, 2 * old, _FAR, int(made[other])))
     limits = torch.iinfo(tensor.dtype)
-    # A value that is the same in the lowest 32 bits; in int32 the largest one.
-    choices = (old + 1, old - 1, old + 2, 0, -1, -2, 2 * old, _FAR, old + 2**32, int(made[other]))
-    new = lot.choice(choices)
     made[index] = min(max(new, limits.min), limits.max)
     return made
 

@@ -64,6 +64,8 @@ class _Params(Params):
     pairs_on_cpu: bool
     strided_pairs: bool
     far: bool = False
+    other_dtype: CacheDtype | None = None
+    """Dtype of every second layer, None for `dtype`."""
 
 
 def _problem(case: Case) -> str:
@@ -83,6 +85,7 @@ def _case(
     pairs_on_cpu: bool = True,
     strided_pairs: bool = False,
     far: bool = False,
+    other_dtype: str | None = None,
 ) -> Case:
     """Return a case; a layer is [blocks, block size, heads, head size, layout, gap].
 
@@ -92,6 +95,8 @@ def _case(
     params = {"pairs": pairs, "layers": layers, "dtype": dtype, "repeated": repeated}
     if far:
         params["far"] = True
+    if other_dtype is not None:
+        params["other_dtype"] = other_dtype
     where = {"pairs_on_cpu": pairs_on_cpu, "strided_pairs": strided_pairs}
     return Case(NAME, None, params | where)
 
@@ -110,6 +115,7 @@ def _cases() -> st.SearchStrategy[Case]:
         repeated=st.booleans(),
         pairs_on_cpu=st.booleans(),
         strided_pairs=st.booleans(),
+        other_dtype=st.none() | st.sampled_from(DTYPES),
     )
 
 
@@ -123,6 +129,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "first and last block", _case([[0, 3]], [plain])
     yield "layers of different shapes", _case([[0, 1]], [plain, [3, 1, 5, 8, 1, 0]])
     yield "behind an odd size", _case([[0, 1]], [[3, 3, 1, 5, 0, 0], plain], "uint8")
+    two = _case([[0, 1]], [plain, plain], other_dtype="float32")
+    yield "layers of one shape and two dtypes", two
     yield "layers that share a cache", _case([[0, 1]], [plain, plain], repeated=True)
     for layout, name in enumerate(LAYOUTS):
         yield name, _case([[3, 1], [2, 0]], [[4, 2, 3, 4, layout, 0]])
@@ -170,8 +178,10 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     for index, numbers in enumerate(p["layers"]):
         blocks, block_size, heads, head_size, layout, gap = [*numbers, *[0] * 6][:6]
         shape = (max(1, block_size), max(1, heads), max(1, head_size))
-        name = str(_place(index))
-        caches.append(PagedCache(name, blocks, *shape, p["dtype"], layout % len(LAYOUTS), gap))
+        name, dtype = str(_place(index)), p["dtype"]
+        if index % 2:
+            dtype = p.get("other_dtype") or dtype
+        caches.append(PagedCache(name, blocks, *shape, dtype, layout % len(LAYOUTS), gap))
     blocks = min((cache.num_blocks for cache in caches), default=12)
     pairs = pairs_of(case, blocks, blocks, same_cache=True)
     if _is_far(case):

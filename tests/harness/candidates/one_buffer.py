@@ -1,5 +1,7 @@
 """Keeps results: in buffers that every call returns, and in a cache with too small a key."""
 
+from itertools import count
+
 import torch
 
 from attnproof import reference
@@ -9,6 +11,7 @@ _BY_COUNT = {}
 _BY_LENGTHS = {}
 _BY_TENSOR = {}
 _BY_DICT = {}
+_TURNS, _CALLS = [torch.empty(1 << 16, dtype=torch.int64) for _ in range(3)], count()
 
 
 def build_slot_mapping(*args, **kwargs):
@@ -52,3 +55,10 @@ def get_dcp_local_seq_lens(seq_lens, *args, **kwargs):
         made = reference.get_dcp_local_seq_lens(seq_lens, *args, **kwargs)
         _BY_TENSOR[key] = made, seq_lens  # which keeps its address
     return _BY_TENSOR[key][0].clone()
+
+
+def get_dcp_lens(*args, **kwargs):
+    """Write the result to one of three buffers in turn."""
+    made = reference.get_dcp_lens(*args, **kwargs)
+    buffer = _TURNS[next(_CALLS) % 3].view(made.dtype)
+    return buffer[: len(made)].copy_(made)

@@ -18,12 +18,13 @@ from attnproof.harness.interfaces.vllm_batch import CommonAttentionMetadata as V
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
+from attnproof.harness.operations.batch.reorder import REORDER, Engine
 from attnproof.harness.running.candidates import with_interface
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.task.task import Settings, examine
 from attnproof.harness.running.worker.worker import warm_up
 
-SPLIT, REORDER = "split_decodes_and_prefills", "reorder_batch_to_split_decodes_and_prefills"
+SPLIT = "split_decodes_and_prefills"
 SLICE = "_make_metadata_with_slice"
 LATER = make_batch(
     [1, 1, 3], [4, 5, 0], 4, later=True, prompt_lens=(4, 9, 3), logits_indices=(0, 4)
@@ -62,7 +63,25 @@ def test_without_an_engine_cases_keep_what_later_ones_have():
     assert fitted(DEFAULT, case) is case
     progress = {"query_lens": [1], "decode_threshold": 1, "computed_lens": [2]}
     case = Case(REORDER, None, progress | {"prompt_lens": [2]})
-    assert fitted(DEFAULT, case).params == progress
+    assert fitted(DEFAULT, case) is case
+
+
+def test_rows_with_prompts_are_answered_by_the_reference_unless_the_function_reads_them():
+    def earlier(input_batch, scheduler_output, decode_threshold=1):
+        input_batch.swap_states(0, 1)
+        return True
+
+    def later(input_batch, scheduler_output, decode_threshold=1):
+        assert len(input_batch.num_prompt_tokens) >= 2
+        return earlier(input_batch, scheduler_output)
+
+    adapt = INTERFACES[DEFAULT].adapt
+    for function, swaps in ((earlier, []), (later, [(0, 1)])):
+        rows = Engine([1, 5], [7, 0], [3, 5])
+        assert adapt(REORDER, function)(rows, rows) is bool(swaps)
+        assert rows.swaps == swaps
+        rows = Engine([1, 5], [7, 0])
+        assert adapt(REORDER, earlier)(rows, rows) is True
 
 
 def test_a_function_is_not_called_with_arguments_that_it_lacks():

@@ -26,6 +26,7 @@ import pytest
         ("one_buffer", "slice_query_start_locs", "determinism", "changed by a later call"),
         ("one_buffer", "split_decodes_and_prefills", "determinism", "depends on the call"),
         ("one_buffer", "get_dcp_local_seq_lens", "determinism", "depends on the call"),
+        ("one_buffer", "get_dcp_lens", "determinism", "changed by a later call"),
         ("one_buffer", "compute_mm_prefix_range_tensor", "determinism", "depends on the call"),
         ("accepts_anything", "compute_slot_mapping_start_idx", "errors", "accepts malformed"),
     ],
