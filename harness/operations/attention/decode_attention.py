@@ -126,6 +126,8 @@ def _long() -> Iterator[tuple[str, Case]]:
     for magnitude in ("rising", "falling"):  # the maximum moves from part to part
         parts = make_batch([1], [1300], 64, order="shuffled")
         yield f"three long parts, {magnitude} scores", _case(parts, mask=False, magnitude=magnitude)
+    many = make_batch([1], [8300], 256, order="shuffled")
+    yield "keys in more than 32 parts of 256", _case(many, mask=False, head_size=8)
     long = make_batch([1, 1], [400, 3], 64, order="shuffled")
     yield "long sequences with the mask", _case(long, group=2)
     yield "long sequence, one request without keys", _case(long, missing=[0, 4], mask=False)
