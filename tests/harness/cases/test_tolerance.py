@@ -22,6 +22,14 @@ def test_a_relative_error_above_the_tolerance_is_rejected(dtype):
     assert not close(RIGHT, (RIGHT * (1 + 2.5 * TOLERANCES[dtype])).to(dtype))
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_a_number_near_0_may_be_the_next_one(dtype):
+    step = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    right = torch.full((4, 2, 1), 13.44 * step, dtype=torch.float64)
+    assert close(right, right.to(dtype))
+    assert not close(right, (right + 3 * step).to(dtype))
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
 def test_a_number_that_is_not_finite_is_rejected(wrong):
     got = RIGHT.to(torch.float16)
