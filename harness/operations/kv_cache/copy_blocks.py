@@ -140,6 +140,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
             _case([[3, 1], [2, 0]], [[4, 3, 1, 5, 0, 0]], dtype),
         )
     yield "others' memory between the rows", _case([[3, 1]], [[4, 2, 2, 4, 0, 3]])
+    yield "rows of five elements at multiples of eight", _case([[3, 1]], [[4, 4, 2, 5, 0, 3]])
     yield "strided pairs", _case([[3, 1], [2, 0]], [plain], strided_pairs=True)
     yield "pairs beside the caches", _case([[3, 1], [2, 0]], [plain], pairs_on_cpu=False)
     yield "more words than a kernel tile (K19)", _case([[3, 1]], [[4, 16, 4, 128, 0, 0]])
