@@ -9,178 +9,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from attnproof.harness.cases.magnitudes import (
-    BLOCK_SIZES,
-    LARGE,
-    NUMBERS,
-    critical,
-    first_blocks,
-    near,
-)
-from attnproof.harness.cases.variation.change import Change
-from attnproof.harness.cases.variation.rows import (
-    Row,
-    behind_decodes,
-    repeated,
-    rows_of,
-    with_all_rows,
-    with_blocks,
-    with_row,
-)
+from attnproof.harness.cases.magnitudes import BLOCK_SIZES, first_blocks
+from attnproof.harness.cases.variation.change import Change, change_alone
+from attnproof.harness.cases.variation.row_changes import context_changes, row_changes
+from attnproof.harness.cases.variation.rows import rows_of, with_blocks
 from attnproof.harness.model.case import Batch, Case
 
-_QUERIES = (0, 1, 2, 3, 9, 15, 16, 17, 33, 65, 129, 257, 513, 600, 1025)
-_LARGE_QUERIES = (
-    *((LARGE[1], 48), (LARGE[2], 16), (LARGE[2], 528), (LARGE[1], 3), (LARGE[0], 1)),
-    *((2**15 + 5, 528), (2**16 + 1, 64)),
-)
-"""Query tokens and block sizes: more than a tile, which the size divides or not, or than int16."""
-_RUNS = ((1, 33), (16, 32), (32, 64), (64, 128), (128, 256))
-"""First row and the end of runs of equal rows."""
-_FAR = (2**20 + 7, 2**25 + 3, 2**28 + 5)
-"""Lengths well beyond a limit, so that all query tokens are beyond it."""
-_MOST_TOKENS = 2**31 - 1
-_FLOAT_LIMITS = (2**24, 2**27)
-"""Positions from which on float32 rounds the last ones of a block up to the next block."""
 _DTYPES = ("int32", "int64", "int64 offsets", "int64 lengths", "int64 computed", "int64 table")
 
 
 def batch_changes() -> Iterator[Change]:
     """Yield the changes of a batch, in the order in which they are applied."""
-    yield from _row_changes()
-    yield from _context_changes()
+    yield from row_changes()
+    yield from context_changes()
     yield from block_changes()
     yield from layout_changes()
     yield from optional_changes()
-
-
-def large_changes() -> Iterator[Change]:
-    """Yield numbers of rows and of query tokens beyond all tiles of a kernel."""
-    yield _change("rows", f"{LARGE[0]} rows", repeated(LARGE[0]))
-    for query, size in _LARGE_QUERIES:
-        for place, row in (("first", 0), ("last", -1)):
-            name = f"{place} query of {query} in blocks of {size}"
-            yield _change(f"{place} query", name, _in_blocks(size, with_row(row, _query(query))))
-    for size in BLOCK_SIZES[-2:]:
-        inside = _in_blocks(size, with_row(-1, _inside_a_block))
-        yield _change("last query", f"last query inside a block of {size}", inside)
-
-
-def _in_blocks(size: int, change: Callable[[Case], Case | None]) -> Callable[[Case], Case | None]:
-    resize = _of_batch("block size", "", _sized(size))
-
-    def apply(case: Case) -> Case | None:
-        resized = resize.apply(case)
-        return change(case if resized is None else resized)
-
-    return apply
-
-
-def _row_changes() -> Iterator[Change]:
-    for count in (1, 2, *NUMBERS):
-        yield _change("rows", f"{count} rows", repeated(count))
-    for count in (511, 512, 513):
-        yield Change("rows", f"{count} decodes before", "decodes before", behind_decodes(count))
-    for start, stop in _RUNS:
-        for place, row in (("first", 0), ("last", -1)):
-            name = f"rows {start} to {stop - 1} as the {place} one"
-            yield Change("run of rows", name, f"a run of the {place} row", _run(start, stop, row))
-    for query in _QUERIES:
-        for place, row in (("first", 0), ("last", -1)):
-            name = f"{place} query of {query}"
-            yield Change(
-                f"{place} query",
-                name,
-                f"{place} query near {near(query)}",
-                with_row(row, _query(query)),
-            )
-    for place, row in (("first", 0), ("last", -1)):
-        inside = with_row(row, _inside_a_block)
-        yield _change(f"{place} query", f"{place} query inside a block", inside)
-    for query in (1, 2, 3, 5):
-        yield _change("queries", f"all queries of {query}", with_all_rows(_queries(query)))
-    unequal = with_all_rows(lambda i, row: (1 + (i * i) % 5, row[1]))
-    yield _change("queries", "unequal queries", unequal)
-    decodes = with_all_rows(lambda i, row: (1, row[1] + i))
-    yield _change("queries", "decodes of unequal contexts", decodes)
-    no_context = with_all_rows(lambda _, row: (row[0] or 1, 0))
-    yield _change("queries", "no computed tokens", no_context)
-
-
-def _run(start: int, stop: int, row: int) -> Callable[[Case], Case | None]:
-    """Return the change of a run of rows, of which a kernel may make a tile, to one of the rows.
-
-    Other rows lie before and behind the run.
-    """
-
-    def apply(case: Case) -> Case | None:
-        longer = case if case.num_requests > stop else repeated(stop + 5)(case)
-        if longer is None or longer.batch is None:
-            return None
-        one = rows_of(longer.batch)[row]
-        return with_all_rows(lambda i, other: one if start <= i < stop else other)(longer)
-
-    return apply
-
-
-def _query(query: int) -> Callable[[Row, int], Row]:
-    return lambda row, _: (query, row[1])
-
-
-def _inside_a_block(_row: Row, size: int) -> Row:
-    """Return a query of half a block, which begins and ends inside of it."""
-    return max(1, size // 2), size // 4
-
-
-def _queries(query: int) -> Callable[[int, Row], Row]:
-    return lambda _i, row: (query, row[1])
-
-
-def _context_changes() -> Iterator[Change]:
-    for magnitude in (*critical(0, _MOST_TOKENS), *_FAR):
-        for place, row in (("first", 0), ("last", -1)):
-            if magnitude < 2**24 or place == "last":
-                name = f"{place} sequence of {magnitude}"
-                group = f"{place} sequence near {near(magnitude)}"
-                yield Change(f"{place} sequence", name, group, with_row(row, _ending(magnitude)))
-    for limit in _FLOAT_LIMITS:
-        for edge in (-1, 0, 1):
-            name, group = f"{limit:+d} and {edge:+d}", f"blocks beyond 2^{limit.bit_length() - 1}"
-            yield Change(
-                "last sequence",
-                f"last sequence ends at a block beyond {name}",
-                f"last sequence ends at {group}",
-                with_row(-1, _ending_beyond(limit, edge)),
-            )
-    for blocks in (1, 2, 4):
-        for edge in (-1, 0, 1):
-            for place, row in (("first", 0), ("last", -1)):
-                where = f"{blocks} blocks {edge:+d}"
-                starts = with_row(row, _starting_at(blocks, edge))
-                name = f"{place} query starts at {where}"
-                yield Change(f"{place} sequence", name, f"{place} query starts at a block", starts)
-                ends = with_row(row, _ending_at(blocks, edge))
-                name = f"{place} sequence ends at {where}"
-                yield Change(f"{place} sequence", name, f"{place} sequence ends at a block", ends)
-
-
-def _ending_beyond(limit: int, edge: int) -> Callable[[Row, int], Row]:
-    def ending(row: Row, size: int) -> Row:
-        return row[0], max(0, (limit // size + 3) * size + edge - row[0])
-
-    return ending
-
-
-def _ending(length: int) -> Callable[[Row, int], Row]:
-    return lambda row, _: (row[0], max(0, length - row[0]))
-
-
-def _starting_at(blocks: int, edge: int) -> Callable[[Row, int], Row]:
-    return lambda row, size: (row[0], max(0, blocks * size + edge))
-
-
-def _ending_at(blocks: int, edge: int) -> Callable[[Row, int], Row]:
-    return lambda row, size: (row[0], max(0, blocks * size + edge - row[0]))
 
 
 def block_changes() -> Iterator[Change]:
@@ -336,12 +180,7 @@ def _of_batch(feature: str, name: str, change: Callable[[Batch], Batch | None]) 
         batch = change(case.batch)
         return None if batch is None else replace(case, batch=batch)
 
-    return _change(feature, name, apply)
-
-
-def _change(feature: str, name: str, apply: Callable[[Case], Case | None]) -> Change:
-    """Return a change that is a group by itself."""
-    return Change(feature, name, name, apply)
+    return change_alone(feature, name, apply)
 
 
 _OF_BLOCKS = ("block size", "order", "block ids")

@@ -24,6 +24,11 @@ class Change(NamedTuple):
     may be ill-formed: the caller checks it."""
 
 
+def change_alone(feature: str, name: str, apply: Callable[[Case], Case | None]) -> Change:
+    """Return a change that is a group by itself."""
+    return Change(feature, name, name, apply)
+
+
 MOST_SIZE, MOST_LARGE = 1500, 70_000
 """Maximum of `size_of` a case that is made by changes, and of the few large ones."""
 _MOST_ELEMENTS = 2**19

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from random import Random
 
-from attnproof.harness.cases.variation.batch_changes import batch_changes, large_changes
+from attnproof.harness.cases.variation.batch_changes import batch_changes
 from attnproof.harness.cases.variation.change import (
     MOST_LARGE,
     MOST_SIZE,
@@ -21,6 +21,7 @@ from attnproof.harness.cases.variation.param_changes import (
     large_param_changes,
     param_changes,
 )
+from attnproof.harness.cases.variation.row_changes import large_changes
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 
