@@ -250,12 +250,11 @@ def _remove(which: int) -> Step:
 
 
 def _holes(holes: int) -> Iterator[Step]:
-    """Yield steps that fill five rows, remove the requests of the bits of `holes`, and condense."""
-    yield from [_add(1 + row % 3, row) for row in range(5)]
+    """Yield steps that remove the requests of the bits of `holes`, condense, and fill the rows."""
     rows = [row for row in range(5) if holes >> row & 1]
     # A request is named by its place among those that are left.
     yield from [_remove(row - removed) for removed, row in enumerate(rows)]
-    yield from ({"do": "condense"}, _build(1, 2))
+    yield from ({"do": "condense"}, _build(1, 2), *[_add(1 + row % 3, row) for row in rows])
 
 
 def _boundaries() -> Iterator[tuple[str, Case]]:
@@ -293,10 +292,12 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         _case(*three, _build(1), _remove(2), resumed, _build(1)),
     )
     yield "two holes", _case(*three, _add(0), _remove(0), _remove(1), condense, _build(1))
-    for first in range(0, 32, 8):
-        sizes = {"max_num_reqs": 5, "max_num_tokens": 40}
-        steps = [step for holes in range(first, first + 8) for step in _holes(holes)]
-        yield f"holes {first} to {first + 7} of five rows", _case(*steps, **sizes)
+    for first in range(1, 32, 8):
+        sizes = {"max_num_reqs": 5, "max_num_tokens": 40, "max_num_blocks": 4}
+        last = min(first + 7, 30)
+        steps = [step for holes in range(first, last + 1) for step in _holes(holes)]
+        five = [_add(1 + row % 3, row) for row in range(5)]
+        yield f"sets of holes {first} to {last} of five rows", _case(*five, *steps, **sizes)
     yield "lowest hole first", _case(*three, _remove(0), _remove(1), _add(1), _add(2), _build(1))
     yield "hole at the end", _case(*three, _remove(2), _add(2, 1), _remove(2), condense, _build(1))
     yield "tokens of three steps", _case(_add(3), *(_build(4), advance, slots) * 3)

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from attnproof.harness.backports import tomllib
+from attnproof.harness.model.call import Call
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
+from attnproof.harness.operations import ALL
 from attnproof.harness.strength.mutants import planting, reviewed
 from attnproof.harness.strength.mutants.judging import Prepared
 from attnproof.harness.strength.mutants.mutant import Mutant, Result
@@ -166,16 +168,13 @@ def test_a_change_of_the_closure_of_an_existing_function_is_refused(module):
 
 def test_lines_below_the_root_are_recorded(module):
     reach = Reach(Path(module.__file__))
-    old = sys.gettrace()
-    reach.record()
-    try:
-        module.nested(1)
-        json.dumps({})
-        nested = reach.take()
-        module.with_default()
-        default = reach.take()
-    finally:
-        sys.settrace(old)
+    operation = reach.recorded(ALL["get_dcp_lens"])
+    operation.call.run(lambda: (module.nested(1), json.dumps({})), Call({}))
+    nested = reach.take()
+    operation.call.run(module.with_default, Call({}))
+    default = reach.take()
+    module.nested(1)
+    assert reach.take().size == 0, "recorded outside of a call"
     assert reach.by_file(nested) == {module.__file__: {14, 15, 16}}
     assert reach.by_file(default) == {module.__file__: {11}}
     assert reach.has_run(nested, module.__file__, (15, 15))
