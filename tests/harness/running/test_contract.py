@@ -107,7 +107,7 @@ def test_two_mistakes_in_one_field_are_two_findings(examined):
     ("operation", "statement", "diagnosis"),
     [
         (SLICE, "if len(lens): lens[-1] += 1", "off by one token"),
-        (SLICE, "if len(lens) > 1: lens[-1] = lens[0]", "another request's row"),
+        (SLICE, "if len(lens) > 1 and lens[-1]: lens[-1] = lens[0]", "another request's row"),
         (SLOTS, "if len(result) > 1: result[1:][result[1:] >= 0] += 1", "off by one token"),
     ],
 )
