@@ -114,9 +114,9 @@ class GuardedAllocations(TorchFunctionMode):
         inner = self._pool(tensor.nbytes, tensor.device).take(tensor.nbytes)
         if not keep:
             inner.fill_(self._fill)
-            # A pair of equal numbers would be an empty range.
             lowest = inner[: 4 * len(_RISING) : 4]
-            lowest.copy_(_RISING[: len(lowest)])
+            if tensor.is_cpu:  # a pair of equal numbers would be an empty range
+                lowest.copy_(_RISING[: len(lowest)])
         inner = inner.view(tensor.dtype).view(tensor.shape)
         return inner.copy_(tensor) if keep else inner
 
