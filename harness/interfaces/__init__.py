@@ -54,7 +54,6 @@ INTERFACES: dict[str, Interface] = {
             name=DEFAULT,
             engine="signatures of vLLM 0.11, batches of every release",
             sections=_PUBLISHED | _LATER | {"15"},
-            fit=lambda case: case,
             adapt=answered_without,
         ),
         Interface(

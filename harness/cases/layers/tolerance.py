@@ -31,11 +31,11 @@ def close(expected: torch.Tensor, got: object) -> bool:
     error, tolerance = ours - right, TOLERANCES[got.dtype]
     if not bool(torch.isfinite(ours).all()):
         return False
-    # Numbers near 0 have no relative precision: the right one may be the next.
-    step = torch.finfo(got.dtype).smallest_normal * torch.finfo(got.dtype).eps
-    if float(error.norm()) > tolerance * float(right.norm()) + step * right.numel() ** 0.5:
+    # Numbers near 0 have no relative precision: they are rounded by half of their distance.
+    rounding = torch.finfo(got.dtype).smallest_normal * torch.finfo(got.dtype).eps / 2
+    if float(error.norm()) > tolerance * float(right.norm()) + rounding * right.numel() ** 0.5:
         return False
-    allowed = _ELEMENT * tolerance * right.norm(dim=-1, keepdim=True) + step
+    allowed = _ELEMENT * tolerance * right.norm(dim=-1, keepdim=True) + rounding
     return bool((error.abs() <= allowed).all())
 
 

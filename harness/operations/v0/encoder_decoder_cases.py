@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -220,11 +220,10 @@ def prepare(case: Case, pattern: int, device: str) -> Call:
     return Call(args, arena=arena, facts=_SideFacts(fields=fields, attn_type=params["attn_type"]))
 
 
-def _metadata(cls: type[DecoderMetadata], fields: dict[str, Any], assigned: bool) -> Any:
+def _metadata(cls: type[DecoderMetadata], values: dict[str, Any], assigned: bool) -> Any:
     """Return an instance of the class, or of the one without an encoder's fields with all set."""
     if not assigned:
-        return cls(**fields)
-    own = DecoderMetadata.__dataclass_fields__
-    made = DecoderMetadata(**{name: fields[name] for name in own})
-    vars(made).update(fields)
+        return cls(**values)
+    made = DecoderMetadata(**{one.name: values[one.name] for one in fields(DecoderMetadata)})
+    vars(made).update(values)
     return made

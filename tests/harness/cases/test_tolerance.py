@@ -23,7 +23,7 @@ def test_a_relative_error_above_the_tolerance_is_rejected(dtype):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-def test_a_number_near_0_may_be_the_next_one(dtype):
+def test_a_number_near_0_may_be_rounded(dtype):
     step = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
     right = torch.full((4, 2, 1), 13.44 * step, dtype=torch.float64)
     assert close(right, right.to(dtype))
