@@ -17,7 +17,7 @@ from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import offered_by
-from attnproof.harness.running.case_check import problem_of_made
+from attnproof.harness.running.case_check import problem_of, problem_of_made
 
 _CROSSED = 150
 """Maximum number of cases with several critical features."""
@@ -61,10 +61,10 @@ def more_cases(
         yield Sourced(case, "boundary", name)
     own = [case for _, case in operation.inputs.boundaries()]
     count = -(-examples // _DRAWN_PER_VARIED)
-    for name, case in varied(operation, [*own, *drawn], count, seed, problem_of_made):
+    for name, case in varied(operation, [*own, *drawn], count, seed, problem_of):
         yield Sourced(case, "boundary", name)
     few = -(-examples // _DRAWN_PER_STEP)
-    for name, case in toward_gaps(steps, tested(), few, seed, problem_of_made):
+    for name, case in toward_gaps(steps, tested(), few, seed, problem_of):
         yield Sourced(case, "boundary", name)
 
 
