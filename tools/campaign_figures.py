@@ -22,7 +22,7 @@ from attnproof.harness.campaign.pool import Ended
 from attnproof.harness.campaign.records import Begun, Order, Pair, TaskEnded
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.task.task import Settings
+from attnproof.harness.running.task.settings import Settings
 
 _REPLAYED = 2000
 

@@ -31,7 +31,8 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, OperationResult
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.task.task import Outcome, Settings
+from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.task.task import Outcome
 
 _TRIES = 3
 """Times that an order is given out before it counts as impossible."""

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import msgspec
 
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.running.task.task import Outcome, Settings
+from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.task.task import Outcome
 
 
 class Pair(NamedTuple):

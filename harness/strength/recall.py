@@ -16,7 +16,8 @@ from attnproof.harness.model.verdict import ENGINE
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
-from attnproof.harness.running.task.task import Settings, examine
+from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.task.task import examine
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength.pairs.catalogue import all_pairs
 from attnproof.harness.strength.processes import in_processes

@@ -12,11 +12,12 @@ from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.verdict import ENGINE, Failure, Kind
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.task.task import Outcome, Settings, examine
+from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.task.task import Outcome, examine
 from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.strength.mutation import SIDES, Mutation, Side
 
-_EXAMPLES = {"one": 200, "both": 100}
+_EXAMPLES = {"one": 90, "both": 60}
 """Cases drawn for an examination, by side."""
 _SHRINK_SECONDS = 300.0
 """Time limit that shrinking does not reach: the catalogue names the size of shrunk cases."""

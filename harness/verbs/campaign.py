@@ -27,7 +27,7 @@ from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import BUILT_IN, version_of
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.parent.plan import Plan, probe
-from attnproof.harness.running.task.task import Settings
+from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.verbs.campaign_progress import CampaignProgress
 from attnproof.harness.verbs.campaign_report import campaign_run, skip_of, write_cases
 from attnproof.harness.verbs.checks import check_run

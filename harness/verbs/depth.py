@@ -9,7 +9,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.comparison import ComparedRun
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running.parent.plan import Lacking, find_skip
-from attnproof.harness.running.task.task import Settings
+from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.verbs.options import VerifyOptions
 
 _ALL_EXAMPLES = 7_000

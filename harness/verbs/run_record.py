@@ -12,7 +12,8 @@ from attnproof.harness.running.candidates import BUILT_IN, name_of
 from attnproof.harness.running.parent.environment import describe
 from attnproof.harness.running.parent.plan import Plan, steps_on
 from attnproof.harness.running.parent.run_builder import RunBuilder
-from attnproof.harness.running.task.task import Outcome, is_costly
+from attnproof.harness.running.task.settings import is_costly
+from attnproof.harness.running.task.task import Outcome
 from attnproof.harness.verbs.options import VerifyOptions
 
 

@@ -33,7 +33,8 @@ from attnproof.harness.running.parent.session import ProgressCallbacks, run
 from attnproof.harness.running.recordings import read_recordings
 from attnproof.harness.running.task.broad_deviations import broad_entries
 from attnproof.harness.running.task.deviations import with_deviations
-from attnproof.harness.running.task.task import Outcome, Settings
+from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.task.task import Outcome
 from attnproof.harness.strength.files import read_strength
 from attnproof.harness.verbs.base import check_base
 from attnproof.harness.verbs.benchmark import Benchmark, prepare

@@ -13,7 +13,8 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Batch
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import BUILT_IN
-from attnproof.harness.running.task.task import Outcome, Settings, examine
+from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.task.task import Outcome, examine
 from attnproof.harness.running.worker.worker import warm_up
 
 CANDIDATES = Path(__file__).parent / "candidates"

@@ -37,6 +37,9 @@ _LAYOUTS: tuple[dict[str, Any], ...] = (
 _KINDS = ("decode", "prefill", "mixed", "continued", "spec decode", "idle rows")
 
 
+BLOCK_ORDERS = ("ascending", "descending", "shuffled", "one elsewhere")
+
+
 def block_lists(
     seq_lens: list[int],
     computed: list[int],
@@ -48,9 +51,10 @@ def block_lists(
 ) -> tuple[tuple[int, ...], ...]:
     """Make the live blocks of each request, unique ids from `first` on.
 
-    `order` is "ascending", "descending" or "shuffled" (the same way for the same sizes). With
-    `shared` each request takes over the first request's leading blocks, as many as both have
-    fully computed.
+    `order` is one of `BLOCK_ORDERS`: "shuffled" is the same for the same sizes, "one elsewhere"
+    is ascending but for a middle block of each request, whose first and last block are as far
+    apart as in a run. With `shared` each request takes over the first request's leading blocks,
+    as many as both have fully computed.
     """
     counts = [-(-length // block_size) for length in seq_lens]
     ids = list(range(first, first + sum(counts)))
@@ -62,6 +66,8 @@ def block_lists(
     for row, count in enumerate(counts):
         lists.append(ids[taken : taken + count])
         taken += count
+        if order == "one elsewhere" and count > 2:
+            lists[row][count // 2] = first + len(ids) + row
         if shared and row:
             full = min(computed[0], computed[row]) // block_size
             lists[row][:full] = lists[0][:full]
@@ -85,7 +91,7 @@ def make_batch(query_lens: list[int], computed: list[int], block_size: int, **fi
 _BLOCK_SIZE = st.sampled_from(BLOCK_SIZES)
 _KIND = st.sampled_from(_KINDS)
 _LAYOUT = st.sampled_from(_LAYOUTS)
-_ORDER = st.sampled_from(("ascending", "descending", "shuffled", "shared", "high"))
+_ORDER = st.sampled_from((*BLOCK_ORDERS, "shared", "high"))
 _EXTRAS_BITS = st.integers(0, 63)
 _LOT_OF_NONE = 15
 """The lot of a batch without requests, if there may be none."""

@@ -128,10 +128,10 @@ class Arena:
         memory = torch.from_numpy(buffer)
         memory = memory if device == "cpu" else memory.to(device)
         if earlier is not None and earlier._has(len(self._buffers), memory, segments):
-            memory = earlier._buffers[len(self._buffers)].copy_(memory)
+            # Like an engine's write through numpy, this leaves the tensors' version as it is.
+            memory = earlier._buffers[len(self._buffers)].data.copy_(memory)
             for segment in segments:
-                tensor = self.tensors[segment.name] = earlier.tensors[segment.name]
-                tensor.copy_(tensor.clone())  # has another version, as after an engine's write
+                self.tensors[segment.name] = earlier.tensors[segment.name]
         else:
             for segment in segments:
                 part, start = memory, segment.offset

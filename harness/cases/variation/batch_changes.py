@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from attnproof.harness.cases.batches.strategies import BLOCK_ORDERS
 from attnproof.harness.cases.magnitudes import BLOCK_SIZES, first_blocks
 from attnproof.harness.cases.variation.change import Change, change_alone
 from attnproof.harness.cases.variation.row_changes import context_changes, row_changes
@@ -31,7 +32,7 @@ def block_changes() -> Iterator[Change]:
     """Yield the changes of block sizes and ids."""
     for size in BLOCK_SIZES:
         yield _of_batch("block size", f"blocks of {size}", _sized(size))
-    for order in ("descending", "shuffled"):
+    for order in BLOCK_ORDERS[1:]:
         yield _of_batch("order", f"{order} blocks", partial(with_blocks, order=order))
     yield _of_batch("order", "shared blocks", lambda b: with_blocks(b, shared=True))
     yield _of_batch("order", "equal rows of shared blocks", _all_shared)

@@ -152,6 +152,7 @@ def _lists_of_numbers(kind: inspect.IntType) -> Iterator[_Named]:
     for count in NUMBERS:
         yield f"repeated to {count}", "repeated", _of_list(partial(cycle, count=count))
     yield "all equal", "all equal", _of_list(lambda values: values[:1] * len(values))
+    yield "equal on average", "equal on average", _of_list(partial(_moved, low=low))
     for number in sorted({low, *critical(low, _most(high))}):
         yield (
             f"first {number}",
@@ -170,6 +171,8 @@ def _orders() -> Iterator[_Named]:
     yield "reversed", "reversed", _of_list(lambda values: values[::-1])
     yield "rotated", "rotated", _of_list(lambda values: [*values[1:], values[0]])
     yield "first twice", "first twice", _of_list(lambda values: [values[0], *values])
+    inner = _of_list(lambda values: [*values[:1], *values[-2:0:-1], *values[1:][-1:]])
+    yield "inner ones reversed", "inner ones reversed", inner
 
 
 def _structs(param: str, kind: inspect.StructType) -> Iterator[Change]:
@@ -243,6 +246,12 @@ def _of_rows(entry: Callable[[int, int, int], int], edge: int) -> _Value:
 def _of_list(change: Callable[[list[int]], list[int]]) -> _Value:
     """Return the change of a list, None for an empty one or for another value."""
     return lambda _case, value: change(value) if isinstance(value, list) and value else None
+
+
+def _moved(values: list[int], low: int) -> list[int]:
+    """Return equal numbers, of which some give one to their neighbour: the sum is the same."""
+    equal = max(values[0], low + 1)
+    return [equal + (i % 4 == 1) - (i % 4 == 2) for i in range(len(values))]
 
 
 def _with_first(values: list[int], first: int) -> list[int]:

@@ -85,6 +85,9 @@ def row_changes() -> Iterator[Change]:
         yield change_alone(f"{place} query", f"{place} query inside a block", inside)
     for query in (1, 2, 3, 5):
         yield change_alone("queries", f"all queries of {query}", with_all_rows(_queries(query)))
+        if query > 1:
+            moved = with_all_rows(_moved(query))
+            yield change_alone("queries", f"queries of {query} on average", moved)
     unequal = with_all_rows(lambda i, row: (1 + (i * i) % 5, row[1]))
     yield change_alone("queries", "unequal queries", unequal)
     decodes = with_all_rows(lambda i, row: (1, row[1] + i))
@@ -120,6 +123,11 @@ def _inside_a_block(_row: Row, size: int) -> Row:
 
 def _queries(query: int) -> Callable[[int, Row], Row]:
     return lambda _i, row: (query, row[1])
+
+
+def _moved(query: int) -> Callable[[int, Row], Row]:
+    """Return the change to equal queries, of which one gives a token to another inner one."""
+    return lambda i, row: (query + (i % 4 == 1) - (i % 4 == 2), row[1])
 
 
 def context_changes() -> Iterator[Change]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK
+from attnproof.harness.cases.batches.strategies import BLOCK_ORDERS, HIGHEST_BLOCK, block_lists
 from attnproof.harness.consumer.batch import expected_tokens_uncached, slot_violations
 from attnproof.harness.model.call import Call, Facts, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
@@ -75,8 +75,9 @@ def _cases(draw: st.DrawFn) -> Case:
     seq_len = context_len + draw(st.integers(0, 40) | st.just(block_size))
     start_idx = draw(st.sampled_from((0, 0, context_len, seq_len // 2, seq_len + 2)))
     first = draw(st.sampled_from((0, 5, HIGHEST_BLOCK - 80)))
-    blocks = live_blocks(block_size, seq_len, first)
-    return _case(draw(st.booleans()), seq_len, context_len, start_idx, block_size, blocks)
+    order = draw(st.sampled_from(BLOCK_ORDERS))
+    [blocks] = block_lists([seq_len], [0], block_size, first=first, order=order)
+    return _case(draw(st.booleans()), seq_len, context_len, start_idx, block_size, list(blocks))
 
 
 def _boundaries() -> Iterator[tuple[str, Case]]:
@@ -85,6 +86,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "decode", _case(False, 9, 8, 0, 4, [3, 1, 8])
     yield "continued prefill", _case(False, 300, 200, 0, 16, live_blocks(16, 300))
     yield "window beyond the sequence", _case(False, 6, 2, 9, 4, [4, 5])
+    yield "run of blocks but for one inside", _case(False, 11, 0, 0, 4, [5, 9, 7])
     yield "nothing new", _case(False, 5, 5, 0, 4, [4, 5])
     yield "highest block id", _case(False, 600, 0, 0, 256, live_blocks(256, 600, HIGHEST_BLOCK - 2))
     yield "inside one large block", _case(False, 700, 200, 0, 1024, [3])

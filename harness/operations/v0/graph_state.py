@@ -194,10 +194,12 @@ def _use(offered: Any, call: Call) -> Outputs:
     outputs["graph's own"] = all(
         tensor.data_ptr() == getattr(made, name).data_ptr() for name, tensor in buffers.items()
     )
-    for metadata_ in filter(None, (earlier, step)):
+    of_another_graph = {name: tensor.clone() for name, tensor in buffers.items()}
+    steps = ((buffers, earlier), (of_another_graph, step)) if earlier else ()
+    for into, metadata_ in (*steps, (buffers, step)):
         clone.begin_forward(None)
-        _copy_slots(buffers, metadata_)
-        clone.prepare_graph_input_buffers(buffers, metadata_, encoder_decoder)
+        _copy_slots(into, metadata_)
+        clone.prepare_graph_input_buffers(into, metadata_, encoder_decoder)
     return outputs | {f"buffers.{name}": tensor for name, tensor in buffers.items()}
 
 

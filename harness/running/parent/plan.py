@@ -14,7 +14,7 @@ from attnproof.harness.running.devices import why_absent
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.extras import install_hint
 from attnproof.harness.running.task.candidate_process import CandidateUnloadableError
-from attnproof.harness.running.task.task import Settings
+from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.running.task.workers import Worker
 
 INTERPRETED_SHARE = 4

@@ -7,7 +7,7 @@ import pytest
 from attnproof.harness.campaign.driver import Aim, Driver
 from attnproof.harness.campaign.ledger import CampaignLedger
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.task.task import Settings
+from attnproof.harness.running.task.settings import Settings
 from tests.harness.campaign.instant_pool import BEGUN, CANDIDATE, PAIRS, InstantPool
 
 

@@ -8,7 +8,7 @@ import pytest
 from attnproof.harness.campaign.ledger import LEDGER, CampaignLedger, read_ledger
 from attnproof.harness.campaign.records import Cost, Order, TaskEnded
 from attnproof.harness.running.errors import UsageError
-from attnproof.harness.running.task.task import Settings
+from attnproof.harness.running.task.settings import Settings
 from tests.harness.campaign.instant_pool import (
     BEGUN,
     CANDIDATE,

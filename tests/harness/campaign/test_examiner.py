@@ -16,7 +16,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import encode
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.saved_failures import key_of
-from attnproof.harness.running.task.task import Settings
+from attnproof.harness.running.task.settings import Settings
 
 pytestmark = pytest.mark.slow
 

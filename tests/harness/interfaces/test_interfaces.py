@@ -21,7 +21,8 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.operations.batch.reorder import REORDER, Engine
 from attnproof.harness.running.candidates import with_interface
 from attnproof.harness.running.errors import UsageError
-from attnproof.harness.running.task.task import Settings, examine
+from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.task.task import examine
 from attnproof.harness.running.worker.worker import warm_up
 
 SPLIT = "split_decodes_and_prefills"

@@ -10,7 +10,8 @@ from attnproof.harness.model.case import Batch, Case, Sourced
 from attnproof.harness.model.verdict import ENGINE, STRICT, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.task.more_cases import altered
-from attnproof.harness.running.task.task import Settings, examine
+from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.task.task import examine
 from attnproof.harness.running.worker.worker import warm_up
 
 SPLIT, SLOTS = "split_decodes_and_prefills", "build_slot_mapping"
@@ -223,6 +224,6 @@ def test_altered_values_end_where_malformed_input_is_accepted(
             tried.append(sourced)
             yield sourced
 
-    monkeypatch.setattr("attnproof.harness.running.task.task.altered", noted)
+    monkeypatch.setattr("attnproof.harness.running.task.run_cases.altered", noted)
     examined("", STRICT, body=body)
     assert fewest <= len(tried) <= most

@@ -10,7 +10,8 @@ from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import EngineStep
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.task.task import Settings, examine
+from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.task.task import examine
 
 SPLIT = "split_decodes_and_prefills"
 

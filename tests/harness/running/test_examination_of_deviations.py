@@ -9,7 +9,8 @@ from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.task.task import Outcome, Settings, examine
+from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.task.task import Outcome, examine
 from attnproof.harness.running.worker.worker import warm_up
 from tests.harness.conftest import CANDIDATES
 

@@ -8,7 +8,7 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import resolve, with_interface
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.parent.plan import misspelt_notes, probe
-from attnproof.harness.running.task.task import Settings
+from attnproof.harness.running.task.settings import Settings
 
 OPERATIONS = [ALL["build_slot_mapping"], ALL["split_attn_metadata"]]
 

@@ -1,0 +1,164 @@
+"""The cases of an examination, in their order."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from attnproof.harness.cases.variation.altered_calls import has_fault
+from attnproof.harness.model.case import EngineStep, Sourced
+from attnproof.harness.model.fault import Fault
+from attnproof.harness.running.candidates import faults_for
+from attnproof.harness.running.task.examination import Examination
+from attnproof.harness.running.task.explicit_cases import cases_of_steps, explicit_cases
+from attnproof.harness.running.task.further_calls import CASES_PER_FURTHER, make_further_calls
+from attnproof.harness.running.task.fuzz import fuzz
+from attnproof.harness.running.task.more_cases import (
+    altered,
+    ids_of_many_rows,
+    is_interpreted_soon,
+    more_cases,
+)
+from attnproof.harness.running.task.real_cases import real_cases
+from attnproof.harness.running.task.saved_failures import SavedFailures
+from attnproof.harness.running.task.settings import Settings
+from attnproof.harness.running.task.workers import InvalidCaseError
+
+_LARGE_PATIENCE = 15
+"""Factor on the timeout of a case of real size, where the reference loops in float64."""
+_MOST_PASSES = 1_000_000
+
+
+def run_cases(
+    examination: Examination,
+    settings: Settings,
+    steps: list[EngineStep],
+    corpus: list[Sourced],
+) -> None:
+    """Judge the drawn cases, then boundaries, engine steps, the corpus and all further cases.
+
+    Raise KeyboardInterrupt, CandidateUnloadableError, TooManyDeaths, InvalidCaseError,
+    DeviationError, InfrastructureError.
+    """
+    operation = examination.operation
+    saved = SavedFailures(examination, settings.examples_db)
+    first_seed = zlib.crc32(f"{settings.seed}/{operation.name}".encode())
+    examples = -(-settings.examples // examination.costly_share)
+    drawn = fuzz(examination, examples, first_seed)
+    few = settings.examples < Settings().examples and settings.costly_share > 1
+    interpreted = examination.candidate.lane == "interpreter"
+    left_out = ids_of_many_rows(operation) if few and interpreted else set()
+    boundaries = settings.boundaries
+    faults = examination.early_faults
+    kept = _runnable(examination, corpus, faults)
+    for sourced in explicit_cases(
+        operation, faults, steps, kept, left_out, with_boundaries=boundaries
+    ):
+        _judge(examination, sourced)
+    if faults and boundaries and settings.vary:
+        _run_altered(examination, examples)
+    if settings.vary:
+        real = [sourced.case for sourced in cases_of_steps(operation, steps)]
+        tested = examination.tested_cells
+        varied = more_cases(operation, drawn, examples, first_seed, real, tested)
+        _run_varied(examination, varied)
+    if examination.candidate.device != "cpu" and boundaries:
+        _run_large(examination)
+    for sourced in real_cases(examination):
+        _judge(examination, sourced)
+    remembered = list(saved.cases())
+    for sourced in remembered:
+        if not sourced.case.fault or examination.early_faults:
+            _judge(examination, sourced)
+            _judge_rest(examination, sourced)
+    deadline = time.monotonic() + settings.seconds
+    for more in range(1, _MOST_PASSES):
+        if time.monotonic() >= deadline:
+            break
+        fuzz(examination, examples, first_seed + 1000 * more)
+    if settings.minimise_known:
+        for sourced in examination.minimise_known():
+            _judge(examination, sourced)
+    make_further_calls(examination, examples or CASES_PER_FURTHER * len(remembered))
+    examination.repeat_in_fresh_process()
+    if not examination.early_faults:
+        others = [*corpus, *remembered]
+        _run_malformed(examination, settings, others, examples)
+
+
+def _run_large(examination: Examination) -> None:
+    """Judge the cases of real size, which only a GPU computes in reasonable time."""
+    with examination.worker.patient(_LARGE_PATIENCE):
+        for name, case in examination.operation.inputs.large():
+            _judge(examination, Sourced(case, "boundary", name))
+
+
+def _run_varied(examination: Examination, varied: Iterable[Sourced]) -> None:
+    """Judge the cases that the reference accepts, in the interpreter only small ones."""
+    interpreted = examination.candidate.lane == "interpreter"
+    for sourced in varied:
+        if interpreted and not is_interpreted_soon(examination.operation, sourced.case):
+            continue
+        with suppress(InvalidCaseError):
+            _judge(examination, sourced)
+
+
+def _run_malformed(
+    examination: Examination, settings: Settings, others: list[Sourced], examples: int
+) -> None:
+    """Run the faults on boundaries, the malformed cases among the others, and altered values.
+
+    The process runs nothing else afterwards: code that trusts its input may write outside its
+    memory.
+    """
+    operation = examination.operation
+    faults = faults_for(operation, examination.candidate)
+    if not faults:  # the candidate is given well-formed cases only
+        return
+    kept = _runnable(examination, others, faults)
+    boundaries = settings.boundaries
+    explicit = explicit_cases(operation, faults, [], kept, with_boundaries=boundaries)
+    cases = [s for s in explicit if s.case.fault]
+    for sourced in cases:
+        _judge(examination, sourced)
+    if boundaries and settings.vary:
+        _run_altered(examination, examples)
+    if cases:
+        examination.worker.restart_warm()
+
+
+def _runnable(
+    examination: Examination, corpus: list[Sourced], faults: Mapping[str, Fault]
+) -> list[Sourced]:
+    """Return the operation's cases of a corpus; malformed ones only if there are faults to run."""
+    operation, device = examination.operation, examination.candidate.device
+    own = [one for one in corpus if one.case.operation == operation.name]
+    return [
+        one
+        for one in own
+        if not one.case.fault or (faults and has_fault(operation, one.case.fault, device))
+    ]
+
+
+def _run_altered(examination: Examination, examples: int) -> None:
+    """Judge altered values, as long as the candidate refuses all malformed input."""
+    for sourced in altered(examination.operation, examination.candidate, examples):
+        if examination.accepts_malformed:
+            return
+        _judge(examination, sourced)
+
+
+def _judge(examination: Examination, sourced: Sourced) -> None:
+    """Judge one case that Hypothesis did not draw; shrink a new root cause at once."""
+    sourced = examination.fitted(sourced)
+    unexplained = examination.new_failure(examination.check(sourced))
+    if unexplained is not None:
+        examination.minimise_and_record(unexplained, sourced, sourced)
+
+
+def _judge_rest(examination: Examination, sourced: Sourced) -> None:
+    """Shrink the other root causes of a remembered case, which may be as large as it was found."""
+    while (more := examination.new_failure(examination.check(sourced))) is not None:
+        examination.minimise_and_record(more, sourced, sourced)
