@@ -22,6 +22,8 @@ LARGE = (1027, 2050, 4101)
 """Numbers of tokens, rows or entries of large cases: more than several tiles, with a remainder."""
 BLOCK_SIZES = (1, 3, 16, 32, 48, 64, 128, 256, 512, 528, 1024)
 """Tokens per block, of engines; those of hybrid models are multiples of 16, no powers of two."""
+FLOAT_LIMITS = (2**24, 2**27)
+"""Positions from which on float32 rounds the last ones of a block up to the next block."""
 _MOST_ID = 2**31 - 1
 
 

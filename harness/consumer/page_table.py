@@ -122,12 +122,28 @@ def written_violations(
         detail = f"{name} is written to slot {slots[i]} and read at slot {read[i]}"
         yield Violation(field, "writes a token where it is not read", detail)
         return
-    owners = np.repeat(np.arange(len(prefix_lens)), prefix_lens)
-    before = np.arange(len(owners)) - np.repeat(np.cumsum(prefix_lens) - prefix_lens, prefix_lens)
-    cached = table[owners, before // size] * size + before % size
-    held = np.isin(slots, cached)
+    held = _holds_prefix(table, size, prefix_lens, slots)
     if held.any():
         slot = int(slots[np.argmax(held)])
         yield Violation(field, "overwrites a cached key", f"slot {slot} holds a prefix's token")
     elif len(np.unique(slots)) != len(slots):
         yield Violation(field, "writes two tokens to one slot")
+
+
+def _holds_prefix(
+    table: np.ndarray, size: int, prefix_lens: np.ndarray, slots: np.ndarray
+) -> np.ndarray:
+    """Return (T,) True for slots that hold a token of a prefix.
+
+    Only pages are laid out: a prefix may have 2^27 tokens.
+    """
+    counts = -(-prefix_lens // size)
+    owners = np.repeat(np.arange(len(counts)), counts)
+    columns = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    pages, place = np.unique(table[owners, columns], return_inverse=True)
+    filled = np.zeros(len(pages), dtype=np.int64)
+    np.maximum.at(filled, place, np.minimum(size, prefix_lens[owners] - columns * size))
+    held = np.isin(slots // size, pages)
+    own = slots[held]
+    held[held] = own % size < filled[np.searchsorted(pages, own // size)]
+    return held

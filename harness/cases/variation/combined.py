@@ -30,8 +30,9 @@ _MOST_CHANGES = (5, 12)
 many pairs of values, but one of them may hide what another one shows."""
 _CANDIDATES = 8
 """Combinations that are drawn for each case; the one with most new pairs is taken."""
-_MOST_TRIED = 4
-"""Cases in which a group of values is tried before the others are."""
+_FEWEST_KEPT, _MOST_TRIED = 2, 6
+"""Cases that a group of values is to have before the others, as one may hide what it shows, and
+those in which it is tried for that."""
 _TRIES = 4
 """Combinations that may be ill-formed for each case that is wanted."""
 
@@ -133,13 +134,14 @@ class _Seen:
 
     def __init__(self) -> None:
         self.tried: Counter[str] = Counter()
-        self.kept: set[str] = set()
+        self.kept: Counter[str] = Counter()
         self.pairs: set[tuple[str, str]] = set()
         self.ids: set[str] = set()
 
     def is_fresh(self, change: Change) -> bool:
-        """True if no case has a value of the group, and few were tried."""
-        return change.group not in self.kept and self.tried[change.group] < _MOST_TRIED
+        """True if few cases have a value of the group, and few were tried."""
+        few = self.kept[change.group] < _FEWEST_KEPT
+        return few and self.tried[change.group] < _MOST_TRIED
 
     def fresh(self, features: dict[str, list[Change]]) -> dict[str, list[Change]]:
         """Return the fresh values of each feature."""

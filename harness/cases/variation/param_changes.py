@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from attnproof.harness.cases.magnitudes import LARGE, NUMBERS, critical, near
-from attnproof.harness.cases.variation.change import Change
+from attnproof.harness.cases.magnitudes import FLOAT_LIMITS, LARGE, NUMBERS, critical, near
+from attnproof.harness.cases.variation.change import Change, change_alone
 from attnproof.harness.cases.variation.rows import cycle
 from attnproof.harness.model.case import Case
 
@@ -22,6 +22,8 @@ _MOST_CODE = 16
 _MOST_LAID_OUT = 300
 """Maximum of a number of things that are laid out in memory."""
 _MOST_TOKENS = 1025
+_FAR_BLOCKS = 2048
+"""Blocks before a far length."""
 _Value = Callable[[Case, Any], Any]
 """Function from a case and the value of a parameter before to the one after, None for none."""
 _Named = tuple[str, str, _Value]
@@ -68,6 +70,28 @@ def param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:
         item = getattr(field.type, "item_type", None)
         if isinstance(item, inspect.StructType):
             yield from _structs(param, item)
+        elif isinstance(item, inspect.IntType) and "block_size" in params.__struct_fields__:
+            yield from _far_lengths(param)
+
+
+def _far_lengths(param: str) -> Iterator[Change]:
+    """Yield a last length at the edges of a block beyond the integers of float32.
+
+    Blocks become so large that a row has a few thousand of them.
+    """
+    for limit in FLOAT_LIMITS:
+        for edge in (-1, 0, 1):
+            size = limit // _FAR_BLOCKS
+            far = partial(_with_far_last, param=param, size=size, last=limit + 3 * size + edge)
+            yield change_alone(param, f"{param} last {edge:+d} of a block beyond {limit}", far)
+
+
+def _with_far_last(case: Case, param: str, size: int, last: int) -> Case | None:
+    values = case.params.get(param)
+    if not isinstance(values, list) or not values:
+        return None
+    changed = {param: [*values[:-1], last], "block_size": size}
+    return msgspec.structs.replace(case, params=case.params | changed)
 
 
 def large_param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from attnproof.harness.cases.magnitudes import BLOCK_SIZES, LARGE, NUMBERS, critical, near
+from attnproof.harness.cases.magnitudes import (
+    BLOCK_SIZES,
+    FLOAT_LIMITS,
+    LARGE,
+    NUMBERS,
+    critical,
+    near,
+)
 from attnproof.harness.cases.variation.change import Change, change_alone
 from attnproof.harness.cases.variation.rows import (
     Row,
@@ -30,8 +37,6 @@ _RUNS = ((1, 33), (16, 32), (32, 64), (64, 128), (128, 256))
 _FAR = (2**20 + 7, 2**25 + 3, 2**28 + 5)
 """Lengths well beyond a limit, so that all query tokens are beyond it."""
 _MOST_TOKENS = 2**31 - 1
-_FLOAT_LIMITS = (2**24, 2**27)
-"""Positions from which on float32 rounds the last ones of a block up to the next block."""
 
 
 def large_changes() -> Iterator[Change]:
@@ -138,15 +143,11 @@ def context_changes() -> Iterator[Change]:
                 name = f"{place} sequence of {magnitude}"
                 group = f"{place} sequence near {near(magnitude)}"
                 yield Change(f"{place} sequence", name, group, with_row(row, _ending(magnitude)))
-    for limit in _FLOAT_LIMITS:
+    for limit in FLOAT_LIMITS:
         for edge in (-1, 0, 1):
-            name, group = f"{limit:+d} and {edge:+d}", f"blocks beyond 2^{limit.bit_length() - 1}"
-            yield Change(
-                "last sequence",
-                f"last sequence ends at a block beyond {name}",
-                f"last sequence ends at {group}",
-                with_row(-1, _ending_beyond(limit, edge)),
-            )
+            name = f"last sequence ends at a block beyond {limit} {edge:+d}"
+            ending = with_row(-1, _ending_beyond(limit, edge))
+            yield change_alone("last sequence", name, ending)
     for blocks in (1, 2, 4):
         for edge in (-1, 0, 1):
             for place, row in (("first", 0), ("last", -1)):

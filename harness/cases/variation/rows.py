@@ -35,15 +35,20 @@ def cycle(values: Sequence[int], count: int) -> list[int]:
 def with_row(row: int, change: Callable[[Row, int], Row]) -> Callable[[Case], Case | None]:
     """Return the change of one row, counted from the end if negative.
 
-    `change` has the row and the block size.
+    `change` has the row and the block size, which is larger if a context has very many blocks.
     """
 
     def apply(case: Case) -> Case | None:
         batch = case.batch
         if batch is None or not batch.num_requests or batch.no_slots:
             return None
-        rows = rows_of(batch)
-        rows[row] = change(rows[row], batch.block_size)
+        rows, size = rows_of(batch), batch.block_size
+        one = rows[row]
+        rows[row] = change(one, size)
+        changed = with_rows(case, rows)
+        if changed is None or changed.batch is None or changed.batch.block_size == size:
+            return changed
+        rows[row] = change(one, changed.batch.block_size)  # an edge of the larger blocks
         return with_rows(case, rows)
 
     return apply

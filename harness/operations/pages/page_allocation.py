@@ -189,7 +189,6 @@ def _operation(name: str, summary: str, faults: dict[str, Fault]) -> Operation:
         summary=summary,
         inputs=Inputs(
             params=_Params,
-            whole_contexts=True,
             problem=_problem,
             unreal=_unreal,
             cases=lambda: _cases(name),
