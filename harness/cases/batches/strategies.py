@@ -37,7 +37,7 @@ _LAYOUTS: tuple[dict[str, Any], ...] = (
 _KINDS = ("decode", "prefill", "mixed", "continued", "spec decode", "idle rows")
 
 
-BLOCK_ORDERS = ("ascending", "descending", "shuffled", "one elsewhere")
+BLOCK_ORDERS = ("ascending", "descending", "shuffled", "one elsewhere", "gaps")
 
 
 def block_lists(
@@ -53,8 +53,8 @@ def block_lists(
 
     `order` is one of `BLOCK_ORDERS`: "shuffled" is the same for the same sizes, "one elsewhere"
     is ascending but for a middle block of each request, whose first and last block are as far
-    apart as in a run. With `shared` each request takes over the first request's leading blocks,
-    as many as both have fully computed.
+    apart as in a run, "gaps" leaves out every third id. With `shared` each request takes over
+    the first request's leading blocks, as many as both have fully computed.
     """
     counts = [-(-length // block_size) for length in seq_lens]
     ids = list(range(first, first + sum(counts)))
@@ -62,6 +62,8 @@ def block_lists(
         ids.reverse()
     elif order == "shuffled":
         Random(len(ids)).shuffle(ids)
+    elif order == "gaps":
+        ids = [block + (block - first) // 2 for block in ids]
     lists, taken = [], 0
     for row, count in enumerate(counts):
         lists.append(ids[taken : taken + count])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -88,17 +89,43 @@ def row_changes() -> Iterator[Change]:
     for place, row in (("first", 0), ("last", -1)):
         inside = with_row(row, _inside_a_block)
         yield change_alone(f"{place} query", f"{place} query inside a block", inside)
-    for query in (1, 2, 3, 5):
-        yield change_alone("queries", f"all queries of {query}", with_all_rows(_queries(query)))
-        if query > 1:
-            moved = with_all_rows(_moved(query))
-            yield change_alone("queries", f"queries of {query} on average", moved)
+    for name, number in (*_even(1, 2, 3, 5), *_PATTERNS.items()):
+        of_queries = with_all_rows(partial(_with_query, number=number))
+        yield change_alone("queries", f"queries {name}", of_queries)
     unequal = with_all_rows(lambda i, row: (1 + (i * i) % 5, row[1]))
     yield change_alone("queries", "unequal queries", unequal)
     decodes = with_all_rows(lambda i, row: (1, row[1] + i))
     yield change_alone("queries", "decodes of unequal contexts", decodes)
     no_context = with_all_rows(lambda _, row: (row[0] or 1, 0))
     yield change_alone("queries", "no computed tokens", no_context)
+
+
+_PATTERNS: dict[str, Callable[[int], int]] = {
+    "rising": lambda i: 1 + i % 40,
+    "falling": lambda i: 40 - i % 40,
+    "alternating": lambda i: 1 + 4 * (i % 2),
+}
+"""Functions from the index of a row to its query or computed tokens."""
+
+
+def _even(*numbers: int) -> Iterator[tuple[str, Callable[[int], int]]]:
+    """Yield rows of equal numbers, and of numbers that are equal on average only."""
+    for number in numbers:
+        yield f"of {number}", partial(_near, number=number, step=0)
+        if number > 1:
+            yield f"of {number} on average", partial(_near, number=number, step=1)
+
+
+def _near(i: int, number: int, step: int) -> int:
+    return number + step * ((i % 4 == 1) - (i % 4 == 2))
+
+
+def _with_query(i: int, row: Row, number: Callable[[int], int]) -> Row:
+    return number(i), row[1]
+
+
+def _with_context(i: int, row: Row, number: Callable[[int], int]) -> Row:
+    return row[0], number(i)
 
 
 def _run(start: int, stop: int, row: int) -> Callable[[Case], Case | None]:
@@ -126,17 +153,11 @@ def _inside_a_block(_row: Row, size: int) -> Row:
     return max(1, size // 2), size // 4
 
 
-def _queries(query: int) -> Callable[[int, Row], Row]:
-    return lambda _i, row: (query, row[1])
-
-
-def _moved(query: int) -> Callable[[int, Row], Row]:
-    """Return the change to equal queries, of which one gives a token to another inner one."""
-    return lambda i, row: (query + (i % 4 == 1) - (i % 4 == 2), row[1])
-
-
 def context_changes() -> Iterator[Change]:
     """Yield the changes of the lengths of sequences."""
+    for name, number in (*_even(7, 16, 48), *_PATTERNS.items()):
+        of_contexts = with_all_rows(partial(_with_context, number=number))
+        yield change_alone("contexts", f"contexts {name}", of_contexts)
     for magnitude in (*critical(0, _MOST_TOKENS), *_FAR):
         for place, row in (("first", 0), ("last", -1)):
             if magnitude < 2**24 or place == "last":

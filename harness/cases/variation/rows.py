@@ -135,7 +135,7 @@ def with_blocks(batch: Batch, *, first: int = 0, **how: Any) -> Batch | None:
     live = sum(-(-length // batch.block_size) for length in seq_lens)
     if live > _MOST_BLOCKS:
         return None
-    first = max(0, min(first, 2**31 - live - len(seq_lens)))
+    first = max(0, min(first, 2**31 - 2 * live - len(seq_lens)))  # room for gaps
     made = block_lists(seq_lens, list(batch.computed_lens), batch.block_size, first=first, **how)
     return replace(batch, blocks=made)
 
