@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,7 @@ def in_processes(
     need not be imported there, and no call sees what another one changed. Arguments are taken
     when a call can start.
     """
+    gc.freeze()  # collections in the forks then skip what is here, and copy no memory of it
     context = multiprocessing.get_context("fork")
     waiting = iter(arguments)
     running: dict[Connection, tuple[tuple[Any, ...], ForkProcess]] = {}
@@ -46,6 +48,7 @@ def in_processes(
                 process.join()
                 yield given, result
     finally:
+        gc.unfreeze()
         for _, process in running.values():
             process.terminate()
 

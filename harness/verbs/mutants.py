@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import random
 import signal
 from collections import Counter, defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 from rich.table import Table
 
-from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import (
@@ -65,6 +67,9 @@ def examine_mutants(options: MutantsOptions) -> int:
     warm_up_hypothesis()
     for operation in offered:
         preload_package(candidate, operation)
+    if candidate.target == OPTIMIZED:  # it imports numba with the first call, in each process
+        with suppress(ImportError):
+            importlib.import_module("numba")
     jobs = options.jobs or len(os.sched_getaffinity(0))
     reach = Reach(root_of(module))
     prepared = _prepared(offered, module, candidate, reach, options, jobs)

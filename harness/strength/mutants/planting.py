@@ -17,6 +17,8 @@ from attnproof.harness.strength.mutants.operators import Function, functions, ha
 
 backend: Any = None
 """The candidate with a mutant, in a process that judges one."""
+_functions: dict[str, list[FunctionType]] = {}
+"""Function objects by file, of the files that `find_functions` was given."""
 
 
 class NotPlantedError(Exception):
@@ -33,13 +35,20 @@ def called_functions(lines: dict[str, set[int]]) -> list[tuple[str, str, Functio
     ]
 
 
-def import_modules(package: Any, files: Iterable[str]) -> None:
-    """Import the modules of a package that have these files, such as kernels: forks plant there."""
+def find_functions(package: Any, files: Iterable[str]) -> None:
+    """Import the modules of a package that have these files, such as kernels; find their functions.
+
+    Forks of this process plant in them: to look for them there would copy all shared memory.
+    """
     root = root_of(package)
     for file in files:
         if Path(file) != root:
             parts = Path(file).relative_to(root).with_suffix("").parts
             importlib.import_module(".".join([package.__name__, *parts]).removesuffix(".__init__"))
+        _functions[file] = []
+    for function in _all_functions():
+        if function.__code__.co_filename in _functions:
+            _functions[function.__code__.co_filename].append(function)
 
 
 def plant(mutant: Mutant) -> None:
@@ -56,7 +65,7 @@ def plant(mutant: Mutant) -> None:
         raise NotPlantedError(str(error)) from None
     new = _by_place(_code_of(made, mutant.function))
     outer, planted = _place(old), 0
-    for function in _functions_with(set(_by_place(old)) & set(new)):
+    for function in _functions_with(mutant.file, set(_by_place(old)) & set(new)):
         code = new[_place(function.__code__)]
         if function.__code__.co_freevars != code.co_freevars:
             raise NotPlantedError("another closure")
@@ -141,11 +150,15 @@ def _by_place(code: CodeType) -> dict[_Place, CodeType]:
     return {_place(one): one for one in found if count[_place(one)] == 1}
 
 
-def _functions_with(places: set[_Place]) -> list[FunctionType]:
+def _functions_with(file: str, places: set[_Place]) -> list[FunctionType]:
     """Return the function objects of this process that were made from the code at the places."""
+    found = _functions[file] if file in _functions else _all_functions()
+    return [one for one in found if _place(one.__code__) in places]
+
+
+def _all_functions() -> list[FunctionType]:
     # `type` asks no object for its class: torch warns when a deprecated one is asked.
-    functions_here = [one for one in gc.get_objects() if type(one) is FunctionType]
-    return [one for one in functions_here if _place(one.__code__) in places]
+    return [one for one in gc.get_objects() if type(one) is FunctionType]
 
 
 def root_of(module: Any) -> Path:

@@ -15,7 +15,7 @@ from attnproof.harness.model.case import Case, decode
 from attnproof.harness.strength.mutants.judging import Prepared, Round
 from attnproof.harness.strength.mutants.mutant import Mutant, Result
 from attnproof.harness.strength.mutants.operators import mutants
-from attnproof.harness.strength.mutants.planting import called_functions, import_modules
+from attnproof.harness.strength.mutants.planting import called_functions, find_functions
 from attnproof.harness.strength.mutants.reach import Reach
 from attnproof.harness.strength.mutants.reviewed import not_judged
 
@@ -55,7 +55,7 @@ class Queue:
                 for mutant in mutants(file, function, tree, lines[file]):
                     found.setdefault(mutant.id, (mutant, []))[1].append(name)
         planned = [one for one in found.values() if not not_judged(one[0])]
-        import_modules(self._module, {mutant.file for mutant, _ in planned})
+        find_functions(self._module, {mutant.file for mutant, _ in planned})
         return planned
 
     def arguments(self, planned: Iterable[Planned], budget_s: float) -> Iterator[tuple[Any, ...]]:
