@@ -63,13 +63,7 @@ def examine_mutants(options: MutantsOptions) -> int:
     offered = [one for one in operations if offered_by(module, one, candidate.interface)]
     if not offered:
         raise UsageError(f"candidate {candidate.name} offers none of the operations asked for")
-    warm_up()
-    warm_up_hypothesis()
-    for operation in offered:
-        preload_package(candidate, operation)
-    if candidate.target == OPTIMIZED:  # it imports numba with the first call, in each process
-        with suppress(ImportError):
-            importlib.import_module("numba")
+    _prepare_process(candidate, offered)
     jobs = options.jobs or len(os.sched_getaffinity(0))
     reach = Reach(root_of(module))
     prepared = _prepared(offered, module, candidate, reach, options, jobs)
@@ -113,6 +107,17 @@ def examine_mutants(options: MutantsOptions) -> int:
             return INCOMPLETE
     score = _show(judged_elsewhere(results, planned, candidate, options), candidate, options.out)
     return MISMATCH if 100 * score < options.fail_under else VERIFIED
+
+
+def _prepare_process(candidate: Candidate, operations: list[Operation]) -> None:
+    """Import here what each fork of this process would import by itself."""
+    warm_up()
+    warm_up_hypothesis()
+    for operation in operations:
+        preload_package(candidate, operation)
+    if candidate.target == OPTIMIZED:  # it imports numba with the first call, in each process
+        with suppress(ImportError):
+            importlib.import_module("numba")
 
 
 def _planned(queue: Queue, candidate: Candidate, options: MutantsOptions) -> list[Planned]:
