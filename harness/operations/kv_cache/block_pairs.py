@@ -29,6 +29,13 @@ GAP = st.sampled_from((0, 0, 1, 8))
 _BEYOND = -9
 """Placeholder in a malformed pair for the first block id beyond the cache."""
 
+RUNS = {
+    "a run of blocks": [[0, 5], [1, 6], [2, 7], [3, 8]],
+    "a run but for its sources inside": [[0, 5], [2, 6], [1, 7], [3, 8]],
+    "a run but for its targets inside": [[0, 5], [1, 7], [2, 6], [3, 8]],
+    "a run with a source twice": [[0, 5], [1, 6], [1, 7], [3, 8]],
+}
+"""Pairs of nine blocks, whose first and last one are those of a run."""
 Name = str | Place
 """Name of a cache: a parameter, or the place of one layer's cache."""
 

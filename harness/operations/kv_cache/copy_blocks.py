@@ -26,6 +26,7 @@ from attnproof.harness.operations.kv_cache.block_pairs import (
     LAYOUT,
     PAIR,
     PAIRS,
+    RUNS,
     SMALL,
     BlockFacts,
     FarCache,
@@ -127,6 +128,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "every layer", _case([[0, 1]], [plain] * 3)
     yield "a block to several places", _case([[2, 0], [2, 1], [2, 3]], [plain])
     yield "first and last block", _case([[0, 3]], [plain])
+    for name, pairs in RUNS.items():
+        yield name, _case(pairs, [[9, *plain[1:]]])
     yield "layers of different shapes", _case([[0, 1]], [plain, [3, 1, 5, 8, 1, 0]])
     yield "behind an odd size", _case([[0, 1]], [[3, 3, 1, 5, 0, 0], plain], "uint8")
     two = _case([[0, 1]], [plain, plain], other_dtype="float32")

@@ -27,6 +27,7 @@ from attnproof.harness.operations.kv_cache.block_pairs import (
     LAYOUT,
     PAIR,
     PAIRS,
+    RUNS,
     SMALL,
     SRC,
     BlockFacts,
@@ -143,6 +144,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield f"rows of {size} elements with gaps", _case(**gaps, pairs=[[0, 3], [2, 1]])
     yield "first and last block", _case(pairs=[[0, 3], [3, 0]])
     yield "a block to several places", _case(pairs=[[2, 0], [2, 1], [2, 3]])
+    for name, pairs in RUNS.items():
+        yield name, _case(src_blocks=9, dst_blocks=9, pairs=pairs)
     yield "fewer blocks at the destination", _case(dst_blocks=2, pairs=[[3, 1], [0, 0]])
     yield "more blocks at the destination", _case(dst_blocks=9, pairs=[[3, 8], [0, 4]])
     yield "within one cache", _case(same_cache=True, pairs=[[3, 1], [0, 2]])

@@ -257,6 +257,14 @@ def _holes(holes: int) -> Iterator[Step]:
     yield from ({"do": "condense"}, _build(1, 2), *[_add(1 + row % 3, row) for row in rows])
 
 
+def _dummies_beside_holes() -> Iterator[Step]:
+    """Yield a dummy step of each size while each of three requests has left its row."""
+    for which in range(3):
+        for reqs in (1, 2, 3):
+            dummy = {"do": "dummy", "reqs": reqs, "tokens": reqs}
+            yield from (_remove(which), dummy, _add(1 + which, which), _build(1, 2, 1))
+
+
 def _boundaries() -> Iterator[tuple[str, Case]]:
     swap, condense = {"do": "swap", "i": 0, "j": 2}, {"do": "condense"}
     split = {"do": "split", "threshold": 0}
@@ -278,6 +286,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     gone = (_remove(0), _remove(0), _remove(0), {"do": "condense"})
     yield "nobody left, padded rows (K13)", _case(*three, _build(2), *gone, _build(pad_reqs=2))
     yield "dummy run after a step (K17)", _case(*three, _build(2), dummy, slots, _build(1))
+    beside = _case(*three, _build(1, 1, 1), *_dummies_beside_holes())
+    yield "dummy runs beside holes", beside
     yield "slot buffer before the first step (K17)", _case(_add(1), dummy)
     yield (
         "shorter request in a longer row (K18)",
