@@ -28,6 +28,8 @@ _Value = Callable[[Case, Any], Any]
 """Function from a case and the value of a parameter before to the one after, None for none."""
 _Named = tuple[str, str, _Value]
 """Name of a value, its group (`Change.group`) and the value."""
+_FACTORS = (2, 3, 4, 8, 16)
+"""Divisors of all numbers of a list: those of ranks, and of what takes turns on them."""
 _RATIOS = (0.02, 0.25, 1.0, 7.0)
 
 
@@ -177,6 +179,9 @@ def _lists_of_numbers(kind: inspect.IntType) -> Iterator[_Named]:
         yield f"repeated to {count}", "repeated", _of_list(partial(cycle, count=count))
     yield "all equal", "all equal", _of_list(lambda values: values[:1] * len(values))
     yield "equal on average", "equal on average", _of_list(partial(_moved, low=low))
+    for factor in _FACTORS:
+        odd = _of_list(partial(_odd_multiples, factor=factor))
+        yield f"odd multiples of {factor}", f"odd multiples of {factor}", odd
     for number in sorted({low, *critical(low, _most(high))}):
         yield (
             f"first {number}",
@@ -276,6 +281,11 @@ def _moved(values: list[int], low: int) -> list[int]:
     """Return equal numbers, of which some give one to their neighbour: the sum is the same."""
     equal = max(values[0], low + 1)
     return [equal + (i % 4 == 1) - (i % 4 == 2) for i in range(len(values))]
+
+
+def _odd_multiples(values: list[int], factor: int) -> list[int]:
+    """Return near multiples of the factor that are none of twice the factor."""
+    return [(value // factor // 2 * 2 + 1) * factor for value in values]
 
 
 def _with_first(values: list[int], first: int) -> list[int]:

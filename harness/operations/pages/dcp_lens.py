@@ -93,6 +93,9 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     for rank in range(3):
         yield f"rank {rank} of 3", _case(around, None, 3, rank, 4)
         yield f"rank {rank} of 3, from starts (K37)", _case(around, starts, 3, rank, 4)
+    for factor in (2, 4):
+        even = [factor * start for start in starts]
+        yield f"starts that are multiples of {factor}", _case(around, even, factor, 1, 4)
     yield "no requests", _case([], [], 2)
     longest = [2**31 - 1, 2**31 - 2]
     yield "longest int32 sequence", _case(longest, None, 8, 7, 64)
