@@ -143,7 +143,8 @@ def _holds_prefix(
     pages, place = np.unique(table[owners, columns], return_inverse=True)
     filled = np.zeros(len(pages), dtype=np.int64)
     np.maximum.at(filled, place, np.minimum(size, prefix_lens[owners] - columns * size))
-    held = np.isin(slots // size, pages)
-    own = slots[held]
-    held[held] = own % size < filled[np.searchsorted(pages, own // size)]
+    inside = np.flatnonzero(np.isin(slots // size, pages))
+    own = slots[inside]
+    held = np.zeros(len(slots), dtype=bool)
+    held[inside] = own % size < filled[np.searchsorted(pages, own // size)]
     return held

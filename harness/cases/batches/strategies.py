@@ -37,7 +37,7 @@ _LAYOUTS: tuple[dict[str, Any], ...] = (
 _KINDS = ("decode", "prefill", "mixed", "continued", "spec decode", "idle rows")
 
 
-BLOCK_ORDERS = ("ascending", "descending", "shuffled", "one elsewhere", "gaps")
+BLOCK_ORDERS = ("ascending", "descending", "shuffled", "with one elsewhere", "with gaps")
 
 
 def block_lists(
@@ -51,10 +51,10 @@ def block_lists(
 ) -> tuple[tuple[int, ...], ...]:
     """Make the live blocks of each request, unique ids from `first` on.
 
-    `order` is one of `BLOCK_ORDERS`: "shuffled" is the same for the same sizes, "one elsewhere"
-    is ascending but for a middle block of each request, whose first and last block are as far
-    apart as in a run, "gaps" leaves out every third id. With `shared` each request takes over
-    the first request's leading blocks, as many as both have fully computed.
+    `order` is one of `BLOCK_ORDERS`: "shuffled" is the same for the same sizes; "with one
+    elsewhere" is ascending but for a middle block of each request, whose first and last block
+    are as far apart as in a run; "with gaps" leaves out every third id. With `shared` each
+    request takes over the first request's leading blocks, as many as both have fully computed.
     """
     counts = [-(-length // block_size) for length in seq_lens]
     ids = list(range(first, first + sum(counts)))
@@ -62,13 +62,13 @@ def block_lists(
         ids.reverse()
     elif order == "shuffled":
         Random(len(ids)).shuffle(ids)
-    elif order == "gaps":
+    elif order == "with gaps":
         ids = [block + (block - first) // 2 for block in ids]
     lists, taken = [], 0
     for row, count in enumerate(counts):
         lists.append(ids[taken : taken + count])
         taken += count
-        if order == "one elsewhere" and count > 2:
+        if order == "with one elsewhere" and count > 2:
             lists[row][count // 2] = first + len(ids) + row
         if shared and row:
             full = min(computed[0], computed[row]) // block_size

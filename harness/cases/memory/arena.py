@@ -128,8 +128,8 @@ class Arena:
         memory = torch.from_numpy(buffer)
         memory = memory if device == "cpu" else memory.to(device)
         if earlier is not None and earlier._has(len(self._buffers), memory, segments):
-            # Like an engine's write through numpy, this leaves the tensors' version as it is.
-            memory = earlier._buffers[len(self._buffers)].data.copy_(memory)
+            # The tensors' own version counters stay, as after a write through numpy.
+            memory = earlier._buffers[len(self._buffers)].copy_(memory)
             for segment in segments:
                 self.tensors[segment.name] = earlier.tensors[segment.name]
         else:

@@ -33,7 +33,7 @@ def block_changes() -> Iterator[Change]:
     for size in BLOCK_SIZES:
         yield _of_batch("block size", f"blocks of {size}", _sized(size))
     for order in BLOCK_ORDERS[1:]:
-        yield _of_batch("order", f"{order} blocks", partial(with_blocks, order=order))
+        yield _of_batch("order", f"blocks {order}", partial(with_blocks, order=order))
     yield _of_batch("order", "shared blocks", lambda b: with_blocks(b, shared=True))
     yield _of_batch("order", "equal rows of shared blocks", _all_shared)
     for place in range(len(first_blocks(16))):
@@ -48,10 +48,11 @@ def _first_block(place: int) -> Callable[[Batch], Batch]:
     def change(batch: Batch) -> Batch:
         firsts = first_blocks(batch.block_size)
         first = firsts[min(place, len(firsts) - 1)]
-        ids = sorted({block for row in batch.blocks for block in row})
-        # The ids cross the magnitude in the middle of the batch.
-        start = max(0, min(first - len(ids) // 2, 2**31 - len(ids)))
-        new = {block: start + i for i, block in enumerate(ids)}
+        ids = {block for row in batch.blocks for block in row}
+        low, high = min(ids, default=0), max(ids, default=0)
+        # The ids cross the magnitude in the middle of the batch, as far apart as before.
+        start = max(0, min(first - (high - low) // 2, 2**31 - 1 - (high - low)))
+        new = {block: start + block - low for block in ids}
         return replace(batch, blocks=tuple(tuple(new[b] for b in row) for row in batch.blocks))
 
     return change

@@ -30,9 +30,10 @@ _MOST_CHANGES = (5, 12)
 many pairs of values, but one of them may hide what another one shows."""
 _CANDIDATES = 8
 """Combinations that are drawn for each case; the one with most new pairs is taken."""
-_FEWEST_KEPT, _MOST_TRIED = 2, 4
-"""Cases that a group of values is to have before the others, as one may hide what it shows, and
-those in which it is tried for that."""
+_FEWEST_KEPT = 2
+"""Cases that a group of values must have before others are drawn: one may hide what it shows."""
+_MOST_TRIED = 4
+"""Maximum number of tries for that."""
 _TRIES = 4
 """Combinations that may be ill-formed for each case that is wanted."""
 

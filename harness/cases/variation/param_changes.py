@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from attnproof.harness.cases.magnitudes import FLOAT_LIMITS, LARGE, NUMBERS, critical, near
-from attnproof.harness.cases.variation.change import Change, change_alone
-from attnproof.harness.cases.variation.rows import cycle
+from attnproof.harness.cases.magnitudes import LARGE, NUMBERS, critical, near
+from attnproof.harness.cases.variation.change import Change
+from attnproof.harness.cases.variation.rows import cycle, uneven
 from attnproof.harness.model.case import Case
 
 _UNCHANGED = frozenset({"seed", "steps"})
@@ -22,14 +22,12 @@ _MOST_CODE = 16
 _MOST_LAID_OUT = 300
 """Maximum of a number of things that are laid out in memory."""
 _MOST_TOKENS = 1025
-_FAR_BLOCKS = 2048
-"""Blocks before a far length."""
 _Value = Callable[[Case, Any], Any]
 """Function from a case and the value of a parameter before to the one after, None for none."""
 _Named = tuple[str, str, _Value]
 """Name of a value, its group (`Change.group`) and the value."""
 _FACTORS = (2, 3, 4, 8, 16)
-"""Divisors of all numbers of a list: those of ranks, and of what takes turns on them."""
+"""Factors that all numbers of a list share, such as numbers of ranks."""
 _RATIOS = (0.02, 0.25, 1.0, 7.0)
 
 
@@ -72,28 +70,6 @@ def param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:
         item = getattr(field.type, "item_type", None)
         if isinstance(item, inspect.StructType):
             yield from _structs(param, item)
-        elif isinstance(item, inspect.IntType) and "block_size" in params.__struct_fields__:
-            yield from _far_lengths(param)
-
-
-def _far_lengths(param: str) -> Iterator[Change]:
-    """Yield a last length at the edges of a block beyond the integers of float32.
-
-    Blocks become so large that a row has a few thousand of them.
-    """
-    for limit in FLOAT_LIMITS:
-        for edge in (-1, 0, 1):
-            size = limit // _FAR_BLOCKS
-            far = partial(_with_far_last, param=param, size=size, last=limit + 3 * size + edge)
-            yield change_alone(param, f"{param} last {edge:+d} of a block beyond {limit}", far)
-
-
-def _with_far_last(case: Case, param: str, size: int, last: int) -> Case | None:
-    values = case.params.get(param)
-    if not isinstance(values, list) or not values:
-        return None
-    changed = {param: [*values[:-1], last], "block_size": size}
-    return msgspec.structs.replace(case, params=case.params | changed)
 
 
 def large_param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:
@@ -178,7 +154,7 @@ def _lists_of_numbers(kind: inspect.IntType) -> Iterator[_Named]:
     for count in NUMBERS:
         yield f"repeated to {count}", "repeated", _of_list(partial(cycle, count=count))
     yield "all equal", "all equal", _of_list(lambda values: values[:1] * len(values))
-    yield "equal on average", "equal on average", _of_list(partial(_moved, low=low))
+    yield "equal on average", "equal on average", _of_list(partial(_uneven, low=low))
     for factor in _FACTORS:
         odd = _of_list(partial(_odd_multiples, factor=factor))
         yield f"odd multiples of {factor}", f"odd multiples of {factor}", odd
@@ -200,7 +176,7 @@ def _orders() -> Iterator[_Named]:
     yield "reversed", "reversed", _of_list(lambda values: values[::-1])
     yield "rotated", "rotated", _of_list(lambda values: [*values[1:], values[0]])
     yield "first twice", "first twice", _of_list(lambda values: [values[0], *values])
-    inner = _of_list(lambda values: [*values[:1], *values[-2:0:-1], *values[1:][-1:]])
+    inner = _of_list(lambda values: [*values[:1], *reversed(values[1:-1]), *values[1:][-1:]])
     yield "inner ones reversed", "inner ones reversed", inner
 
 
@@ -277,10 +253,8 @@ def _of_list(change: Callable[[list[int]], list[int]]) -> _Value:
     return lambda _case, value: change(value) if isinstance(value, list) and value else None
 
 
-def _moved(values: list[int], low: int) -> list[int]:
-    """Return equal numbers, of which some give one to their neighbour: the sum is the same."""
-    equal = max(values[0], low + 1)
-    return [equal + (i % 4 == 1) - (i % 4 == 2) for i in range(len(values))]
+def _uneven(values: list[int], low: int) -> list[int]:
+    return uneven(max(values[0], low + 1), len(values))
 
 
 def _odd_multiples(values: list[int], factor: int) -> list[int]:

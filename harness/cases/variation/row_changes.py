@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -21,8 +21,10 @@ from attnproof.harness.cases.variation.rows import (
     behind_decodes,
     repeated,
     rows_of,
+    uneven,
     with_all_rows,
     with_blocks,
+    with_numbered_rows,
     with_row,
 )
 from attnproof.harness.model.case import Case
@@ -38,6 +40,13 @@ _RUNS = ((1, 33), (16, 32), (32, 64), (64, 128), (128, 256))
 _FAR = (2**20 + 7, 2**25 + 3, 2**28 + 5)
 """Lengths well beyond a limit, so that all query tokens are beyond it."""
 _MOST_TOKENS = 2**31 - 1
+_Numbers = Callable[[int], Sequence[int]]
+"""Function from the number of rows to a number of query or computed tokens for each."""
+_PATTERNS: dict[str, _Numbers] = {
+    "rising": lambda count: [1 + i % 40 for i in range(count)],
+    "falling": lambda count: [40 - i % 40 for i in range(count)],
+    "alternating": lambda count: [1 + 4 * (i % 2) for i in range(count)],
+}
 
 
 def large_changes() -> Iterator[Change]:
@@ -89,8 +98,8 @@ def row_changes() -> Iterator[Change]:
     for place, row in (("first", 0), ("last", -1)):
         inside = with_row(row, _inside_a_block)
         yield change_alone(f"{place} query", f"{place} query inside a block", inside)
-    for name, number in (*_even(1, 2, 3, 5), *_PATTERNS.items()):
-        of_queries = with_all_rows(partial(_with_query, number=number))
+    for name, numbers in (*_even(1, 2, 3, 5), *_PATTERNS.items()):
+        of_queries = with_numbered_rows(numbers, _with_query)
         yield change_alone("queries", f"queries {name}", of_queries)
     unequal = with_all_rows(lambda i, row: (1 + (i * i) % 5, row[1]))
     yield change_alone("queries", "unequal queries", unequal)
@@ -100,32 +109,24 @@ def row_changes() -> Iterator[Change]:
     yield change_alone("queries", "no computed tokens", no_context)
 
 
-_PATTERNS: dict[str, Callable[[int], int]] = {
-    "rising": lambda i: 1 + i % 40,
-    "falling": lambda i: 40 - i % 40,
-    "alternating": lambda i: 1 + 4 * (i % 2),
-}
-"""Functions from the index of a row to its query or computed tokens."""
-
-
-def _even(*numbers: int) -> Iterator[tuple[str, Callable[[int], int]]]:
-    """Yield rows of equal numbers, and of numbers that are equal on average only."""
+def _even(*numbers: int) -> Iterator[tuple[str, _Numbers]]:
+    """Yield numbers of rows that are equal, and that are equal on average only."""
     for number in numbers:
-        yield f"of {number}", partial(_near, number=number, step=0)
+        yield f"of {number}", partial(_equal, number)
         if number > 1:
-            yield f"of {number} on average", partial(_near, number=number, step=1)
+            yield f"of {number} on average", partial(uneven, number)
 
 
-def _near(i: int, number: int, step: int) -> int:
-    return number + step * ((i % 4 == 1) - (i % 4 == 2))
+def _equal(number: int, count: int) -> list[int]:
+    return [number] * count
 
 
-def _with_query(i: int, row: Row, number: Callable[[int], int]) -> Row:
-    return number(i), row[1]
+def _with_query(row: Row, query: int) -> Row:
+    return query, row[1]
 
 
-def _with_context(i: int, row: Row, number: Callable[[int], int]) -> Row:
-    return row[0], number(i)
+def _with_context(row: Row, context: int) -> Row:
+    return row[0], context
 
 
 def _run(start: int, stop: int, row: int) -> Callable[[Case], Case | None]:
@@ -155,8 +156,8 @@ def _inside_a_block(_row: Row, size: int) -> Row:
 
 def context_changes() -> Iterator[Change]:
     """Yield the changes of the lengths of sequences."""
-    for name, number in (*_even(7, 16, 48), *_PATTERNS.items()):
-        of_contexts = with_all_rows(partial(_with_context, number=number))
+    for name, numbers in (*_even(7, 16, 48), *_PATTERNS.items()):
+        of_contexts = with_numbered_rows(numbers, _with_context)
         yield change_alone("contexts", f"contexts {name}", of_contexts)
     for magnitude in (*critical(0, _MOST_TOKENS), *_FAR):
         for place, row in (("first", 0), ("last", -1)):

@@ -44,12 +44,12 @@ def with_row(row: int, change: Callable[[Row, int], Row]) -> Callable[[Case], Ca
             return None
         rows, size = rows_of(batch), batch.block_size
         one = rows[row]
-        rows[row] = change(one, size)
-        changed = with_rows(case, rows)
-        if changed is None or changed.batch is None or changed.batch.block_size == size:
-            return changed
-        rows[row] = change(one, changed.batch.block_size)  # an edge of the larger blocks
-        return with_rows(case, rows)
+        while True:
+            rows[row] = change(one, size)
+            changed = with_rows(case, rows)
+            if changed is None or changed.batch is None or changed.batch.block_size <= size:
+                return changed
+            size = changed.batch.block_size  # the edge moves with the blocks, which may grow again
 
     return apply
 
@@ -64,6 +64,30 @@ def with_all_rows(change: Callable[[int, Row], Row]) -> Callable[[Case], Case | 
         return with_rows(case, [change(i, row) for i, row in enumerate(rows_of(batch))])
 
     return apply
+
+
+def with_numbered_rows(
+    numbers: Callable[[int], Sequence[int]], change: Callable[[Row, int], Row]
+) -> Callable[[Case], Case | None]:
+    """Return the change of every row by a number; `numbers` returns those of a number of rows."""
+
+    def apply(case: Case) -> Case | None:
+        batch = case.batch
+        if batch is None or not batch.num_requests or batch.no_slots:
+            return None
+        pairs = zip(rows_of(batch), numbers(batch.num_requests), strict=True)
+        return with_rows(case, [change(row, number) for row, number in pairs])
+
+    return apply
+
+
+def uneven(number: int, count: int) -> list[int]:
+    """Return `count` numbers that are equal on average: some have one more, the next one less."""
+    values = [number] * count
+    for i in range(1, count - 1, 4):
+        values[i] += 1
+        values[i + 1] -= 1
+    return values
 
 
 def repeated(count: int) -> Callable[[Case], Case | None]:
@@ -135,7 +159,7 @@ def with_blocks(batch: Batch, *, first: int = 0, **how: Any) -> Batch | None:
     live = sum(-(-length // batch.block_size) for length in seq_lens)
     if live > _MOST_BLOCKS:
         return None
-    first = max(0, min(first, 2**31 - 2 * live - len(seq_lens)))  # room for gaps
+    first = max(0, min(first, 2**31 - live))
     made = block_lists(seq_lens, list(batch.computed_lens), batch.block_size, first=first, **how)
     return replace(batch, blocks=made)
 

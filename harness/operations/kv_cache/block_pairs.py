@@ -35,7 +35,7 @@ RUNS = {
     "a run but for its targets inside": [[0, 5], [1, 7], [2, 6], [3, 8]],
     "a run with a source twice": [[0, 5], [1, 6], [1, 7], [3, 8]],
 }
-"""Pairs of nine blocks, whose first and last one are those of a run."""
+"""Pairs of caches of nine blocks; the first and the last pair are those of a run."""
 Name = str | Place
 """Name of a cache: a parameter, or the place of one layer's cache."""
 

@@ -15,6 +15,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.tensors import table_piece
+from attnproof.harness.cases.magnitudes import FLOAT_LIMITS
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
@@ -108,6 +109,11 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "no requests", _case([], 4, 2, spare=2)
     yield "highest block ids", _case([5, 9], 4, 1, first=2**31 - 100)
     yield "longest int32 sequence", _case([2**31 - 1, 1], 2**16, 1)
+    for limit in FLOAT_LIMITS:
+        size = limit // 2048
+        for edge in (-1, 0, 1):
+            far = [limit + 3 * size + edge, 1]
+            yield f"{edge:+d} of a block beyond {limit}", _case(far, size)
     yield "strided int64 table", _case(around, 4, 2, wide="table", strided=True)
     yield "strided int64 lengths", _case(around, 4, 2, wide="lengths", strided=True)
     for rows in (127, 128, 129):

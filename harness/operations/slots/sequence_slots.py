@@ -74,7 +74,7 @@ def _cases(draw: st.DrawFn) -> Case:
     context_len = draw(st.integers(0, 40))
     seq_len = context_len + draw(st.integers(0, 40) | st.just(block_size))
     start_idx = draw(st.sampled_from((0, 0, context_len, seq_len // 2, seq_len + 2)))
-    first = draw(st.sampled_from((0, 5, HIGHEST_BLOCK - 80)))
+    first = draw(st.sampled_from((0, 5, HIGHEST_BLOCK - 120)))  # 80 blocks with gaps
     order = draw(st.sampled_from(BLOCK_ORDERS))
     [blocks] = block_lists([seq_len], [0], block_size, first=first, order=order)
     return _case(draw(st.booleans()), seq_len, context_len, start_idx, block_size, list(blocks))

@@ -67,12 +67,19 @@ class _Params(Params):
     backend: Literal["", "FLASH_ATTN", "XFORMERS", "ROCM_FLASH"]
     earlier: bool
     interrupted: bool
+    another: bool = False
+    """True if the state also fills the buffers of another graph, between the steps."""
 
 
 def _problem(case: Case) -> str:
     batch, params = batch_of(case), case.params
     rows = batch.num_requests + params["pad"] + params["spare"] + params["more"] + 2
     return size_problem("batch.blocks", rows * (max(map(len, batch.blocks), default=0) + 2))
+
+
+def _unreal(case: Case) -> str:
+    """Return why no engine makes the case, "" if one may."""
+    return "each graph of an engine has a state of its own" if case.params.get("another") else ""
 
 
 def _case(batch: Batch, **params: Any) -> Case:
@@ -97,6 +104,7 @@ def _cases(draw: st.DrawFn) -> Case:
         backend=draw(st.sampled_from(("", *BACKENDS))),
         earlier=draw(st.booleans()),
         interrupted=draw(st.booleans()),
+        **draw(st.sampled_from(({}, {}, {}, {"another": True}))),
     )
 
 
@@ -107,6 +115,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "smaller graph than the capture", _case(decodes, more=5)
     yield "after an earlier step", _case(decodes, earlier=True)
     yield "fewer rows than an earlier step (K13)", _case(decodes, spare=2, earlier=True)
+    yield "buffers of another graph between", _case(decodes, spare=2, earlier=True, another=True)
     yield "one row for many: no broadcast", _case(make_batch([1], [6], 2), spare=3, earlier=True)
     yield "narrower tables than an earlier step's", _case(decodes, pad=-1, earlier=True)
     yield "exception inside the capture (K28)", _case(decodes, interrupted=True)
@@ -156,6 +165,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
             "is_encoder_decoder_model": bool(params["backend"]),
             "interrupted": params["interrupted"],
             "earlier": earlier,
+            "another": params.get("another", False),
             "attn_metadata": step_metadata(step),
         },
         arena=arena,
@@ -173,7 +183,7 @@ class _InterruptedError(Exception):
 
 def _use(offered: Any, call: Call) -> Outputs:
     """Capture a graph, clone the state, and copy the engine steps as a runner does."""
-    runner, most, size, encoder_decoder, interrupted, earlier, step = call.args.values()
+    runner, most, size, encoder_decoder, interrupted, earlier, another, step = call.args.values()
     state = new_class("BackendState", (offered,))(runner)
     if interrupted:
         try:
@@ -194,8 +204,9 @@ def _use(offered: Any, call: Call) -> Outputs:
     outputs["graph's own"] = all(
         tensor.data_ptr() == getattr(made, name).data_ptr() for name, tensor in buffers.items()
     )
-    of_another_graph = {name: tensor.clone() for name, tensor in buffers.items()}
-    steps = ((buffers, earlier), (of_another_graph, step)) if earlier else ()
+    steps = [(buffers, earlier)] if earlier else []
+    if another:  # a state that remembers its last step would clear too little afterwards
+        steps.append(({name: tensor.clone() for name, tensor in buffers.items()}, step))
     for into, metadata_ in (*steps, (buffers, step)):
         clone.begin_forward(None)
         _copy_slots(into, metadata_)
@@ -205,7 +216,7 @@ def _use(offered: Any, call: Call) -> Outputs:
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
     """Return the copy of an engine step's lengths and tables to the buffers, as before a replay."""
-    runner, most, size, encoder_decoder, _, _, step = call.args.values()
+    runner, most, size, encoder_decoder, _, _, _, step = call.args.values()
     state = new_class("BackendState", (offered,))(runner)
     with state.graph_capture(most):
         made = state.graph_capture_get_metadata_for_batch(size, encoder_decoder)
@@ -302,6 +313,7 @@ common_attention_state = Operation(
     inputs=Inputs(
         params=_Params,
         problem=_problem,
+        unreal=_unreal,
         cases=_cases,
         boundaries=_boundaries,
         from_batch=_of_an_engine,

@@ -7,7 +7,7 @@ import gc
 import importlib
 import linecache
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -35,7 +35,7 @@ def called_functions(lines: dict[str, set[int]]) -> list[tuple[str, str, Functio
     ]
 
 
-def find_functions(package: Any, files: Iterable[str]) -> None:
+def find_functions(package: Any, files: Collection[str]) -> None:
     """Import the modules of a package that have these files, such as kernels; find their functions.
 
     Forks of this process plant in them: to look for them there would copy all shared memory.
@@ -45,14 +45,16 @@ def find_functions(package: Any, files: Iterable[str]) -> None:
         if Path(file) != root:
             parts = Path(file).relative_to(root).with_suffix("").parts
             importlib.import_module(".".join([package.__name__, *parts]).removesuffix(".__init__"))
-        _functions[file] = []
-    for function in _all_functions():
-        if function.__code__.co_filename in _functions:
-            _functions[function.__code__.co_filename].append(function)
+    found: dict[str, list[FunctionType]] = {file: [] for file in files}
+    # `type` asks no object for its class: torch warns when a deprecated one is asked.
+    for function in (one for one in gc.get_objects() if type(one) is FunctionType):
+        if function.__code__.co_filename in found:
+            found[function.__code__.co_filename].append(function)
+    _functions.update(found)
 
 
 def plant(mutant: Mutant) -> None:
-    """Change the code of the mutant's function in this process. Raise NotPlantedError.
+    """Change the code of a function that `find_functions` has found. Raise NotPlantedError.
 
     Inner functions that exist already, such as one that a decorator has made, change too.
     """
@@ -65,7 +67,10 @@ def plant(mutant: Mutant) -> None:
         raise NotPlantedError(str(error)) from None
     new = _by_place(_code_of(made, mutant.function))
     outer, planted = _place(old), 0
-    for function in _functions_with(mutant.file, set(_by_place(old)) & set(new)):
+    places = set(_by_place(old)) & set(new)
+    for function in _functions.get(mutant.file, []):
+        if _place(function.__code__) not in places:
+            continue
         code = new[_place(function.__code__)]
         if function.__code__.co_freevars != code.co_freevars:
             raise NotPlantedError("another closure")
@@ -148,17 +153,6 @@ def _by_place(code: CodeType) -> dict[_Place, CodeType]:
         found += _constants(one)
     count = Counter(_place(one) for one in found)
     return {_place(one): one for one in found if count[_place(one)] == 1}
-
-
-def _functions_with(file: str, places: set[_Place]) -> list[FunctionType]:
-    """Return the function objects of this process that were made from the code at the places."""
-    found = _functions[file] if file in _functions else _all_functions()
-    return [one for one in found if _place(one.__code__) in places]
-
-
-def _all_functions() -> list[FunctionType]:
-    # `type` asks no object for its class: torch warns when a deprecated one is asked.
-    return [one for one in gc.get_objects() if type(one) is FunctionType]
 
 
 def root_of(module: Any) -> Path:

@@ -104,6 +104,8 @@ def test_subclassed_metadata_has_a_field_of_each_kind_of_declaration():
 def test_blocks_are_unique_unless_a_computed_prefix_is_shared():
     assert block_lists([5, 3], [0, 0], 2) == ((0, 1, 2), (3, 4))
     assert block_lists([5, 3], [0, 0], 2, order="descending") == ((4, 3, 2), (1, 0))
+    assert block_lists([5, 3], [0, 0], 2, order="with one elsewhere") == ((0, 5, 2), (3, 4))
+    assert block_lists([5, 3], [0, 0], 2, order="with gaps") == ((0, 1, 3), (4, 6))
     assert block_lists([5, 5], [4, 3], 2, shared=True) == ((0, 1, 2), (0, 4, 5))
 
 

@@ -8,12 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from attnproof.harness.cases.batches.strategies import make_batch
-from attnproof.harness.cases.magnitudes import around, critical, first_blocks
+from attnproof.harness.cases.magnitudes import FLOAT_LIMITS, around, critical, first_blocks
 from attnproof.harness.cases.variation.batch_changes import batch_changes
 from attnproof.harness.cases.variation.change import MOST_LARGE, MOST_SIZE, is_small, size_of
 from attnproof.harness.cases.variation.combined import changes_of, crossed, enlarged, limits_of
 from attnproof.harness.cases.variation.dressed import dressed
 from attnproof.harness.cases.variation.other_values import other_values
+from attnproof.harness.cases.variation.rows import with_blocks
 from attnproof.harness.cases.variation.varied import varied
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
@@ -58,7 +59,7 @@ def test_changed_cases_are_well_formed_small_and_new(operation):
     assert not {case.id for name, case in made if name.startswith("varied")} & {c.id for c in own}
 
 
-@pytest.mark.parametrize("name", ["blocks of 1", "shuffled blocks"])
+@pytest.mark.parametrize("name", ["blocks of 1", "blocks shuffled"])
 def test_a_batch_of_very_many_blocks_is_not_made(name):
     batch = replace(slot_case().batch, computed_lens=(0, 2**27), blocks=((), ()))
     [change] = [change for change in batch_changes() if change.name == name]
@@ -119,6 +120,21 @@ def test_crossed_cases_have_what_single_boundaries_lack():
 def test_a_changed_batch_is_consistent(change):
     changed = change.apply(slot_case())
     assert changed is None or problem_of(changed) == ""
+
+
+@pytest.mark.parametrize("size", [1, 16, 48])
+@pytest.mark.parametrize("limit", FLOAT_LIMITS)
+@pytest.mark.parametrize("edge", [-1, 0, 1])
+def test_a_sequence_ends_at_the_edge_of_blocks_that_grow(size, limit, edge):
+    case = slot_case()
+    case = replace(case, batch=with_blocks(replace(case.batch, block_size=size)))
+    name = f"last sequence ends at a block beyond {limit} {edge:+d}"
+    [change] = [one for one in batch_changes() if one.name == name]
+    batch = change.apply(case).batch
+    end = batch.query_lens[-1] + batch.computed_lens[-1]
+    assert end > limit
+    assert (end - edge) % batch.block_size == 0
+    assert end // batch.block_size < 4096
 
 
 def test_large_cases_pass_tiles_of_any_page_size_and_int16():

@@ -142,6 +142,7 @@ def _plant(module, function: str, before: str, after: str) -> None:
         for one in mutants(module.__file__, function, tree)
         if (one.before, one.after) == (before, after)
     ]
+    planting.find_functions(module, [module.__file__])
     planting.plant(mutant)
 
 
