@@ -165,13 +165,19 @@ def test_a_case_names_no_code(name, tmp_path):
     assert not (tmp_path / "EXECUTED").exists()
 
 
-@pytest.mark.parametrize("name", ["cached", "cheatbench"])
-def test_a_result_that_was_not_computed_is_not_called_faster(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        # It remembers by version counters, which an engine's writes through numpy leave alone.
+        ("cached", "depends on the call before"),
+        ("cheatbench", "returned another result while it was timed"),
+    ],
+)
+def test_a_result_that_was_not_computed_is_not_called_faster(name, words, tmp_path):
     file = adapted(name, tmp_path)
     options = ("--against", "reference", "--candidate", file, "--out", "o", "--seconds", "4")
     run = command("bench", "--ops", "slice_query_start_locs", *options, folder=tmp_path)
     ended = run.end()
-    ended.assert_orderly(1 if name == "cheatbench" else 0)
-    if name == "cheatbench":
-        assert "returned another result while it was timed" in ended.out
+    ended.assert_orderly(1)
+    assert words in ended.out
     assert " faster" not in ended.out
