@@ -17,7 +17,7 @@ from attnproof.harness.running.task.task import Outcome, examine
 from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.strength.mutation import SIDES, Mutation, Side
 
-_EXAMPLES = {"one": 90, "both": 60}
+_EXAMPLES = {"one": 90, "both": 100}
 """Cases drawn for an examination, by side."""
 _SHRINK_SECONDS = 300.0
 """Time limit that shrinking does not reach: the catalogue names the size of shrunk cases."""
