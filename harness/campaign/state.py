@@ -24,7 +24,7 @@ from attnproof.harness.model.run import (
     OperationResult,
     Reason,
 )
-from attnproof.harness.running.task.examination import Found, Root
+from attnproof.harness.running.task.root_causes import Found, Root
 from attnproof.harness.running.task.task import Outcome
 
 _FINAL = (Cause.UNLOADABLE, Cause.DEVIATIONS_FILE, Cause.NOTHING_DRAWN)

@@ -18,8 +18,9 @@ from attnproof.harness.oracles import (
     red_zones,
     sequences,
 )
+from attnproof.harness.oracles.attempt import digest
 from attnproof.harness.oracles.oracle import Oracle
-from attnproof.harness.oracles.trial import Trial, digest
+from attnproof.harness.oracles.trial import Trial
 
 _FOR_RESULTS: tuple[Oracle, ...] = (
     determinism,

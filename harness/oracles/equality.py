@@ -20,8 +20,9 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.verdict import OVERFLOW, Failure, Kind
 from attnproof.harness.operations.shared.metadata import CLASS
+from attnproof.harness.oracles.attempt import Attempt
 from attnproof.harness.oracles.diagnosis import Context, diagnose, is_overflow
-from attnproof.harness.oracles.trial import Attempt, Trial
+from attnproof.harness.oracles.trial import Trial
 
 NAME = "equality"
 CONTRACT = "every output element equals the reference's (SPEC.md rule 0.7)"

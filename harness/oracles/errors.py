@@ -13,8 +13,9 @@ import msgspec
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.verdict import Failure, Kind
+from attnproof.harness.oracles.attempt import Attempt
 from attnproof.harness.oracles.purity import modified_inputs
-from attnproof.harness.oracles.trial import Attempt, Trial
+from attnproof.harness.oracles.trial import Trial
 from attnproof.reference.interface import MetadataError
 
 NAME = "errors"

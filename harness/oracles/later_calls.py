@@ -15,6 +15,7 @@ import torch
 
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.model.verdict import Failure
+from attnproof.harness.oracles.attempt import Attempt
 from attnproof.harness.oracles.determinism import NAME
 from attnproof.harness.oracles.equality import (
     brief,
@@ -23,7 +24,7 @@ from attnproof.harness.oracles.equality import (
     first_difference,
     same,
 )
-from attnproof.harness.oracles.trial import Attempt, Trial
+from attnproof.harness.oracles.trial import Trial
 
 CHANGED = "changed by a later call"
 DEPENDS = "depends on the call before"

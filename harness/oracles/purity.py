@@ -15,7 +15,8 @@ import torch
 
 from attnproof.harness.model.place import Place, place_of
 from attnproof.harness.model.verdict import COPIES, SHARES, Failure
-from attnproof.harness.oracles.trial import Attempt, Trial
+from attnproof.harness.oracles.attempt import Attempt
+from attnproof.harness.oracles.trial import Trial
 
 NAME = "purity"
 CONTRACT = "no input is modified, and outputs share memory where allowed only (rule 0.3)"

@@ -7,7 +7,7 @@ import time
 from attnproof.harness.campaign.driver import Driver
 from attnproof.harness.campaign.records import Line, Shrunk, TaskEnded
 from attnproof.harness.report.shared.wording import listed, many
-from attnproof.harness.running.task.examination import Root
+from attnproof.harness.running.task.root_causes import Root
 from attnproof.harness.verbs.messages import say
 
 _EVERY_S = 10.0

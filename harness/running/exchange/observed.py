@@ -18,9 +18,10 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.model.text import text_of, utf8
 from attnproof.harness.oracles import cost
+from attnproof.harness.oracles.attempt import Attempt, Change
 from attnproof.harness.oracles.late_copies import LateCall
 from attnproof.harness.oracles.later_calls import Kept, Overwritten
-from attnproof.harness.oracles.trial import Attempt, Change, Trial
+from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.exchange.memory import SharedMemory
 from attnproof.harness.running.exchange.values import Block, Plain, Reader, TensorData, Writer
 from attnproof.reference.interface import MetadataError

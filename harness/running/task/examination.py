@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
-from attnproof.harness.cases.coverage.features import cells_of
 from attnproof.harness.cases.variation.altered_calls import fault_of
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.model.case import REAL, Case, Origin, Sourced
+from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.deviation import Deviation
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import (
-    CONSUMER,
-    ORACLES,
     PROCESS,
     STRICT,
     Failure,
@@ -30,14 +25,14 @@ from attnproof.harness.oracles.determinism import FRESH_PROCESS
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.task.certainty import Certainty, is_death
+from attnproof.harness.running.task.counts import Counts
 from attnproof.harness.running.task.deviations import Explained, explain
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.left_behind import left_behind
-from attnproof.harness.running.task.occurrences import Occurrence, Tally, count_occurrences
+from attnproof.harness.running.task.root_causes import Root, RootCauses
 from attnproof.harness.running.task.shrink import SHRINK_SECONDS, shrink
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 
-Root = tuple[str, str, str]
 _FRESH_CASES = 10
 """Number of cases that are called again in a fresh process, divided by `costly_share`."""
 _REPORT_EVERY = 25
@@ -52,26 +47,6 @@ _MOST_VERDICTS = 20_000
 
 class TooManyDeaths(BaseException):
     """The candidate has killed as many workers as an examination allows."""
-
-
-@dataclass
-class Found:
-    """A root cause: the smallest case so far, and the first one."""
-
-    failure: Failure
-    smallest: Sourced
-    first: Sourced
-    groups: frozenset[str]
-    """`Failure.group` of each failure of the smallest case."""
-
-    @property
-    def root(self) -> Root:
-        """The root cause."""
-        return self.failure.root
-
-
-def _forget(_found: Found) -> None:
-    """Take the place of `Examination.recorded` where nothing is kept."""
 
 
 @dataclass
@@ -92,36 +67,13 @@ class Examination:
     """`Settings.costly_share` if a case is costly, otherwise 1."""
     shrink_seconds: float = SHRINK_SECONDS
     """`Settings.shrink_seconds`."""
-    recorded: Callable[[Found], None] = _forget
-    """Called with each new root cause."""
-    occurred: dict[str, Occurrence] = field(default_factory=dict)
-    """Occurrences of known deviations, by id of the deviation."""
-    advised: dict[Root, Occurrence] = field(default_factory=dict)
-    """Occurrences of failures of other classes, by root cause."""
-    found: dict[Root, Found] = field(default_factory=dict)
-    failed_by_root: dict[Root, int] = field(default_factory=dict)
-    """Failed cases, with those of shrinking."""
-    tally_by_root: dict[Root, Tally] = field(default_factory=dict)
-    """Failed cases, without those of shrinking."""
-    origins: Counter[Origin] = field(default_factory=Counter)
-    features: dict[Origin, Counter[int]] = field(default_factory=dict)
-    """Well-formed cases by origin and by the cells that they fill."""
-    shrinking: int = 0
-    """Drawn cases that were tried while another one was shrunk."""
-    failed: int = 0
-    """Cases with a failure that fails the candidate."""
-    known: set[str] = field(default_factory=set)
-    """Ids of the cases whose failures are all known deviations."""
-    checks: list[int] = field(default_factory=lambda: [0] * len(ORACLES))
-    failures_by_oracle: dict[str, int] = field(default_factory=dict)
-    known_by_oracle: dict[str, int] = field(default_factory=dict)
+    roots: RootCauses = field(default_factory=RootCauses)
+    counts: Counts = field(default_factory=Counts)
     certainty: Certainty = field(init=False)
     """Crashes, hangs and failed allocations that happened again, or did not."""
     _parent: Sourced | None = None
     """First case after which the candidate's process had children."""
     _last: Sourced | None = None
-    accepted: list[Sourced] = field(default_factory=list)
-    """Well-formed cases without a failure of any class, those of shrinking not included."""
     notes: list[str] = field(default_factory=list)
     """A sentence on each remembered case that was dropped."""
     _verdicts: dict[str, Explained] = field(default_factory=dict)
@@ -129,11 +81,6 @@ class Examination:
 
     def __post_init__(self) -> None:
         self.certainty = Certainty(self.worker, self.shrink_seconds)
-
-    @property
-    def cases(self) -> int:
-        """Distinct cases counted so far."""
-        return self.origins.total() + self.shrinking
 
     @property
     def early_faults(self) -> dict[str, Fault]:
@@ -144,17 +91,13 @@ class Examination:
     @property
     def accepts_malformed(self) -> bool:
         """True if malformed input did not raise its error, whether that fails the candidate."""
-        return any(oracle == errors.NAME for _, oracle, _ in (*self.found, *self.advised))
+        roots = (*self.roots.found, *self.counts.advised)
+        return any(oracle == errors.NAME for _, oracle, _ in roots)
 
     @property
     def is_sequence(self) -> bool:
         """True if the cases are sequences, which take long to find alone and to shrink."""
         return self.operation.inputs.machine is not None
-
-    def tested_cells(self) -> set[int]:
-        """Return the cells of each test: of each case that is no engine step."""
-        tests = (origin for origin in self.features if origin not in REAL)
-        return {cells for origin in tests for cells in self.features[origin]}
 
     def fitted(self, sourced: Sourced) -> Sourced:
         """Return the case without what the candidate's interface cannot say."""
@@ -179,41 +122,12 @@ class Examination:
         case = sourced.case
         if case.id in self._verdicts:
             return self._verdicts[case.id].unknown
-        explained = self._run(sourced, repeated=self.cases % self.costly_share == 0)
-        if shrinking:
-            self.shrinking += 1
-        else:
-            self.origins[sourced.origin] += 1
-            if not case.fault:
-                counts = self.features.setdefault(sourced.origin, Counter())
-                counts[cells_of(case)] += 1
-        if self.cases % _REPORT_EVERY == 0:
-            self.progressed(self.cases)
-        self._count(explained, sourced, shrinking=shrinking)
+        explained = self._run(sourced, repeated=self.counts.cases % self.costly_share == 0)
+        self.counts.add_case(sourced, shrinking=shrinking)
+        if self.counts.cases % _REPORT_EVERY == 0:
+            self.progressed(self.counts.cases)
+        self.counts.add_verdict(explained, sourced, shrinking=shrinking)
         return explained.unknown
-
-    def _count(self, explained: Explained, sourced: Sourced, *, shrinking: bool = False) -> None:
-        failures = explained.unknown
-        if failures:
-            self.failed += 1
-        elif explained.known and not shrinking:
-            self.known.add(sourced.case.id)
-        elif not (explained.advice or sourced.case.fault or shrinking):
-            self.accepted.append(sourced)
-        _add_one(self.failed_by_root, {failure.root for failure in failures})
-        objecting = {failure.oracle for failure in failures}
-        _add_one(self.failures_by_oracle, objecting)
-        _add_one(self.known_by_oracle, {f.oracle for _, f in explained.known} - objecting)
-        if shrinking:
-            return
-        for root in {failure.root for failure in failures}:
-            tally = self.tally_by_root.setdefault(root, Tally())
-            tally.add(sourced, [failure for failure in failures if failure.root == root])
-        known = [(deviation.id, failure) for deviation, failure in explained.known]
-        count_occurrences(self.occurred, known, sourced, failures)
-        advice = [(failure.root, failure) for failure in explained.advice]
-        beside = (*failures, *(failure for _, failure in explained.known), *explained.advice)
-        count_occurrences(self.advised, advice, sourced, beside)
 
     def judge_again(self, sourced: Sourced, judge: Callable[[Case], tuple[Failure, ...]]) -> None:
         """Judge an accepted case by another function; record and shrink a new root cause."""
@@ -222,8 +136,8 @@ class Examination:
         self.ledger.settle(sourced.case, explained)
         if not (explained.unknown or explained.known or explained.advice):
             return
-        self._count(explained, sourced)
-        failure = self.new_failure(explained.unknown)
+        self.counts.add_verdict(explained, sourced)
+        failure = self.roots.new_failure(explained.unknown)
         if failure is None:
             return
 
@@ -249,7 +163,7 @@ class Examination:
 
         def fails(smaller: Sourced) -> Failure | None:
             failures = self._try(smaller).unknown
-            new = failures if self.is_sequence else self.new_failures(failures)
+            new = failures if self.is_sequence else self.roots.new_failures(failures)
             return next((other for other in new if other.root == failure.root), None)
 
         return self._minimise(failure, sourced, fails)
@@ -261,7 +175,7 @@ class Examination:
         condition of a deviation is then too narrow, or the candidate has another mistake.
         """
         others: dict[frozenset[Root], Sourced] = {}
-        for name, occurrence in self.occurred.items():
+        for name, occurrence in self.counts.occurred.items():
             root = occurrence.failure.root
 
             def deviates(smaller: Sourced, name: str = name, root: Root = root) -> Failure | None:
@@ -310,8 +224,8 @@ class Examination:
         sourced = self._parent or self._last
         if self.worker.survivors and sourced is not None:
             failure = left_behind(self.worker.survivors)
-            if failure.root not in self.found:
-                self._count(self._explain(sourced.case, (failure,)), sourced)
+            if failure.root not in self.roots.found:
+                self.counts.add_verdict(self._explain(sourced.case, (failure,)), sourced)
                 self.record(failure, sourced, sourced)
                 return True
         return False
@@ -336,43 +250,13 @@ class Examination:
         """
         if self.is_sequence:
             return True
-        new = self.new_failures(self._try(sourced).unknown)
+        new = self.roots.new_failures(self._try(sourced).unknown)
         return any(other.root == failure.root for other in new)
-
-    def new_failure(self, failures: tuple[Failure, ...]) -> Failure | None:
-        """Return the first failure of `new_failures`, None without."""
-        return next(iter(self.new_failures(failures)), None)
-
-    def new_failures(self, failures: tuple[Failure, ...]) -> list[Failure]:
-        """Return the failures that no root cause found so far accounts for.
-
-        A root cause accounts for the other fields that are wrong in its own smallest case.
-        Wrong lengths account for wrong bounds, and any root cause for failures of the
-        consumer. Other failures of the same case are another mistake.
-        """
-        present = [
-            found
-            for root, found in self.found.items()
-            if any(failure.follows_from(root) for failure in failures)
-        ]
-        accounted = {group for found in present for group in found.groups}
-        if "lengths" in accounted:
-            accounted.add("bounds")
-        if present:
-            accounted.add(CONSUMER)
-        return [
-            failure
-            for failure in failures
-            if failure.group not in accounted and not any(map(failure.follows_from, self.found))
-        ]
 
     def record(self, failure: Failure, smallest: Sourced, first: Sourced) -> None:
         """Add a root cause with its smallest and its first case."""
         shown = self._verdicts.get(smallest.case.id, Explained((failure,))).unknown
-        groups = frozenset(other.group for other in (failure, *shown))
-        if failure.root not in self.found:
-            self.found[failure.root] = Found(failure, smallest, first, groups)
-            self.recorded(self.found[failure.root])
+        self.roots.add(failure, smallest, first, shown)
 
     def repeat_in_fresh_process(self) -> None:
         """Call some cases once more in a new worker, in reverse order (oracle determinism)."""
@@ -390,7 +274,7 @@ class Examination:
             failure = msgspec.structs.replace(FRESH_PROCESS, expected=digest, got=got)
             explained = self._explain(case, (failure,))
             self.ledger.settle(case, explained)
-            self._count(explained, sourced)
+            self.counts.add_verdict(explained, sourced)
             if explained.unknown:
                 self.record(failure, sourced, sourced)
                 return
@@ -408,14 +292,9 @@ class Examination:
             self._parent = sourced
         explained = self._explain(case, verdict.failures)
         self.ledger.settle(case, explained)
-        self.checks = [a + b for a, b in zip(self.checks, verdict.checks, strict=True)]
+        self.counts.add_checks(verdict.checks)
         if len(self._verdicts) < _MOST_VERDICTS:
             self._verdicts[case.id] = explained
         if verdict.digest and not explained.unknown:
             self._digests.append((case, verdict.digest))
         return explained
-
-
-def _add_one(counts: dict[Any, int], keys: Iterable[Any]) -> None:
-    for key in keys:
-        counts[key] = counts.get(key, 0) + 1

@@ -20,8 +20,9 @@ from attnproof.harness.model.verdict import (
     Kind,
 )
 from attnproof.harness.running.candidates import version_of
-from attnproof.harness.running.task.examination import Examination, Found
+from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.occurrences import Occurrence, Tally
+from attnproof.harness.running.task.root_causes import Found
 
 _WITHOUT_FIELD = (PROCESS, ERRORS)
 """Oracles whose failures have a kind in place of an output field."""
@@ -31,11 +32,12 @@ def findings_of(examination: Examination) -> list[Finding]:
     """Return one finding for each smallest case, from the first oracle that it fails."""
     order: dict[str, Any] = {name: index for index, name in enumerate(ORACLES)}
     kept: dict[str, Finding] = {}
-    for root, found in examination.found.items():
-        if any(found.failure.follows_from(other) for other in examination.found if other != root):
+    known = examination.roots.found
+    for root, found in known.items():
+        if any(found.failure.follows_from(other) for other in known if other != root):
             continue  # of a batch that no engine makes, and found on one that an engine makes too
-        tally = examination.tally_by_root.get(root, Tally())
-        count = examination.failed_by_root.get(root, 0)
+        tally = examination.counts.tally_by_root.get(root, Tally())
+        count = examination.counts.failed_by_root.get(root, 0)
         finding = _finding(examination, found, tally, count)
         other = kept.get(finding.case_id)
         if other is None or order[finding.oracle] < order[other.oracle]:
@@ -48,9 +50,10 @@ def advice_of(examination: Examination) -> list[Finding]:
 
     A field that is wrong in the smallest case of one root cause follows from that in others too.
     """
-    groups = {root: found.groups for root, found in examination.found.items()}
+    groups = {root: found.groups for root, found in examination.roots.found.items()}
     kept: list[Occurrence] = []
-    for root, one in sorted(examination.advised.items(), key=lambda item: len(item[1].beside)):
+    advised = examination.counts.advised
+    for root, one in sorted(advised.items(), key=lambda item: len(item[1].beside)):
         causes = [
             cause for cause in groups if any(beside.follows_from(cause) for beside in one.beside)
         ]
@@ -71,7 +74,7 @@ def deviation_results(examination: Examination, *, with_stale: bool) -> list[Dev
         for deviation in examination.deviations
         if deviation.covers(examination.operation.name)
         and (
-            deviation.id in examination.occurred
+            deviation.id in examination.counts.occurred
             # An entry for all operations need not occur in each.
             or (with_stale and examination.operation.name in deviation.operations)
         )
@@ -89,7 +92,7 @@ def _deviation(examination: Examination, deviation: Deviation) -> DeviationResul
         version=version_of(examination.candidate),
         cases=0,
     )
-    found = examination.occurred.get(deviation.id)
+    found = examination.counts.occurred.get(deviation.id)
     if found is None:
         return stale
     tally = found.tally
@@ -145,7 +148,7 @@ def _finding(
         failed_cases=cases,
         evidence={
             origin: Evidence(tally.shown[origin], count)
-            for origin, count in examination.origins.items()
+            for origin, count in examination.counts.origins.items()
         },
         unreal=examination.operation.why_unreal(case),
         function=examination.worker.places.get(case.operation, ""),

@@ -43,16 +43,17 @@ def make_further_calls(examination: Examination, examples: int) -> None:
         return failures_of_further_calls(examination.worker, case, wrong)
 
     count = -(-examples // CASES_PER_FURTHER)
-    drawn = [one for one in examination.accepted if one.origin == "fuzz"]
-    others = [one for one in examination.accepted if one.origin != "fuzz"]
+    accepted, checks = examination.counts.accepted, examination.counts.checks
+    drawn = [one for one in accepted if one.origin == "fuzz"]
+    others = [one for one in accepted if one.origin != "fuzz"]
     for sourced in (*_spread(drawn, count), *_spread(others, count)):
         interrupt.check()
         examination.judge_again(sourced, judge)
-        examination.checks[_DETERMINISM] += 1
-        examination.checks[_INVARIANTS] += examination.operation.contract.relations is not None
+        checks[_DETERMINISM] += 1
+        checks[_INVARIANTS] += examination.operation.contract.relations is not None
     for case in wrong[:_MOST_WRONG]:
         sourced = Sourced(case, "boundary", "a further call")
-        failure = examination.new_failure(examination.check(sourced))
+        failure = examination.roots.new_failure(examination.check(sourced))
         if failure is not None:
             examination.minimise_and_record(failure, sourced, sourced)
 

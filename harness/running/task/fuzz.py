@@ -19,7 +19,8 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.running.errors import InfrastructureError
-from attnproof.harness.running.task.examination import Examination, Root
+from attnproof.harness.running.task.examination import Examination
+from attnproof.harness.running.task.root_causes import Root
 from attnproof.harness.running.task.shrink import is_emptier
 
 BATCH = 9
@@ -155,7 +156,7 @@ def _one_pass(
         except InfrastructureError as error:  # Hypothesis would take it for a failing case
             stopped.append(error)
             return
-        failure = examination.new_failure(failures)
+        failure = examination.roots.new_failure(failures)
         if failure is None:
             return
         root = failure.root

@@ -29,7 +29,7 @@ def real_cases(examination: Examination) -> list[Sourced]:
     """Return the nearest cases of an engine for each root cause that only other cases show."""
     operation = examination.operation
     nearest: dict[str, Sourced] = {}
-    for occurrence in examination.advised.values():
+    for occurrence in examination.counts.advised.values():
         case = occurrence.smallest.case
         usual = msgspec.structs.replace(occurrence.failure, other_kind=None).kind
         if case.fault or usual not in examination.judged or not operation.why_unreal(case):

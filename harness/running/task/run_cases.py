@@ -61,7 +61,7 @@ def run_cases(
         _run_altered(examination, examples)
     if settings.vary:
         real = [sourced.case for sourced in cases_of_steps(operation, steps)]
-        tested = examination.tested_cells
+        tested = examination.counts.tested_cells
         varied = more_cases(operation, drawn, examples, first_seed, real, tested)
         _run_varied(examination, varied)
     if examination.candidate.device != "cpu" and boundaries:
@@ -153,12 +153,12 @@ def _run_altered(examination: Examination, examples: int) -> None:
 def _judge(examination: Examination, sourced: Sourced) -> None:
     """Judge one case that Hypothesis did not draw; shrink a new root cause at once."""
     sourced = examination.fitted(sourced)
-    unexplained = examination.new_failure(examination.check(sourced))
+    unexplained = examination.roots.new_failure(examination.check(sourced))
     if unexplained is not None:
         examination.minimise_and_record(unexplained, sourced, sourced)
 
 
 def _judge_rest(examination: Examination, sourced: Sourced) -> None:
     """Shrink the other root causes of a remembered case, which may be as large as it was found."""
-    while (more := examination.new_failure(examination.check(sourced))) is not None:
+    while (more := examination.roots.new_failure(examination.check(sourced))) is not None:
         examination.minimise_and_record(more, sourced, sourced)

@@ -11,7 +11,8 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Sourced, encode
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.running.cases import MOST_BYTES, CaseError, remembered_case
-from attnproof.harness.running.task.examination import Examination, Found
+from attnproof.harness.running.task.examination import Examination
+from attnproof.harness.running.task.root_causes import Found
 
 
 class Failures(DirectoryBasedExampleDatabase):
@@ -43,7 +44,7 @@ class SavedFailures:
         self._key = key_of(examination.operation.name, examination.candidate)
         self._earlier = list(self._database.fetch(self._key)) if self._database else []
         # At once, because the process may be killed before the end of the examination.
-        examination.recorded = self._save
+        examination.roots.recorded = self._save
 
     def cases(self) -> Iterator[Sourced]:
         """Yield the saved cases, smallest first.

@@ -6,7 +6,7 @@ import msgspec
 
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.running.task.examination import Found
+from attnproof.harness.running.task.root_causes import Found
 from attnproof.harness.running.task.shrink import SHRINK_SECONDS
 
 

@@ -30,9 +30,10 @@ from attnproof.harness.running.task.candidate_process import (
     Launching,
 )
 from attnproof.harness.running.task.deviations import DeviationError, deviations_of
-from attnproof.harness.running.task.examination import Examination, Found, TooManyDeaths
+from attnproof.harness.running.task.examination import Examination, TooManyDeaths
 from attnproof.harness.running.task.findings import advice_of, deviation_results, findings_of
 from attnproof.harness.running.task.ledger import Ledger
+from attnproof.harness.running.task.root_causes import Found, RootCauses
 from attnproof.harness.running.task.run_cases import run_cases
 from attnproof.harness.running.task.settings import Settings, is_costly
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
@@ -118,7 +119,7 @@ def examine(
                 candidate.judged,
                 costly_share=share,
                 shrink_seconds=settings.shrink_seconds,
-                found={one.root: one for one in settings.known},
+                roots=RootCauses({one.root: one for one in settings.known}),
             )
             notes = examination.notes
             if exchanged:
@@ -133,7 +134,7 @@ def examine(
                 findings, deviations = _explained(examination, conclusion, small=small)
             conclusion = _certain(examination, conclusion)
             advice = advice_of(examination)
-            found = [one for one in examination.found.values() if one not in settings.known]
+            found = [one for one in examination.roots.found.values() if one not in settings.known]
             counts = _counts(examination, conclusion.verdict)
     except KeyboardInterrupt:
         reason = Reason(Cause.INTERRUPTED, "interrupted before the first case")
@@ -188,11 +189,11 @@ def _concluded(
         return _interrupted(examination)
     except CandidateUnloadableError as error:
         reason = Reason(Cause.UNLOADABLE, f"stopped: {error}")
-        return _Conclusion("FAIL" if examination.failed else "UNVERIFIED", reason)
+        return _Conclusion("FAIL" if examination.counts.failed else "UNVERIFIED", reason)
     except TooManyDeaths:
         text = f"stopped: the candidate died {examination.worker.deaths} times"
         reason = Reason(Cause.TOO_MANY_DEATHS, text)
-        return _Conclusion("FAIL" if examination.failed else "UNVERIFIED", reason)
+        return _Conclusion("FAIL" if examination.counts.failed else "UNVERIFIED", reason)
     except InvalidCaseError as error:
         reason = Reason(Cause.INVALID_CASE, f"the harness failed on {error}")
         return _Conclusion("UNVERIFIED", reason)
@@ -200,15 +201,15 @@ def _concluded(
         return _Conclusion("UNVERIFIED", Reason(Cause.DEVIATIONS_FILE, str(error)))
     except InfrastructureError as error:
         return _Conclusion("UNVERIFIED", Reason(Cause.MACHINE, f"stopped: {error}"))
-    if examination.failed:
+    if examination.counts.failed:
         return _Conclusion("FAIL")
-    if not examination.origins.get("fuzz"):
+    if not examination.counts.origins.get("fuzz"):
         return _Conclusion("UNVERIFIED", Reason(Cause.NOTHING_DRAWN, "no case could be drawn"))
-    return _Conclusion("DEVIATES" if examination.occurred else "PASS")
+    return _Conclusion("DEVIATES" if examination.counts.occurred else "PASS")
 
 
 def _interrupted(examination: Examination) -> _Conclusion:
-    text = f"interrupted after {examination.cases} cases"
+    text = f"interrupted after {examination.counts.cases} cases"
     return _Conclusion("UNVERIFIED", Reason(Cause.INTERRUPTED, text))
 
 
@@ -224,7 +225,7 @@ def _explained(
     if conclusion.reason is not None and conclusion.reason.cause is Cause.INTERRUPTED:
         interrupt.acknowledge()
         worker.hurry(_HURRY_S)
-        if examination.end_process() or examination.found or examination.occurred:
+        if examination.end_process() or examination.roots.found or examination.counts.occurred:
             with suppress(CandidateUnloadableError):  # then without outputs
                 worker.start()
     with_stale = conclusion.reason is None and not small
@@ -250,23 +251,23 @@ def _certain(examination: Examination, conclusion: _Conclusion) -> _Conclusion:
 def _counts(examination: Examination, verdict: Verdict) -> dict[str, Any]:
     """Return the fields of an `OperationResult` that count cases and checks."""
     oracles = {}
-    for name, made in zip(ORACLES, examination.checks, strict=True):
-        failed = examination.failures_by_oracle.get(name, 0)
-        known = examination.known_by_oracle.get(name, 0)
-        checks = examination.cases if name == PROCESS else made
+    for name, made in zip(ORACLES, examination.counts.checks, strict=True):
+        failed = examination.counts.failures_by_oracle.get(name, 0)
+        known = examination.counts.known_by_oracle.get(name, 0)
+        checks = examination.counts.cases if name == PROCESS else made
         # Leave out an oracle that has nothing to judge here, such as tensors.
         if checks or failed or known or verdict == "UNVERIFIED":
             oracles[name] = OracleCount(checks=checks, failed=failed, known=known)
     return {
-        "cases": examination.cases,
-        "checks": sum(examination.checks),
-        "failed": examination.failed,
-        "known": len(examination.known),
-        "origins": dict(examination.origins)
-        | ({"shrinking": examination.shrinking} if examination.shrinking else {}),
+        "cases": examination.counts.cases,
+        "checks": sum(examination.counts.checks),
+        "failed": examination.counts.failed,
+        "known": len(examination.counts.known),
+        "origins": dict(examination.counts.origins)
+        | ({"shrinking": examination.counts.shrinking} if examination.counts.shrinking else {}),
         "oracles": oracles,
         "features": {
             origin: {f"{cells:x}": number for cells, number in counts.items()}
-            for origin, counts in examination.features.items()
+            for origin, counts in examination.counts.features.items()
         },
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.oracles.trial import digest
+from attnproof.harness.oracles.attempt import digest
 
 
 def is_single_use(operation: Operation, offered: Any, call: Call) -> bool:

@@ -16,7 +16,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Sourced, decode, encode
 from attnproof.harness.model.run import Evidence, Finding, OperationResult
 from attnproof.harness.model.verdict import Failure
-from attnproof.harness.running.task.examination import Found
+from attnproof.harness.running.task.root_causes import Found
 from attnproof.harness.running.task.saved_failures import key_of
 from attnproof.harness.running.task.task import Outcome
 

@@ -27,7 +27,9 @@ def test_a_neighbour_whose_parameters_are_wrong_is_left_out(name):
     assert operation.why_unreal(case)
     occurrence = SimpleNamespace(smallest=SimpleNamespace(case=case), failure=Failure())
     examination = SimpleNamespace(
-        operation=operation, advised={"cause": occurrence}, judged={"wrong-result"}
+        operation=operation,
+        counts=SimpleNamespace(advised={"cause": occurrence}),
+        judged={"wrong-result"},
     )
     made = [one.case.params for one in real_cases(examination)]
     assert params | {"size": 2, "rank": 0, "interleave": 1} in made

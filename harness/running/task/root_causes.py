@@ -1,0 +1,76 @@
+"""The root causes that an examination has found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from attnproof.harness.model.case import Sourced
+from attnproof.harness.model.verdict import CONSUMER, Failure
+
+Root = tuple[str, str, str]
+
+
+@dataclass
+class Found:
+    """A root cause: the smallest case so far, and the first one."""
+
+    failure: Failure
+    smallest: Sourced
+    first: Sourced
+    groups: frozenset[str]
+    """`Failure.group` of each failure of the smallest case."""
+
+    @property
+    def root(self) -> Root:
+        """The root cause."""
+        return self.failure.root
+
+
+def _forget(_found: Found) -> None:
+    """Take the place of `RootCauses.recorded` where nothing is kept."""
+
+
+@dataclass
+class RootCauses:
+    """Root causes found so far, and which failures they account for."""
+
+    found: dict[Root, Found] = field(default_factory=dict)
+    recorded: Callable[[Found], None] = _forget
+    """Called with each new root cause."""
+
+    def add(
+        self, failure: Failure, smallest: Sourced, first: Sourced, shown: tuple[Failure, ...]
+    ) -> None:
+        """Add a root cause, unless it is known; `shown` are the failures of its smallest case."""
+        if failure.root not in self.found:
+            groups = frozenset(other.group for other in (failure, *shown))
+            self.found[failure.root] = Found(failure, smallest, first, groups)
+            self.recorded(self.found[failure.root])
+
+    def new_failure(self, failures: tuple[Failure, ...]) -> Failure | None:
+        """Return the first failure of `new_failures`, None without."""
+        return next(iter(self.new_failures(failures)), None)
+
+    def new_failures(self, failures: tuple[Failure, ...]) -> list[Failure]:
+        """Return the failures that no root cause found so far accounts for.
+
+        A root cause accounts for the other fields that are wrong in its own smallest case.
+        Wrong lengths account for wrong bounds, and any root cause for failures of the
+        consumer. Other failures of the same case are another mistake.
+        """
+        present = [
+            found
+            for root, found in self.found.items()
+            if any(failure.follows_from(root) for failure in failures)
+        ]
+        accounted = {group for found in present for group in found.groups}
+        if "lengths" in accounted:
+            accounted.add("bounds")
+        if present:
+            accounted.add(CONSUMER)
+        return [
+            failure
+            for failure in failures
+            if failure.group not in accounted and not any(map(failure.follows_from, self.found))
+        ]
