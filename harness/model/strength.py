@@ -14,10 +14,8 @@ class Survivor(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the file and line, such as "slot_mapping.py:41"."""
     operator: str
     """Kind of the change, such as "comparison"."""
-    before: str
-    """Source of what is changed."""
-    after: str
-    """Source of its replacement, "" if it is left out."""
+    change: str
+    """Lines of the function that differ: "- " and the old one, "+ " and the new."""
     cases: int
     """Cases that ran on it."""
     reason: str

@@ -132,8 +132,7 @@ def _survivor(result: Result) -> Survivor:
         function=mutant.function,
         place=f"{Path(mutant.file).name}:{mutant.line}",
         operator=mutant.operator,
-        before=mutant.before,
-        after=mutant.after,
+        change=result.change,
         cases=result.cases,
         reason=result.reason,
     )

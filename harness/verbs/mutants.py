@@ -7,6 +7,7 @@ import importlib
 import os
 import random
 import signal
+import textwrap
 from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +32,7 @@ from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength.mutants.judging import Prepared, judge, prepare
 from attnproof.harness.strength.mutants.mutant import KILLED, Result
-from attnproof.harness.strength.mutants.planting import root_of
+from attnproof.harness.strength.mutants.planting import changed_lines, root_of
 from attnproof.harness.strength.mutants.queue import Planned, Queue
 from attnproof.harness.strength.mutants.reach import Reach
 from attnproof.harness.strength.mutants.reviewed import needs_judging, reviewed_reason
@@ -94,6 +95,8 @@ def examine_mutants(options: MutantsOptions) -> int:
                 mutant, *_, rounds = given
                 ended = result or Result(mutant, rounds[0].operation, "killed", oracle="process")
                 queue.learn(ended)
+                if ended.fate == "survived":
+                    ended = msgspec.structs.replace(ended, change=changed_lines(mutant))
                 ended = msgspec.structs.replace(ended, made_with=made_with[mutant.file])
                 ledger.write(msgspec.json.encode(ended) + b"\n")
                 ledger.flush()
@@ -257,8 +260,9 @@ def _line(result: Result) -> str:
     mutant = result.mutant
     place = f"{Path(mutant.file).name}:{mutant.line} {mutant.function}"
     return (
-        f"SURVIVED    {result.operation}: {place}: {mutant.before}  ->  {mutant.after or 'pass'} "
-        f"({mutant.operator}, {result.cases} cases{result.reason and '; '}{result.reason})"
+        f"SURVIVED    {result.operation}: {place} "
+        f"({mutant.operator}, {result.cases} cases{result.reason and '; '}{result.reason})\n"
+        + textwrap.indent(result.change.rstrip(), "    ")
     )
 
 

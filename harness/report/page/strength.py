@@ -94,13 +94,11 @@ def _score_row(one: OperationScore) -> tuple[str, ...]:
 
 
 def _shown(survivor: Survivor) -> ShownSurvivor:
-    removed = "".join(f"- {line}\n" for line in survivor.before.splitlines())
-    added = "".join(f"+ {line}\n" for line in survivor.after.splitlines())
     further = f"; {survivor.reason}" if survivor.reason else ""
     return ShownSurvivor(
         f"{survivor.place} {survivor.function}",
         f"{survivor.operator}, {survivor.operation}, {many(survivor.cases, 'case')}{further}",
-        removed + (added or "+ (left out)\n"),
+        survivor.change,
     )
 
 

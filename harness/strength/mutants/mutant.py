@@ -59,6 +59,8 @@ class Result(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     reason: str = ""
     """Reason of the reviewed list, why it was not planted, or what further cases said."""
+    change: str = ""
+    """Lines of the function that differ, of a survivor: "- " and the old one, "+ " and the new."""
     made_with: str = ""
     """Hash of the source and of the options that were used."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import gc
 import importlib
 import linecache
@@ -51,6 +52,17 @@ def find_functions(package: Any, files: Collection[str]) -> None:
         if function.__code__.co_filename in found:
             found[function.__code__.co_filename].append(function)
     _functions.update(found)
+
+
+def changed_lines(mutant: Mutant) -> str:
+    """Return the lines of the function that the mutant changes, "- " old and "+ " new ones."""
+    tree = _tree(mutant.file)
+    before, after = (
+        ast.unparse(functions(one)[mutant.function]).splitlines()
+        for one in (tree, mutated(tree, mutant.function, mutant.index))
+    )
+    lines = list(difflib.unified_diff(before, after, lineterm="", n=0))[2:]
+    return "".join(f"{line[0]} {line[1:].strip()}\n" for line in lines if line[0] in "-+")
 
 
 def plant(mutant: Mutant) -> None:

@@ -18,7 +18,8 @@ from attnproof.harness.verbs.strength import _record as strength_record
 
 def result(index, operation, fate, oracle=""):
     mutant = Mutant("/folder/split.py", "split", 7, "comparison", index, "a < b", "a <= b")
-    return Result(mutant, operation, fate, oracle=oracle, cases=9)
+    change = "- return a < b\n+ return a <= b\n"
+    return Result(mutant, operation, fate, oracle=oracle, cases=9, change=change)
 
 
 def sighting(pair, side, *findings, **fields):
@@ -77,7 +78,7 @@ def test_mutants_are_counted_by_operation(mutants):
 def test_a_survivor_is_one_that_no_operation_kills(mutants):
     (survivor,) = read_strength([mutants])[0].mutants.survivors
     assert (survivor.operation, survivor.place) == ("first", "split.py:7")
-    assert (survivor.before, survivor.after) == ("a < b", "a <= b")
+    assert survivor.change == "- return a < b\n+ return a <= b\n"
 
 
 def test_runs_on_bugs_that_shipped_are_counted_by_bug(recall):

@@ -135,6 +135,17 @@ def module(tmp_path):
     return module
 
 
+def test_the_change_of_a_mutant_is_its_lines(tmp_path):
+    file = tmp_path / "changed.py"
+    file.write_text("def f(a):\n    b = a + 1\n    if b > 1:\n        b += 1\n    return b + 1\n")
+    made = mutants(str(file), "f", functions(ast.parse(file.read_text()))["f"])
+    changes = {one.operator: planting.changed_lines(one) for one in made}
+    assert changes["statement dropped"] == "- b += 1\n+ pass\n"
+    assert changes["comparison"] == "- if b > 1:\n+ if b <= 1:\n"
+    ones = [planting.changed_lines(one) for one in made if (one.before, one.after) == ("1", "2")]
+    assert len(ones) == len(set(ones)) == 4
+
+
 def _plant(module, function: str, before: str, after: str) -> None:
     tree = functions(ast.parse(Path(module.__file__).read_text()))[function]
     (mutant,) = [
@@ -375,6 +386,9 @@ def test_without_time_the_first_cases_of_an_operation_are_judged(attnproof, tmp_
     assert survived
     assert "mutation score 0.0%" not in done.stdout
     assert all("20 cases; the time of a mutant is over" in line for line in survived)
+    assert "\n    - " in done.stdout
+    made = json.loads((tmp_path / "reports/mutants/mutants.json").read_text())["results"]
+    assert all(one["change"].startswith("- ") for one in made if one["fate"] == "survived")
 
 
 def test_a_score_below_the_limit_fails(attnproof, tmp_path):
