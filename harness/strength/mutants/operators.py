@@ -171,6 +171,8 @@ def _code_nodes(function: Function) -> Iterator[tuple[ast.AST, Function, _Lines]
             inside = [node.value] if node.value else []
         elif _is_first_of_shape(node):
             inside = [node.value]  # most tensors have one dimension: the last is the first
+        elif _is_first_stride(node):
+            inside = [node.func]
         elif not isinstance(node, ast.JoinedStr):
             inside = list(ast.iter_child_nodes(node))
         waiting += [(one, owner, lines) for one in reversed(inside)]
@@ -217,6 +219,14 @@ def _is_first_of_shape(node: ast.AST) -> TypeGuard[ast.Subscript]:
     return node.value.attr == "shape" and isinstance(index, ast.Constant) and index.value == 0
 
 
+def _is_first_stride(node: ast.AST) -> TypeGuard[ast.Call]:
+    """True for `x.stride(0)`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    arguments = [one.value for one in node.args if isinstance(one, ast.Constant)]
+    return node.func.attr == "stride" and arguments == [0]
+
+
 def _other_constant(node: ast.Constant) -> Iterator[tuple[str, ast.AST]]:
     if isinstance(node.value, bool):
         yield "constant", ast.Constant(not node.value)
@@ -242,6 +252,8 @@ def _other_call(node: ast.Call) -> Iterator[tuple[str, ast.AST]]:
         if keyword.arg in _AXES and isinstance(value, ast.Constant) and value.value in (0, 1):
             changed = ast.keyword(keyword.arg, ast.Constant(1 - value.value))
             yield "axis", ast.Call(node.func, node.args, [*others, changed])
+    if _is_first_stride(node):
+        yield "axis", ast.Call(node.func, [ast.Constant(1)], [])
     if isinstance(node.func, ast.Attribute) and node.func.attr in ("clamp", "masked_fill", "clone"):
         yield "call left out", node.func.value
 

@@ -53,6 +53,7 @@ def _mutants(source: str, name: str = "f", ran: set[int] | None = None) -> list[
         ("return True", ("constant", "True", "False")),
         ("return min(a, b)", ("name", "min", "max")),
         ("return a.to(torch.int64)", ("name", "torch.int64", "torch.int32")),
+        ("return a.stride(0)", ("axis", "a.stride(0)", "a.stride(1)")),
         ("return a.sum(dim=0)", ("axis", "a.sum(dim=0)", "a.sum(dim=1)")),
         ("return g(a, mask=b)", ("mask", "g(a, mask=b)", "g(a)")),
         ("return a.clone()", ("call left out", "a.clone()", "a")),
