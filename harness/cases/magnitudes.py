@@ -20,7 +20,10 @@ NUMBERS = (9, 17, 33, 48, 65, 67, 129, 257, 513)
 a tile that is no power of two."""
 LARGE = (1027, 2050, 4101)
 """Numbers of tokens, rows or entries of large cases: more than several tiles, with a remainder."""
-BLOCK_SIZES = (1, 3, 16, 32, 48, 64, 128, 256, 512, 528, 1024)
+ROUNDED_SIZES = (656, 784)
+"""Tokens per block of hybrid models, of which a multiple times the size's reciprocal is rounded
+down: in float32 the first, in float64 the second."""
+BLOCK_SIZES = (1, 3, 16, 32, 48, 64, 128, 256, 512, 528, *ROUNDED_SIZES, 1024)
 """Tokens per block, of engines; those of hybrid models are multiples of 16, no powers of two."""
 FLOAT_LIMITS = (2**24, 2**27)
 """Positions from which on float32 rounds the last ones of a block up to the next block."""

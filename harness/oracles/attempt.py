@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, is_dataclass
+from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ from attnproof.harness.operations.shared.sequence import Transcript
 from attnproof.harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
 from attnproof.harness.oracles.guards import GuardedAllocations, new_memory_filled
 
+_MOST_OBJECTS = 1000
+"""Maximum number of objects of a result that are compared with those of another."""
 _ATOMS = frozenset((int, float, bool, str, type(None)))
 
 
@@ -176,11 +179,23 @@ def _attributes(call: Call) -> list[tuple[Any, dict[str, Any]]]:
     return [(item, dict(vars(item))) for item in items if is_dataclass(item)]
 
 
-def output_in_both(first: Attempt, again: Attempt) -> str:
-    """Return the first output of `again` in the memory of an output of `first`, "" if none is.
+def is_mutable(value: Any) -> bool:
+    """True if a caller may set attributes of the object: no class, function, constant or tensor."""
+    if isinstance(value, torch.Tensor | type | Enum) or callable(value):
+        return False
+    params = getattr(type(value), "__dataclass_params__", None)
+    return hasattr(value, "__dict__") and not (params is not None and params.frozen)
 
-    Outputs in the memory of an input do not count.
+
+def output_in_both(first: Attempt, again: Attempt) -> str:
+    """Return the first output of `again` that is an output of `first`, "" if none is.
+
+    Tensors are compared by their memory, mutable objects by identity. Outputs in the memory of an
+    input do not count; the calls have no mutable object in common.
     """
+    kept_objects = {id(one) for one in _parts(first.result)}
+    if any(id(one) in kept_objects for one in _parts(again.result) if not _is_memory(one)):
+        return "result"
     try:
         kept = [span for _, span in _memory(first)]
         for place, (start, stop) in _memory(again):
@@ -191,10 +206,37 @@ def output_in_both(first: Attempt, again: Attempt) -> str:
     return ""
 
 
+def _is_memory(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | np.ndarray)
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield lists, dicts, objects with attributes, tensors and arrays of a result."""
+    waiting, seen = [value], set[int]()
+    while waiting and len(seen) < _MOST_OBJECTS:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        inside: Iterable[Any] = ()
+        if isinstance(one, list | tuple):
+            inside = one
+        elif isinstance(one, dict):
+            inside = one.values()
+        elif is_mutable(one):
+            inside = vars(one).values()
+        elif not _is_memory(one):
+            continue
+        if not isinstance(one, tuple):
+            yield one
+        waiting += [item for item in inside if type(item) not in _ATOMS]
+
+
 def _memory(made: Attempt) -> Iterator[tuple[Place, tuple[int, int]]]:
     """Yield the addresses, from and to, of the outputs that have memory of their own."""
     arena = made.call.arena
-    for place, value in made.outputs.items():
+    parts = ((Place("result"), part) for part in _parts(made.result))
+    for place, value in (*made.outputs.items(), *parts):
         if isinstance(value, np.ndarray) and value.flags.contiguous:
             yield place, (value.ctypes.data, value.ctypes.data + value.nbytes)
         elif isinstance(value, torch.Tensor):

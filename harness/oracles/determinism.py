@@ -65,8 +65,8 @@ def judge(trial: Trial) -> Iterator[Failure]:
             oracle=NAME,
             field=again.shared,
             diagnosis=SHARED,
-            message=f"{call} on equal input: {again.shared} is in the memory of the first result: "
-            "what the caller writes there changes later results",
+            message=f"{call} on equal input: {again.shared} is part of the first result, or in its "
+            "memory: what the caller writes there changes later results",
             expected="memory of its own",
             got="that of an earlier result",
         )

@@ -178,8 +178,12 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """Return floats as integers of their size: then NaN equals itself, and -0.0 is not 0.0."""
-    return tensor.view(_WORDS[tensor.itemsize]) if tensor.is_floating_point() else tensor
+    """Return floats and bools as integers of their size.
+
+    Then NaN equals itself, -0.0 is not 0.0, and a bool that holds the byte 2 is not True.
+    """
+    as_words = tensor.is_floating_point() or tensor.dtype is torch.bool
+    return tensor.view(_WORDS[tensor.itemsize]) if as_words else tensor
 
 
 def as_array(value: Any) -> np.ndarray | None:

@@ -16,7 +16,13 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.operations.shared.sequence import Transcript
-from attnproof.harness.oracles.attempt import Attempt, attempt, output_in_both, text_of_result
+from attnproof.harness.oracles.attempt import (
+    Attempt,
+    attempt,
+    is_mutable,
+    output_in_both,
+    text_of_result,
+)
 from attnproof.harness.oracles.defaults import WithoutDefaults
 from attnproof.harness.oracles.guards import FILLS
 from attnproof.harness.oracles.late_copies import LateCall, call_with_late_copies
@@ -35,8 +41,8 @@ class Trial:
     of_reference: bool = False
     """True if the candidate is the reference itself."""
     earlier: Call | None = None
-    """Call whose tensors, dicts and lists get the values of the case if they are alike, None to
-    make new ones."""
+    """Call whose tensors and objects get the values of the case if they are alike, None to make
+    new ones."""
     kept: dict[Place, str] = field(default_factory=dict)
     """Inputs on the device in whose memory outputs of the reference are, once it is called."""
 
@@ -155,18 +161,31 @@ class Trial:
 
 
 def _fill_objects(earlier: Call, call: Call) -> None:
-    """Give the call the dicts and lists of an earlier one, with its own entries.
+    """Give the call the objects of an earlier one, with its own entries and attributes.
 
-    Those in `plain` only: facts of the case may hold others, and compare them by identity.
+    Of dicts and lists those in `plain` only: facts of the case may hold others, and compare them
+    by identity.
     """
     for name, value in [*call.args.items(), *call.kwargs.items()]:
-        if call.plain.get(name) is not value:
+        if isinstance(value, dict | list) and call.plain.get(name) is not value:
             continue
-        old = (earlier.args | earlier.kwargs).get(name)
-        if isinstance(old, dict) and isinstance(value, dict):
-            old.clear()
-            old.update(value)
-            call.replace(name, old)
-        elif isinstance(old, list) and isinstance(value, list):
-            old[:] = value
-            call.replace(name, old)
+        made = _filled((earlier.args | earlier.kwargs).get(name), value)
+        if made is not value:
+            call.replace(name, made)
+
+
+def _filled(old: Any, new: Any) -> Any:
+    """Return `old` with the contents of `new` if both are mutable and of one type, else `new`."""
+    if old is new or type(old) is not type(new):
+        return new
+    if isinstance(new, list):
+        old[:] = new
+    elif isinstance(new, dict):
+        entries = {key: _filled(old.get(key), value) for key, value in new.items()}
+        old.clear()
+        old.update(entries)
+    elif is_mutable(new):
+        _filled(vars(old), vars(new))
+    else:
+        return new
+    return old

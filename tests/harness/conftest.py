@@ -44,7 +44,7 @@ def examine_candidate(tmp_path: Path) -> Examine:
     def run(name: str, operation: str, **settings: object) -> Outcome:
         path = CANDIDATES / f"{name}.py"
         target = str(path) if path.exists() else name
-        usual = {"examples_db": "", "examples": 60, "timeout_s": 5.0}
+        usual = {"examples_db": "", "examples": 60, "timeout_s": 5.0, "vary": False}
         chosen = Settings(**usual | settings)
         ledger = tmp_path / "ledger.jsonl"
         return examine(

@@ -22,7 +22,7 @@ from attnproof.reference.shared import CommonAttentionMetadata
 FILLS = {"slot_mapping": -1, "token_codes": 3, "token_names": 5}
 """Entries of padding, 0 in all other fields."""
 LABEL = "of the whole batch"
-_REQUEST, _REQUEST_CPU, _TOKEN, _MARK = 1 << 20, 1 << 21, 1 << 22, 1 << 23
+_REQUEST, _REQUEST_CPU, _TOKEN, _MARK = 1 << 20, 1 << 21, 1 << 22, 2**64 - 2**20 - 59
 _PAIR, _CODE, _NAME = 1 << 27, 1 << 28, 1 << 29
 """First value of each field."""
 
@@ -76,7 +76,9 @@ ADDED_FIELDS = (
 
 def plain_fields(num_reqs: int, num_tokens: int) -> dict[str, Any]:
     """Return the values of the subclass's fields that hold neither a tensor nor an array."""
-    marks, names = range(_MARK, _MARK + num_reqs), range(_NAME, _NAME + num_tokens)
+    # Block hashes of 64 bits, -1 for a request without one: numpy has no integer for both.
+    marks = [-1 if row % 3 == 1 else _MARK + row for row in range(num_reqs)]
+    names = range(_NAME, _NAME + num_tokens)
     return {"request_marks": tuple(marks), "token_names": list(names), "label": LABEL}
 
 

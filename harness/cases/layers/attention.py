@@ -239,6 +239,8 @@ def _live_slots(batch: Batch, written: str) -> np.ndarray:
         places = np.arange(length)
         ids = np.array(blocks, np.int64)[places // batch.block_size] if length else places
         live[ids, places % batch.block_size] = True
+    if written == "computed":  # what this step writes, perhaps into a block that rows share
+        live.reshape(-1)[query_token_slots(batch)] = False
     return live
 
 

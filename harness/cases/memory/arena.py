@@ -4,8 +4,9 @@ Every input of a call is a view into one buffer per dtype and device. The words 
 inputs are poisoned with a known pattern, so one comparison with the snapshot detects both
 a modified input and a write beside it. The names and shapes of the inputs decide how they lie on
 the CPU: in storages of their own, as `torch.zeros` makes them, or as slices of one storage, as
-those of engines, and at which address and offset. With the second pattern they follow each other
-without words between them: such inputs do not overlap.
+those of engines, and at which address and offset: half of them begin at a multiple of eight words.
+With the second pattern they follow each other without words between them: such inputs do not
+overlap.
 """
 
 from __future__ import annotations
@@ -103,9 +104,12 @@ class Arena:
         if close and lot % 2 == 1:
             pieces = pieces[::-1]
         # Code that copies wider words must look at the address, not at the storage offset alone.
-        start = lot // 2 % _PLACES if on_cpu else 0
-        segments, offset = [], GUARD_WORDS + (lot // 2 // _PLACES % _PLACES if on_cpu else 0)
+        shifted = on_cpu and lot // 2 % 2 == 1
+        start = lot // 4 % _PLACES if shifted else 0
+        segments, offset = [], GUARD_WORDS + (lot // 4 // _PLACES % _PLACES if shifted else 0)
         for piece in pieces:
+            if not shifted and not close:
+                offset = -(-offset // _PLACES) * _PLACES
             shape = piece.values.shape
             extent = sum((n - 1) * s for n, s in zip(shape, piece.strides, strict=True)) + 1
             extent = extent if piece.values.size else 0

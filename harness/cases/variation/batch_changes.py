@@ -82,6 +82,14 @@ def layout_changes() -> Iterator[Change]:
     ):
         for value in values:
             yield _of_batch(feature, f"{feature} {value}", _with({name: value}))
+    yield _of_batch("padded tokens", "tokens padded to equal queries", _padded_to_longest)
+
+
+def _padded_to_longest(batch: Batch) -> Batch:
+    """Return the batch with as many tokens as if each query were as long as the longest one."""
+    longest = max(batch.query_lens, default=0)
+    missing = batch.num_requests * longest - sum(batch.query_lens)
+    return replace(batch, padded_tokens=missing)
 
 
 def _padded_rows(rows: int) -> Callable[[Batch], Batch]:

@@ -99,12 +99,16 @@ def enlarged(
     if not bases or not large:
         return
     random, ids = Random(seed), set()
+    random.shuffle(large)
     limits = limits_of(operation)._replace(most=MOST_LARGE)
     for number in range(count * _TRIES):
         change = large[number % len(large)]
         others = {name: values for name, values in features.items() if name != change.feature}
-        chosen = _draw(random, others, others, 4)
-        kept, case = apply_all([*chosen, change], random.choice(bases), problem, limits)
+        for most in (4, 2, 0):  # what is changed beside it may leave no room for it
+            chosen = _draw(random, others, others, most)
+            kept, case = apply_all([*chosen, change], random.choice(bases), problem, limits)
+            if change in kept:
+                break
         if change in kept and case.id not in ids:
             ids.add(case.id)
             yield "large: " + ", ".join(change.name for change in kept), case
@@ -179,5 +183,5 @@ def _draw(
     """Draw a value of some features, in their order; those with many fresh values first."""
     count = min(len(features), random.randint(most // 2, most))
     keys = {name: random.random() ** (1 / (1 + len(fresh[name]))) for name in features}
-    chosen = set(sorted(features, key=keys.__getitem__)[-count:])
+    chosen = set(sorted(features, key=keys.__getitem__)[len(features) - count :])
     return [random.choice(fresh[name] or features[name]) for name in features if name in chosen]

@@ -12,6 +12,7 @@ from attnproof.harness.cases.magnitudes import (
     FLOAT_LIMITS,
     LARGE,
     NUMBERS,
+    ROUNDED_SIZES,
     critical,
     near,
 )
@@ -32,9 +33,12 @@ from attnproof.harness.model.case import Case
 _QUERIES = (0, 1, 2, 3, 9, 15, 16, 17, 33, 65, 129, 257, 513, 600, 1025)
 _LARGE_QUERIES = (
     *((LARGE[1], 48), (LARGE[2], 16), (LARGE[2], 528), (LARGE[1], 3), (LARGE[0], 1)),
-    *((2**15 + 5, 528), (2**16 + 1, 64)),
+    *((2**15 + 5, 528), (2**16 + 1, 64), (2**13, 48)),
 )
-"""Query tokens and block sizes: more than a tile, which the size divides or not, or than int16."""
+"""Query tokens and block sizes: more than a tile, which the size divides or not, than int16, or
+exactly some tiles of any size."""
+_MANY_BLOCKS = 2**16 + 3
+"""Blocks of a sequence: more than uint16 counts."""
 _RUNS = ((1, 33), (16, 32), (32, 64), (64, 128), (128, 256))
 """First row and the end of runs of equal rows."""
 _FAR = (2**20 + 7, 2**25 + 3, 2**28 + 5)
@@ -58,9 +62,23 @@ def large_changes() -> Iterator[Change]:
             yield change_alone(
                 f"{place} query", name, _in_blocks(size, with_row(row, _query(query)))
             )
-    for size in BLOCK_SIZES[-2:]:
+    for size in (BLOCK_SIZES[-1], 528):
         inside = _in_blocks(size, with_row(-1, _inside_a_block))
         yield change_alone("last query", f"last query inside a block of {size}", inside)
+    for size in ROUNDED_SIZES:
+        across = _in_blocks(size, with_row(-1, lambda _, size: (4 * size + 3, size - 1)))
+        yield change_alone("last query", f"last query across blocks of {size}", across)
+    yield change_alone("last sequence", f"{_MANY_BLOCKS} blocks of the last row", _many_blocks)
+
+
+def _many_blocks(case: Case) -> Case | None:
+    """Return the case with very many blocks of one token in its last row."""
+    batch = case.batch
+    if batch is None or not batch.num_requests or batch.no_slots:
+        return None
+    computed = (*batch.computed_lens[:-1], _MANY_BLOCKS - batch.query_lens[-1])
+    grown = with_blocks(replace(batch, block_size=1, computed_lens=computed))
+    return None if grown is None else replace(case, batch=grown)
 
 
 def _in_blocks(size: int, change: Callable[[Case], Case | None]) -> Callable[[Case], Case | None]:

@@ -12,7 +12,7 @@ from attnproof.harness.model.case import Batch, Case
 
 Row = tuple[int, int]
 """Query tokens and computed tokens of a request."""
-_MOST_BLOCKS = 1 << 16
+_MOST_BLOCKS = 1 << 17
 """Maximal number of blocks of a batch that is changed."""
 _FEW_COLUMNS = 2048
 _LARGEST_BLOCK = 2**16

@@ -101,6 +101,8 @@ def _split_boundaries() -> Iterator[tuple[str, Case]]:
             f"decodes in a larger graph, uniform {uniform} (K11, K13)",
             _split_case(graph, 1, uniform),
         )
+    filled = decodes([3, 2, 3], padded_tokens=1)
+    yield "tokens padded to equal queries", _split_case(filled, 3, True)
     yield "no requests", _split_case(decodes([]), 1, False)
     yield "no requests, uniform", _split_case(decodes([]), 2, True)
     yield "only padded rows", _split_case(decodes([], padded_requests=2, padded_tokens=2), 2, True)

@@ -177,6 +177,8 @@ def _compute_boundaries() -> Iterator[tuple[str, Case]]:
     yield "no sequences", _compute_case(None, 0)
     yield "fewer rows with ranges than sequences", _compute_case([[0, 0, 1]], 4)
     yield "highest positions", _compute_case([[0, 0, 2**31 - 1]], 1)
+    many = [[row, 10 * i, 10 * i + 3] for row in range(260) for i in range(16)]
+    yield "thousands of ranges", _compute_case(many, 260)
     yield "many sequences", _compute_case([[i, i, i + 2] for i in range(1, 300, 2)], 300)
 
 

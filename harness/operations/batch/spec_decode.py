@@ -29,9 +29,13 @@ from attnproof.harness.operations.shared.params import (
 
 QUERY, OUTPUT = "reshape_query_for_spec_decode", "reshape_attn_output_for_spec_decode"
 SHARED = "a view costs nothing: there is nothing to make faster"
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_WORDS = {torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16}
-_STALE = {torch.int32: (0x5A5A5A5B, 0), torch.int16: (0x5A5B, 0)}
+_DTYPES = (
+    *(torch.float32, torch.float16, torch.bfloat16),
+    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
+)
+_WORDS = {4: torch.int32, 2: torch.int16, 1: torch.uint8}
+"""Integers of the size of a float, by its bytes."""
+_STALE = {torch.int32: (0x5A5A5A5B, 0), torch.int16: (0x5A5B, 0), torch.uint8: (0x5B, 0)}
 _CONTIGUOUS, _SPACED, _TRANSPOSED, _STRIDED = range(4)
 """Layouts: dense; gaps between tokens; heads outermost in memory; every second element."""
 _ARGS = ("batch", "tokens", "heads", "size", "layout", "dtype")
@@ -67,7 +71,7 @@ _VALUES = st.tuples(
     st.integers(1, 3),
     st.integers(1, 4),
     st.integers(0, 3),
-    st.integers(0, 2),
+    st.integers(0, len(_DTYPES) - 1),
 )
 
 
@@ -100,13 +104,13 @@ def _tensor(case: Case, ndim: int, pattern: int, device: str) -> tuple[torch.Ten
     dtype = _DTYPES[number % len(_DTYPES)]
     rows = batch * tokens
     # Whole numbers up to 96 are exact in each dtype.
-    values = torch.arange(rows * heads * size).remainder(97).to(dtype).view(_WORDS[dtype])
+    values = torch.arange(rows * heads * size).remainder(97).to(dtype).view(_WORDS[dtype.itemsize])
     strides: tuple[int, ...] = _strides(layout, rows, heads, size)
     shape: tuple[int, ...] = (rows, heads, size)
     if ndim == 4:
         shape, strides = (batch, tokens, heads, size), (strides[0] * tokens, *strides)
     piece = Piece("tensor", values.reshape(shape).numpy(), False, strides)
-    arena = Arena([piece], _STALE[_WORDS[dtype]][pattern], device)
+    arena = Arena([piece], _STALE[_WORDS[dtype.itemsize]][pattern], device)
     return arena.tensors["tensor"].view(dtype), arena
 
 
@@ -131,6 +135,12 @@ def _outputs(call: Call, result: Any) -> Outputs:
     }
 
 
+def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """True if the elements are equal; torch compares no floats of 8 bits."""
+    kind = _WORDS[first.dtype.itemsize]
+    return torch.equal(first.view(kind), second.view(kind))
+
+
 def _query_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     query, batch = call.args.values()
     result = outputs["result"]
@@ -139,7 +149,7 @@ def _query_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("result", "is not (batch, tokens of each, heads, size)")
         return
     for row in range(min(batch, 3)):
-        if not torch.equal(result[row], query[row * tokens : (row + 1) * tokens]):
+        if not _equal(result[row], query[row * tokens : (row + 1) * tokens]):
             yield Violation("result", "gives a request another's tokens")
     yield from _view_violations(outputs)
 
@@ -155,7 +165,7 @@ def _output_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         return
     tokens = given.shape[1]
     for row in range(min(given.shape[0], 3)):
-        if not torch.equal(result[row * tokens : (row + 1) * tokens], given[row]):
+        if not _equal(result[row * tokens : (row + 1) * tokens], given[row]):
             yield Violation("result", "gives a request another's tokens")
     yield from _view_violations(outputs)
 

@@ -150,7 +150,10 @@ def _prepare_drop(case: Case, pattern: int, device: str) -> Call:
     call = prepare_metadata(case, pattern, device, {_GIVEN: ...})
     padding = [0] * batch_of(case).padded_requests
     lists = {
-        "sampled_token_ids": [[11] * count for count in (*case.params["sampled"], *padding)],
+        "sampled_token_ids": [
+            [(row + place) % 3 * 11 for place in range(count)]
+            for row, count in enumerate((*case.params["sampled"], *padding))
+        ],
         "num_draft_tokens": [*case.params["drafts"], *padding],
     }
     call.args |= lists

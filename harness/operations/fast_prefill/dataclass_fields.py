@@ -28,6 +28,8 @@ _DATACLASSES = st.sampled_from((engine.DATACLASS, engine.FROZEN, engine.SLOTS))
 KINDS = st.lists(st.integers(engine.REQUIRED, engine.ATTACHED), max_size=5)
 _KEPT = ("frozen", "eq", "order", "unsafe_hash", "repr")
 """Options of a dataclass that its extension keeps."""
+_OPTIONS = ("init", "repr", "hash", "compare", "kw_only")
+"""Options of a field that its class keeps."""
 _INT, _LIST, _TENSOR = range(3)
 """Kinds of added fields: an int, a list of each instance's own, an optional tensor."""
 _ADDED = st.lists(st.integers(_INT, _TENSOR), max_size=4)
@@ -52,7 +54,10 @@ def _declared(case: Case) -> list[int]:
 def _added_fields(added: list[int]) -> list[tuple[str, Any, Any]]:
     declared: list[tuple[str, Any, Any]] = []
     for number, kind in enumerate(added):
-        default: Any = {_LIST: field(default_factory=list), _TENSOR: None}.get(kind, 7 + number)
+        own_list: Any = field(
+            default_factory=list, repr=False, hash=False, metadata={"list": number}
+        )
+        default: Any = {_LIST: own_list, _TENSOR: None}.get(kind, 7 + number)
         declared.append((f"added_{number}", Any, default))
     return declared
 
@@ -121,6 +126,8 @@ def _outputs(call: Call, result: Any) -> Outputs:
         "module": made.__module__,
         "compared by identity": made.__eq__ is object.__eq__,
     }
+    declared = {f.name: f for f in fields(made)} if is_dataclass(made) else {}
+    outputs["options"] = [_options(declared[name]) for name in added if name in declared]
     outputs |= {name: getattr(made.__dataclass_params__, name) for name in _KEPT}
     for number, name in enumerate((*engine.BATCH_FIELDS, *details)):
         outputs[Place("inherited", child=number)] = getattr(plain, name, MISSING)
@@ -133,6 +140,12 @@ def _outputs(call: Call, result: Any) -> Outputs:
         for name in (*details, *added)
     )
     return outputs
+
+
+def _options(declared: Field[Any]) -> str:
+    """Return the options of a field, as text."""
+    options = {name: getattr(declared, name) for name in _OPTIONS}
+    return f"{options} {dict(declared.metadata)}"
 
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
@@ -174,6 +187,7 @@ def _diagnose(_call: Call, place: Place, _expected: Any, got: Any) -> str:
         "order": "ordered unlike the class that is extended",
         "unsafe_hash": "hashed unlike the class that is extended",
         "repr": "represented unlike the class that is extended",
+        "options": "options of an added field lost",
         "module": "another module than that of the class that is extended",
     }.get(place.field, "")
 

@@ -74,6 +74,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "flags of an earlier call are replaced", _case([[0, 0, 0, 0, 1], [9, 0, 0, 0, 1]])
 
 
+_FIRST_LAYER = 8
+"""Number of the first layer, as of a later pipeline stage: "10" comes before "8" as text."""
+
+
 def _steps(batch: Batch) -> Iterator[Case]:
     yield _case([[row % 2 * batch.block_size, 0, 0, 0, 0] for row in batch.query_lens[:6]])
 
@@ -88,7 +92,7 @@ def _prepare(case: Case, _pattern: int, _device: str) -> Call:
     # Shrinking may leave no layer: then there is one with all numbers 0.
     rows = [layer_numbers(numbers, 5) for numbers in case.params["layers"]] or [[0] * 5]
     layers = {
-        f"model.layers.{index}.self_attn.attn": PerLayerParameters(
+        f"model.layers.{_FIRST_LAYER + index}.self_attn.attn": PerLayerParameters(
             window_left=window - 1,
             logits_soft_cap=soft_cap_of(soft_cap),
             sm_scale=SCALES[scale % len(SCALES)],

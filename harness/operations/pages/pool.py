@@ -22,11 +22,14 @@ class Pool(NamedTuple):
     table: np.ndarray
     """(P, W) slot of each position, stale behind a sequence and in the rows of no request."""
     rows: np.ndarray
-    """(R,) row of each request, descending; int64."""
+    """(R,) row of each request, descending, of padded rows that of the first request; int64."""
 
 
-def token_pool(batch: Batch, pattern: int) -> Pool:
-    """Return the pool with the slot of each position; int64 if a slot needs it, else int32."""
+def token_pool(batch: Batch, pattern: int, *, distinct: bool = False) -> Pool:
+    """Return the pool with the slot of each position; int64 if a slot needs it, else int32.
+
+    With `distinct`, padded rows have rows of their own.
+    """
     made, size = batch_arrays(batch, pattern), batch.block_size
     lengths = made.seq_lens.astype(np.int64)
     width = int(lengths.max(initial=0)) + 2
@@ -35,23 +38,32 @@ def token_pool(batch: Batch, pattern: int) -> Pool:
     columns, places = np.divmod(positions, size)
     slots = made.block_table[requests, columns].astype(np.int64) * size + places
     wide = batch.dtype == "int64" or slots.max(initial=0) > MOST_SLOT
-    pool = _empty(made.num_reqs, width, pattern, np.int64 if wide else np.int32)
+    pool = _empty(batch, width, pattern, np.int64 if wide else np.int32)
     pool.table[pool.rows[requests], positions] = slots
-    return pool
+    return pool._replace(rows=_every_row(batch)) if distinct else pool
 
 
 def page_pool(batch: Batch, pattern: int) -> Pool:
     """Return the pool with a page for each `block_size` positions, int32."""
     made = batch_arrays(batch, pattern)
     table = made.block_table_with(STALE_PATTERNS[pattern])
-    pool = _empty(made.num_reqs, table.shape[1], pattern, np.int32)
-    pool.table[pool.rows] = table
+    pool = _empty(batch, table.shape[1], pattern, np.int32)
+    pool.table[pool.rows[: batch.num_requests]] = table[: batch.num_requests]
     return pool
 
 
-def _empty(rows: int, width: int, pattern: int, dtype: type) -> Pool:
+def _empty(batch: Batch, width: int, pattern: int, dtype: type) -> Pool:
+    rows = batch.num_requests + batch.padded_requests
     table: np.ndarray = np.full((2 * rows + 1, width), STALE_PATTERNS[pattern], dtype=dtype)
-    return Pool(table, 2 * np.arange(rows, dtype=np.int64)[::-1] + 1)
+    of_requests = _every_row(batch)
+    if batch.num_requests:
+        of_requests[batch.num_requests :] = of_requests[0]
+    return Pool(table, of_requests)
+
+
+def _every_row(batch: Batch) -> np.ndarray:
+    """Return a row for each request and padded row."""
+    return 2 * np.arange(batch.num_requests + batch.padded_requests, dtype=np.int64)[::-1] + 1
 
 
 def needs_wide_pool(case: Case) -> str:

@@ -64,7 +64,7 @@ def _steps(batch: Batch) -> Iterator[Case]:
 
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch = batch_of(case)
-    made, pool = batch_arrays(batch, pattern), token_pool(batch, pattern)
+    made, pool = batch_arrays(batch, pattern), token_pool(batch, pattern, distinct=True)
     step, tokens = (2 if batch.strided else 1,), int(made.query_start_loc[-1])
     dtype = made.seq_lens.dtype
     vectors = {

@@ -50,7 +50,7 @@ class StepParams(Params):
     counted: bool
     offsets: bool
     """True if `post_update` gets offsets."""
-    spare: Few
+    spare: Annotated[int, Meta(ge=0, le=4096)]
     """Entries behind the live ones of each buffer."""
     wide: bool
     """True if `idx_mapping` is int64."""
@@ -207,11 +207,17 @@ def step_boundaries(operation: str) -> Iterator[tuple[str, Case]]:
     yield "no lookahead", step_case(operation, mixed, lookahead=0, spare=0)
     yield "lookahead beyond the prompt", step_case(operation, mixed, lookahead=9)
     yield "many spare slots", step_case(operation, mixed, slots=300, spare=40)
+    behind = [mixed[1], (2, 7, 1, 4, 1, 1), (-1, 0, 0, 0, 0, 0)]
+    yield "dummy row behind, and no entry behind the tokens", step_case(operation, behind, spare=0)
+    yield "more spare rows than a tile", step_case(operation, mixed, spare=2051)
     for tokens in (511, 512, 513):
         yield f"{tokens} tokens", step_case(operation, [(1, 4, tokens - 1, 600, 1, 1), mixed[1]])
     for rows in (255, 256, 257, 600):
         many = [(rows - 1 - r, 5 + r % 7, 1 + r % 3, 3, 1, r % 2) for r in range(rows)]
         yield f"{rows} rows", step_case(operation, many, drafts=1)
+    for rows in (128, 260):
+        chunks = [(r, 5, 1, 9, 0, 0) for r in range(rows)]
+        yield f"{rows} rows without logits", step_case(operation, [*chunks, (rows, 8, 1, 4, 1, 1)])
     yield "long sequence", step_case(operation, [(0, 500_000, 2, 499_999, 2, 2)])
 
 

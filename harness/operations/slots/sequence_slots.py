@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import BLOCK_ORDERS, HIGHEST_BLOCK, block_lists
+from attnproof.harness.cases.magnitudes import ROUNDED_SIZES
 from attnproof.harness.consumer.batch import expected_tokens_uncached, slot_violations
 from attnproof.harness.model.call import Call, Facts, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
@@ -21,7 +23,8 @@ from attnproof.harness.operations.shared.params import Blocks, BlockSize, Params
 from attnproof.reference.interface import MetadataError
 
 NAME = "compute_slot_mapping"
-BLOCK_SIZES = (4, 1, 2, 16, 3, 48, 256)
+BLOCK_SIZES = (4, 1, 2, 16, 3, 49, 41, 256)
+"""Tokens per block; multiples of the odd ones, by a rounded reciprocal, end in the block before."""
 _SEQ_ID = 7
 _ARGS = ("is_profile_run", "seq_len", "context_len", "start_idx", "block_size", "blocks")
 
@@ -33,6 +36,8 @@ class _Params(Params):
     start_idx: Tokens
     block_size: BlockSize
     blocks: Blocks
+    numpy_ids: bool = False
+    """True if block ids are int32 of numpy."""
 
 
 def _problem(case: Case) -> str:
@@ -49,8 +54,8 @@ def blocks_problem(blocks: list[int], tokens: int, block_size: int) -> str:
     return f"blocks: {len(blocks)} for {tokens} tokens of block size {block_size}"
 
 
-def _case(*values: Any) -> Case:
-    return Case(NAME, None, dict(zip(_ARGS, values, strict=True)))
+def _case(*values: Any, **more: bool) -> Case:
+    return Case(NAME, None, dict(zip(_ARGS, values, strict=True)) | more)
 
 
 def live_blocks(block_size: int, seq_len: int, first: int = 0) -> list[int]:
@@ -59,13 +64,15 @@ def live_blocks(block_size: int, seq_len: int, first: int = 0) -> list[int]:
     return list(range(first + count - 1, first - 1, -1))
 
 
-def freed(blocks: list[int], first: int, block_size: int, pattern: int) -> list[int]:
+def held_blocks(params: dict[str, Any], first: int, pattern: int) -> list[Any]:
     """Return the blocks as an engine holds them that has freed those before position `first`.
 
     With the first poison pattern -1 stands in their place; no position needs them.
     """
-    columns = min(first // block_size, len(blocks))
-    return list(blocks) if pattern else [*[-1] * columns, *blocks[columns:]]
+    blocks = params["blocks"]
+    columns = min(first // params["block_size"], len(blocks))
+    held = list(blocks) if pattern else [*[-1] * columns, *blocks[columns:]]
+    return [np.int32(block) for block in held] if params.get("numpy_ids") else held
 
 
 @st.composite
@@ -74,10 +81,30 @@ def _cases(draw: st.DrawFn) -> Case:
     context_len = draw(st.integers(0, 40))
     seq_len = context_len + draw(st.integers(0, 40) | st.just(block_size))
     start_idx = draw(st.sampled_from((0, 0, context_len, seq_len // 2, seq_len + 2)))
+    blocks = draw(drawn_blocks(block_size, seq_len))
+    numpy_ids = {"numpy_ids": True} if draw(st.integers(0, 5)) == 5 else {}
+    profile = draw(st.booleans())
+    return _case(profile, seq_len, context_len, start_idx, block_size, blocks, **numpy_ids)
+
+
+@st.composite
+def drawn_blocks(draw: st.DrawFn, block_size: int, tokens: int) -> list[int]:
+    """Draw the blocks of a sequence, in any order."""
     first = draw(st.sampled_from((0, 5, HIGHEST_BLOCK - 120)))  # 80 blocks with gaps
     order = draw(st.sampled_from(BLOCK_ORDERS))
-    [blocks] = block_lists([seq_len], [0], block_size, first=first, order=order)
-    return _case(draw(st.booleans()), seq_len, context_len, start_idx, block_size, list(blocks))
+    [blocks] = block_lists([tokens], [0], block_size, first=first, order=order)
+    return list(blocks)
+
+
+def named_ranges() -> Iterator[tuple[str, tuple[list[int], int, int, int]]]:
+    """Yield blocks, first and last position, and block size, with their names."""
+    yield "run of blocks but for one inside", ([5, 9, 7], 0, 11, 4)
+    yield "highest block id", (live_blocks(256, 600, HIGHEST_BLOCK - 2), 0, 600, 256)
+    yield "inside one large block", ([3], 200, 700, 1024)
+    yield "from one large block to the next", ([3, 1], 700, 1700, 1024)
+    for size in ROUNDED_SIZES:
+        yield f"first positions of blocks of {size}", ([5, 2, 9, 4], size - 1, 3 * size + 2, size)
+    yield "more tokens than blocks of any size", (live_blocks(1, 5000), 3, 5000, 1)
 
 
 def _boundaries() -> Iterator[tuple[str, Case]]:
@@ -86,12 +113,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "decode", _case(False, 9, 8, 0, 4, [3, 1, 8])
     yield "continued prefill", _case(False, 300, 200, 0, 16, live_blocks(16, 300))
     yield "window beyond the sequence", _case(False, 6, 2, 9, 4, [4, 5])
-    yield "run of blocks but for one inside", _case(False, 11, 0, 0, 4, [5, 9, 7])
     yield "nothing new", _case(False, 5, 5, 0, 4, [4, 5])
-    yield "highest block id", _case(False, 600, 0, 0, 256, live_blocks(256, 600, HIGHEST_BLOCK - 2))
-    yield "inside one large block", _case(False, 700, 200, 0, 1024, [3])
-    yield "from one large block to the next", _case(False, 1700, 700, 0, 1024, [3, 1])
-    yield "more tokens than blocks of any size", _case(False, 5000, 3, 0, 1, live_blocks(1, 5000))
+    for name, (blocks, first, stop, size) in named_ranges():
+        yield name, _case(False, stop, first, 0, size, blocks)
+        yield f"{name}, ids of numpy", _case(False, stop, first, 0, size, blocks, numpy_ids=True)
 
 
 def _steps(batch: Batch) -> Iterator[Case]:
@@ -108,7 +133,7 @@ def _prepare(case: Case, pattern: int, _device: str) -> Call:
     slots = [11, -1]
     tables = None
     if not params["is_profile_run"]:
-        blocks = freed(params["blocks"], first, params["block_size"], pattern)
+        blocks = held_blocks(params, first, pattern)
         tables = {_SEQ_ID - 1: [90], _SEQ_ID: blocks, _SEQ_ID + 1: [91]}
     return Call(
         {

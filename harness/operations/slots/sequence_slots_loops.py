@@ -7,7 +7,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK
 from attnproof.harness.model.call import Call, Facts
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
@@ -18,8 +17,10 @@ from attnproof.harness.operations.shared.params import Blocks, BlockSize, Params
 from attnproof.harness.operations.slots.sequence_slots import (
     BLOCK_SIZES,
     blocks_problem,
-    freed,
+    drawn_blocks,
+    held_blocks,
     live_blocks,
+    named_ranges,
     slot_invariants,
     slot_outputs,
     written_violations,
@@ -35,6 +36,8 @@ class _Params(Params):
     range_start: Tokens
     range_end: Tokens
     block_size: BlockSize
+    numpy_ids: bool = False
+    """True if block ids are int32 of numpy."""
 
 
 def _problem(case: Case) -> str:
@@ -44,8 +47,8 @@ def _problem(case: Case) -> str:
     return blocks_problem(params["blocks"], params["range_end"], params["block_size"])
 
 
-def _case(name: str, *values: Any) -> Case:
-    return Case(name, None, dict(zip(_ARGS, values, strict=True)))
+def _case(name: str, *values: Any, **more: bool) -> Case:
+    return Case(name, None, dict(zip(_ARGS, values, strict=True)) | more)
 
 
 def _operation(name: str) -> Operation:
@@ -54,15 +57,18 @@ def _operation(name: str) -> Operation:
         block_size = draw(st.sampled_from(BLOCK_SIZES))
         start = draw(st.integers(0, 40))
         stop = start + draw(st.integers(0, 40))
-        first = draw(st.sampled_from((0, 3, HIGHEST_BLOCK - 80)))
-        return _case(name, live_blocks(block_size, stop, first), start, stop, block_size)
+        blocks = draw(drawn_blocks(block_size, stop))
+        numpy_ids = {"numpy_ids": True} if draw(st.integers(0, 5)) == 5 else {}
+        return _case(name, blocks, start, stop, block_size, **numpy_ids)
 
     def boundaries() -> Iterator[tuple[str, Case]]:
         yield "empty range", _case(name, [5], 2, 2, 4)
         yield "one token", _case(name, [5], 2, 3, 4)
         yield "across blocks", _case(name, [5, 2, 9], 3, 10, 4)
-        yield "highest block id", _case(name, [HIGHEST_BLOCK], 0, 256, 256)
         yield "long range", _case(name, live_blocks(16, 5000), 7, 5000, 16)
+        for place, values in named_ranges():
+            yield place, _case(name, *values)
+            yield f"{place}, ids of numpy", _case(name, *values, numpy_ids=True)
 
     def steps(batch: Batch) -> Iterator[Case]:
         for row in range(min(1, batch.num_requests)):
@@ -72,8 +78,7 @@ def _operation(name: str) -> Operation:
 
     def prepare(case: Case, pattern: int, _device: str) -> Call:
         others = {key: case.params[key] for key in _ARGS[1:]}
-        first, block_size = others["range_start"], others["block_size"]
-        slots, blocks = [11, -1], freed(case.params["blocks"], first, block_size, pattern)
+        slots, blocks = [11, -1], held_blocks(case.params, others["range_start"], pattern)
         return Call(
             {"slot_mapping": slots, "block_table": blocks, **others},
             plain={"block_table": blocks},

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.layers.attention import MAGNITUDES, SIMPLEST_LAYER
@@ -136,6 +137,9 @@ def boundaries() -> Iterator[tuple[str, Case]]:
         yield f"cache laid out {name}", _case(mixed, layout=layout, num_kv_heads=2)
     wide = make_batch([1, 1, 3], [20, 3, 2], 16, strided=True, dtype="int64", spare_columns=2)
     yield "strided int64", _case(wide)
+    # A prompt of whole cached blocks and one token more beside the prompt that fills the blocks.
+    filled = replace(make_batch([1, 32], [32, 0], 16), blocks=((4, 2, 7), (4, 2)))
+    yield "prefix that a prefill of the same step fills", _case(filled)
     yield "shared prefix blocks", _case(make_batch([1, 2], [32, 32], 16, shared=True))
     for model in MODELS:
         if model.name in _MODELS:

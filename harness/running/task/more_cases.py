@@ -21,7 +21,7 @@ from attnproof.harness.running.case_check import problem_of, problem_of_made
 
 _CROSSED = 150
 """Maximum number of cases with several critical features."""
-_CROSSED_PER_LARGE = 10
+_CROSSED_PER_LARGE = 6
 """Cases with several critical features for each large one."""
 _DRAWN_PER_VARIED = 4
 """Drawn cases for each variation of one."""
