@@ -71,8 +71,9 @@ def localize_dcp_indices(
         wide, ranks = indices.dtype is torch.int64, (dcp_size, dcp_rank, interleave_size)
         loops.localize(dense.numel(), dense.data_ptr(), wide, *ranks, out.data_ptr())
         return out
-    turn = torch.div(indices, interleave_size, rounding_mode="floor")
+    numbers = indices.long()  # the interleave size need not fit the indices' dtype
+    turn = torch.div(numbers, interleave_size, rounding_mode="floor")
     round_ = torch.div(turn, dcp_size, rounding_mode="floor")
-    owned = (indices >= 0) & (turn - round_ * dcp_size == dcp_rank)
-    local = round_ * interleave_size + (indices - turn * interleave_size)
-    return local.masked_fill_(~owned, -1)
+    owned = (numbers >= 0) & (turn - round_ * dcp_size == dcp_rank)
+    local = round_ * interleave_size + (numbers - turn * interleave_size)
+    return local.masked_fill_(~owned, -1).to(indices.dtype)

@@ -14,6 +14,7 @@ from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
@@ -226,6 +227,12 @@ split_decodes_and_prefills = Operation(
             "uniform of another type": wrong_type("require_uniform"),
             "short extends of another type": wrong_type(
                 "treat_short_extends_as_decodes", applies=_tells_extends
+            ),
+            "short extends as a number": Fault(
+                "treat_short_extends_as_decodes",
+                lambda _: 1,
+                error=TypeError,
+                applies=_tells_extends,
             ),
             "short extends of a batch without flags": metadata_fault(
                 "common_attn_metadata",

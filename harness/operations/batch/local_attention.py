@@ -191,6 +191,9 @@ make_local_attention_virtual_batches = Operation(
             "chunk that blocks do not divide": wrong_value(
                 "attn_chunk_size", 257 * 3, lambda case: batch_of(case).block_size not in (1, 3)
             ),
+            "chunk below the block size": wrong_value(
+                "attn_chunk_size", 1, lambda case: batch_of(case).block_size > 1
+            ),
             "chunk of another type": wrong_type("attn_chunk_size"),
             "metadata of another type": wrong_type("common_attn_metadata", "metadata"),
             "block table without columns": metadata_fault(

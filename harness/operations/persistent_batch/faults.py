@@ -118,6 +118,10 @@ FAULTS = {
     "tokens of another type": _misuse(
         "num_scheduled_tokens", _build({"request-0": "1"}), TypeError
     ),
+    "tokens as a numpy integer": _misuse(
+        "num_scheduled_tokens", _build({"request-0": np.int64(1)}), TypeError
+    ),
+    "tokens as a bool": _misuse("num_scheduled_tokens", _build({"request-0": True}), TypeError),
     "schedule of another type": _misuse(
         "num_scheduled_tokens", lambda b, _: b.build([1]), TypeError, _always
     ),

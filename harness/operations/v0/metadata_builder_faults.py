@@ -88,6 +88,25 @@ def _listed_tables(group: Any) -> None:
     group.seq_ids = list(range(len(group.seq_ids)))
 
 
+def _moved(step: int) -> Callable[[Any], None]:
+    """Return a change of the length that the last sequence was scheduled with."""
+
+    def change(group: Any) -> None:
+        group.orig_seq_lens[-1] += step
+
+    return change
+
+
+def _one_more_sequence(group: Any) -> None:
+    group.seq_ids = [*group.seq_ids, group.seq_ids[-1] + 1]
+
+
+def _decode_fault(
+    field: str, change: Callable[[Any], None], error: type[Exception] = MetadataError
+) -> Fault:
+    return _group_fault(field, change, error, _ends_with_a_decode)
+
+
 def _numeric_flag(group: Any) -> None:
     group.is_prompt = int(group.is_prompt)
 
@@ -128,6 +147,12 @@ FAULTS = {
         "curr_sliding_window_blocks", _set("curr_sliding_window_blocks", -1)
     ),
     "sequence of another step": _group_fault("orig_seq_lens", _set("orig_seq_lens", 90_000)),
+    "decode of the step before": _decode_fault("orig_seq_lens", _moved(-1)),
+    "decode of the step after": _decode_fault("orig_seq_lens", _moved(1)),
+    "decode of a numpy length": _decode_fault(
+        "query_lens", _set("query_lens", np.int64(1)), TypeError
+    ),
+    "one sequence too many": _decode_fault("input_tokens", _one_more_sequence),
     "query longer than its tokens": _group_fault(
         "input_tokens", _longer_query, applies=lambda case: not _ends_with_a_decode(case)
     ),

@@ -76,7 +76,8 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     )
     metadata, arena = lay_out(batch, pattern, device, more=pieces)
     split = split_of(batch)
-    mask = decode_mask(metadata, split.rows, batch.block_size)
+    rows = 0 if params.get("no_mask") else split.rows
+    mask = decode_mask(metadata, rows, batch.block_size)
     fields = fields_of(metadata, split, mask)
     tensor = {name: attention.tensor(arena.tensors[name]) for name in (QUERY, KEY, VALUE)}
     output = arena.tensors[OUT].view(out_dtype)

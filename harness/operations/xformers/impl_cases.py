@@ -39,6 +39,8 @@ class ImplParams(LayerParams, kw_only=True):
     gap: Few
     spare_rows: Few
     out: OutDtype
+    no_mask: bool = False
+    """True if the metadata has no mask of the decodes, as without xformers."""
 
 
 def problem(case: Case) -> str:
@@ -97,8 +99,11 @@ def boundaries() -> Iterator[tuple[str, Case]]:
     decodes = make_batch([1, 1], [20, 33], 16, order="descending")
     yield "decodes and prefills", _case(full, group=2, num_kv_heads=2)
     yield "only decodes", _case(decodes, num_kv_heads=2, group=4, head_size=64)
+    yield "decodes without a mask", _case(decodes, no_mask=True)
+    yield "one decode without a mask, and a prefill", _case(mixed, no_mask=True)
     yield "only prefills", _case(make_batch([5, 3], [0, 6], 16), group=4)
     yield "one token", _case(make_batch([1], [0], 16))
+    yield "an idle row, and a padded token", _case(make_batch([0], [4], 16, padded_tokens=1))
     yield "no requests", _case(make_batch([], [], 16))
     yield "no requests, padded tokens", _case(make_batch([], [], 16, padded_tokens=2))
     yield "profiling run", _case(mixed, profile=True)
