@@ -221,7 +221,7 @@ def _altered(value: Any, lot: Random) -> Any:
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, int):
-        typed = (float(value), value > 0, np.int64(value))
+        typed = (float(value), value > 0, np.array(value)[()])
         return lot.choice((value + 1, value - 1, value + 2, 0, -1, -value, 2 * value, *typed))
     if isinstance(value, list):
         return lot.choice((value[:-1], value[1:], value + value[-1:], [], tuple(value)))
