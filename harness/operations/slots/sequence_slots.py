@@ -47,6 +47,11 @@ def _problem(case: Case) -> str:
     return blocks_problem(params["blocks"], params["seq_len"], params["block_size"])
 
 
+def unreal(case: Case) -> str:
+    """Return why no engine makes the case, "" if one may."""
+    return "block ids of an engine are Python ints" if case.params.get("numpy_ids") else ""
+
+
 def blocks_problem(blocks: list[int], tokens: int, block_size: int) -> str:
     """Return why the blocks cannot hold the tokens, "" if they can."""
     if len(blocks) * block_size >= tokens:
@@ -229,6 +234,7 @@ compute_slot_mapping = Operation(
     inputs=Inputs(
         params=_Params,
         problem=_problem,
+        unreal=unreal,
         has_batch=False,
         cases=_cases,
         boundaries=_boundaries,

@@ -23,6 +23,7 @@ from attnproof.harness.operations.slots.sequence_slots import (
     named_ranges,
     slot_invariants,
     slot_outputs,
+    unreal,
     written_violations,
 )
 from attnproof.reference.interface import MetadataError
@@ -101,6 +102,7 @@ def _operation(name: str) -> Operation:
         inputs=Inputs(
             params=_Params,
             problem=_problem,
+            unreal=unreal,
             has_batch=False,
             cases=cases,
             boundaries=boundaries,
