@@ -181,10 +181,11 @@ def _attributes(call: Call) -> list[tuple[Any, dict[str, Any]]]:
 
 def is_mutable(value: Any) -> bool:
     """True if a caller may set attributes of the object: no class, function, constant or tensor."""
-    if isinstance(value, torch.Tensor | type | Enum) or callable(value):
+    kind = type(value)  # an object of a candidate may claim another class
+    if issubclass(kind, torch.Tensor | type | Enum) or callable(value):
         return False
-    params = getattr(type(value), "__dataclass_params__", None)
-    return hasattr(value, "__dict__") and not (params is not None and params.frozen)
+    params = getattr(kind, "__dataclass_params__", None)
+    return kind.__dictoffset__ != 0 and not (params is not None and params.frozen)
 
 
 def output_in_both(first: Attempt, again: Attempt) -> str:
@@ -193,10 +194,10 @@ def output_in_both(first: Attempt, again: Attempt) -> str:
     Tensors are compared by their memory, mutable objects by identity. Outputs in the memory of an
     input do not count; the calls have no mutable object in common.
     """
-    kept_objects = {id(one) for one in _parts(first.result)}
-    if any(id(one) in kept_objects for one in _parts(again.result) if not _is_memory(one)):
-        return "result"
     try:
+        kept_objects = {id(one) for one in _parts(first.result)}
+        if any(id(one) in kept_objects for one in _parts(again.result) if not _is_memory(one)):
+            return "result"
         kept = [span for _, span in _memory(first)]
         for place, (start, stop) in _memory(again):
             if any(start < end and begin < stop for begin, end in kept):
@@ -207,7 +208,7 @@ def output_in_both(first: Attempt, again: Attempt) -> str:
 
 
 def _is_memory(value: Any) -> bool:
-    return isinstance(value, torch.Tensor | np.ndarray)
+    return issubclass(type(value), torch.Tensor | np.ndarray)
 
 
 def _parts(value: Any) -> Iterator[Any]:
@@ -219,15 +220,18 @@ def _parts(value: Any) -> Iterator[Any]:
             continue
         seen.add(id(one))
         inside: Iterable[Any] = ()
-        if isinstance(one, list | tuple):
-            inside = one
-        elif isinstance(one, dict):
-            inside = one.values()
+        # Methods of the base classes: those of a candidate's own class may do anything.
+        if issubclass(type(one), tuple):
+            inside = tuple.__iter__(one)
+        elif issubclass(type(one), list):
+            inside = list.__iter__(one)
+        elif issubclass(type(one), dict):
+            inside = dict.values(one)
         elif is_mutable(one):
-            inside = vars(one).values()
+            inside = object.__getattribute__(one, "__dict__").values()
         elif not _is_memory(one):
             continue
-        if not isinstance(one, tuple):
+        if not issubclass(type(one), tuple):
             yield one
         waiting += [item for item in inside if type(item) not in _ATOMS]
 

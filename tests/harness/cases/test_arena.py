@@ -99,6 +99,14 @@ def test_some_inputs_have_a_storage_of_their_own_with_the_first_pattern_only():
         assert {len(pair) for pair in storages} == sizes
 
 
+def test_some_inputs_begin_at_multiples_of_eight_words_with_the_first_pattern():
+    starts = [
+        {tensor.storage_offset() % 8 for tensor in arena.tensors.values()} for arena in arenas_of(0)
+    ]
+    assert {0} in starts
+    assert any(start != {0} for start in starts)
+
+
 def test_a_storage_of_its_own_ends_with_the_input():
     alone = [arena for arena in arenas_of(0) if not arena.tensors["lengths"].storage_offset()]
     assert {arena.tensors["lengths"].untyped_storage().nbytes() for arena in alone} == {16}

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from attnproof.harness.cases.batches.strategies import make_batch
-from attnproof.harness.cases.magnitudes import FLOAT_LIMITS, around, critical, first_blocks
+from attnproof.harness.cases.magnitudes import (
+    FLOAT_LIMITS,
+    ROUNDED_SIZES,
+    around,
+    critical,
+    first_blocks,
+)
 from attnproof.harness.cases.variation.batch_changes import batch_changes
 from attnproof.harness.cases.variation.change import MOST_LARGE, MOST_SIZE, is_small, size_of
 from attnproof.harness.cases.variation.combined import changes_of, crossed, enlarged, limits_of
@@ -135,6 +142,32 @@ def test_a_sequence_ends_at_the_edge_of_blocks_that_grow(size, limit, edge):
     assert end > limit
     assert (end - edge) % batch.block_size == 0
     assert end // batch.block_size < 4096
+
+
+def test_multiples_of_a_size_times_its_reciprocal_are_rounded_down():
+    single, double = (np.float32, np.float64)
+    for size, kind in zip(ROUNDED_SIZES, (single, double), strict=True):
+        reciprocal = kind(1) / kind(size)
+        assert any(int(kind(n * size) * reciprocal) == n - 1 for n in (1, 2, 3))
+
+
+def test_large_cases_have_more_blocks_than_uint16_and_whole_tiles_of_any_size():
+    made = [case for _, case in enlarged(SLOTS, 40, 1, problem_of_made)]
+    assert max(len(row) for case in made for row in case.batch.blocks) > 2**16
+    assert any(2**13 in case.batch.query_lens for case in made)
+    ends = {
+        case.batch.block_size
+        for case in made
+        for query, computed in zip(case.batch.query_lens, case.batch.computed_lens, strict=True)
+        if computed + 1 == case.batch.block_size and query > 2 * case.batch.block_size
+    }
+    assert set(ROUNDED_SIZES) <= ends
+
+
+def test_tokens_are_padded_to_equal_queries():
+    (padded,) = [one for one in batch_changes() if one.name == "tokens padded to equal queries"]
+    batch = padded.apply(slot_case()).batch
+    assert sum(batch.query_lens) + batch.padded_tokens == 2 * 3
 
 
 def test_large_cases_pass_tiles_of_any_page_size_and_int16():

@@ -22,3 +22,9 @@ def test_nan_equals_itself_and_the_zeros_differ(dtype):
 def test_values_of_another_dtype_differ():
     assert not same(torch.zeros(3), torch.zeros(3, dtype=torch.int32))
     assert same(torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
+
+
+def test_a_bool_that_holds_another_byte_differs():
+    right = torch.tensor([True, False])
+    assert same(right, right.clone())
+    assert not same(right, torch.tensor([2, 0], dtype=torch.uint8).view(torch.bool))

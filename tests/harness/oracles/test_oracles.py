@@ -28,6 +28,8 @@ import pytest
         ("one_buffer", "get_dcp_local_seq_lens", "determinism", "depends on the call"),
         ("one_buffer", "get_dcp_lens", "determinism", "changed by a later call"),
         ("one_buffer", "compute_mm_prefix_range_tensor", "determinism", "depends on the call"),
+        ("one_object", "get_per_layer_parameters", "determinism", "shares memory with an earlier"),
+        ("one_object", "get_mla_dims", "determinism", "depends on the call"),
         ("accepts_anything", "compute_slot_mapping_start_idx", "errors", "accepts malformed"),
     ],
 )
