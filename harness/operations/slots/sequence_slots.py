@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import BLOCK_ORDERS, HIGHEST_BLOCK, block_lists
@@ -36,8 +35,6 @@ class _Params(Params):
     start_idx: Tokens
     block_size: BlockSize
     blocks: Blocks
-    numpy_ids: bool = False
-    """True if block ids are int32 of numpy."""
 
 
 def _problem(case: Case) -> str:
@@ -47,11 +44,6 @@ def _problem(case: Case) -> str:
     return blocks_problem(params["blocks"], params["seq_len"], params["block_size"])
 
 
-def unreal(case: Case) -> str:
-    """Return why no engine makes the case, "" if one may."""
-    return "block ids of an engine are Python ints" if case.params.get("numpy_ids") else ""
-
-
 def blocks_problem(blocks: list[int], tokens: int, block_size: int) -> str:
     """Return why the blocks cannot hold the tokens, "" if they can."""
     if len(blocks) * block_size >= tokens:
@@ -59,8 +51,8 @@ def blocks_problem(blocks: list[int], tokens: int, block_size: int) -> str:
     return f"blocks: {len(blocks)} for {tokens} tokens of block size {block_size}"
 
 
-def _case(*values: Any, **more: bool) -> Case:
-    return Case(NAME, None, dict(zip(_ARGS, values, strict=True)) | more)
+def _case(*values: Any) -> Case:
+    return Case(NAME, None, dict(zip(_ARGS, values, strict=True)))
 
 
 def live_blocks(block_size: int, seq_len: int, first: int = 0) -> list[int]:
@@ -69,15 +61,14 @@ def live_blocks(block_size: int, seq_len: int, first: int = 0) -> list[int]:
     return list(range(first + count - 1, first - 1, -1))
 
 
-def held_blocks(params: dict[str, Any], first: int, pattern: int) -> list[Any]:
+def held_blocks(params: dict[str, Any], first: int, pattern: int) -> list[int]:
     """Return the blocks as an engine holds them that has freed those before position `first`.
 
     With the first poison pattern -1 stands in their place; no position needs them.
     """
     blocks = params["blocks"]
     columns = min(first // params["block_size"], len(blocks))
-    held = list(blocks) if pattern else [*[-1] * columns, *blocks[columns:]]
-    return [np.int32(block) for block in held] if params.get("numpy_ids") else held
+    return list(blocks) if pattern else [*[-1] * columns, *blocks[columns:]]
 
 
 @st.composite
@@ -87,9 +78,7 @@ def _cases(draw: st.DrawFn) -> Case:
     seq_len = context_len + draw(st.integers(0, 40) | st.just(block_size))
     start_idx = draw(st.sampled_from((0, 0, context_len, seq_len // 2, seq_len + 2)))
     blocks = draw(drawn_blocks(block_size, seq_len))
-    numpy_ids = {"numpy_ids": True} if draw(st.integers(0, 5)) == 5 else {}
-    profile = draw(st.booleans())
-    return _case(profile, seq_len, context_len, start_idx, block_size, blocks, **numpy_ids)
+    return _case(draw(st.booleans()), seq_len, context_len, start_idx, block_size, blocks)
 
 
 @st.composite
@@ -121,7 +110,6 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "nothing new", _case(False, 5, 5, 0, 4, [4, 5])
     for name, (blocks, first, stop, size) in named_ranges():
         yield name, _case(False, stop, first, 0, size, blocks)
-        yield f"{name}, ids of numpy", _case(False, stop, first, 0, size, blocks, numpy_ids=True)
 
 
 def _steps(batch: Batch) -> Iterator[Case]:
@@ -234,7 +222,6 @@ compute_slot_mapping = Operation(
     inputs=Inputs(
         params=_Params,
         problem=_problem,
-        unreal=unreal,
         has_batch=False,
         cases=_cases,
         boundaries=_boundaries,

@@ -23,7 +23,6 @@ from attnproof.harness.operations.slots.sequence_slots import (
     named_ranges,
     slot_invariants,
     slot_outputs,
-    unreal,
     written_violations,
 )
 from attnproof.reference.interface import MetadataError
@@ -37,8 +36,6 @@ class _Params(Params):
     range_start: Tokens
     range_end: Tokens
     block_size: BlockSize
-    numpy_ids: bool = False
-    """True if block ids are int32 of numpy."""
 
 
 def _problem(case: Case) -> str:
@@ -48,8 +45,8 @@ def _problem(case: Case) -> str:
     return blocks_problem(params["blocks"], params["range_end"], params["block_size"])
 
 
-def _case(name: str, *values: Any, **more: bool) -> Case:
-    return Case(name, None, dict(zip(_ARGS, values, strict=True)) | more)
+def _case(name: str, *values: Any) -> Case:
+    return Case(name, None, dict(zip(_ARGS, values, strict=True)))
 
 
 def _operation(name: str) -> Operation:
@@ -59,8 +56,7 @@ def _operation(name: str) -> Operation:
         start = draw(st.integers(0, 40))
         stop = start + draw(st.integers(0, 40))
         blocks = draw(drawn_blocks(block_size, stop))
-        numpy_ids = {"numpy_ids": True} if draw(st.integers(0, 5)) == 5 else {}
-        return _case(name, blocks, start, stop, block_size, **numpy_ids)
+        return _case(name, blocks, start, stop, block_size)
 
     def boundaries() -> Iterator[tuple[str, Case]]:
         yield "empty range", _case(name, [5], 2, 2, 4)
@@ -69,7 +65,6 @@ def _operation(name: str) -> Operation:
         yield "long range", _case(name, live_blocks(16, 5000), 7, 5000, 16)
         for place, values in named_ranges():
             yield place, _case(name, *values)
-            yield f"{place}, ids of numpy", _case(name, *values, numpy_ids=True)
 
     def steps(batch: Batch) -> Iterator[Case]:
         for row in range(min(1, batch.num_requests)):
@@ -102,7 +97,6 @@ def _operation(name: str) -> Operation:
         inputs=Inputs(
             params=_Params,
             problem=_problem,
-            unreal=unreal,
             has_batch=False,
             cases=cases,
             boundaries=boundaries,
