@@ -212,6 +212,8 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("seq_lens", "is no length up to max_model_len")
     if (positions[:rows] >= limit).any():
         yield Violation("out_clamped_positions", "reaches max_model_len")
+    if positions[:rows][call.facts.ended].any():
+        yield Violation("out_clamped_positions", "is not 0 behind max_model_len")
     if (slots[:rows][call.facts.ended] != -1).any():
         yield Violation("out_slot_mapping", "gives a slot to a position behind max_model_len")
     padded = rows + (call.facts.params["padding"] or 0)
