@@ -22,8 +22,8 @@ from attnproof.harness.operations.shared.params import Blocks, BlockSize, Params
 from attnproof.reference.interface import MetadataError
 
 NAME = "compute_slot_mapping"
-BLOCK_SIZES = (4, 1, 2, 16, 3, 49, 41, 256)
-"""Tokens per block; multiples of the odd ones, by a rounded reciprocal, end in the block before."""
+BLOCK_SIZES = (4, 1, 2, 16, 3, 48, 49, 41, 256)
+"""Tokens per block; multiples of 49 and 41 by a rounded reciprocal are in the block before."""
 _SEQ_ID = 7
 _ARGS = ("is_profile_run", "seq_len", "context_len", "start_idx", "block_size", "blocks")
 

@@ -17,8 +17,8 @@ _FILE = Path(__file__).with_name("equivalent.toml")
 def reviewed_reason(mutant: Mutant) -> str:
     """Return why the change has no effect, "" if nobody has reviewed it.
 
-    An entry names function, line and changes as a run prints them: another text of the line makes
-    the entry void.
+    An entry names function, line and changes as `mutants.json` has them: another text of the line
+    makes the entry void.
     """
     return _reasons().get(_key(mutant), ("", False))[0]
 
