@@ -95,8 +95,6 @@ def examine_mutants(options: MutantsOptions) -> int:
                 mutant, *_, rounds = given
                 ended = result or Result(mutant, rounds[0].operation, "killed", oracle="process")
                 queue.learn(ended)
-                if ended.fate == "survived":
-                    ended = msgspec.structs.replace(ended, change=changed_lines(mutant))
                 ended = msgspec.structs.replace(ended, made_with=made_with[mutant.file])
                 ledger.write(msgspec.json.encode(ended) + b"\n")
                 ledger.flush()
@@ -251,9 +249,13 @@ def _read(file: Path) -> dict[str, Result]:
 
 
 def _reviewed(result: Result) -> Result:
-    """Return a survivor of the reviewed list as equivalent."""
-    reason = reviewed_reason(result.mutant) if result.fate == "survived" else ""
-    return msgspec.structs.replace(result, fate="equivalent", reason=reason) if reason else result
+    """Return a survivor of the reviewed list as equivalent, another one with its change."""
+    if result.fate != "survived":
+        return result
+    reason = reviewed_reason(result.mutant)
+    if reason:
+        return msgspec.structs.replace(result, fate="equivalent", reason=reason)
+    return msgspec.structs.replace(result, change=changed_lines(result.mutant))
 
 
 def _line(result: Result) -> str:
