@@ -79,7 +79,7 @@ class Trial:
         If its result differs from the first one's, all arguments are given in another call: it
         replaces this one if its result differs too.
         """
-        made = self._without_defaults()
+        made = self._without_defaults(0)
         if made.left_out and text_of_result(made) != text_of_result(self.first):
             complete = self._attempt(0)
             made = made if text_of_result(complete) == text_of_result(self.first) else complete
@@ -105,8 +105,11 @@ class Trial:
 
     @cached_property
     def poisoned(self) -> Attempt:
-        """The candidate's call with the other poison pattern."""
-        return self._attempt(1)
+        """The candidate's call with the other poison pattern.
+
+        A malformed call leaves out the arguments that have a default, as `again` does.
+        """
+        return self._without_defaults(1) if self.case.fault else self._attempt(1)
 
     @cached_property
     def expected_poisoned(self) -> dict[Place, Any]:
@@ -122,11 +125,12 @@ class Trial:
         call, fill = self.prepare(pattern), FILLS[pattern]
         return attempt(self.operation, self.function, call, fill, self.device, waiting=waiting)
 
-    def _without_defaults(self) -> Attempt:
+    def _without_defaults(self, pattern: int) -> Attempt:
         if not self.operation.call.takes_arguments:
-            return self._attempt(0)
+            return self._attempt(pattern)
         function = WithoutDefaults(self.function, self.reference)
-        made = attempt(self.operation, function, self.prepare(0), FILLS[0], self.device)
+        call, fill = self.prepare(pattern), FILLS[pattern]
+        made = attempt(self.operation, function, call, fill, self.device)
         made.left_out = tuple(dict.fromkeys(function.left_out))
         return made
 

@@ -74,11 +74,14 @@ ADDED_FIELDS = (
 )
 
 
-def plain_fields(num_reqs: int, num_tokens: int) -> dict[str, Any]:
-    """Return the values of the subclass's fields that hold neither a tensor nor an array."""
+def plain_fields(num_reqs: int, num_tokens: int, spare: int) -> dict[str, Any]:
+    """Return the values of the subclass's fields that hold neither a tensor nor an array.
+
+    A list has `spare` entries behind those of the tokens.
+    """
     # Block hashes of 64 bits, -1 for a request without one: numpy has no integer for both.
     marks = [-1 if row % 3 == 1 else _MARK + row for row in range(num_reqs)]
-    names = range(_NAME, _NAME + num_tokens)
+    names = range(_NAME, _NAME + num_tokens + spare)
     return {"request_marks": tuple(marks), "token_names": list(names), "label": LABEL}
 
 

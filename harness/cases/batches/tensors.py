@@ -169,7 +169,7 @@ def lay_out(
         metadata_class = subclass.Subclassed
         added = {name: tensors[name] for name in subclass.TENSORS}
         added |= {name: tensors[name].numpy() for name in subclass.ARRAYS}
-        added |= subclass.plain_fields(made.num_reqs, made.num_actual_tokens)
+        added |= subclass.plain_fields(made.num_reqs, made.num_actual_tokens, batch.spare_slots)
     if batch.later:
         metadata_class = CommonAttentionMetadataV32
         added = later.fields(batch, made.query_start_loc, tensors)

@@ -82,6 +82,7 @@ class Engine:
         count = min(step["blocks"] % (self.columns + 1), len(self._free))
         held = [self._free.pop(free) for _ in range(count)]
         computed = step["tokens"] % (count * self.block_size + 1)
+        cached = (computed,) if computed else ()  # 0 is the default
         if None in self.rows:
             self.rows[self.rows.index(None)] = req_id
         else:
@@ -89,7 +90,7 @@ class Engine:
         self.blocks[req_id], self.computed[req_id] = held, computed
         return Line(
             f"add request {req_id}: {count} blocks, {computed} tokens cached",
-            [Let("row", do("batch.add_request", req_id, self._ids(held), computed))],
+            [Let("row", do("batch.add_request", req_id, self._ids(held), *cached))],
         )
 
     def _append(self, step: Step) -> Line | None:
@@ -214,7 +215,7 @@ class Engine:
         return Line(f"reject {_described(rejected)}", [do("batch.reject", rejected)])
 
     def _dummy(self, step: Step) -> Line:
-        count = 1 + step["reqs"] % self.max_reqs
+        count = (1 + step["reqs"]) % (1 + self.max_reqs)
         most = min(self.max_tokens, count * self.columns * self.block_size)
         tokens = step["tokens"] % (most + 1)
         query_lens = [tokens // count + (row < tokens % count) for row in range(count)]

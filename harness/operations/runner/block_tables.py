@@ -106,9 +106,9 @@ def _use(offered: Any, call: Call) -> Outputs:
             (*gathered, slots), (*tables.input_block_tables, tables.slot_mappings), strict=True
         )
     ]
-    dummies = tables.get_dummy_block_tables(call["num_reqs_padded"])
+    dummies = tables.get_dummy_block_tables(call["dummy_reqs"])
     outputs |= {f"dummy table {group}": table.clone() for group, table in enumerate(dummies)}
-    outputs["dummy slots"] = tables.get_dummy_slot_mappings(call["num_tokens_padded"]).clone()
+    outputs["dummy slots"] = tables.get_dummy_slot_mappings(call["dummy_tokens"]).clone()
     outputs["dummy slot buffer"] = tables.slot_mappings.clone()
     return outputs
 

@@ -309,6 +309,9 @@ def prepare(case: Case, pattern: int, device: str) -> Call:
     args |= {
         "num_reqs_padded": num_reqs + batch.padded_requests,
         "num_tokens_padded": tokens + batch.padded_tokens,
+        # A dummy step is as large as the step or, as in a capture, as the buffers.
+        "dummy_reqs": slots if num_reqs % 2 else num_reqs + batch.padded_requests,
+        "dummy_tokens": room if num_reqs % 2 else tokens + batch.padded_tokens,
         "out": tuple(tables) if params["own"] else None,
         "slots": arena.tensors.get("slots"),
         "appended": None,

@@ -166,6 +166,26 @@ FAULTS = {
         cpu_only=True,
     ),
     "more padded tokens than the buffers": wrong_value("num_tokens_padded", 2**30, _is_persistent),
+    "dummy step of more rows than the buffers": Fault(
+        "dummy_reqs",
+        lambda _, slots: slots + 1,
+        "num_reqs",
+        applies=_is_persistent,
+        given=_SLOTS,
+    ),
+    "dummy step of more tokens than the buffers": Fault(
+        "dummy_tokens",
+        lambda _, tokens: tokens + 1,
+        "num_tokens",
+        applies=_is_persistent,
+        given=("max_num_batched_tokens",),
+    ),
+    "dummy step of negative rows": Fault(
+        "dummy_reqs", lambda _: -1, "num_reqs", applies=_is_persistent
+    ),
+    "dummy step of negative tokens": Fault(
+        "dummy_tokens", lambda _: -1, "num_tokens", applies=_is_persistent
+    ),
     "int32 slots": Fault(
         "slots",
         lambda _, groups: torch.zeros(len(groups), 2**10, dtype=torch.int32),

@@ -25,6 +25,7 @@ NAME = "compute_slot_mapping"
 BLOCK_SIZES = (4, 1, 2, 16, 3, 48, 49, 41, 256)
 """Tokens per block; multiples of 49 and 41 by a rounded reciprocal are in the block before."""
 _SEQ_ID = 7
+_LATER_BLOCK = 91
 _ARGS = ("is_profile_run", "seq_len", "context_len", "start_idx", "block_size", "blocks")
 
 
@@ -64,11 +65,12 @@ def live_blocks(block_size: int, seq_len: int, first: int = 0) -> list[int]:
 def held_blocks(params: dict[str, Any], first: int, pattern: int) -> list[int]:
     """Return the blocks as an engine holds them that has freed those before position `first`.
 
-    With the first poison pattern -1 stands in their place; no position needs them.
+    With the first poison pattern -1 stands in their place, and a block for later tokens follows;
+    no position needs them.
     """
     blocks = params["blocks"]
     columns = min(first // params["block_size"], len(blocks))
-    return list(blocks) if pattern else [*[-1] * columns, *blocks[columns:]]
+    return list(blocks) if pattern else [*[-1] * columns, *blocks[columns:], _LATER_BLOCK]
 
 
 @st.composite
@@ -189,8 +191,9 @@ def written_violations(
     yield from slot_violations(expected, slots, "slot_mapping", unwritten=unwritten)
 
 
-def _shorten(tables: dict[int, list[int]]) -> dict[int, list[int]]:
-    return {_SEQ_ID: tables[_SEQ_ID][:-1]}
+def _shorten(tables: dict[int, list[int]], stop: int, size: int) -> dict[int, list[int]]:
+    """Return the table without the last block that a position before `stop` needs."""
+    return {_SEQ_ID: tables[_SEQ_ID][: (stop - 1) // size]}
 
 
 def _writes(case: Case) -> bool:
@@ -202,13 +205,14 @@ def _writes(case: Case) -> bool:
 def _last_block(block: Any, error: type[Exception], least: int = 1) -> Fault:
     """Return the fault of another last block in a table of at least `least` blocks."""
 
-    def change(tables: dict[int, list[int]]) -> dict[int, list[Any]]:
-        return {_SEQ_ID: [*tables[_SEQ_ID][:-1], block]}
+    def change(tables: dict[int, list[int]], stop: int, size: int) -> dict[int, list[Any]]:
+        return {_SEQ_ID: [*tables[_SEQ_ID][: (stop - 1) // size], block]}
 
     def applies(case: Case) -> bool:
         return _writes(case) and len(case.params["blocks"]) >= least
 
-    return Fault("block_tables", change, error=error, applies=applies)
+    given = ("seq_len", "block_size")
+    return Fault("block_tables", change, error=error, applies=applies, given=given)
 
 
 def _not_profile(case: Case) -> bool:
@@ -228,7 +232,11 @@ compute_slot_mapping = Operation(
         from_batch=_steps,
         faults={
             "position beyond the block table (K14)": Fault(
-                "block_tables", _shorten, "block_table", applies=_writes
+                "block_tables",
+                _shorten,
+                "block_table",
+                applies=_writes,
+                given=("seq_len", "block_size"),
             ),
             "sequence without a block table": Fault(
                 "block_tables", lambda _: {_SEQ_ID + 1: [91]}, applies=_not_profile

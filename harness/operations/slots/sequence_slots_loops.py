@@ -82,9 +82,14 @@ def _operation(name: str) -> Operation:
             facts=Facts(block_size=case.params["block_size"]),
         )
 
-    def last_block(block: Any, error: type[Exception]) -> Fault:
+    def last_block(blocks: list[Any], error: type[Exception] = MetadataError) -> Fault:
+        """Return a fault: `blocks` for the last one that a position needs, and what follows it."""
         return Fault(
-            "block_table", lambda ids: [*ids[:-1], block], error=error, applies=has_positions
+            "block_table",
+            lambda ids, stop, size: [*ids[: (stop - 1) // size], *blocks],
+            error=error,
+            applies=has_positions,
+            given=("range_end", "block_size"),
         )
 
     def has_positions(case: Case) -> bool:
@@ -102,11 +107,9 @@ def _operation(name: str) -> Operation:
             boundaries=boundaries,
             from_batch=steps,
             faults={
-                "position beyond the block table": Fault(
-                    "block_table", lambda ids: ids[:-1], applies=has_positions
-                ),
-                "negative block id": last_block(-1, MetadataError),
-                "float block id": last_block(3.0, TypeError),
+                "position beyond the block table": last_block([]),
+                "negative block id": last_block([-1]),
+                "float block id": last_block([3.0], TypeError),
                 "block size of 0": wrong_value("block_size", 0),
                 "negative start": wrong_value("range_start", -1),
                 "end of another type": wrong_type("range_end"),

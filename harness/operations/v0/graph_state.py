@@ -184,6 +184,7 @@ class _InterruptedError(Exception):
 def _use(offered: Any, call: Call) -> Outputs:
     """Capture a graph, clone the state, and copy the engine steps as a runner does."""
     runner, most, size, encoder_decoder, interrupted, earlier, another, step = call.args.values()
+    model = (True,) if encoder_decoder else ()  # False is the default
     state = new_class("BackendState", (offered,))(runner)
     if interrupted:
         try:
@@ -193,13 +194,13 @@ def _use(offered: Any, call: Call) -> Outputs:
             pass
     outputs: Outputs = {"refused before the capture": not captures(state)}
     with state.graph_capture(most):
-        made = state.graph_capture_get_metadata_for_batch(size, encoder_decoder)
+        made = state.graph_capture_get_metadata_for_batch(size, *model)
         clone = state.graph_clone(size)
         outputs["clone's class"] = type(clone) is type(state)
         outputs["clone refused inside the capture"] = not captures(clone)
         outputs |= {f"captured.{name}": _now(getattr(made, name, MISSING)) for name in _FIELDS}
     outputs["refused after the capture"] = not captures(state)
-    buffers = clone.get_graph_input_buffers(made, encoder_decoder)
+    buffers = clone.get_graph_input_buffers(made, *model)
     outputs["buffers"] = sorted(buffers)
     outputs["graph's own"] = all(
         tensor.data_ptr() == getattr(made, name).data_ptr() for name, tensor in buffers.items()
@@ -210,7 +211,7 @@ def _use(offered: Any, call: Call) -> Outputs:
     for into, metadata_ in (*steps, (buffers, step)):
         clone.begin_forward(None)
         _copy_slots(into, metadata_)
-        clone.prepare_graph_input_buffers(into, metadata_, encoder_decoder)
+        clone.prepare_graph_input_buffers(into, metadata_, *model)
     return outputs | {f"buffers.{name}": tensor for name, tensor in buffers.items()}
 
 

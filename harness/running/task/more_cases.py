@@ -33,6 +33,8 @@ _MOST_INTERPRETED, _MOST_INTERPRETED_RESULTS = 200, 1 << 16
 """Maximum of `size_of` a case in Triton's interpreter, which takes 0.1 s a row in some kernels,
 and of the tensor entries of its results."""
 
+_OPTIONS = (bool, str, type(None))
+"""Types of the parameters of a case that select a way through the code."""
 _ALTERED, _ALTERED_TOLERANT, _ALTERED_BOUNDARIES = 450, 96, 12
 """Maximum of altered values to try, of which the reference refuses about half; that of operations
 on floats, whose reference takes long; and boundaries to alter."""
@@ -90,6 +92,20 @@ def is_interpreted_soon(operation: Operation, case: Case) -> bool:
     return sum(tensor.numel() for tensor in tensors) <= _MOST_INTERPRETED_RESULTS
 
 
+def _with_each_option(cases: Iterable[Case]) -> list[Case]:
+    """Return the cases by size, those first that have an option which no smaller one has.
+
+    Those with a cache beyond 2^31 elements are left out: an altered copy has its size.
+    """
+    seen = set[tuple[str, object]]()
+    first, others = list[Case](), list[Case]()
+    for case in sorted((one for one in cases if not one.params.get("far")), key=size_of):
+        options = {one for one in case.params.items() if isinstance(one[1], _OPTIONS)}
+        (others if options <= seen else first).append(case)
+        seen |= options
+    return first + others
+
+
 def altered(operation: Operation, candidate: Candidate, examples: int) -> Iterator[Sourced]:
     """Yield small boundaries with one altered value that a check of the input must refuse.
 
@@ -98,7 +114,7 @@ def altered(operation: Operation, candidate: Candidate, examples: int) -> Iterat
     """
     if not candidate.checked or candidate.device != "cpu" or candidate.lane == "interpreter":
         return
-    boundaries = sorted((case for _, case in operation.inputs.boundaries()), key=size_of)
+    boundaries = _with_each_option([case for _, case in operation.inputs.boundaries()])
     most = _ALTERED_TOLERANT if operation.contract.tolerant else _ALTERED
     most = min(most, max(examples, examples**2 // 90))
     for case in altered_cases(operation, boundaries[:_ALTERED_BOUNDARIES], most):
