@@ -22,6 +22,7 @@ from attnproof.reference.shared import CommonAttentionMetadata
 FILLS = {"slot_mapping": -1, "token_codes": 3, "token_names": 5}
 """Entries of padding, 0 in all other fields."""
 LABEL = "of the whole batch"
+DERIVED = "num_entries"
 _REQUEST, _REQUEST_CPU, _TOKEN, _MARK = 1 << 20, 1 << 21, 1 << 22, 2**64 - 2**20 - 59
 _PAIR, _CODE, _NAME = 1 << 27, 1 << 28, 1 << 29
 """First value of each field."""
@@ -55,6 +56,13 @@ def subclass_of(base: type[Any]) -> type[Any]:
         """(R,) Python ints: a field to slice need not be a tensor."""
         label: str = ""
         """Value of the whole batch, kept unchanged by every operation."""
+        num_entries: int = field(init=False)
+        """Rows and tokens together: each metadata derives it from its own numbers."""
+
+        def __post_init__(self) -> None:
+            """Derive the field that is no argument."""
+            getattr(super(), "__post_init__", lambda: None)()
+            self.num_entries = self.num_reqs + self.num_actual_tokens
 
     return SubclassedMetadata
 
@@ -70,7 +78,7 @@ TOKEN_FIELDS = ("token_tags", "token_pairs_cpu", *ARRAYS, *later.TOKEN_FIELDS)
 """Fields of the subclass and of later engines."""
 ADDED_FIELDS = (
     *(*REQUEST_FIELDS, *REQUEST_TUPLES, *TOKEN_FIELDS, *TOKEN_LISTS),
-    *("label", *later.PLAIN_FIELDS),
+    *("label", DERIVED, *later.PLAIN_FIELDS),
 )
 
 

@@ -29,6 +29,7 @@ def _others(case: Case) -> Iterator[Case]:
     if case.batch is not None:
         for change in (
             lambda batch: _longer(_reversed(_renamed(batch))),
+            lambda batch: moved(_renamed(batch)),
             lambda batch: _longer(_renamed(batch)),
             _reversed,
             _renamed,
@@ -56,6 +57,24 @@ def _reversed(batch: Batch) -> Batch:
             rows = batch.num_requests
             fields[name] = (*values[:rows][::-1], *values[rows:])
     return replace(batch, **fields)
+
+
+def moved(batch: Batch) -> Batch:
+    """Return the batch with one query token more in a short row, and one less in the longest.
+
+    Sequences, rows and tokens stay as many. The last of the shortest rows gets the token, as a
+    decode before the prefills does that gets a draft. Returns the batch itself without such rows.
+    """
+    queries, computed = list(batch.query_lens), list(batch.computed_lens)
+    longest = max(range(len(queries)), key=queries.__getitem__, default=0)
+    others = [row for row, c in enumerate(computed) if c and queries[row] and row != longest]
+    if not others or queries[longest] < 2:
+        return batch
+    short = min(others, key=lambda row: (queries[row], -row))
+    for row, more in ((short, 1), (longest, -1)):
+        queries[row] += more
+        computed[row] -= more
+    return replace(batch, query_lens=tuple(queries), computed_lens=tuple(computed))
 
 
 def _renamed(batch: Batch) -> Batch:

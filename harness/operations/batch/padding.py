@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from attnproof.harness.cases.batches import later
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import (
+    DERIVED,
     FILLS,
     REQUEST_FIELDS,
     REQUEST_TUPLES,
@@ -195,8 +196,10 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
             yield Violation(f"{prefix}num_reqs", "is not the size that was asked for")
         if outputs.get(f"{prefix}{CLASS}", type(given).__name__) != type(given).__name__:
             yield Violation(f"{prefix}{CLASS}", "is not the class that was given")
+        if outputs.get(f"{prefix}{DERIVED}", sum(sizes)) != sum(sizes):
+            yield Violation(f"{prefix}{DERIVED}", "is derived from another batch")
         for field in fields(given):
-            if field.name not in (*_SIZES, later.BOUND):
+            if field.init and field.name not in (*_SIZES, later.BOUND):
                 value = outputs[f"{prefix}{field.name}"]
                 live, length = _entries(field.name, call, *sizes)
                 text = _violation(field.name, getattr(given, field.name), value, live, length)

@@ -6,7 +6,7 @@ A case uses the backend as an engine does: it makes the builder and builds two e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,8 @@ NAME = "create_fast_prefill_custom_backend"
 _LOGITS = tuple(name for name, *_ in KV_SHARING_FAST_PREFILL_METADATA_FIELDS)
 _GIVEN = "given."
 """Prefix of the output fields of the batch that the underlying builder was given."""
+_DUMMY, _LATER = "dummy run.", "later."
+"""Prefixes of the logits fields of the two steps after the first."""
 _TRUE = (
     "is a subclass",
     "builder is a subclass",
@@ -115,7 +117,10 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 
 
 def _use(offered: Any, call: Call) -> Any:
-    """Return the backend, its builder, and the builder's metadata of two engine steps."""
+    """Return the backend, its builder, and the builder's metadata of three engine steps.
+
+    The second step is a dummy run, without logits indices.
+    """
     backend, facts = offered(*call.args.values()), call.facts
     builder = engine.make_builder(backend, facts.device)
     given = {
@@ -123,7 +128,9 @@ def _use(offered: Any, call: Call) -> Any:
         "common_attn_metadata": facts.metadata,
         "fast_build": facts.fast_build,
     }
-    return backend, builder, builder.build(**given), builder.build(**given)
+    unsampled = dict.fromkeys(_LOGITS)
+    dummy = given | {"common_attn_metadata": replace(facts.metadata, **unsampled)}
+    return backend, builder, *(builder.build(**step) for step in (given, dummy, given))
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
@@ -145,7 +152,7 @@ def _clocked_outputs(call: Call, built: Any) -> Outputs:
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
-    made, builder, built, later = result
+    made, builder, built, dummy, later = result
     facts = call.facts
     backend = facts.backend
     prefix_len, reduced, fast_build = builder.given[0]
@@ -161,6 +168,8 @@ def _outputs(call: Call, result: Any) -> Outputs:
         "metadata has the protocol": isinstance(built, KVSharingFastPrefillMetadata),
     }
     outputs |= reduced_outputs(facts.metadata, reduced, _GIVEN)
+    outputs |= {f"{_DUMMY}{name}": getattr(dummy, name, MISSING) for name in _LOGITS}
+    outputs |= {f"{_LATER}{name}": getattr(later, name, MISSING) for name in _LOGITS}
     return outputs | _clocked_outputs(call, built)
 
 
@@ -177,6 +186,10 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     for name in _LOGITS:
         if not _equal(outputs[name], getattr(given, name)):
             yield Violation(name, "is not that of the batch")
+        if outputs[f"{_DUMMY}{name}"] is not None:
+            yield Violation(f"{_DUMMY}{name}", "is that of an earlier step")
+        if not _equal(outputs[f"{_LATER}{name}"], getattr(given, name)):
+            yield Violation(f"{_LATER}{name}", "is not that of the batch")
     for name in ("query_start_loc", "max_query_len", "num_actual_tokens"):
         itself = outputs[_GIVEN + ITSELF]
         if not _equal(outputs[name], getattr(given, name) if itself else outputs[_GIVEN + name]):
@@ -249,6 +262,7 @@ create_fast_prefill_custom_backend = Operation(
             {
                 *engine.BATCH_FIELDS,
                 *_LOGITS,
+                *(f"{_LATER}{name}" for name in _LOGITS),
                 *(_GIVEN + name for name in KEPT.union(METADATA_FIELDS)),
             }
         ),

@@ -16,6 +16,7 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out
 from attnproof.harness.cases.layers.xformers_step import import_xformers
+from attnproof.harness.cases.variation.other_values import moved
 from attnproof.harness.consumer.batch import Rows, expected_tokens, int64_array, row_violations
 from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.model.call import MISSING, Call, Outputs
@@ -49,6 +50,8 @@ class _BuilderFacts(BatchFacts):
     device: torch.device
     engine: Engine
     pattern: int
+    earlier: Any
+    """Metadata of an earlier step, of as many rows and tokens."""
 
 
 class _Params(Params):
@@ -102,6 +105,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params = batch_of(case), case.params
     metadata, arena = lay_out(batch, pattern, device)
+    earlier, _ = lay_out(moved(batch), pattern, device)
     spec = SimpleNamespace(block_size=batch.block_size)
     engine = Engine(list(batch.query_lens[::-1]))
     return Call(
@@ -119,6 +123,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
             device=torch.device(device),
             engine=engine,
             pattern=pattern,
+            earlier=earlier,
         ),
     )
 
@@ -133,6 +138,7 @@ def _run(offered: Any, call: Call) -> Outputs:
     if via == "build":
         table = getattr(metadata, "block_table_tensor", None)
         if isinstance(table, torch.Tensor):  # what an earlier step leaves must not be used again
+            builder.build(prefix, call.facts.earlier, fast)
             builder.build(prefix, replace(metadata, block_table_tensor=table.flip(0)), fast)
         made = builder.build(prefix, metadata, fast)
     elif via == "build_for_drafting":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from copy import copy
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -147,3 +148,12 @@ def int32_product_of_new_slots(compute: Any, *args: Any) -> Any:
     """Block id times block size is computed in 32 bits and wraps, in an extended batch."""
     slots = compute(*args)
     return slots.copy_(slots.to(torch.int32))
+
+
+@mutation("prepare_inputs_padded", diagnoses=("off by", "wrong"), both=())
+def derived_field_of_the_given_batch(prepare: Any, md: Any, *args: Any) -> Any:
+    """The child is a copy with other fields: what its class derives stays that of the batch."""
+    child, *others = prepare(md, *args)
+    copied = copy(md)
+    vars(copied).update({f.name: getattr(child, f.name) for f in fields(child) if f.init})
+    return (copied, *others)

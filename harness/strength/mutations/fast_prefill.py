@@ -6,7 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from attnproof.harness.strength.mutation import mutation
+from attnproof.reference.interface import KV_SHARING_FAST_PREFILL_METADATA_FIELDS
 
+_BACKEND = "create_fast_prefill_custom_backend"
+_LOGITS = tuple(name for name, *_ in KV_SHARING_FAST_PREFILL_METADATA_FIELDS)
 _FAST_PREFILL = "make_kv_sharing_fast_prefill_common_attn_metadata"
 
 
@@ -64,3 +67,28 @@ def keys_reduced_with_the_queries(make: Any, common_attn_metadata: Any) -> Any:
         return made
     lens = made.num_computed_tokens_cpu + made.query_start_loc_cpu.diff()
     return replace(made, seq_lens=lens.to(made.seq_lens), seq_lens_cpu=lens.to(made.seq_lens_cpu))
+
+
+@mutation(
+    _BACKEND,
+    diagnoses=("field that should not be set", "dummy run.logits_indices_padded is that of"),
+    both=("invariants", "purity"),
+    examined=None,
+    boundary="a subclass of the common metadata",
+)
+def logits_of_an_earlier_step(create: Any, prefix: str, backend: Any) -> Any:
+    """A step without logits indices gets those of the step before it."""
+    made = create(prefix, backend)
+
+    class Builder(made.get_builder_cls()):  # type: ignore[misc]
+        def build(self, *args: Any, **kwargs: Any) -> Any:
+            metadata = super().build(*args, **kwargs)
+            given = {name: getattr(metadata, name) for name in _LOGITS}
+            kept = vars(self).setdefault("kept", {})
+            kept |= {name: value for name, value in given.items() if value is not None}
+            for name, value in kept.items():
+                object.__setattr__(metadata, name, value)
+            return metadata
+
+    members = {"get_builder_cls": staticmethod(lambda: Builder)}
+    return type(made.__name__, (made,), members)

@@ -10,6 +10,8 @@ from attnproof import reference
 from attnproof.harness.strength.mutation import mutation
 
 _IMPL, _METADATA = "XFormersAttentionImpl", "XFormersAttentionMetadata"
+_BUILDER = "XFormersAttentionMetadataBuilder"
+_SPLIT = ("num_decodes", "num_prefills", "num_decode_tokens", "num_prefill_tokens")
 
 
 @mutation(
@@ -176,3 +178,18 @@ def no_soft_cap(impl: Any) -> Any:
             self.logits_soft_cap = 0
 
     return XFormersAttentionImpl
+
+
+@mutation(_BUILDER, diagnoses=("off by one token", "wrong"), both=("consumer", "invariants"))
+def split_kept_for_a_step_of_the_same_size(builder: Any) -> Any:
+    """A builder keeps its split for later steps of as many rows and tokens."""
+
+    class XFormersAttentionMetadataBuilder(builder):
+        def build(self, *args: Any, **kwargs: Any) -> Any:
+            made = super().build(*args, **kwargs)
+            md = kwargs.get("common_attn_metadata") or args[1]
+            kept = vars(self).setdefault("kept", {})
+            split = {name: getattr(made, name) for name in _SPLIT}
+            return replace(made, **kept.setdefault((md.num_reqs, md.num_actual_tokens), split))
+
+    return XFormersAttentionMetadataBuilder
