@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import time
 import zlib
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -41,6 +42,8 @@ from attnproof.harness.strength.mutants.reach import Places, Reach
 _TARGET = f"{planting.__name__}:backend"
 _TIMEOUT_S, _TIMEOUT_INTERPRETED_S = 5.0, 20.0
 """Time limits of a case, in seconds: a mutant that needs longer has timed out."""
+_HANGS = 6
+"""Time limits of a case after which this process hangs, in which a mutant of the reference runs."""
 _DRAWN_PER_INTERPRETED = 8
 """Drawn cases for each one that Triton's interpreter gets."""
 _MEMORY_BYTES = 4 << 30
@@ -183,10 +186,14 @@ def _most_different_first(
         ranks[case.id] = turns.get(kind, 0), seconds[case.id]
         turns[kind] = turns.get(kind, 0) + 1
     ranked = sorted(cases, key=lambda one: ranks[one.id])
-    sides = (
-        [case for case in ranked if bool(case.fault) is malformed] for malformed in (False, True)
-    )
-    return [case for pair in zip_longest(*sides) for case in pair if case is not None]
+    good, malformed = ([one for one in ranked if bool(one.fault) is side] for side in (False, True))
+    return alternated(good, malformed)
+
+
+def alternated(good: list[Case], malformed: list[Case]) -> list[Case]:
+    """Return the cases of both lists in turns, then those that are left."""
+    pairs = zip_longest(good, malformed)
+    return [case for pair in pairs for case in pair if case is not None]
 
 
 class Round(NamedTuple):
@@ -242,7 +249,8 @@ def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until
         for count, case in enumerate([*cases, *given.deep], 1):
             if count > _FEWEST and time.monotonic() > until:
                 return changed(cases=count - 1, reason="the time of a mutant is over")
-            verdict: Verdict = worker.judge(case, repeated=count % share == 0)
+            with _time_limit(_HANGS * _timeout_of(candidate)):
+                verdict: Verdict = worker.judge(case, repeated=count % share == 0)
             failures = [one for one in verdict.failures if one.kind in candidate.judged]
             if failures and count > len(cases):
                 found = f"{failures[0].oracle} finds it in further case {count - len(cases)}"
@@ -251,15 +259,39 @@ def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until
                 hangs = failures[0].oracle == "process" and "hang" in failures[0].diagnosis
                 fate = "timed out" if hangs else "killed"
                 return changed(fate=fate, oracle=failures[0].oracle, cases=count, case=case.id)
-        failures = _failures_of_further_calls(worker, cases)
+        with _time_limit(_FURTHER * _timeout_of(candidate)):
+            failures = _failures_of_further_calls(worker, cases)
         if failures:
             return changed(fate="killed", oracle=failures[0].oracle, cases=len(cases))
+    except TimeoutError:
+        return changed(fate="timed out", oracle="harness", cases=count)
     except InfrastructureError as error:  # the reference itself fails, or the case is not laid out
         return changed(fate="killed", oracle="harness", cases=count, reason=str(error))
     finally:
         worker.stop()
     reason = f"no finding in {len(given.deep)} further cases" if given.deep else ""
     return changed(cases=len(cases), reason=reason)
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in this process after this time."""
+
+    def stop(_signal: int, _frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _timeout_of(candidate: Candidate) -> float:
+    """Return the time limit of a case, in seconds."""
+    return _TIMEOUT_INTERPRETED_S if candidate.lane == "interpreter" else _TIMEOUT_S
 
 
 def _failures_of_further_calls(worker: Worker, cases: list[Case]) -> list[Failure]:
@@ -284,7 +316,9 @@ def _worker(operation: Operation, module: Any, candidate: Candidate) -> Worker:
         interface=candidate.interface,
         judged=candidate.judged,
     )
-    timeout_s = _TIMEOUT_INTERPRETED_S if candidate.lane == "interpreter" else _TIMEOUT_S
     return Worker(
-        planted, {operation.name: operation}, timeout_s=timeout_s, memory_bytes=_MEMORY_BYTES
+        planted,
+        {operation.name: operation},
+        timeout_s=_timeout_of(candidate),
+        memory_bytes=_MEMORY_BYTES,
     )

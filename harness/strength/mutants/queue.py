@@ -12,7 +12,7 @@ import numpy as np
 
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, decode
-from attnproof.harness.strength.mutants.judging import Prepared, Round
+from attnproof.harness.strength.mutants.judging import Prepared, Round, alternated
 from attnproof.harness.strength.mutants.mutant import Mutant, Result
 from attnproof.harness.strength.mutants.operators import mutants
 from attnproof.harness.strength.mutants.planting import called_functions, find_functions
@@ -74,16 +74,23 @@ class Queue:
         return self._stems.get(one.operation) != stem, not malformed, self._case_s[one.operation]
 
     def _round(self, mutant: Mutant, name: str) -> Round:
-        """Return the cases of an operation that run the changed statement."""
+        """Return the cases of an operation that run the changed statement.
+
+        The malformed ones that run the fewest lines come first: they are refused soon after it.
+        """
+        places = self._places[name]
         ids = {
             case_id
-            for case_id, places in self._places[name].items()
-            if self._reach.has_run(places, mutant.file, mutant.lines)
+            for case_id, run in places.items()
+            if self._reach.has_run(run, mutant.file, mutant.lines)
         }
         by_id = {case.id: case for case in self._cases[name] if case.id in ids}
         first: list[Case] = [by_id.pop(one) for one in self._killers[name] if one in by_id]
+        good = [case for case in by_id.values() if not case.fault]
+        malformed = [case for case in by_id.values() if case.fault]
+        malformed.sort(key=lambda case: len(places[case.id]))
         deep = [case for case in self._deep[name] if case.id in ids]
-        return Round(name, [*first, *by_id.values()], deep)
+        return Round(name, [*first, *alternated(good, malformed)], deep)
 
     def learn(self, result: Result) -> None:
         """Let the case that killed a mutant come first from now on."""

@@ -71,7 +71,7 @@ def keys_reduced_with_the_queries(make: Any, common_attn_metadata: Any) -> Any:
 
 @mutation(
     _BACKEND,
-    diagnoses=("field that should not be set", "dummy run.logits_indices_padded is that of"),
+    diagnoses=("field that should not be set", "is that of an earlier step"),
     both=("invariants", "purity"),
     examined=None,
     boundary="a subclass of the common metadata",

@@ -385,7 +385,6 @@ def test_without_time_the_first_cases_of_an_operation_are_judged(attnproof, tmp_
     assert done.returncode == 0, done.stdout + done.stderr
     survived = [line for line in done.stdout.splitlines() if line.startswith("SURVIVED")]
     assert survived
-    assert "mutation score 0.0%" not in done.stdout
     assert all("20 cases; the time of a mutant is over" in line for line in survived)
     assert "\n    - " in done.stdout
     made = json.loads((tmp_path / "reports/mutants/mutants.json").read_text())["results"]
