@@ -60,8 +60,9 @@ def _judged(
     numbers = {"examples", "budget", "seed", "jobs", "deep"}
     command = [sys.executable, "-m", "attnproof", "mutants", "--candidate", candidate.name]
     command += ["--only", str(only), "--out", str(folder), "--ops", ",".join(sorted(operations))]
-    for name in sorted(numbers):
-        command += [f"--{name}", str(getattr(options, name))]
+    given = {name: getattr(options, name) for name in sorted(numbers)}
+    for name, value in given.items():
+        command += [f"--{name}", str(value)] if value is not None else []
     subprocess.run([*command, *["--restart"] * options.restart], check=False)
     return _results(made)
 

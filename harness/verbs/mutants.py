@@ -16,7 +16,7 @@ from typing import BinaryIO
 import msgspec
 from rich.table import Table
 
-from attnproof.harness.model.candidate import OPTIMIZED, Candidate
+from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import (
@@ -43,6 +43,8 @@ from attnproof.harness.verbs.options import MutantsOptions
 from attnproof.harness.verbs.screen import Screen
 from attnproof.harness.verbs.selection import pick_operations, with_contract
 
+_BUDGET_S, _BUDGET_REFERENCE_S = 5.0, 15.0
+"""Seconds for a mutant by default, and for one of the reference, whose calls take longer."""
 _PIPED_COLUMNS = 200
 """Width of the table without a terminal."""
 
@@ -91,7 +93,8 @@ def examine_mutants(options: MutantsOptions) -> int:
         try:
             # The command line ends the process at an interrupt until a verb handles it.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            for given, result in in_processes(judge, queue.arguments(work, options.budget), jobs):
+            arguments = queue.arguments(work, _budget_s(options, candidate))
+            for given, result in in_processes(judge, arguments, jobs):
                 mutant, *_, rounds = given
                 ended = result or Result(mutant, rounds[0].operation, "killed", oracle="process")
                 queue.learn(ended)
@@ -108,6 +111,12 @@ def examine_mutants(options: MutantsOptions) -> int:
             return INCOMPLETE
     score = _show(judged_elsewhere(results, planned, candidate, options), candidate, options.out)
     return MISMATCH if 100 * score < options.fail_under else VERIFIED
+
+
+def _budget_s(options: MutantsOptions, candidate: Candidate) -> float:
+    if options.budget is not None:
+        return options.budget
+    return _BUDGET_REFERENCE_S if candidate.target == REFERENCE else _BUDGET_S
 
 
 def _prepare_process(candidate: Candidate, operations: list[Operation]) -> None:
@@ -161,7 +170,7 @@ def _check_numbers(options: MutantsOptions) -> None:
     least = {"examples": 1, "sample": 0, "jobs": 0, "deep": 0, "fail_under": 0, "budget": 0}
     for name, lowest in least.items():
         value = getattr(options, name)
-        if value < lowest:
+        if value is not None and value < lowest:
             option = name.replace("_", "-")
             raise UsageError(f"--{option} {value}: expected {lowest} or more")
 

@@ -347,7 +347,9 @@ class MutantsOptions(CallOptions):
     deep: Annotated[
         int, typer.Option(help="judge survivors by so many further cases, of another seed")
     ] = 0
-    budget: Annotated[float, typer.Option(help="seconds for each mutant")] = 5.0
+    budget: Annotated[
+        float | None, typer.Option(help="seconds for each mutant (default: 5; reference: 15)")
+    ] = None
     seed: Annotated[int, typer.Option(help="seed of the cases and of the sample")] = 1
     jobs: Annotated[int, typer.Option(help="mutants judged at a time (default: CPUs)")] = 0
     restart: Annotated[

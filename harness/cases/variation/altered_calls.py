@@ -179,7 +179,7 @@ def _alike(one: torch.Tensor, other: Any) -> bool:
 
 def _paths(value: Any, path: Path) -> Iterator[Path]:
     """Yield the path of each value below `path` that can be altered."""
-    if isinstance(value, bool | int | list | dict | torch.Tensor):
+    if isinstance(value, bool | int | list | dict | torch.Tensor | np.ndarray):
         yield path
     for step in _steps(value):
         yield from _paths(_item(value, step), (*path, step))
@@ -231,6 +231,9 @@ def _altered(value: Any, lot: Random) -> Any:
         # A dict that makes up what is missing: a check that reads an entry adds it.
         made = defaultdict(partial(copy, next(iter(value.values()), 0)), left)
         return lot.choice((left, left, made, value | {None: None}, [*value.values()]))
+    if isinstance(value, np.ndarray):
+        made = _altered(torch.from_numpy(value.copy()), lot)
+        return made.numpy() if isinstance(made, torch.Tensor) and made.is_cpu else made
     if value.dtype in _INTEGERS and value.numel() and lot.random() < 0.7:
         return _with_other_element(value, lot)
     return _of_another_kind(value, lot)

@@ -32,7 +32,8 @@ def token_pool(batch: Batch, pattern: int, *, distinct: bool = False) -> Pool:
     """
     made, size = batch_arrays(batch, pattern), batch.block_size
     lengths = made.seq_lens.astype(np.int64)
-    width = int(lengths.max(initial=0)) + 2
+    # The longest sequence of every second batch fills its row.
+    width = max(1, int(lengths.max(initial=0))) + 2 * (batch.num_requests % 2)
     requests = np.repeat(np.arange(made.num_reqs), lengths)
     positions = np.arange(len(requests)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     columns, places = np.divmod(positions, size)

@@ -44,6 +44,7 @@ def _make(offered: Any, call: Call) -> Any:
     """Return block tables with the requests of the case, after others that used all rows."""
     facts = call.facts
     tables = offered(*(call[name] for name in MADE))
+    call.observed["first tables"] = [table.clone() for table in tables.input_block_tables]
     slots, columns = call["max_num_reqs"], call["max_num_blocks_per_group"]
     for slot in range(slots):
         _append(tables, slot, [[facts.stale] * width for width in columns], overwrite=True)
@@ -110,6 +111,8 @@ def _use(offered: Any, call: Call) -> Outputs:
     outputs |= {f"dummy table {group}": table.clone() for group, table in enumerate(dummies)}
     outputs["dummy slots"] = tables.get_dummy_slot_mappings(call["dummy_tokens"]).clone()
     outputs["dummy slot buffer"] = tables.slot_mappings.clone()
+    first = enumerate(call.observed["first tables"])
+    outputs |= {f"first table {group}": table for group, table in first}
     return outputs
 
 
@@ -151,6 +154,8 @@ def _invariants(_call: Call, outputs: Outputs) -> Iterator[Violation]:
     for number in range(outputs["groups"]):
         if outputs[f"dummy table {number}"].any():
             yield Violation(f"dummy table {number}", "names a block")
+        if outputs[f"first table {number}"].any():
+            yield Violation(f"first table {number}", "names a block before the first step")
     if (outputs["dummy slot buffer"] != -1).any():
         yield Violation("dummy slot buffer", "gives a slot to a token of a dummy run")
 

@@ -12,11 +12,16 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
-from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
+from attnproof.harness.cases.batches.subclass import (
+    REQUEST_FIELDS,
+    REQUEST_TUPLES,
+    TOKEN_FIELDS,
+    TOKEN_LISTS,
+)
 from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.consumer.batch import expected_tokens, metadata_violations, slot_violations
 from attnproof.harness.consumer.visible_keys import ExpectedTokens
-from attnproof.harness.model.call import MISSING, Call, Outputs
+from attnproof.harness.model.call import MISSING, Call, Free, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
 from attnproof.harness.model.case import Batch, Case, Count
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Inputs, Operation
@@ -45,6 +50,8 @@ from attnproof.harness.operations.ubatch.slices import (
 )
 
 MAKE, SPLIT = "_make_metadata_with_slice", "split_attn_metadata"
+_BY_REQUEST = ("encoder_seq_lens", "dcp_local_seq_lens", *REQUEST_FIELDS, *REQUEST_TUPLES)
+_BY_TOKEN = (*TOKEN_FIELDS, *TOKEN_LISTS)
 _VIEWS = (
     "block_table_tensor",
     "slot_mapping",
@@ -211,6 +218,7 @@ def _prepare_split(case: Case, pattern: int, device: str) -> Call:
 
 
 def _child_violations(call: Call, outputs: Outputs, span: Span) -> Iterator[Violation]:
+    yield from _field_violations(call.facts.metadata, outputs, span)
     found = list(mirror_violations(outputs))
     yield from found
     if found or outputs.get("query_start_loc_cpu", MISSING) is MISSING:
@@ -226,6 +234,26 @@ def _child_violations(call: Call, outputs: Outputs, span: Span) -> Iterator[Viol
     whole = token_positions(parent.query_start_loc, parent.num_computed_tokens)
     if not np.array_equal(positions, whole[t0 : t0 + len(positions)]):
         yield Violation("num_computed_tokens_cpu", "moves tokens to other positions")
+
+
+def _field_violations(given: Any, outputs: Outputs, span: Span) -> Iterator[Violation]:
+    """Check the fields that no consumer reads: their rows or tokens are those of the slice."""
+    r0, r1, t0, t1 = span
+    cuts = dict.fromkeys(_BY_REQUEST, (r0, r1)) | dict.fromkeys(_BY_TOKEN, (t0, t1))
+    for name, (first, stop) in cuts.items():
+        whole, part = getattr(given, name, None), outputs.get(name)
+        if whole is not None and part is not None and part is not MISSING:
+            if isinstance(part, Free):
+                continue
+            wanted = _listed(whole)[first:stop]
+            if type(part) is not type(whole) or _listed(part)[: len(wanted)] != wanted:
+                yield Violation(name, "is not that of the slice's rows or tokens")
+
+
+def _listed(values: Any) -> list[Any]:
+    """Return the rows of a tensor, array, list or tuple; none of a number."""
+    listed = values.tolist() if isinstance(values, torch.Tensor | np.ndarray) else values
+    return [*listed] if isinstance(listed, list | tuple) else []
 
 
 def _child_consumed(expected: ExpectedTokens, outputs: Outputs, span: Span) -> Iterator[Violation]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
 import torch
 
 from attnproof.harness.model.call import MISSING, Outputs
@@ -17,6 +18,11 @@ MASK = "PagedBlockDiagonalCausalWithOffsetPaddedKeysMask"
 """Name of xformers' class of masks; its stand-in is the reference's `DecodeMask`."""
 _QUERIES = ("seqstart", "seqstart_py", "max_seqlen", "min_seqlen")
 _KEYS = (*_QUERIES, "seqlen", "seqlen_py", "padding")
+_EXTREMES: dict[str, Callable[[Any], np.ndarray]] = {
+    "q_seqinfo.seqstart": lambda made: np.diff(made.query_start_loc),
+    "k_seqinfo.seqlen": lambda made: made.seq_lens,
+}
+"""Lengths of the rows, by the field that is made of them."""
 MASK_LENGTHS = {
     f"attn_bias.{part}.{name}": (part, name)
     for part, names in (("q_seqinfo", _QUERIES), ("k_seqinfo", _KEYS))
@@ -63,6 +69,12 @@ def mask_violations(made: Any, rows: int, room: int, outputs: Outputs) -> Iterat
             yield Violation(f"attn_bias.{name}", "does not agree with the batch")
         if list(listed) != values:
             yield Violation(f"attn_bias.{name}_py", "does not agree with the batch")
+        if name in _EXTREMES and rows:
+            lengths = _EXTREMES[name](made)[:rows]
+            for bound, value in (("max", lengths.max()), ("min", lengths.min())):
+                field = f"attn_bias.{name.partition('.')[0]}.{bound}_seqlen"
+                if outputs[field] != value:
+                    yield Violation(field, f"is not {value}")
         if tensor.dtype != torch.int32 or not tensor.is_contiguous():
             yield Violation(f"attn_bias.{name}", "is not dense int32, as the kernel reads it")
     table = outputs["attn_bias.block_tables"].cpu().numpy()

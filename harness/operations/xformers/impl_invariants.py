@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,8 +24,9 @@ _MOST_TOKENS = 40
 
 
 def step_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
-    """Check that only new tokens' slots are written, and that outputs stay in the values' range."""
+    """Check the layer's constants, that only new tokens' slots are written, and outputs' range."""
     attention: AttentionInputs = call.facts.attention
+    yield from _constant_violations(call["constants"], outputs)
     if outputs["returned"] is not True:
         yield Violation("returned", "is not the buffer that was given")
     if outputs["rest of output kept"] is not True:
@@ -39,6 +41,20 @@ def step_violations(call: Call, outputs: Outputs) -> Iterator[Violation]:
         if is_rounded(attention.batch, attention.shape, window, wide):
             yield Violation("output", f"in {wide.dtype} is rounded to {attention.shape.dtype}")
         yield from range_violations(attention, outputs["output"], window)
+
+
+def _constant_violations(given: dict[str, Any], outputs: Outputs) -> Iterator[Violation]:
+    """Check the attributes that follow from the arguments of the class."""
+    window = given["sliding_window"]
+    expected = {
+        "num_queries_per_kv": given["num_heads"] // given["num_kv_heads"],
+        "sliding_window": (-1, -1) if window is None else (window - 1, 0),
+        "logits_soft_cap": given["logits_soft_cap"] or 0,
+        "scale": given["scale"],
+    }
+    for name, value in expected.items():
+        if outputs[name] != value:
+            yield Violation(name, f"is {outputs[name]!r}, not {value!r}")
 
 
 def written_violations(

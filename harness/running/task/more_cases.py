@@ -34,7 +34,7 @@ _MOST_INTERPRETED, _MOST_INTERPRETED_RESULTS = 200, 1 << 16
 and of the tensor entries of its results."""
 
 _OPTIONS = (bool, str, type(None))
-"""Types of the parameters of a case that select a way through the code."""
+"""Types of the parameters of a case that are options."""
 _ALTERED, _ALTERED_TOLERANT, _ALTERED_BOUNDARIES = 450, 96, 12
 """Maximum of altered values to try, of which the reference refuses about half; that of operations
 on floats, whose reference takes long; and boundaries to alter."""
@@ -92,6 +92,11 @@ def is_interpreted_soon(operation: Operation, case: Case) -> bool:
     return sum(tensor.numel() for tensor in tensors) <= _MOST_INTERPRETED_RESULTS
 
 
+def options_of(case: Case) -> set[tuple[str, object]]:
+    """Return name and value of the parameters that select a way through the code."""
+    return {one for one in case.params.items() if isinstance(one[1], _OPTIONS)}
+
+
 def _with_each_option(cases: Iterable[Case]) -> list[Case]:
     """Return the cases by size, those first that have an option which no smaller one has.
 
@@ -100,7 +105,7 @@ def _with_each_option(cases: Iterable[Case]) -> list[Case]:
     seen = set[tuple[str, object]]()
     first, others = list[Case](), list[Case]()
     for case in sorted((one for one in cases if not one.params.get("far")), key=size_of):
-        options = {one for one in case.params.items() if isinstance(one[1], _OPTIONS)}
+        options = options_of(case)
         (others if options <= seen else first).append(case)
         seen |= options
     return first + others

@@ -33,6 +33,7 @@ from attnproof.harness.running.task.more_cases import (
     ids_of_many_rows,
     is_interpreted_soon,
     more_cases,
+    options_of,
 )
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 from attnproof.harness.strength.mutants import planting
@@ -174,17 +175,21 @@ def prepare(
 def _most_different_first(
     cases: list[Case], places: dict[str, Places], seconds: dict[str, float]
 ) -> list[Case]:
-    """Return the cases in rounds of one case for each set of lines and fault, the fastest first.
+    """Return the cases in rounds of one case for each kind, the fastest first.
 
-    Valid and malformed cases take turns: an operation has dozens of faults.
+    Of a kind are cases of one set of lines and one fault, and valid cases with one value of an
+    option. Valid and malformed cases take turns: an operation has dozens of faults.
     """
-    turns: dict[tuple[bytes, str], int] = {}
+    turns: dict[tuple[object, ...], int] = {}
     ranks: dict[str, tuple[int, float]] = {}
     for case in sorted(cases, key=lambda one: seconds[one.id]):
         # Altered values are one kind, as their numbers say nothing.
-        kind = places[case.id].tobytes(), case.fault.rstrip("0123456789")
-        ranks[case.id] = turns.get(kind, 0), seconds[case.id]
-        turns[kind] = turns.get(kind, 0) + 1
+        kinds: list[tuple[object, ...]] = [
+            (places[case.id].tobytes(), case.fault.rstrip("0123456789")),
+            *(options_of(case) if not case.fault else ()),
+        ]
+        ranks[case.id] = min(turns.get(kind, 0) for kind in kinds), seconds[case.id]
+        turns |= {kind: turns.get(kind, 0) + 1 for kind in kinds}
     ranked = sorted(cases, key=lambda one: ranks[one.id])
     good, malformed = ([one for one in ranked if bool(one.fault) is side] for side in (False, True))
     return alternated(good, malformed)

@@ -84,7 +84,7 @@ def logits_of_an_earlier_step(create: Any, prefix: str, backend: Any) -> Any:
         def build(self, *args: Any, **kwargs: Any) -> Any:
             metadata = super().build(*args, **kwargs)
             given = {name: getattr(metadata, name) for name in _LOGITS}
-            kept = vars(self).setdefault("kept", {})
+            kept = self.__dict__.setdefault("kept", {})
             kept |= {name: value for name, value in given.items() if value is not None}
             for name, value in kept.items():
                 object.__setattr__(metadata, name, value)

@@ -188,7 +188,7 @@ def split_kept_for_a_step_of_the_same_size(builder: Any) -> Any:
         def build(self, *args: Any, **kwargs: Any) -> Any:
             made = super().build(*args, **kwargs)
             md = kwargs.get("common_attn_metadata") or args[1]
-            kept = vars(self).setdefault("kept", {})
+            kept = self.__dict__.setdefault("kept", {})
             split = {name: getattr(made, name) for name in _SPLIT}
             return replace(made, **kept.setdefault((md.num_reqs, md.num_actual_tokens), split))
 
