@@ -138,6 +138,9 @@ FAULTS = {
     "2-D lengths": Fault("seq_lens", lambda s: s[None]),
     "lengths on another device": Fault("seq_lens", elsewhere),
     "negative length": _on_cpu("seq_lens", lambda s: -1 - s, applies=_has_rows),
+    "negative length of the last row": _on_cpu(
+        "seq_lens", lambda s: torch.cat([s[:-1], -1 - s[-1:]]), applies=_has_rows
+    ),
     "flat block table": Fault("block_table", lambda t: t.flatten()),
     "block table on another device": Fault("block_table", elsewhere),
     "block table that is too narrow": _on_cpu("block_table", lambda t: t[:, :0]),

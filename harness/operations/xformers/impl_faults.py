@@ -226,6 +226,12 @@ _BATCH = {
     "negative length": _metadata(
         "seq_lens", lambda md: {"seq_lens": -1 - md.seq_lens}, _has_sequences, cpu_only=True
     ),
+    "negative length of the last row": _metadata(
+        "seq_lens",
+        lambda md: {"seq_lens": torch.cat([md.seq_lens[:-1], -1 - md.seq_lens[-1:]])},
+        _has_sequences,
+        cpu_only=True,
+    ),
     "offsets that do not start at 0": _metadata(
         "query_start_loc",
         lambda md: {"query_start_loc": md.query_start_loc + 1},
