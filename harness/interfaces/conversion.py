@@ -112,7 +112,7 @@ class Conversion:
         if kind not in (CommonAttentionMetadata, CommonAttentionMetadataV32):
             cls = subclass_with(cls, kind, CommonAttentionMetadata)
             named = {*_OURS, *self._readers}
-            added = [f.name for f in fields(metadata) if f.name not in named]
+            added = [f.name for f in fields(metadata) if f.init and f.name not in named]
             values |= {name: getattr(metadata, name) for name in added}
         made = cls(**values)
         setattr(made, _ORIGIN, metadata)
@@ -178,7 +178,7 @@ class Conversion:
         cls: Any = CommonAttentionMetadataV32 if later else CommonAttentionMetadata
         if type(metadata) is not self.metadata_class:  # a copy of a subclass's object
             cls = type(given)
-        names = [f.name for f in fields(cls)]
+        names = [f.name for f in fields(cls) if f.init]
         values = {name: getattr(metadata, name) for name in names if hasattr(metadata, name)}
         if not hasattr(metadata, "seq_lens_cpu"):
             values |= _later_fields(metadata, given)
@@ -213,7 +213,7 @@ def subclass_with(base: type[Any], cls: type[Any], but: type[Any]) -> type[Any]:
             field(default=None if f.default is MISSING else f.default, metadata=f.metadata),
         )
         for f in fields(cls)
-        if f.name not in known
+        if f.name not in known and f.init
     ]
     return make_dataclass(cls.__name__, added, bases=(base,))
 

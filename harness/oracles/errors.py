@@ -25,7 +25,8 @@ CONTRACT = "malformed input raises the documented error and writes nothing (rule
 def judge(trial: Trial) -> Iterator[Failure]:
     """Yield the failures of a malformed call, or of an error on good input.
 
-    Malformed input must raise the documented error for the right field and change no input.
+    Malformed input must raise the documented error for the right field and change no input. Of
+    two malformed calls the second has no arguments that have their default.
     """
     if not trial.case.fault:
         if trial.first.error is not None:
@@ -33,7 +34,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
             yield _error_on_good_input(trial.first)
         return
     for made in (trial.first, trial.poisoned):
-        failures = list(_judge_fault(trial, made))
+        failures = [_without(made, failure) for failure in _judge_fault(trial, made)]
         yield from failures
         if failures:
             return
@@ -48,6 +49,14 @@ def _judge_fault(trial: Trial, made: Attempt) -> Iterator[Failure]:
         if not intrusion.inside:
             text = f"a word beside {intrusion.name} was overwritten"
             yield _failure("stray write before the error", name, fault, "no write", text)
+
+
+def _without(made: Attempt, failure: Failure) -> Failure:
+    """Return the failure, whose message names the arguments that the call left out."""
+    if not made.left_out:
+        return failure
+    text = f"without {', '.join(made.left_out)}: {failure.message}"
+    return msgspec.structs.replace(failure, message=text)
 
 
 def checks(trial: Trial) -> int:

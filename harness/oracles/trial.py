@@ -107,7 +107,7 @@ class Trial:
     def poisoned(self) -> Attempt:
         """The candidate's call with the other poison pattern.
 
-        A malformed call leaves out the arguments that have a default, as `again` does.
+        A malformed call leaves out the arguments that have their default, as `again` does.
         """
         return self._without_defaults(1) if self.case.fault else self._attempt(1)
 

@@ -114,6 +114,7 @@ def examine_mutants(options: MutantsOptions) -> int:
 
 
 def _budget_s(options: MutantsOptions, candidate: Candidate) -> float:
+    """Return the seconds for a mutant."""
     if options.budget is not None:
         return options.budget
     return _BUDGET_REFERENCE_S if candidate.target == REFERENCE else _BUDGET_S
@@ -180,7 +181,7 @@ def _hash(options: MutantsOptions, candidate: Candidate, file: str) -> str:
     used = (
         options.examples,
         options.deep,
-        options.budget,
+        _budget_s(options, candidate),
         options.seed,
         options.ops,
         candidate.target,

@@ -23,6 +23,7 @@ FILLS = {"slot_mapping": -1, "token_codes": 3, "token_names": 5}
 """Entries of padding, 0 in all other fields."""
 LABEL = "of the whole batch"
 DERIVED = "num_entries"
+"""Field that each metadata derives in `__post_init__`."""
 _REQUEST, _REQUEST_CPU, _TOKEN, _MARK = 1 << 20, 1 << 21, 1 << 22, 2**64 - 2**20 - 59
 _PAIR, _CODE, _NAME = 1 << 27, 1 << 28, 1 << 29
 """First value of each field."""

@@ -232,7 +232,10 @@ def _altered(value: Any, lot: Random) -> Any:
         made = defaultdict(partial(copy, next(iter(value.values()), 0)), left)
         return lot.choice((left, left, made, value | {None: None}, [*value.values()]))
     if isinstance(value, np.ndarray):
-        made = _altered(torch.from_numpy(value.copy()), lot)
+        tensor = torch.from_numpy(value.copy())
+        made = _altered(tensor, lot)
+        if isinstance(made, np.ndarray):  # another kind of a tensor
+            return tensor
         return made.numpy() if isinstance(made, torch.Tensor) and made.is_cpu else made
     if value.dtype in _INTEGERS and value.numel() and lot.random() < 0.7:
         return _with_other_element(value, lot)

@@ -29,7 +29,7 @@ def _others(case: Case) -> Iterator[Case]:
     if case.batch is not None:
         for change in (
             lambda batch: _longer(_reversed(_renamed(batch))),
-            lambda batch: moved(_renamed(batch)),
+            lambda batch: _longer(_renamed(with_moved_token(batch))),
             lambda batch: _longer(_renamed(batch)),
             _reversed,
             _renamed,
@@ -59,11 +59,11 @@ def _reversed(batch: Batch) -> Batch:
     return replace(batch, **fields)
 
 
-def moved(batch: Batch) -> Batch:
+def with_moved_token(batch: Batch) -> Batch:
     """Return the batch with one query token more in a short row, and one less in the longest.
 
-    Sequences, rows and tokens stay as many. The last of the shortest rows gets the token, as a
-    decode before the prefills does that gets a draft. Returns the batch itself without such rows.
+    Numbers of rows and tokens and lengths of sequences stay. The token goes to the last of the
+    shortest rows, as when a decode gets a draft. Return the batch itself if there is none.
     """
     queries, computed = list(batch.query_lens), list(batch.computed_lens)
     longest = max(range(len(queries)), key=queries.__getitem__, default=0)

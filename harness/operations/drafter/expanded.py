@@ -222,8 +222,10 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         expected = first[facts.offsets[row]] + np.arange(live - begin)
         if not np.array_equal(positions[begin:live], expected):
             yield Violation(_POSITIONS, "does not rise from the row's first position")
-        if positions[live:end].any() or (ids[live:end] != _PADDING).any():
-            yield Violation(_IDS, "has something where a rejected token was")
+        if positions[live:end].any():
+            yield Violation(_POSITIONS, "is not 0 at a rejected token")
+        if (ids[live:end] != _PADDING).any():
+            yield Violation(_IDS, "is not the padding id at a rejected token")
         own = new[row * slots : (row + 1) * slots]
         if not np.array_equal(own, np.arange(live - slots, live)):
             yield Violation(_NEW, "are not the last tokens before the rejected ones")

@@ -1,6 +1,7 @@
 """Operation of SPEC.md section 6 that makes a backend for fast prefill.
 
-A case uses the backend as an engine does: it makes the builder and builds two engine steps.
+A case uses the backend as an engine does: it makes the builder and builds two engine steps, some
+cases with a dummy run between them.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class _BackendFacts(BatchFacts):
     prefix_len: int
     """Common prefix, in tokens."""
     fast_build: bool
+    dummy: bool
+    """True if a dummy run, without logits indices, is built between two steps."""
 
 
 class _Params(Params):
@@ -76,13 +79,32 @@ class _Params(Params):
     kinds: Kinds
     prefix_len: Count
     fast_build: bool
+    dummy: bool = False
 
 
 def _case(
-    batch: Batch, form: int, kinds: list[int], prefix_len: int = 0, fast_build: bool = False
+    batch: Batch,
+    form: int,
+    kinds: list[int],
+    prefix_len: int = 0,
+    fast_build: bool = False,
+    **more: bool,
 ) -> Case:
+    """Return a case; `more` is empty or `dummy=True` for a dummy run between two steps."""
     params = {"form": form, "kinds": kinds, "prefix_len": prefix_len, "fast_build": fast_build}
-    return Case(NAME, batch, params)
+    return Case(NAME, batch, params | more)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> Case:
+    return _case(
+        draw(sampled_batches()),
+        draw(_FORMS),
+        draw(_KINDS),
+        draw(st.sampled_from((0, 0, 32))),
+        draw(st.booleans()),
+        **draw(st.sampled_from(({}, {}, {"dummy": True}))),
+    )
 
 
 def _boundaries() -> Iterator[tuple[str, Case]]:
@@ -94,6 +116,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield f"{name} with every kind of field", _case(example, form, every)
     yield "dummy run without logits indices (K20)", _case(make_batch([4], [0], 4), 0, [])
     yield "decodes only", _case(last_tokens(make_batch([1, 1], [3, 0], 4)), 0, [])
+    yield "a dummy run between two steps", _case(example, 0, [], dummy=True)
     yield "prefix and fast build", _case(example, 0, [], 32, fast_build=True)
     subclassed = make_batch([3, 4], [2, 0], 4, subclassed=True, logits_indices=(2, 6))
     yield "a subclass of the common metadata", _case(subclassed, 0, [engine.DEFAULT])
@@ -111,16 +134,14 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         kinds=params["kinds"],
         prefix_len=params["prefix_len"],
         fast_build=params["fast_build"],
+        dummy=params.get("dummy", False),
     )
     args = {"prefix": "FastPrefill_", "underlying_attn_backend": backend}
     return Call(args, arena=arena, facts=facts)
 
 
 def _use(offered: Any, call: Call) -> Any:
-    """Return the backend, its builder, and the builder's metadata of three engine steps.
-
-    The second step is a dummy run, without logits indices.
-    """
+    """Return the backend, its builder, and the builder's metadata of the engine steps."""
     backend, facts = offered(*call.args.values()), call.facts
     builder = engine.make_builder(backend, facts.device)
     given = {
@@ -128,9 +149,9 @@ def _use(offered: Any, call: Call) -> Any:
         "common_attn_metadata": facts.metadata,
         "fast_build": facts.fast_build,
     }
-    unsampled = dict.fromkeys(_LOGITS)
-    dummy = given | {"common_attn_metadata": replace(facts.metadata, **unsampled)}
-    return backend, builder, *(builder.build(**step) for step in (given, dummy, given))
+    unsampled = replace(facts.metadata, **dict.fromkeys(_LOGITS))
+    steps = [given, *[given | {"common_attn_metadata": unsampled}] * facts.dummy, given]
+    return backend, builder, [builder.build(**step) for step in steps]
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:
@@ -152,7 +173,7 @@ def _clocked_outputs(call: Call, built: Any) -> Outputs:
 
 
 def _outputs(call: Call, result: Any) -> Outputs:
-    made, builder, built, dummy, later = result
+    made, builder, (built, *dummies, later) = result
     facts = call.facts
     backend = facts.backend
     prefix_len, reduced, fast_build = builder.given[0]
@@ -168,8 +189,8 @@ def _outputs(call: Call, result: Any) -> Outputs:
         "metadata has the protocol": isinstance(built, KVSharingFastPrefillMetadata),
     }
     outputs |= reduced_outputs(facts.metadata, reduced, _GIVEN)
-    outputs |= {f"{_DUMMY}{name}": getattr(dummy, name, MISSING) for name in _LOGITS}
-    outputs |= {f"{_LATER}{name}": getattr(later, name, MISSING) for name in _LOGITS}
+    for prefix, metadata in ((_LATER, later), *((_DUMMY, dummy) for dummy in dummies)):
+        outputs |= {f"{prefix}{name}": getattr(metadata, name, MISSING) for name in _LOGITS}
     return outputs | _clocked_outputs(call, built)
 
 
@@ -184,12 +205,12 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         if outputs[place] != value:
             yield Violation(place, "is not what the underlying builder gave it")
     for name in _LOGITS:
-        if not _equal(outputs[name], getattr(given, name)):
-            yield Violation(name, "is not that of the batch")
-        if outputs[f"{_DUMMY}{name}"] is not None:
-            yield Violation(f"{_DUMMY}{name}", "is that of an earlier step")
-        if not _equal(outputs[f"{_LATER}{name}"], getattr(given, name)):
-            yield Violation(f"{_LATER}{name}", "is not that of the batch")
+        wanted = {name: getattr(given, name), f"{_LATER}{name}": getattr(given, name)}
+        if call.facts.dummy:
+            wanted[f"{_DUMMY}{name}"] = None
+        for field, value in wanted.items():
+            if not _equal(outputs[field], value):
+                yield Violation(field, "is not that of the batch")
     for name in ("query_start_loc", "max_query_len", "num_actual_tokens"):
         itself = outputs[_GIVEN + ITSELF]
         if not _equal(outputs[name], getattr(given, name) if itself else outputs[_GIVEN + name]):
@@ -212,7 +233,7 @@ def _diagnose(_call: Call, place: Place, _expected: Any, got: Any) -> str:
     }
     if got is not MISSING:
         return passed_on.get(name, "")
-    if name in _LOGITS:
+    if name.removeprefix(_DUMMY).removeprefix(_LATER) in _LOGITS:
         return "metadata without its logits fields"
     return "field of the underlying metadata lost" if not name.startswith(_GIVEN) else ""
 
@@ -234,9 +255,7 @@ create_fast_prefill_custom_backend = Operation(
     summary="a backend whose builder gets only the tokens whose logits are sampled",
     inputs=Inputs(
         params=_Params,
-        cases=lambda: st.builds(
-            _case, sampled_batches(), _FORMS, _KINDS, st.sampled_from((0, 0, 32)), st.booleans()
-        ),
+        cases=_cases,
         boundaries=_boundaries,
         from_batch=lambda batch: [_case(last_tokens(batch), batch.num_requests % 5, [0, 2, 5])],
         faults={

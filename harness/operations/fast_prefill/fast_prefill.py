@@ -219,7 +219,9 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
                 lambda md: {"logits_indices_padded": _floats(md)}
             ),
             "logits indices on another device": _logits_fault(
-                lambda md: {"logits_indices_padded": md.logits_indices_padded.to("meta")}
+                lambda _: {
+                    "logits_indices_padded": torch.zeros(9, dtype=torch.int32, device="meta")
+                }
             ),
             "logits index behind the last token": _logits_fault(_last_index(0)),
             "logits index beyond 32 bits": _logits_fault(_wide_index),

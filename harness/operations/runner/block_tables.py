@@ -42,9 +42,14 @@ from attnproof.harness.operations.runner.judge import (
 
 def _make(offered: Any, call: Call) -> Any:
     """Return block tables with the requests of the case, after others that used all rows."""
-    facts = call.facts
     tables = offered(*(call[name] for name in MADE))
-    call.observed["first tables"] = [table.clone() for table in tables.input_block_tables]
+    _fill(tables, call)
+    return tables
+
+
+def _fill(tables: Any, call: Call) -> None:
+    """Give the tables the requests of the case, after others that used all rows."""
+    facts = call.facts
     slots, columns = call["max_num_reqs"], call["max_num_blocks_per_group"]
     for slot in range(slots):
         _append(tables, slot, [[facts.stale] * width for width in columns], overwrite=True)
@@ -60,7 +65,6 @@ def _make(offered: Any, call: Call) -> Any:
         rest = [held[cut:] for held, cut in zip(blocks, cuts, strict=True)]
         _append(tables, slot, rest, overwrite=False)
     tables.apply_staged_writes()
-    return tables
 
 
 def _leave_stale(tables: Any, call: Call) -> None:
@@ -94,7 +98,9 @@ def _step(tables: Any, call: Call) -> tuple[Any, Any]:
 
 
 def _use(offered: Any, call: Call) -> Outputs:
-    tables = _make(offered, call)
+    tables = offered(*(call[name] for name in MADE))
+    first = [table.clone() for table in tables.input_block_tables]
+    _fill(tables, call)
     if call["appended"] is not None:
         _append_refused(tables, call)
     gathered, slots = _step(tables, call)
@@ -111,8 +117,7 @@ def _use(offered: Any, call: Call) -> Outputs:
     outputs |= {f"dummy table {group}": table.clone() for group, table in enumerate(dummies)}
     outputs["dummy slots"] = tables.get_dummy_slot_mappings(call["dummy_tokens"]).clone()
     outputs["dummy slot buffer"] = tables.slot_mappings.clone()
-    first = enumerate(call.observed["first tables"])
-    outputs |= {f"first table {group}": table for group, table in first}
+    outputs |= {f"first table {group}": table for group, table in enumerate(first)}
     return outputs
 
 

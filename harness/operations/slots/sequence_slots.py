@@ -191,9 +191,13 @@ def written_violations(
     yield from slot_violations(expected, slots, "slot_mapping", unwritten=unwritten)
 
 
+def all_but_last(blocks: list[int], stop: int, size: int) -> list[int]:
+    """Return the blocks before the last one that a position before `stop` needs."""
+    return blocks[: (stop - 1) // size]
+
+
 def _shorten(tables: dict[int, list[int]], stop: int, size: int) -> dict[int, list[int]]:
-    """Return the table without the last block that a position before `stop` needs."""
-    return {_SEQ_ID: tables[_SEQ_ID][: (stop - 1) // size]}
+    return {_SEQ_ID: all_but_last(tables[_SEQ_ID], stop, size)}
 
 
 def _writes(case: Case) -> bool:
@@ -203,10 +207,10 @@ def _writes(case: Case) -> bool:
 
 
 def _last_block(block: Any, error: type[Exception], least: int = 1) -> Fault:
-    """Return the fault of another last block in a table of at least `least` blocks."""
+    """Return the fault of another last needed block in a table of at least `least` blocks."""
 
     def change(tables: dict[int, list[int]], stop: int, size: int) -> dict[int, list[Any]]:
-        return {_SEQ_ID: [*tables[_SEQ_ID][: (stop - 1) // size], block]}
+        return {_SEQ_ID: [*all_but_last(tables[_SEQ_ID], stop, size), block]}
 
     def applies(case: Case) -> bool:
         return _writes(case) and len(case.params["blocks"]) >= least

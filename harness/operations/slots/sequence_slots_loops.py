@@ -16,6 +16,7 @@ from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
 from attnproof.harness.operations.shared.params import Blocks, BlockSize, Params, Tokens
 from attnproof.harness.operations.slots.sequence_slots import (
     BLOCK_SIZES,
+    all_but_last,
     blocks_problem,
     drawn_blocks,
     held_blocks,
@@ -86,7 +87,7 @@ def _operation(name: str) -> Operation:
         """Return a fault: `blocks` for the last one that a position needs, and what follows it."""
         return Fault(
             "block_table",
-            lambda ids, stop, size: [*ids[: (stop - 1) // size], *blocks],
+            lambda ids, stop, size: [*all_but_last(ids, stop, size), *blocks],
             error=error,
             applies=has_positions,
             given=("range_end", "block_size"),

@@ -184,7 +184,7 @@ FAULTS = {
     "window of 0": _builder_fault("sliding_window", 0),
     "seq_lens of another batch": Fault("seq_lens", lambda lengths: [*lengths, 1]),
     "seq_lens that no offset holds": Fault("seq_lens", _beyond_int32),
-    "seq_lens one beyond int32 together": Fault("seq_lens", _one_beyond_int32),
+    "seq_lens whose sum is 2^31": Fault("seq_lens", _one_beyond_int32),
     "query_lens of another batch": Fault("query_lens", lambda lengths: [*lengths, 1]),
     "query_lens of another step": Fault("query_lens", lambda lengths: [n + 1 for n in lengths]),
     "batch without tokens": Fault("query_lens", lambda lengths: [0] * len(lengths)),

@@ -16,7 +16,7 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out
 from attnproof.harness.cases.layers.xformers_step import import_xformers
-from attnproof.harness.cases.variation.other_values import moved
+from attnproof.harness.cases.variation.other_values import with_moved_token
 from attnproof.harness.consumer.batch import Rows, expected_tokens, int64_array, row_violations
 from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.model.call import MISSING, Call, Outputs
@@ -51,7 +51,7 @@ class _BuilderFacts(BatchFacts):
     engine: Engine
     pattern: int
     earlier: Any
-    """Metadata of an earlier step, of as many rows and tokens."""
+    """Metadata of an earlier step, of as many rows and tokens; None for none."""
 
 
 class _Params(Params):
@@ -105,7 +105,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params = batch_of(case), case.params
     metadata, arena = lay_out(batch, pattern, device)
-    earlier, _ = lay_out(moved(batch), pattern, device)
+    before = with_moved_token(batch)
+    earlier = None
+    if before != batch and _is_ordered(before):
+        earlier, _ = lay_out(before, pattern, device)
     spec = SimpleNamespace(block_size=batch.block_size)
     engine = Engine(list(batch.query_lens[::-1]))
     return Call(
@@ -128,6 +131,12 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     )
 
 
+def _is_ordered(batch: Batch) -> bool:
+    """True if no decode follows a prefill."""
+    prefills = [query_len > 1 for query_len in batch.query_lens]
+    return prefills == sorted(prefills)
+
+
 def _run(offered: Any, call: Call) -> Outputs:
     """Make a builder, reorder an engine's batch with it and build."""
     spec, metadata, via, prefix, fast = call.args.values()
@@ -138,7 +147,8 @@ def _run(offered: Any, call: Call) -> Outputs:
     if via == "build":
         table = getattr(metadata, "block_table_tensor", None)
         if isinstance(table, torch.Tensor):  # what an earlier step leaves must not be used again
-            builder.build(prefix, call.facts.earlier, fast)
+            if call.facts.earlier is not None:
+                builder.build(prefix, call.facts.earlier, fast)
             builder.build(prefix, replace(metadata, block_table_tensor=table.flip(0)), fast)
         made = builder.build(prefix, metadata, fast)
     elif via == "build_for_drafting":

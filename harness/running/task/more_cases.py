@@ -9,7 +9,7 @@ import torch
 from attnproof import reference
 from attnproof.harness.cases.coverage.steering import toward_gaps
 from attnproof.harness.cases.variation.altered_calls import altered_cases
-from attnproof.harness.cases.variation.change import size_of
+from attnproof.harness.cases.variation.change import MOST_SIZE, size_of
 from attnproof.harness.cases.variation.combined import crossed, enlarged
 from attnproof.harness.cases.variation.varied import varied
 from attnproof.harness.model.candidate import Candidate
@@ -98,13 +98,14 @@ def options_of(case: Case) -> set[tuple[str, object]]:
 
 
 def _with_each_option(cases: Iterable[Case]) -> list[Case]:
-    """Return the cases by size, those first that have an option which no smaller one has.
+    """Return the small cases by size, those first that have an option which no smaller one has.
 
-    Those with a cache beyond 2^31 elements are left out: an altered copy has its size.
+    A case with a cache beyond 2^31 elements is not small: an altered copy has its size.
     """
     seen = set[tuple[str, object]]()
     first, others = list[Case](), list[Case]()
-    for case in sorted((one for one in cases if not one.params.get("far")), key=size_of):
+    small = (one for one in cases if size_of(one) <= MOST_SIZE and not one.params.get("far"))
+    for case in sorted(small, key=size_of):
         options = options_of(case)
         (others if options <= seen else first).append(case)
         seen |= options

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,8 +42,9 @@ from attnproof.harness.strength.mutants.reach import Places, Reach
 _TARGET = f"{planting.__name__}:backend"
 _TIMEOUT_S, _TIMEOUT_INTERPRETED_S = 5.0, 20.0
 """Time limits of a case, in seconds: a mutant that needs longer has timed out."""
-_HANGS = 6
-"""Time limits of a case after which this process hangs, in which a mutant of the reference runs."""
+_LIMIT_FACTOR = 6
+"""Time limit of the judging process, as a multiple of a case's: it calls mutants of the reference
+itself."""
 _DRAWN_PER_INTERPRETED = 8
 """Drawn cases for each one that Triton's interpreter gets."""
 _MEMORY_BYTES = 4 << 30
@@ -177,8 +177,7 @@ def _most_different_first(
 ) -> list[Case]:
     """Return the cases in rounds of one case for each kind, the fastest first.
 
-    Of a kind are cases of one set of lines and one fault, and valid cases with one value of an
-    option. Valid and malformed cases take turns: an operation has dozens of faults.
+    A kind is a set of lines with one fault, or one value of an option in a valid case.
     """
     turns: dict[tuple[object, ...], int] = {}
     ranks: dict[str, tuple[int, float]] = {}
@@ -190,15 +189,11 @@ def _most_different_first(
         ]
         ranks[case.id] = min(turns.get(kind, 0) for kind in kinds), seconds[case.id]
         turns |= {kind: turns.get(kind, 0) + 1 for kind in kinds}
-    ranked = sorted(cases, key=lambda one: ranks[one.id])
-    good, malformed = ([one for one in ranked if bool(one.fault) is side] for side in (False, True))
-    return alternated(good, malformed)
+    return sorted(cases, key=lambda one: ranks[one.id])
 
 
-def alternated(good: list[Case], malformed: list[Case]) -> list[Case]:
-    """Return the cases of both lists in turns, then those that are left."""
-    pairs = zip_longest(good, malformed)
-    return [case for pair in pairs for case in pair if case is not None]
+class _TimeIsOver(BaseException):
+    """The judging process takes too long; no handler of an `Exception` swallows it."""
 
 
 class Round(NamedTuple):
@@ -254,7 +249,7 @@ def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until
         for count, case in enumerate([*cases, *given.deep], 1):
             if count > _FEWEST and time.monotonic() > until:
                 return changed(cases=count - 1, reason="the time of a mutant is over")
-            with _time_limit(_HANGS * _timeout_of(candidate)):
+            with _time_limit(candidate):
                 verdict: Verdict = worker.judge(case, repeated=count % share == 0)
             failures = [one for one in verdict.failures if one.kind in candidate.judged]
             if failures and count > len(cases):
@@ -264,11 +259,12 @@ def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until
                 hangs = failures[0].oracle == "process" and "hang" in failures[0].diagnosis
                 fate = "timed out" if hangs else "killed"
                 return changed(fate=fate, oracle=failures[0].oracle, cases=count, case=case.id)
-        with _time_limit(_FURTHER * _timeout_of(candidate)):
-            failures = _failures_of_further_calls(worker, cases)
+        failures = _failures_of_further_calls(worker, cases)
         if failures:
             return changed(fate="killed", oracle=failures[0].oracle, cases=len(cases))
-    except TimeoutError:
+    except _TimeIsOver:
+        if count > len(cases):
+            return changed(cases=len(cases), reason="a further case does not end")
         return changed(fate="timed out", oracle="harness", cases=count)
     except InfrastructureError as error:  # the reference itself fails, or the case is not laid out
         return changed(fate="killed", oracle="harness", cases=count, reason=str(error))
@@ -279,12 +275,13 @@ def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until
 
 
 @contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in this process after this time."""
+def _time_limit(candidate: Candidate) -> Iterator[None]:
+    """Raise `_TimeIsOver` in this process if a case takes many times its limit."""
 
     def stop(_signal: int, _frame: object) -> None:
-        raise TimeoutError
+        raise _TimeIsOver
 
+    seconds = _LIMIT_FACTOR * _timeout_of(candidate)
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
@@ -304,7 +301,8 @@ def _failures_of_further_calls(worker: Worker, cases: list[Case]) -> list[Failur
     good = [case for case in cases if not case.fault]
     wrong: list[Case] = []
     for case in good[:: len(good) // _FURTHER + 1]:
-        found = failures_of_further_calls(worker, case, wrong)
+        with _time_limit(worker.candidate):
+            found = failures_of_further_calls(worker, case, wrong)
         found = found or tuple(one for case in wrong for one in worker.judge(case).failures)
         failures = [one for one in found if one.kind in worker.candidate.judged]
         if failures:

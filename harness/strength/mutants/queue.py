@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, decode
-from attnproof.harness.strength.mutants.judging import Prepared, Round, alternated
+from attnproof.harness.strength.mutants.judging import Prepared, Round
 from attnproof.harness.strength.mutants.mutant import Mutant, Result
 from attnproof.harness.strength.mutants.operators import mutants
 from attnproof.harness.strength.mutants.planting import called_functions, find_functions
@@ -76,7 +77,8 @@ class Queue:
     def _round(self, mutant: Mutant, name: str) -> Round:
         """Return the cases of an operation that run the changed statement.
 
-        The malformed ones that run the fewest lines come first: they are refused soon after it.
+        Valid and malformed cases take turns, as an operation has dozens of faults. The malformed
+        ones that run the fewest lines come first: they are refused soon after it.
         """
         places = self._places[name]
         ids = {
@@ -90,7 +92,7 @@ class Queue:
         malformed = [case for case in by_id.values() if case.fault]
         malformed.sort(key=lambda case: len(places[case.id]))
         deep = [case for case in self._deep[name] if case.id in ids]
-        return Round(name, [*first, *alternated(good, malformed)], deep)
+        return Round(name, [*first, *_alternated(good, malformed)], deep)
 
     def learn(self, result: Result) -> None:
         """Let the case that killed a mutant come first from now on."""
@@ -99,3 +101,9 @@ class Queue:
             if result.case in killers:
                 killers.remove(result.case)
             killers.insert(0, result.case)
+
+
+def _alternated(good: list[Case], malformed: list[Case]) -> Iterator[Case]:
+    """Yield the cases of both lists in turns, then those that are left."""
+    for pair in zip_longest(good, malformed):
+        yield from (case for case in pair if case is not None)

@@ -71,10 +71,11 @@ def keys_reduced_with_the_queries(make: Any, common_attn_metadata: Any) -> Any:
 
 @mutation(
     _BACKEND,
-    diagnoses=("field that should not be set", "is that of an earlier step"),
+    diagnoses=("field that should not be set", "is not that of the batch"),
     both=("invariants", "purity"),
+    tokens=28,
     examined=None,
-    boundary="a subclass of the common metadata",
+    boundary="a dummy run between two steps",
 )
 def logits_of_an_earlier_step(create: Any, prefix: str, backend: Any) -> Any:
     """A step without logits indices gets those of the step before it."""

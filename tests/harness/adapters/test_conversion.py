@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 
 import pytest
 import torch
@@ -87,6 +87,22 @@ def test_fields_of_a_subclass_are_kept(metadata, batch, release):
     assert converted.positions is positions
     assert converted.labels is mine.labels
     assert converted.query_start_loc is batch.query_start_loc
+
+
+@dataclass
+class WithDerived(WithPositions):
+    rows_and_tokens: int = field(init=False)
+
+    def __post_init__(self):
+        self.rows_and_tokens = self.num_reqs + self.num_actual_tokens
+
+
+@pytest.mark.parametrize("release", ALL)
+def test_a_copy_of_a_subclass_derives_its_field_anew(metadata, batch, release):
+    mine = WithDerived(**vars(batch), positions=torch.arange(7))
+    module = metadata(release)
+    copied = replace(module.theirs(mine), num_actual_tokens=2)
+    assert module.ours(copied, mine).rows_and_tokens == batch.num_reqs + 2
 
 
 @pytest.mark.parametrize(

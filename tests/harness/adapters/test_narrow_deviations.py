@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from attnproof.harness.backports import tomllib
+from attnproof.harness.cases.batches.subclass import Subclassed
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.verdict import Failure
 from attnproof.harness.running.task.deviations import known, load
+from attnproof.reference.shared import CommonAttentionMetadata
 
 FILE = Path(__file__).parents[3] / "harness" / "adapters" / "vllm_deviations.toml"
 GET, SET = {"do": "get"}, {"do": "set", "layout": "HND"}
@@ -29,6 +33,14 @@ def explaining():
         return found and found.id
 
     return explain
+
+
+@pytest.mark.parametrize(("file", "entry"), [("vllm", "E34"), ("vllm_triton", "E80")])
+def test_every_field_that_a_subclass_adds_is_known_to_be_dropped(file, entry):
+    entries = tomllib.loads(FILE.with_name(f"{file}_deviations.toml").read_text())["deviation"]
+    [dropped] = [one["fields"] for one in entries if one["id"] == entry]
+    added = {f.name for f in fields(Subclassed)} - {f.name for f in fields(CommonAttentionMetadata)}
+    assert added <= {name.removeprefix("*") for name in dropped}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from attnproof.harness.model.call import Call
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
 from attnproof.harness.operations import ALL
-from attnproof.harness.strength.mutants import planting, reviewed
+from attnproof.harness.strength.mutants import judging, planting, reviewed
 from attnproof.harness.strength.mutants.judging import Prepared
 from attnproof.harness.strength.mutants.mutant import Mutant, Result
 from attnproof.harness.strength.mutants.operators import functions, mutants
@@ -375,6 +376,19 @@ def test_a_usage_error_is_one_line_and_writes_nothing(attnproof, tmp_path, optio
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "results").exists()
+
+
+def test_no_handler_of_exceptions_swallows_the_time_limit(monkeypatch):
+    def hang():
+        with judging._time_limit(Candidate("mine", "mine")):
+            while True:
+                with suppress(Exception):
+                    while True:
+                        pass
+
+    monkeypatch.setattr(judging, "_TIMEOUT_S", 0.01)
+    with pytest.raises(judging._TimeIsOver):
+        hang()
 
 
 @pytest.mark.slow
