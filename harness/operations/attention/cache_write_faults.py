@@ -149,6 +149,15 @@ FAULTS = {
     "scale for each head": Fault(
         "k_scale", lambda scale: scale.reshape(1).repeat(2), applies=_is_fp8
     ),
+    "both scales for each head": pair_fault(
+        ("k_scale", "v_scale"), lambda scale: scale.reshape(1).repeat(2), _is_fp8
+    ),
+    "all but the keys on another device": Fault(
+        ("value", KEY_CACHE, VALUE_CACHE, SLOTS),
+        lambda *given: tuple(map(elsewhere, given)),
+        any_field=True,
+        applies=_is_auto,
+    ),
     "no element in a scale": Fault("v_scale", lambda scale: scale.reshape(1)[:0], applies=_is_fp8),
     "float64 scale": Fault("v_scale", lambda scale: scale.double(), applies=_is_fp8),
     **{f"{name} on another device": Fault(name, elsewhere) for name in ("value", SLOTS)},

@@ -67,6 +67,16 @@ def _two_tokens(group: Any) -> None:
     group.orig_seq_lens[-1] += 1
 
 
+def _queries(count: int) -> Callable[[Any], None]:
+    """Return a change of the last sequence's queries; its lengths stay those of one token."""
+
+    def change(group: Any) -> None:
+        group.query_lens[-1] = count
+        group.input_tokens[-1] = [7] * count
+
+    return change
+
+
 def _short_table(group: Any) -> None:
     group.block_tables[group.seq_ids[-1]] = []
 
@@ -154,6 +164,9 @@ FAULTS = {
     "sequence of another step": _group_fault("orig_seq_lens", _set("orig_seq_lens", 90_000)),
     "decode of the step before": _decode_fault("orig_seq_lens", _moved(-1)),
     "decode of the step after": _decode_fault("orig_seq_lens", _moved(1)),
+    "decode of two steps before": _decode_fault("orig_seq_lens", _moved(-2)),
+    "decode of two queries": _decode_fault("query_lens", _queries(2)),
+    "decode without a query": _decode_fault("query_lens", _queries(0)),
     "decode of a numpy length": _decode_fault(
         "query_lens", _set("query_lens", np.int64(1)), TypeError
     ),
