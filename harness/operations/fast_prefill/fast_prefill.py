@@ -219,9 +219,7 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
                 lambda md: {"logits_indices_padded": _floats(md)}
             ),
             "logits indices on another device": _logits_fault(
-                lambda _: {
-                    "logits_indices_padded": torch.zeros(9, dtype=torch.int32, device="meta")
-                }
+                lambda md: {"logits_indices_padded": _floats(md).int().to("meta")}
             ),
             "logits index behind the last token": _logits_fault(_last_index(0)),
             "logits index beyond 32 bits": _logits_fault(_wide_index),
