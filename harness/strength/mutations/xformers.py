@@ -145,8 +145,11 @@ def a_view_that_is_not_rebased(metadata: Any) -> Any:
 
 @mutation(
     _IMPL,
-    diagnoses=("is not attention over the batch",),
-    both=("consumer",),
+    diagnoses=(
+        "does not follow from the arguments",
+        "is not attention over the batch",
+    ),
+    both=("consumer", "invariants"),
     examined=None,
     boundary="window of 16 (K24, E14)",
 )
@@ -164,8 +167,11 @@ def a_window_of_one_key_too_many(impl: Any) -> Any:
 
 @mutation(
     _IMPL,
-    diagnoses=("is not attention over the batch",),
-    both=("consumer",),
+    diagnoses=(
+        "does not follow from the arguments",
+        "is not attention over the batch",
+    ),
+    both=("consumer", "invariants"),
     examined=None,
     boundary="soft cap (K24, E14)",
 )
