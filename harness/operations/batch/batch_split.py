@@ -79,6 +79,14 @@ def _in_prompt(batch: Batch, missing: list[int]) -> Batch:
     return msgspec.structs.replace(batch, later=True, subclassed=False, prompt_lens=prompts)
 
 
+_ANOTHER_LENGTH_BEFORE = (
+    ([2, 1, 2], [0, 0, 1]),
+    ([2, 2, 1, 2], [0, 0, 0, 1]),
+    ([1, 2, 3], [0, 0, 1]),
+)
+"""Queries, and tokens left of the prompts: a row of another length before the first prompt."""
+
+
 def _split_boundaries() -> Iterator[tuple[str, Case]]:
     def decodes(query_lens: list[int], **fields: Any) -> Batch:
         return make_batch(query_lens, [3] * len(query_lens), 4, **fields)
@@ -118,6 +126,13 @@ def _split_boundaries() -> Iterator[tuple[str, Case]]:
             yield (
                 f"tokens left of the prompts {missing}, uniform {uniform}",
                 _split_case(batch, 1, uniform, extends=False),
+            )
+    for queries, missing in _ANOTHER_LENGTH_BEFORE:
+        batch = _in_prompt(decodes(queries), missing)
+        for uniform in (False, True):
+            yield (
+                f"queries {queries}, tokens left of the prompts {missing}, uniform {uniform}",
+                _split_case(batch, 2, uniform, extends=False),
             )
     batch = _in_prompt(make_batch([1, 1], [3, 0], 4), [0, 2])
     yield "first token of a prompt (K38)", _split_case(batch, 1, False, extends=False)

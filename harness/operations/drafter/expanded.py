@@ -163,12 +163,15 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         shift=int(shift),
     )
     tokens, rows = batch.num_tokens, batch.num_requests
+    target, sampled = _TARGET + np.arange(tokens), _SAMPLED + np.arange(rows)
+    if tokens % 2:  # marks are ids of the vocabulary, which a request may have too
+        target[1::5], target[3::5], sampled[1::3] = _PADDING, _PARALLEL, _PARALLEL
     ids, places = (np.int64, np.int32) if params.get("wide") else (np.int32, np.int64)
     outputs = int(facts.starts[-1]) + spare
     arrays = {
-        "target_token_ids": _TARGET + np.arange(tokens).astype(ids),
+        "target_token_ids": target.astype(ids),
         "target_positions": token_positions(made.query_start_loc, made.num_computed_tokens),
-        "next_token_ids": _SAMPLED + np.arange(rows).astype(np.int32),
+        "next_token_ids": sampled.astype(np.int32),
         _IDS: np.full(outputs, stale, ids),
         _POSITIONS: np.full(outputs, stale, places),
         # The arena's words are integers: the masks are views of bytes.
@@ -212,6 +215,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     facts, slots = call.facts, call.facts.slots
     starts, ids, positions = facts.starts, *(int64_array(outputs[n]) for n in (_IDS, _POSITIONS))
     rejected, masked = (outputs[name].cpu().numpy() for name in _MASKS)
+    sampled = int64_array(call["next_token_ids"])
     new, first = int64_array(outputs[_NEW]), int64_array(call["target_positions"])
     for row, (begin, end) in enumerate(pairwise(starts.tolist())):
         live = begin + int(facts.kept[row]) + slots
@@ -229,7 +233,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         own = new[row * slots : (row + 1) * slots]
         if not np.array_equal(own, np.arange(live - slots, live)):
             yield Violation(_NEW, "are not the last tokens before the rejected ones")
-        elif ids[own[0]] != _SAMPLED + row or (ids[own[1:]] != _PARALLEL).any():
+        elif ids[own[0]] != sampled[row] or (ids[own[1:]] != _PARALLEL).any():
             yield Violation(_IDS, "has other new tokens than the sampled one and drafts")
     if facts.shift:
         yield from _hidden_violations(call, outputs)
