@@ -106,9 +106,9 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params = batch_of(case), case.params
     metadata, arena = lay_out(batch, pattern, device)
-    before = with_moved_token(batch)
-    earlier = None
-    if before != batch and _is_ordered(before):
+    via = _VIA[params["via"] % len(_VIA)]
+    before, earlier = with_moved_token(batch), None
+    if via == "build" and before != batch and _is_ordered(before):
         earlier, _ = lay_out(before, pattern, device)
     spec = SimpleNamespace(block_size=batch.block_size)
     engine = Engine(list(batch.query_lens[::-1]))
@@ -116,7 +116,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         {
             "kv_cache_spec": spec,
             "common_attn_metadata": metadata,
-            "via": _VIA[params["via"] % len(_VIA)],
+            "via": via,
             "common_prefix_len": params["prefix"],
             "fast_build": params["fast"],
         },

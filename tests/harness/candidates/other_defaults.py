@@ -18,6 +18,12 @@ def split_decodes_and_prefills(
     )
 
 
+def make_local_attention_virtual_batches(attn_chunk_size, common_attn_metadata, block_size=1):
+    return reference.make_local_attention_virtual_batches(
+        attn_chunk_size, common_attn_metadata, block_size
+    )
+
+
 class BlockTables(reference.BlockTables):
     def __init__(
         self,

@@ -39,3 +39,10 @@ def test_an_oracle_finds_its_bug_class(examine_candidate, candidate, operation, 
     found = {(finding.oracle, finding.diagnosis) for finding in outcome.findings}
     assert any(o == oracle and d.startswith(diagnosis) for o, d in found), found
     assert outcome.result.oracles[oracle].failed > 0
+
+
+def test_a_malformed_call_without_defaults_is_named_so(examine_candidate):
+    outcome = examine_candidate("other_defaults", "make_local_attention_virtual_batches")
+    [finding] = outcome.findings
+    assert finding.diagnosis == "accepts malformed input"
+    assert finding.message.startswith("without block_size: ")
