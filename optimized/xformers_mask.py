@@ -91,9 +91,7 @@ def _int32(values: torch.Tensor) -> torch.Tensor:
 def _rooms(rows: int, room: int, device: torch.device) -> torch.Tensor:
     """Return the key offsets of the rows: `rows` + 1 multiples of `room`, which may be 0."""
     if device.type != "cpu":
-        if not room:
-            return torch.zeros(rows + 1, dtype=torch.int32, device=device)
-        return torch.arange(0, rows * room + 1, room, dtype=torch.int32, device=device)
+        return torch.arange(rows + 1, dtype=torch.int32, device=device).mul_(room)
     rooms = _INT32S.new_empty(rows + 1)
     loops.fill_multiples(rows + 1, room, rooms.data_ptr())
     return rooms

@@ -37,7 +37,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
                 yield _failure(name, SHARES, text)
     if not trial.case.fault:
         yield from _copies(trial)
-    yield from _shared_between_children(outputs, contract.may_alias)
+        yield from _shared_outputs(outputs, trial.expected, contract.may_alias)
 
 
 def _copies(trial: Trial) -> Iterator[Failure]:
@@ -76,21 +76,44 @@ def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) ->
             yield _failure(place, diagnosis, change.text, oracle)
 
 
-def _shared_between_children(
-    outputs: dict[Place, Any], shares: frozenset[str]
+def _shared_outputs(
+    outputs: dict[Place, Any], expected: dict[Place, Any], views: frozenset[str]
 ) -> Iterator[Failure]:
-    ranges = []
-    for name, value in outputs.items():
-        own = isinstance(value, torch.Tensor) and name.root not in shares
-        if own and value.numel() and name.child is not None:
-            start = value.data_ptr()
-            ranges.append((start, start + value.nbytes, name))
-    ranges.sort()
-    for (_, stop, one), (start, _, other) in pairwise(ranges):
-        if start < stop and one.child != other.child:
-            yield _failure(
-                one, "shares memory with a sibling", f"is stored in the memory of {other}"
-            )
+    """Yield a failure for each output in the memory of another one, where the reference's is not.
+
+    Outputs of `views` are left out, those of two steps of a sequence, and the mirror of a tensor on
+    the CPU, which may be the tensor itself.
+    """
+    ours = set(_overlaps(expected, views))
+    for one, other in _overlaps(outputs, views):
+        children = one.child != other.child
+        allowed = (one, other) in ours or one.step != other.step
+        if not allowed and (children or not _are_twins(one, other)):
+            diagnosis = f"shares memory with {'a sibling' if children else 'another result'}"
+            yield _failure(one, diagnosis, f"is stored in the memory of {other}")
+
+
+def _are_twins(one: Place, other: Place) -> bool:
+    return f"{one.field}_cpu" == other.field or f"{other.field}_cpu" == one.field
+
+
+def _overlaps(outputs: dict[Place, Any], views: frozenset[str]) -> Iterator[tuple[Place, Place]]:
+    """Yield outputs of which one lies in the memory of the other, in the order of the outputs."""
+    order = {name: number for number, name in enumerate(outputs)}
+    ranges = sorted(
+        (value.data_ptr(), value.data_ptr() + _span(value), order[name], name)
+        for name, value in outputs.items()
+        if isinstance(value, torch.Tensor) and name.root not in views and value.numel()
+    )
+    for (_, stop, *_, one), (start, *_, other) in pairwise(ranges):
+        if start < stop:
+            yield min(one, other, key=order.__getitem__), max(one, other, key=order.__getitem__)
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """Return the bytes from the tensor's first element to its last one."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return (1 + sum((size - 1) * step for size, step in steps)) * tensor.element_size()
 
 
 def _failure(name: str | Place, diagnosis: str, text: str, oracle: str = NAME) -> Failure:

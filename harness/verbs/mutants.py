@@ -134,11 +134,13 @@ def _prepare_process(candidate: Candidate, operations: list[Operation]) -> None:
 def _planned(queue: Queue, candidate: Candidate, options: MutantsOptions) -> list[Planned]:
     """Return all mutants, or a sample of them."""
     planned = queue.planned()
+    if not planned:
+        raise UsageError(f"candidate {candidate.name}: none of its own functions is called")
     if options.only:
         ids = _ids(options.only)
         planned = [one for one in planned if one[0].id in ids]
-    if not planned:
-        raise UsageError(f"candidate {candidate.name}: none of its own functions is called")
+        if not planned:
+            raise UsageError(f"--only {options.only}: no id of a mutant of {candidate.name}")
     if options.sample and options.sample < len(planned):
         planned = random.Random(options.seed).sample(planned, options.sample)
         planned.sort(key=lambda one: one[1])  # first results let the cases that kill come first

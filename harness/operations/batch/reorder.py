@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -269,12 +270,15 @@ reorder_batch_to_split_decodes_and_prefills = Operation(
         faults={
             "threshold of 0": wrong_value("decode_threshold", 0),
             "threshold of another type": wrong_type("decode_threshold"),
-            "request that is not scheduled": Fault(
-                "scheduler_output",
-                lambda _: SimpleNamespace(num_scheduled_tokens={}),
-                "num_scheduled_tokens",
-                applies=lambda case: bool(case.params["query_lens"]),
-            ),
+            **{
+                f"request that is not scheduled{words}": Fault(
+                    "scheduler_output",
+                    lambda _, kind=kind: SimpleNamespace(num_scheduled_tokens=kind()),
+                    "num_scheduled_tokens",
+                    applies=lambda case: bool(case.params["query_lens"]),
+                )
+                for words, kind in (("", dict), (", in a Counter", Counter))
+            },
             "computed tokens of fewer rows": _fewer_rows(
                 "num_computed_tokens_cpu", "computed_lens"
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ def _always(_case: Case) -> bool:
     return True
 
 
-def _build(change: dict[str, Any], *padding: Any) -> Action:
+def _build(change: dict[Any, Any], *padding: Any) -> Action:
     """Return the build of a changed schedule."""
     return lambda batch, scheduled: batch.build(scheduled | change, *padding)
 
@@ -62,6 +63,12 @@ def _fill_columns(batch: Any, _scheduled: dict[str, Any]) -> None:
 
 def _overfill(batch: Any, scheduled: dict[str, Any]) -> None:
     batch.build(scheduled | {"request-0": batch.max_num_tokens + 1})
+
+
+def _build_another_request(batch: Any, scheduled: dict[str, Any]) -> Any:
+    """Build a step of as many requests, one of them unknown, with 0 tokens for others."""
+    others = {name: tokens for name, tokens in scheduled.items() if name != "request-0"}
+    return batch.build(defaultdict(int, others | {"unknown": 1}))
 
 
 def _holds_more_than_the_buffer(case: Case) -> bool:
@@ -110,7 +117,11 @@ FAULTS = {
     "swap from the end": _misuse("i", lambda b, _: b.swap_states(-1, 0)),
     "swap of another type": _misuse("j", lambda b, _: b.swap_states(0, "b"), TypeError),
     "step with a hole": _misuse("req_ids", _build({}), prepare=_make_hole),
+    "step with tokens for a hole": _misuse("req_ids", _build({None: 1}), prepare=_make_hole),
     "request without an entry": _misuse("num_scheduled_tokens", lambda b, _: b.build({})),
+    "request without an entry in a defaultdict": _misuse(
+        "num_scheduled_tokens", _build_another_request
+    ),
     "entry without a request": _misuse(
         "num_scheduled_tokens", _build({"unknown": 1}), applies=_always
     ),

@@ -43,18 +43,14 @@ from attnproof.harness.operations.runner.judge import (
 def _make(offered: Any, call: Call) -> Any:
     """Return block tables with the requests of the case, after others that used all rows."""
     tables = offered(*(call[name] for name in MADE))
+    _run_earlier(tables, call)
     _fill(tables, call)
     return tables
 
 
 def _fill(tables: Any, call: Call) -> None:
-    """Give the tables the requests of the case, after others that used all rows."""
+    """Give the tables the requests of the case."""
     facts = call.facts
-    slots, columns = call["max_num_reqs"], call["max_num_blocks_per_group"]
-    for slot in range(slots):
-        _append(tables, slot, [[facts.stale] * width for width in columns], overwrite=True)
-    tables.apply_staged_writes()
-    _leave_stale(tables, call)
     for row, slot in enumerate(facts.slots):
         blocks = [list(group.blocks[row]) for group in facts.groups]
         cuts = [len(held) // 2 for held in blocks]
@@ -67,23 +63,31 @@ def _fill(tables: Any, call: Call) -> None:
     tables.apply_staged_writes()
 
 
-def _leave_stale(tables: Any, call: Call) -> None:
-    """Run a step of the earlier requests through all rows and tokens of the buffers."""
+def _run_earlier(tables: Any, call: Call) -> list[torch.Tensor]:
+    """Run a step of earlier requests, which use all rows, columns and tokens of the buffers.
+
+    Return each group's table. In a fresh row it is the same whether ids follow or replace it.
+    """
+    stale, columns = call.facts.stale, call["max_num_blocks_per_group"]
     slots, tokens = call["max_num_reqs"], call["max_num_batched_tokens"]
+    for slot in range(slots):
+        _append(tables, slot, [[stale] * width for width in columns], overwrite=slot % 2 > 0)
+    tables.apply_staged_writes()
     device = call["device"]
     everyone = torch.arange(slots, dtype=torch.int32, device=device)
-    tables.gather_block_tables(everyone, slots)
+    gathered = [table.clone() for table in tables.gather_block_tables(everyone, slots)]
     starts = torch.full((slots + 1,), tokens, dtype=torch.int32, device=device)
     starts[0] = 0
     positions = torch.zeros(tokens, dtype=torch.int64, device=device)
     tables.compute_slot_mappings(everyone, starts, positions, tokens)
+    return gathered
 
 
 def _step(tables: Any, call: Call) -> tuple[Any, Any]:
     """Return the gathered tables and the slots of the step."""
     own = call["out"]
     pointers = None
-    if own is not None:
+    if call["out_ptrs"]:
         addresses = [table.data_ptr() for table in own]
         pointers = torch.tensor(addresses, dtype=torch.uint64, device=call["device"])
     gathered = tables.gather_block_tables(call["gathered"], call["num_reqs_padded"], own, pointers)
@@ -100,6 +104,7 @@ def _step(tables: Any, call: Call) -> tuple[Any, Any]:
 def _use(offered: Any, call: Call) -> Outputs:
     tables = offered(*(call[name] for name in MADE))
     first = [table.clone() for table in tables.input_block_tables]
+    earlier = _run_earlier(tables, call)
     _fill(tables, call)
     if call["appended"] is not None:
         _append_refused(tables, call)
@@ -118,6 +123,7 @@ def _use(offered: Any, call: Call) -> Outputs:
     outputs["dummy slots"] = tables.get_dummy_slot_mappings(call["dummy_tokens"]).clone()
     outputs["dummy slot buffer"] = tables.slot_mappings.clone()
     outputs |= {f"first table {group}": table for group, table in enumerate(first)}
+    outputs |= {f"earlier table {group}": table for group, table in enumerate(earlier)}
     return outputs
 
 

@@ -83,6 +83,8 @@ class TablesParams(Params):
     """True if `idx_mapping` is int64."""
     uncovered: Count = 0
     """Blocks that each row has not got yet: positions in them have no slot."""
+    pointers: bool = True
+    """True if the caller gives the addresses of its buffers too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +138,8 @@ def unreal(case: Case) -> str:
     """Return why no engine makes the step, "" if one may."""
     if case.params.get("uncovered"):
         return "an engine gives a request its blocks before its tokens"
+    if case.params["own"] and not case.params.get("pointers", True):
+        return "an engine gives the addresses of its buffers with them"
     gathers = case.params["gather_dummies"] and case.params["dummies"]
     return "an engine gathers rows with a request only" if gathers else ""
 
@@ -177,6 +181,7 @@ def tables_cases(draw: st.DrawFn) -> Case:
         gather_dummies=draw(_RARELY),
         spare_reqs=draw(st.integers(0, 2)),
         own=draw(_RARELY),
+        pointers=not draw(_RARELY),
         wide=draw(_RARELY),
         uncovered=int(draw(_RARELY)),
     )
@@ -235,6 +240,8 @@ def tables_boundaries() -> Iterator[tuple[str, Case]]:
     yield "positions behind the live blocks", tables_case(mixed, two, uncovered=1)
     yield "no block yet", tables_case(padded, two, uncovered=9, own=True)
     yield "caller's buffers", tables_case(padded, two, own=True, wide=True)
+    own = {"own": True, "pointers": False}
+    yield "caller's buffers without their addresses", tables_case(padded, two, **own)
 
 
 def tables_of_batch(batch: Batch) -> Iterator[Case]:
@@ -313,6 +320,7 @@ def prepare(case: Case, pattern: int, device: str) -> Call:
         "dummy_reqs": slots if num_reqs % 2 else num_reqs + batch.padded_requests,
         "dummy_tokens": room if num_reqs % 2 else tokens + batch.padded_tokens,
         "out": tuple(tables) if params["own"] else None,
+        "out_ptrs": params["own"] and params.get("pointers", True),
         "slots": arena.tensors.get("slots"),
         "appended": None,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -25,7 +26,8 @@ NAME = "compute_slot_mapping"
 BLOCK_SIZES = (4, 1, 2, 16, 3, 48, 49, 41, 256)
 """Tokens per block; multiples of 49 and 41 by a rounded reciprocal are in the block before."""
 _SEQ_ID = 7
-_LATER_BLOCK = 91
+_LATER_BLOCKS = (91, 93, 92)
+"""Blocks that a sequence holds for later tokens."""
 _ARGS = ("is_profile_run", "seq_len", "context_len", "start_idx", "block_size", "blocks")
 
 
@@ -65,12 +67,12 @@ def live_blocks(block_size: int, seq_len: int, first: int = 0) -> list[int]:
 def held_blocks(params: dict[str, Any], first: int, pattern: int) -> list[int]:
     """Return the blocks as an engine holds them that has freed those before position `first`.
 
-    With the first poison pattern -1 stands in their place, and a block for later tokens follows;
+    With the first poison pattern -1 stands in their place, and blocks for later tokens follow;
     no position needs them.
     """
     blocks = params["blocks"]
     columns = min(first // params["block_size"], len(blocks))
-    return list(blocks) if pattern else [*[-1] * columns, *blocks[columns:], _LATER_BLOCK]
+    return list(blocks) if pattern else [*[-1] * columns, *blocks[columns:], *_LATER_BLOCKS]
 
 
 @st.composite
@@ -106,7 +108,9 @@ def named_ranges() -> Iterator[tuple[str, tuple[list[int], int, int, int]]]:
 def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "SPEC example", _case(False, 10, 0, 2, 4, [0, 1, 0])
     yield "profile run", _case(True, 10, 0, 0, 4, [])
+    yield "profile run of one token", _case(True, 1, 0, 0, 4, [5])
     yield "decode", _case(False, 9, 8, 0, 4, [3, 1, 8])
+    yield "decode in a small block", _case(False, 2, 1, 0, 2, [5])
     yield "continued prefill", _case(False, 300, 200, 0, 16, live_blocks(16, 300))
     yield "window beyond the sequence", _case(False, 6, 2, 9, 4, [4, 5])
     yield "nothing new", _case(False, 5, 5, 0, 4, [4, 5])
@@ -127,7 +131,7 @@ def _prepare(case: Case, pattern: int, _device: str) -> Call:
     first = max(params["start_idx"], params["context_len"])
     slots = [11, -1]
     tables = None
-    if not params["is_profile_run"]:
+    if pattern or not params["is_profile_run"]:  # a profile run reads none
         blocks = held_blocks(params, first, pattern)
         tables = {_SEQ_ID - 1: [90], _SEQ_ID: blocks, _SEQ_ID + 1: [91]}
     return Call(
@@ -223,6 +227,21 @@ def _not_profile(case: Case) -> bool:
     return not case.params["is_profile_run"]
 
 
+def _one_token(case: Case) -> bool:
+    params = case.params
+    return _not_profile(case) and params["seq_len"] == params["context_len"] + 1
+
+
+_WRONG_ARGUMENTS = {
+    "negative context": wrong_value("context_len", -1, _not_profile),
+    "negative start": wrong_value("start_idx", -1, _not_profile),
+    "block size of 0": wrong_value("block_size", 0, _not_profile),
+    "slots of another type": wrong_type("slot_mapping"),
+    "tables of another type": wrong_type("block_tables", applies=_not_profile),
+}
+"""Faults of single arguments, for any case and once more for those of one token."""
+
+
 compute_slot_mapping = Operation(
     name=NAME,
     section="5",
@@ -246,12 +265,12 @@ compute_slot_mapping = Operation(
                 "block_tables", lambda _: {_SEQ_ID + 1: [91]}, applies=_not_profile
             ),
             "negative sequence": wrong_value("seq_len", -1),
-            "negative context": wrong_value("context_len", -1, _not_profile),
-            "negative start": wrong_value("start_idx", -1, _not_profile),
-            "block size of 0": wrong_value("block_size", 0, _not_profile),
+            **_WRONG_ARGUMENTS,
+            **{
+                f"{name}, one token": replace(fault, applies=_one_token)
+                for name, fault in _WRONG_ARGUMENTS.items()
+            },
             "sequence of another type": wrong_type("seq_len"),
-            "slots of another type": wrong_type("slot_mapping"),
-            "tables of another type": wrong_type("block_tables", applies=_not_profile),
             "profile run of another type": wrong_type("is_profile_run"),
             "block without an id": _last_block(None, TypeError),
             "float block id": _last_block(3.0, TypeError),

@@ -97,6 +97,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     room = 2**31 // (4 * 4096)
     wide = make_batch([1] * 4, [5, 9, 0, 2], 4096, spare_columns=room - 1)
     yield "room for more keys than int32 counts", _case(wide)
+    yield "one decode, int64", _case(make_batch([1], [4], 4, dtype="int64"))
     yield "one key of one block", _case(make_batch([1], [0], 1))
     many = make_batch([1] * 250 + [30] * 4, [(7 * row) % 90 for row in range(254)], 16)
     yield "many decodes", _case(many)

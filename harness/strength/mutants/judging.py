@@ -259,9 +259,10 @@ def _judged(made: Result, module: Any, candidate: Candidate, given: Round, until
                 hangs = failures[0].oracle == "process" and "hang" in failures[0].diagnosis
                 fate = "timed out" if hangs else "killed"
                 return changed(fate=fate, oracle=failures[0].oracle, cases=count, case=case.id)
+        count = len(cases)
         failures = _failures_of_further_calls(worker, cases)
         if failures:
-            return changed(fate="killed", oracle=failures[0].oracle, cases=len(cases))
+            return changed(fate="killed", oracle=failures[0].oracle, cases=count)
     except _TimeIsOver:
         if count > len(cases):
             return changed(cases=len(cases), reason="a further case does not end")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -38,8 +39,9 @@ class Mutant(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        """Hash of the change: the same change of the same function keeps it."""
-        key = f"{self.file}\0{self.function}\0{self.index}\0{self.before}\0{self.after}"
+        """Hash of the change: the same change of the same function keeps it in another checkout."""
+        place = "/".join(Path(self.file).parts[-2:])
+        key = f"{place}\0{self.function}\0{self.index}\0{self.before}\0{self.after}"
         return hashlib.sha256(key.encode()).hexdigest()[:12]
 
 

@@ -14,6 +14,7 @@ import pytest
         ("impure", "build_slot_mapping", "purity", "input modified"),
         ("impure", "split_decodes_and_prefills", "purity", "input modified"),
         ("shares_memory", "slice_query_start_locs", "purity", "shares memory with an input"),
+        ("shares_memory", "get_batch_indices_positions", "purity", "shares memory with another"),
         ("copies_inputs", "split_attn_metadata", "purity", "a copy of an input"),
         ("uninitialised", "build_slot_mapping", "equality", "memory returned that was never"),
         ("reads_stale", "build_slot_mapping", "padding", "depends on stale entries"),

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ from attnproof.harness.model.call import Call
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, encode
 from attnproof.harness.operations import ALL
+from attnproof.harness.running.errors import UsageError
 from attnproof.harness.strength.mutants import judging, planting, reviewed
 from attnproof.harness.strength.mutants.judging import Prepared
 from attnproof.harness.strength.mutants.mutant import Mutant, Result
@@ -323,6 +325,25 @@ def test_another_lane_judges_survivors(monkeypatch, tmp_path):
         ("optimized-unchecked", {*ids[1:]}, {"a"}),
         ("optimized-triton", {*ids[2:]}, {"a"}),
     ]
+
+
+def test_an_id_is_the_same_in_another_checkout(tmp_path):
+    def id_in(folder):
+        return msgspec.structs.replace(_result("survived").mutant, file=f"{folder}/mine.py").id
+
+    assert id_in(tmp_path / "host") == id_in("elsewhere/host") != id_in("device")
+
+
+def test_ids_of_other_mutants_are_refused(tmp_path):
+    planned = [(_result("survived", index).mutant, ["a"]) for index in range(3)]
+    queue = SimpleNamespace(planned=lambda: list(planned))
+    only = tmp_path / "only.txt"
+    options = MutantsOptions(out=tmp_path, only=only)
+    only.write_text(planned[1][0].id)
+    assert verb._planned(queue, Candidate("mine", ""), options) == [planned[1]]
+    only.write_text("0123456789ab")
+    with pytest.raises(UsageError, match=r"only\.txt: no id of a mutant of mine"):
+        verb._planned(queue, Candidate("mine", ""), options)
 
 
 def test_a_resumed_run_reads_whole_lines(tmp_path):
