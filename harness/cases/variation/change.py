@@ -31,8 +31,9 @@ def change_alone(feature: str, name: str, apply: Callable[[Case], Case | None]) 
 
 MOST_SIZE, MOST_LARGE = 1500, 70_000
 """Maximum of `size_of` a case that is made by changes, and of the few large ones."""
-_MOST_ELEMENTS = 2**19
-_MOST_PRODUCTS = 2**24
+_MOST_ELEMENTS, _MOST_LARGE_ELEMENTS = 2**19, 2**22
+"""Maximum of tensor elements of a case, and of a large one."""
+_MOST_PRODUCTS = 2**25
 
 
 class Limits(NamedTuple):
@@ -42,25 +43,38 @@ class Limits(NamedTuple):
     """Integers among the parameters that are sizes of tensors."""
     whole_contexts: bool
     """`Inputs.whole_contexts` of the operation."""
+    attends: bool
+    """True if the operation multiplies each query token with all keys of its sequence."""
+    lays_out_tokens: bool
+    """False if the tokens of a case without a batch are numbers only."""
     most: int = MOST_SIZE
     """Maximum of `size_of` a case."""
+
+    @property
+    def enlarged(self) -> Limits:
+        """Limits of the few large cases."""
+        return self._replace(most=MOST_LARGE)
 
 
 def is_small(case: Case, limits: Limits) -> bool:
     """True if the case is cheap to lay out and to compute."""
-    if size_of(case) > limits.most:
+    counted = case.num_tokens if case.batch is None and not limits.lays_out_tokens else 0
+    if size_of(case) - counted > limits.most:
         return False
     values = (case.params.get(name) for name in limits.sizes)
     factor = prod(max(1, value) for value in values if isinstance(value, int))
     tokens, batch = 1 + case.num_tokens, case.batch
+    elements = _MOST_ELEMENTS if limits.most == MOST_SIZE else _MOST_LARGE_ELEMENTS
     if batch is None or not limits.whole_contexts:
-        return (factor if batch is None else tokens * factor) <= _MOST_ELEMENTS
+        return (factor if batch is None else tokens * factor) <= elements
     lengths = [q + c for q, c in zip(batch.query_lens, batch.computed_lens, strict=True)]
     rows = batch.num_requests + batch.padded_requests
     products = sum(q * length for q, length in zip(batch.query_lens, lengths, strict=True))
     cache = len({block for row in batch.blocks for block in row}) * batch.block_size
     table = max((1 + rows) * max(lengths, default=0), cache) + tokens
-    return table * factor <= _MOST_ELEMENTS and products * factor <= _MOST_PRODUCTS
+    if limits.attends and products * factor > _MOST_PRODUCTS:
+        return False
+    return table * factor <= elements
 
 
 def size_of(case: Case) -> int:

@@ -9,7 +9,6 @@ from random import Random
 
 from attnproof.harness.cases.variation.batch_changes import batch_changes
 from attnproof.harness.cases.variation.change import (
-    MOST_LARGE,
     MOST_SIZE,
     Change,
     Limits,
@@ -17,6 +16,7 @@ from attnproof.harness.cases.variation.change import (
     size_of,
 )
 from attnproof.harness.cases.variation.param_changes import (
+    counts_tokens,
     laid_out,
     large_param_changes,
     param_changes,
@@ -47,7 +47,12 @@ def changes_of(operation: Operation) -> list[Change]:
 def limits_of(operation: Operation) -> Limits:
     """Return what makes the operation's cases large."""
     inputs = operation.inputs
-    return Limits(laid_out(inputs.params), inputs.whole_contexts)
+    return Limits(
+        sizes=laid_out(inputs.params),
+        whole_contexts=inputs.whole_contexts,
+        attends=operation.contract.tolerant,
+        lays_out_tokens=not counts_tokens(inputs.params),
+    )
 
 
 def bases_of(boundaries: Iterable[tuple[str, Case]]) -> list[Case]:
@@ -100,7 +105,7 @@ def enlarged(
         return
     random, ids = Random(seed), set()
     random.shuffle(large)
-    limits = limits_of(operation)._replace(most=MOST_LARGE)
+    limits = limits_of(operation).enlarged
     for number in range(count * _TRIES):
         change = large[number % len(large)]
         others = {name: values for name, values in features.items() if name != change.feature}

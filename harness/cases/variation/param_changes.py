@@ -91,6 +91,15 @@ def laid_out(params: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(field.encode_name for field in described.fields if _is_size(field.type))
 
 
+def counts_tokens(params: type[msgspec.Struct]) -> bool:
+    """True if query lengths among parameters of this type are numbers of any magnitude."""
+    described = inspect.type_info(params)
+    assert isinstance(described, inspect.StructType)
+    kinds = {field.encode_name: field.type for field in described.fields}
+    item = getattr(kinds.get("query_lens"), "item_type", None)
+    return isinstance(item, inspect.IntType) and _range(item)[1] >= _MOST_VALUE
+
+
 def _is_size(kind: inspect.Type) -> bool:
     if isinstance(kind, inspect.UnionType):
         return any(map(_is_size, kind.types))

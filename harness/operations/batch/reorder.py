@@ -19,7 +19,7 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Bench, Contract, Inputs, Operation
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.faults import wrong_type, wrong_value
-from attnproof.harness.operations.shared.params import Lengths, Params, Positive
+from attnproof.harness.operations.shared.params import Numbers, Params, Positive
 
 REORDER = "reorder_batch_to_split_decodes_and_prefills"
 _REGIONS = ("decode", "short extend", "long extend", "prefill")
@@ -31,10 +31,10 @@ _HAS_PROGRESS = st.integers(0, 2)
 
 
 class _ReorderParams(Params):
-    query_lens: Lengths
+    query_lens: Numbers
     decode_threshold: Positive
-    computed_lens: Lengths | None = None
-    prompt_lens: Lengths | None = None
+    computed_lens: Numbers | None = None
+    prompt_lens: Numbers | None = None
 
 
 def _reorder_problem(case: Case) -> str:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from attnproof.harness.cases.batches.request_rows import lot_of, request_rows
 from attnproof.harness.cases.batches.tensors import batch_arrays
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
 from attnproof.harness.model.case import Batch, Case
@@ -22,7 +23,7 @@ class Pool(NamedTuple):
     table: np.ndarray
     """(P, W) slot of each position, stale behind a sequence and in the rows of no request."""
     rows: np.ndarray
-    """(R,) row of each request, descending, of padded rows that of the first request; int64."""
+    """(R,) row of each request (`request_rows`), of padded rows that of the first one; int64."""
 
 
 def token_pool(batch: Batch, pattern: int, *, distinct: bool = False) -> Pool:
@@ -55,7 +56,7 @@ def page_pool(batch: Batch, pattern: int) -> Pool:
 
 def _empty(batch: Batch, width: int, pattern: int, dtype: type) -> Pool:
     rows = batch.num_requests + batch.padded_requests
-    table: np.ndarray = np.full((2 * rows + 1, width), STALE_PATTERNS[pattern], dtype=dtype)
+    table: np.ndarray = np.full((_room(rows), width), STALE_PATTERNS[pattern], dtype=dtype)
     of_requests = _every_row(batch)
     if batch.num_requests:
         of_requests[batch.num_requests :] = of_requests[0]
@@ -64,7 +65,13 @@ def _empty(batch: Batch, width: int, pattern: int, dtype: type) -> Pool:
 
 def _every_row(batch: Batch) -> np.ndarray:
     """Return a row for each request and padded row."""
-    return 2 * np.arange(batch.num_requests + batch.padded_requests, dtype=np.int64)[::-1] + 1
+    count = batch.num_requests + batch.padded_requests
+    return request_rows(count, _room(count), lot_of(batch))
+
+
+def _room(rows: int) -> int:
+    """Return the rows of a pool with that many requests."""
+    return 2 * rows + 1
 
 
 def needs_wide_pool(case: Case) -> str:
@@ -79,5 +86,5 @@ def pool_problem(case: Case) -> str:
     """Return why the pool of the case's batch is too large for the memory, "" if it is not."""
     batch = batch_of(case)
     lengths = [q + c for q, c in zip(batch.query_lens, batch.computed_lens, strict=True)]
-    rows = 2 * (batch.num_requests + batch.padded_requests) + 1
+    rows = _room(batch.num_requests + batch.padded_requests)
     return size_problem("batch", rows * (max(lengths, default=0) + 2))

@@ -27,6 +27,7 @@ from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
     sequence_inputs,
+    step_pairs,
 )
 
 NAME = "batch_sequence"
@@ -329,6 +330,27 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     bad = [{"do": "bad", "kind": kind} for kind in range(14)]
     yield "refused steps change nothing", _case(*three, _build(2), _remove(1), *bad)
     yield "highest block ids, block size 16", _case(_add(1, 9), _build(5), block_size=16)
+    yield from _pairs()
+
+
+def _pairs() -> Iterator[tuple[str, Case]]:
+    """Yield pairs of steps between two builds, on the same row where they take one."""
+    kinds: dict[str, list[Step]] = {
+        "add": [_add(1, 3)],
+        "append": [{"do": "append", "which": 0, "blocks": 0}],
+        "remove": [_remove(0)],
+        "resume": [{"do": "resume", "blocks": 2, "tokens": 5}],
+        "swap": [{"do": "swap", "i": 0, "j": 1}],
+        "advance": [{"do": "advance"}],
+        "reject": [{"do": "reject", "tokens": [1, 0]}],
+        "dummy": [{"do": "dummy", "reqs": 1, "tokens": 5}],
+    }
+    condense = {"do": "condense"}
+    empty = [*[_remove(0)] * 5, condense]
+    before = [*empty, _add(1, 2), _add(2, 3), _add(1, 0), _build(1, 2, 3)]
+    after = [condense, _build(2, 1, 1), {"do": "slots"}]
+    for name, steps in step_pairs(kinds, before, after):
+        yield name, _case(*steps, max_num_reqs=5, max_num_tokens=40, max_num_blocks=6)
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:

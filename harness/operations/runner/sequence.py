@@ -26,6 +26,7 @@ from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
     sequence_inputs,
+    step_pairs,
 )
 
 NAME = "runner_sequence"
@@ -293,6 +294,25 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "one slot, one token", _case(_add(0), _schedule(0), _sample(0), max_num_reqs=1)
     wide = _schedule(8, pad_tokens=24, wide=True)
     yield "block size 1, padded to all tokens", _case(_add(8), wide, _sample(0), block_size=1)
+    yield from _pairs()
+
+
+def _pairs() -> Iterator[tuple[str, Case]]:
+    """Yield pairs of steps between two scheduled ones, of the first request where they take one."""
+    kinds: dict[str, list[Step]] = {
+        "add": [_add(3, 1)],
+        "schedule": [_schedule(1)],
+        "draft": [{"do": "draft", "lens": [3, 1]}],
+        "sample": [_sample(1, 0)],
+        "pool": [{"do": "pool"}],
+        "abort": [_abort(0)],
+        "preempt": [{"do": "preempt", "which": 0}],
+        "resume": [{"do": "resume", "cached": 2}],
+        "dummy": [{"do": "dummy", "reqs": 1, "tokens": 5}],
+    }
+    before = [*[_abort(0)] * 4, _add(4, 2), _add(9), _schedule(9, 3), _sample(0), _schedule(4)]
+    for name, steps in step_pairs(kinds, before, [_schedule(2), _sample(1)]):
+        yield name, _case(*steps, other_block_size=2)
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:

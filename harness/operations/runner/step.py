@@ -14,6 +14,7 @@ import numpy as np
 from hypothesis import strategies as st
 from msgspec import Meta
 
+from attnproof.harness.cases.batches.request_rows import lot_of, request_rows
 from attnproof.harness.model.call import Facts
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.operations.shared.params import Few, Params, Some, Tokens, size_problem
@@ -167,12 +168,12 @@ def step_cases(draw: st.DrawFn, operation: str) -> Case:
     """Draw a step of up to five rows."""
     drafts, new = draw(st.integers(1, 4)), 1 - draw(_RARELY)
     found = draw(st.lists(_row(drafts, new), max_size=5))
-    slots = len(found) + draw(st.integers(0, 2))
-    shift = draw(st.integers(0, 2))
+    slots = draw(st.sampled_from((0, 1, 2, len(found) + 1))) + len(found)
+    taken: list[int] = request_rows(len(found), slots, draw(st.integers(0, 7))).tolist()
     dummy = draw(st.integers(0, 20))
     rows = [
-        (-1 if r == dummy else (shift + len(found) - r) % max(1, slots), *row)
-        for r, row in enumerate(found)
+        (-1 if r == dummy else slot, *row)
+        for r, (slot, row) in enumerate(zip(taken, found, strict=True))
     ]
     return step_case(
         operation,
@@ -224,12 +225,13 @@ def step_boundaries(operation: str) -> Iterator[tuple[str, Case]]:
 def step_of_batch(operation: str, batch: Batch) -> Iterator[Case]:
     """Yield the step of a batch: rows with computed tokens decode, others are in their prompt."""
     rows, count = [], min(batch.num_requests, 64)
+    taken: list[int] = request_rows(count, count + 1, lot_of(batch)).tolist()
     pairs = zip(batch.query_lens, batch.computed_lens, strict=True)
     for r, (query, computed) in enumerate(list(pairs)[:count]):
         decodes = computed > 0 and query <= 4
         logits = query if decodes else min(query, 1)
         prompt = computed if decodes else computed + query + r % 2
-        rows.append((count - 1 - r, computed, query, prompt, logits, min(logits, 1)))
+        rows.append((taken[r], computed, query, prompt, logits, min(logits, 1)))
     found = step_case(operation, rows, slots=count + 1, drafts=4, wide=batch.dtype == "int64")
     if not problem(found):
         yield found

@@ -34,6 +34,8 @@ HeadSize = Annotated[int, Meta(ge=1, le=2**16)]
 Counts = Annotated[list[Count], Meta(max_length=MOST_STEPS)]
 Lengths = Annotated[list[Tokens], Meta(max_length=2**16)]
 """Tokens of each request."""
+Numbers = Annotated[list[Count], Meta(max_length=2**16)]
+"""Number of each request, of any magnitude: nothing has that many entries."""
 Blocks = Annotated[list[Count], Meta(max_length=2**16)]
 """Block ids of a sequence."""
 Layout = Annotated[int, Meta(ge=0, le=3)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,21 @@ class Transcript(NamedTuple):
     error: BaseException | None = None
     """Unexpected exception of the last step, None if all steps ran."""
     log: str = ""
+
+
+Step = dict[str, Any]
+
+
+def step_pairs(
+    kinds: Mapping[str, Sequence[Step]], before: Sequence[Step], after: Sequence[Step]
+) -> Iterator[tuple[str, list[Step]]]:
+    """Yield the steps in which each kind comes next to each other one, by the first one's name.
+
+    `before` and `after` stand around each pair: they make the state, and read it.
+    """
+    for name, first in kinds.items():
+        pairs = [(*before, *first, *second, *after) for second in kinds.values()]
+        yield f"{name}, then each kind of step", [step for pair in pairs for step in pair]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
     sequence_inputs,
+    step_pairs,
 )
 from attnproof.harness.operations.v0.metadata_builder import metadata_v0_outputs
 
@@ -248,6 +249,23 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         "a refused graph leaves nothing behind",
         _case({"do": "build", "rows": [[5, 0]], "pad": 0}, graph),
     )
+    yield from _pairs()
+
+
+def _pairs() -> Iterator[tuple[str, Case]]:
+    """Yield pairs of steps of a new batch, and a build after them."""
+    kinds: dict[str, list[dict[str, Any]]] = {
+        "prepare": [{"do": "prepare"}],
+        "refused group": [{"do": "add nonsense"}],
+        "decode": [{"do": "add", "rows": [[1, 3]]}],
+        "prompt": [{"do": "add", "rows": [[5, 1]], "image": True}],
+        "build": [{"do": "build", "rows": [[2, 6], [1, 4]], "pad": -1}],
+        "graph": [{"do": "build", "rows": [[1, 6]], "pad": 1}],
+        "refused build": [{"do": "build", "rows": [[1, 1]], "pad": -1, "wrong": True}],
+    }
+    after = [{"do": "build", "rows": [[1, 2]], "pad": -1}]
+    for name, steps in step_pairs(kinds, kinds["prepare"], after):
+        yield name, _case(*steps)
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:

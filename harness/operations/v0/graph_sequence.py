@@ -27,6 +27,7 @@ from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
     SequenceCall,
     sequence_inputs,
+    step_pairs,
 )
 from attnproof.harness.operations.v0.graph_state import captures
 
@@ -248,6 +249,10 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     wide = {"do": "prepare", "graph": 3, "rows": 3, "width": BLOCKS + 1, "value": 30}
     long = {"do": "prepare", "graph": 3, "rows": 4, "width": 1, "value": 30}
     yield "steps larger than the graph", _case(begin, large, end, full, wide, long)
+    steps = {"begin": begin, "graph": graph, "end": end, "fail": fail, "full": full, "small": small}
+    kinds = {name: [step] for name, step in steps.items()}
+    for name, pairs in step_pairs(kinds, [end, begin, large], [end, narrow]):
+        yield name, _case(*pairs)
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:

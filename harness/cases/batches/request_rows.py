@@ -1,0 +1,31 @@
+"""Rows of a pool or slots of a runner that requests have, in the orders that serving leaves."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+
+from attnproof.harness.model.case import Batch
+
+
+def request_rows(count: int, room: int, lot: int) -> np.ndarray:
+    """Return (count,) int64 distinct rows below `room`, in one of eight orders chosen by `lot`.
+
+    They fall, rise, rise but for inner ones that fall between ends that fit a run, or are in no
+    order; and they are the last ones, or every second one if there is room.
+    """
+    places = np.arange(count, dtype=np.int64)
+    order, spread = lot % 4, lot // 4 % 2 == 0
+    if order == 0:
+        places = places[::-1]
+    elif order == 2:
+        places[1:-1] = places[1:-1][::-1].copy()
+    elif order == 3:
+        places = np.array(Random(count).sample(range(count), count), dtype=np.int64)
+    return 2 * places + 1 if spread and room > 2 * count else places + (room - count)
+
+
+def lot_of(batch: Batch) -> int:
+    """Return a number that follows from the lengths of the batch."""
+    return batch.num_tokens + sum(batch.computed_lens)
