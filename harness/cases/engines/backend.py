@@ -28,6 +28,10 @@ REQUIRED, DEFAULT, FACTORY, KEYWORD, COMPUTED, ATTACHED = range(6)
 factory, a keyword-only argument, `__post_init__`, or an assignment after construction."""
 BATCH_FIELDS = ("num_actual_tokens", "max_query_len", "query_start_loc", "seq_lens")
 """Fields that every metadata class takes over from the common metadata."""
+LOGITS_FIELDS = ("logits_indices_padded", "num_logits_indices")
+"""Fields of fast prefill, which a metadata class may have too."""
+_NO_LOGITS = -1
+"""Value that a builder gives its own fields of that name."""
 
 
 def field_names(kinds: Sequence[int]) -> list[str]:
@@ -44,14 +48,18 @@ def expected_values(kinds: Sequence[int]) -> dict[str, Any]:
     return values
 
 
-def metadata_class(form: int, kinds: Sequence[int]) -> type[Any]:
-    """Make a class `EngineMetadata` of the form, with a field for each of `kinds`."""
+def metadata_class(form: int, kinds: Sequence[int], *, logits: bool = False) -> type[Any]:
+    """Make a class `EngineMetadata` of the form, with a field for each of `kinds`.
+
+    With `logits` it has fields of its own with the names of LOGITS_FIELDS.
+    """
+    own = LOGITS_FIELDS if logits else ()
     if form in (PLAIN, PLAIN_SLOTS):
         members: dict[str, Any] = {"__doc__": "Metadata of the small backend."}
         if form == PLAIN:
             return type("EngineMetadata", (), members)
         base = type("EngineMetadataBase", (), {"__slots__": BATCH_FIELDS})
-        return type("EngineMetadata", (base,), members | {"__slots__": field_names(kinds)})
+        return type("EngineMetadata", (base,), members | {"__slots__": [*field_names(kinds), *own]})
     specified: list[tuple[str, Any] | tuple[str, Any, Any]] = [
         (name, torch.Tensor if name.endswith(("loc", "lens")) else int) for name in BATCH_FIELDS
     ]
@@ -69,6 +77,7 @@ def metadata_class(form: int, kinds: Sequence[int]) -> type[Any]:
             computed[name] = 200 + number
         elif kind == DEFAULT or form == SLOTS:  # slots need a declared field
             specified.append((name, int, 10 + number))
+    specified += [(name, Any, field(default=_NO_LOGITS, kw_only=True)) for name in own]
 
     def post_init(self: Any) -> None:
         for name, value in computed.items():
@@ -93,13 +102,19 @@ def metadata_class(form: int, kinds: Sequence[int]) -> type[Any]:
 
 
 def make_metadata(
-    cls: type[Any], form: int, kinds: Sequence[int], common: CommonAttentionMetadata
+    cls: type[Any],
+    form: int,
+    kinds: Sequence[int],
+    common: CommonAttentionMetadata,
+    *,
+    logits: bool = False,
 ) -> Any:
     """Make an instance with `expected_values(kinds)` and the batch's fields."""
     values = {name: getattr(common, name) for name in BATCH_FIELDS}
     details = expected_values(kinds)
     if form in (PLAIN, PLAIN_SLOTS):
         made, later = cls(), values | details
+        later |= dict.fromkeys(LOGITS_FIELDS, _NO_LOGITS) if logits else {}
     else:
         by_name = dict(zip(details, kinds, strict=True))
         taken = [n for n, kind in by_name.items() if kind in (REQUIRED, KEYWORD)]
@@ -148,13 +163,15 @@ class EngineBackend(AttentionBackend):
         """Do nothing: there is no cache."""
 
 
-def make_backend(form: int, kinds: Sequence[int]) -> type[AttentionBackend]:
+def make_backend(
+    form: int, kinds: Sequence[int], *, logits: bool = False
+) -> type[AttentionBackend]:
     """Make a backend whose builder makes instances of a `metadata_class(form, kinds)`.
 
     From its second engine step on the builder makes `later_metadata_cls`, a subclass. It
     records the arguments of each `build` in `given`.
     """
-    metadata_cls = metadata_class(form, kinds)
+    metadata_cls = metadata_class(form, kinds, logits=logits)
     later_cls = type("LaterMetadata", (metadata_cls,), {})
 
     class EngineBuilder(AttentionMetadataBuilder[Any]):
@@ -175,7 +192,7 @@ def make_backend(form: int, kinds: Sequence[int]) -> type[AttentionBackend]:
             """Build the metadata of one engine step."""
             self.given.append((common_prefix_len, common_attn_metadata, fast_build))
             cls = metadata_cls if len(self.given) == 1 else later_cls
-            return make_metadata(cls, form, kinds, common_attn_metadata)
+            return make_metadata(cls, form, kinds, common_attn_metadata, logits=logits)
 
     class Backend(EngineBackend):
         """Backend of this builder."""

@@ -50,7 +50,7 @@ def limits_of(operation: Operation) -> Limits:
     return Limits(
         sizes=laid_out(inputs.params),
         whole_contexts=inputs.whole_contexts,
-        attends=operation.contract.tolerant,
+        attends=bool(operation.contract.tolerant),
         lays_out_tokens=not counts_tokens(inputs.params),
     )
 

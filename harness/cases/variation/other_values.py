@@ -25,6 +25,23 @@ def other_values(case: Case, problem: Callable[[Case], str], count: int) -> list
     return list(found.values())
 
 
+def other_options(case: Case, problem: Callable[[Case], str], count: int) -> list[Case]:
+    """Return up to `count` well-formed cases with one flag changed, or one list of names emptied.
+
+    They follow from the case alone, as `other_values` do.
+    """
+    found: list[Case] = []
+    for name, value in sorted(case.params.items()):
+        named = isinstance(value, list) and value and isinstance(value[0], str)
+        if not named and type(value) is not bool:
+            continue
+        changed = case.params | {name: [] if named else not value}
+        other = replace(case, fault="", params=changed)
+        if len(found) < count and not problem(other):
+            found.append(other)
+    return found
+
+
 def _others(case: Case) -> Iterator[Case]:
     if case.batch is not None:
         for change in (

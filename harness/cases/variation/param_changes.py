@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -66,6 +66,8 @@ def param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:
         if param in _UNCHANGED:
             continue
         for name, group, change in _changes(field.type):
+            yield _of_param(param, param, name, group, change)
+        for name, group, change in _bounded(field.type, described.fields):
             yield _of_param(param, param, name, group, change)
         item = getattr(field.type, "item_type", None)
         if isinstance(item, inspect.StructType):
@@ -187,6 +189,25 @@ def _orders() -> Iterator[_Named]:
     yield "first twice", "first twice", _of_list(lambda values: [values[0], *values])
     inner = _of_list(lambda values: [*values[:1], *reversed(values[1:-1]), *values[1:][-1:]])
     yield "inner ones reversed", "inner ones reversed", inner
+
+
+def _bounded(kind: inspect.Type, others: Iterable[inspect.Field]) -> Iterator[_Named]:
+    """Yield lists of numbers of which none is above an integer among the other parameters."""
+    if isinstance(kind, inspect.UnionType):
+        for each in kind.types:
+            yield from _bounded(each, others)
+    if isinstance(getattr(kind, "item_type", None), inspect.IntType):
+        for other in others:
+            if isinstance(other.type, inspect.IntType):
+                name = f"at most {other.encode_name}"
+                yield name, name, partial(_at_most, name=other.encode_name)
+
+
+def _at_most(case: Case, values: Any, name: str) -> list[int] | None:
+    most = case.params.get(name)
+    if not isinstance(values, list) or not values or not isinstance(most, int):
+        return None
+    return [min(value, most) for value in values]
 
 
 def _structs(param: str, kind: inspect.StructType) -> Iterator[Change]:

@@ -80,6 +80,8 @@ class _Params(Params):
     prefix_len: Count
     fast_build: bool
     dummy: bool = False
+    own_logits: bool = False
+    """True if the backend's metadata class has logits fields of its own."""
 
 
 def _case(
@@ -90,7 +92,7 @@ def _case(
     fast_build: bool = False,
     **more: bool,
 ) -> Case:
-    """Return a case; `more` is empty or `dummy=True` for a dummy run between two steps."""
+    """Return a case; `more` may have `dummy`, a dummy run between two steps, and `own_logits`."""
     params = {"form": form, "kinds": kinds, "prefix_len": prefix_len, "fast_build": fast_build}
     return Case(NAME, batch, params | more)
 
@@ -103,7 +105,7 @@ def _cases(draw: st.DrawFn) -> Case:
         draw(_KINDS),
         draw(st.sampled_from((0, 0, 32))),
         draw(st.booleans()),
-        **draw(st.sampled_from(({}, {}, {"dummy": True}))),
+        **draw(st.sampled_from(({}, {}, {"dummy": True}, {"own_logits": True}))),
     )
 
 
@@ -114,6 +116,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     names = ("dataclass", "frozen dataclass", "dataclass with slots", "plain class", "plain slots")
     for form, name in enumerate(names):
         yield f"{name} with every kind of field", _case(example, form, every)
+        own = _case(example, form, [engine.DEFAULT], own_logits=True, dummy=True)
+        yield f"{name} with logits fields of its own", own
     yield "dummy run without logits indices (K20)", _case(make_batch([4], [0], 4), 0, [])
     yield "decodes only", _case(last_tokens(make_batch([1, 1], [3, 0], 4)), 0, [])
     yield "a dummy run between two steps", _case(example, 0, [], dummy=True)
@@ -125,7 +129,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
 def _prepare(case: Case, pattern: int, device: str) -> Call:
     metadata, arena = lay_out_sampled(case, pattern, device)
     params = case.params
-    backend = engine.make_backend(params["form"], params["kinds"])
+    logits = params.get("own_logits", False)
+    backend = engine.make_backend(params["form"], params["kinds"], logits=logits)
     facts = _BackendFacts(
         batch=batch_of(case),
         metadata=metadata,

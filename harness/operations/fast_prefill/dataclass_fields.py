@@ -75,11 +75,15 @@ class _Params(Params):
     form: Form
     kinds: Kinds
     added: Annotated[list[Annotated[int, Meta(ge=_INT, le=_TENSOR)]], Meta(max_length=64)]
+    undecorated: bool = False
+    """True if the class is a subclass of a dataclass without a decorator of its own."""
 
 
-def _case(prefix: str, form: int, kinds: list[int], added: list[int]) -> Case:
+def _case(
+    prefix: str, form: int, kinds: list[int], added: list[int], undecorated: bool = False
+) -> Case:
     params = {"prefix": prefix, "form": form, "kinds": kinds, "added": added}
-    return Case(NAME, None, params)
+    return Case(NAME, None, params | {"undecorated": undecorated})
 
 
 def _boundaries() -> Iterator[tuple[str, Case]]:
@@ -90,11 +94,16 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "empty prefix", _case("", 0, every, [_INT])
     yield "frozen", _case("Sliced", engine.FROZEN, every, [_INT, _LIST])
     yield "slots", _case("Sliced", engine.SLOTS, every, [_INT, _TENSOR])
+    for form, name in enumerate(("dataclass", "frozen dataclass", "dataclass with slots")):
+        case = _case("Sliced", form, every, [_INT, _LIST], undecorated=True)
+        yield f"undecorated subclass of a {name}", case
 
 
 def _prepare(case: Case, _pattern: int, _device: str) -> Call:
     params, kinds = case.params, _declared(case)
     cls = engine.metadata_class(params["form"] % (engine.SLOTS + 1), kinds)
+    if params.get("undecorated"):
+        cls = type(cls.__name__, (cls,), {"__module__": cls.__module__})
     added = _added_fields(params["added"])
     facts = _MetadataFacts(cls=cls, kinds=kinds, added=[name for name, *_ in added])
     args = {"name_prefix": params["prefix"], "metadata_cls": cls, "fields": added}
@@ -208,7 +217,7 @@ subclass_attention_metadata = Operation(
     inputs=Inputs(
         params=_Params,
         has_batch=False,
-        cases=lambda: st.builds(_case, PREFIXES, _DATACLASSES, KINDS, _ADDED),
+        cases=lambda: st.builds(_case, PREFIXES, _DATACLASSES, KINDS, _ADDED, st.booleans()),
         boundaries=_boundaries,
         from_batch=_steps,
         faults={

@@ -77,7 +77,8 @@ def _case(
 def _cases(draw: st.DrawFn) -> Case:
     size, interleave = draw(st.integers(1, 8)), draw(INTERLEAVES)
     numbers = near_edges(size, interleave)
-    lens = draw(st.lists(numbers, max_size=6))
+    within_a_turn = st.integers(0, interleave)
+    lens = draw(st.lists(numbers, max_size=6) | st.lists(within_a_turn, max_size=6))
     start = None
     if draw(st.booleans()):
         start = draw(st.lists(numbers, min_size=len(lens), max_size=len(lens)))

@@ -348,9 +348,10 @@ def _pairs() -> Iterator[tuple[str, Case]]:
     condense = {"do": "condense"}
     empty = [*[_remove(0)] * 5, condense]
     before = [*empty, _add(1, 2), _add(2, 3), _add(1, 0), _build(1, 2, 3)]
-    after = [condense, _build(2, 1, 1), {"do": "slots"}]
+    # Its tokens need all blocks of each row: what is behind them is not read.
+    after = [condense, _build(20), {"do": "slots"}]
     for name, steps in step_pairs(kinds, before, after):
-        yield name, _case(*steps, max_num_reqs=5, max_num_tokens=40, max_num_blocks=6)
+        yield name, _case(*steps, max_num_reqs=5, max_num_tokens=99, max_num_blocks=6)
 
 
 def _from_batch(batch: Batch) -> Iterator[Case]:

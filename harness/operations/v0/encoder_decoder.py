@@ -103,9 +103,8 @@ def _count_outputs(_call: Call, result: Any) -> Outputs:
 def _count_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     fields, kind = call.facts.fields, call.facts.attn_type
     tokens = fields["num_prefill_tokens"], fields["num_decode_tokens"]
-    encoder = sum(fields.get("encoder_seq_lens") or [])
-    known = fields.get("encoder_seq_lens") is not None
-    if kind in (ENCODER, CROSS) and known and outputs["prefill_kv_tokens"] != encoder:
+    encoder = fields.get("num_encoder_tokens")
+    if kind in (ENCODER, CROSS) and outputs["prefill_kv_tokens"] != encoder:
         yield Violation("prefill_kv_tokens", "is not the number of encoder tokens")
     if kind == ENCODER and outputs["decode_query_tokens"] != 0:
         yield Violation("decode_query_tokens", "an encoder has no decodes")

@@ -46,6 +46,8 @@ class EncoderDecoderParams(Params):
     absent: Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=64)]
     assigned: bool = False
     """True if an instance of the class without an encoder's fields gets them by assignment."""
+    captured: bool = False
+    """True for the metadata of a graph capture, whose encoder tokens are counted as 0."""
 
 
 def problem(case: Case) -> str:
@@ -89,6 +91,7 @@ def _case(
     absent: list[str] | None = None,
     decoder_only: bool = False,
     assigned: bool = False,
+    captured: bool = False,
 ) -> Case:
     """Return the case of a batch.
 
@@ -97,13 +100,14 @@ def _case(
     """
     params = {"attn_type": attn_type, "is_prompt": is_prompt, "decoder_only": decoder_only}
     lists = {"encoder": encoder or [], "absent": absent or []}
-    return Case(operation, batch, params | lists | {"assigned": assigned})
+    flags = {"assigned": assigned, "captured": captured}
+    return Case(operation, batch, params | lists | flags)
 
 
 def cases_of(operation: str) -> Callable[[], st.SearchStrategy[Case]]:
     """Return the function that makes the strategy of the operation's cases."""
     return lambda: st.builds(
-        lambda batch, kind, is_prompt, encoder, absent, decoder_only, assigned: _case(
+        lambda batch, kind, is_prompt, encoder, absent, decoder_only, assigned, captured: _case(
             operation,
             batch,
             kind,
@@ -112,6 +116,7 @@ def cases_of(operation: str) -> Callable[[], st.SearchStrategy[Case]]:
             absent=absent,
             decoder_only=decoder_only,
             assigned=assigned,
+            captured=captured,
         ),
         batches(),
         st.sampled_from(_kinds(operation)),
@@ -120,6 +125,7 @@ def cases_of(operation: str) -> Callable[[], st.SearchStrategy[Case]]:
         st.lists(st.sampled_from(_ABSENT), max_size=3, unique=True),
         st.booleans(),
         st.booleans(),
+        st.integers(0, 3).map(lambda lot: lot == 3),
     )
 
 
@@ -134,6 +140,7 @@ def boundaries_of(operation: str) -> Callable[[], Iterator[tuple[str, Case]]]:
                 name = f"{kind}, {'prompts' if is_prompt else 'decodes'} (K25)"
                 yield name, _case(operation, mixed, kind, is_prompt=is_prompt, encoder=[9, 4, 6, 2])
         prefills, decodes = make_batch([5, 3], [0, 2], 4), make_batch([1, 1], [6, 3], 4)
+        new = make_batch([5, 3], [0, 0], 4)
         kind = _kinds(operation)[-1]
         for name, batch in (("prefills", prefills), ("decodes", decodes)):
             yield f"only {name}", _case(operation, batch, kind, is_prompt=True, encoder=[3, 8])
@@ -142,6 +149,15 @@ def boundaries_of(operation: str) -> Callable[[], Iterator[tuple[str, Case]]]:
         yield "model without an encoder", _case(operation, mixed, decoder_only=True)
         lengths = [9, 4, 6, 2]
         yield "assigned fields", _case(operation, mixed, kind, encoder=lengths, assigned=True)
+        for kind in _kinds(operation):
+            yield (
+                f"{kind}, captured",
+                _case(operation, decodes, kind, encoder=[3, 8], captured=True),
+            )
+            yield (
+                f"{kind}, new prompts",
+                _case(operation, new, kind, is_prompt=True, encoder=[3, 8]),
+            )
         for field in _ABSENT:
             yield f"{field} not set", _case(operation, mixed, encoder=[9, 4, 6, 2], absent=[field])
         every = list(_ABSENT)
@@ -171,10 +187,13 @@ def _pieces(
     width = -(-int(encoder.max(initial=0)) // block_size)
     cross = 1000 + np.arange(len(encoder) * width, dtype=np.int32).reshape(len(encoder), width)
     slots = 16000 + np.arange(encoder.sum(), dtype=np.int64)
+    table = made.block_table_with(stale)
+    if not made.num_computed_tokens.any():  # prompts that are computed at once read no blocks
+        table = table[:, :0]
     lengths = made.seq_lens.astype(np.int32)
     return [
         Piece("seq_lens_tensor", lengths, False, (step,)),
-        table_piece("block_tables", made.block_table_with(stale), step),
+        table_piece("block_tables", table, step),
         Piece("encoder_seq_lens_tensor", encoder, False, (step,)),
         Piece("cross_slot_mapping", slots, False, (step,)),
         table_piece("cross_block_tables", cross, step),
@@ -207,7 +226,7 @@ def prepare(case: Case, pattern: int, device: str) -> Call:
         fields |= {
             "encoder_seq_lens": encoder.tolist(),
             "max_encoder_seq_len": int(encoder.max(initial=0)),
-            "num_encoder_tokens": int(encoder.sum()),
+            "num_encoder_tokens": 0 if params.get("captured") else int(encoder.sum()),
         }
         fields |= {name: arena.tensors[name] for name in (LENGTHS[1], *CROSS_FIELDS)}
     needed = needed_fields(case)

@@ -249,8 +249,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     wide = {"do": "prepare", "graph": 3, "rows": 3, "width": BLOCKS + 1, "value": 30}
     long = {"do": "prepare", "graph": 3, "rows": 4, "width": 1, "value": 30}
     yield "steps larger than the graph", _case(begin, large, end, full, wide, long)
-    steps = {"begin": begin, "graph": graph, "end": end, "fail": fail, "full": full, "small": small}
-    kinds = {name: [step] for name, step in steps.items()}
+    kinds: dict[str, list[dict[str, Any]]] = {"begin": [begin], "graph": [graph], "end": [end]}
+    kinds |= {"fail": [fail], "full step": [full], "small step": [small]}
     for name, pairs in step_pairs(kinds, [end, begin, large], [end, narrow]):
         yield name, _case(*pairs)
 

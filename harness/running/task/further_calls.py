@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from attnproof.harness.cases.variation.other_values import other_values
+from attnproof.harness.cases.variation.other_values import other_options, other_values
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.verdict import ORACLES, Failure
@@ -21,8 +21,9 @@ from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 CASES_PER_FURTHER = 10
 """Drawn cases of a run for each drawn case, and each other one, that is called on other input
 afterwards."""
-_LATER = 2
-"""Later calls of a case; the first is repeated with the same tensors, filled anew."""
+_LATER, _OPTIONS = 2, 3
+"""Later calls of a case, of which the first is repeated with the same objects, filled anew; and
+those objects filled with another option of the case."""
 _MOST_WRONG = 5
 """Cases of further calls that fail by themselves and are judged like the others."""
 _DETERMINISM, _INVARIANTS = (list(ORACLES).index(one.NAME) for one in (determinism, invariants))
@@ -76,7 +77,8 @@ def failures_of_further_calls(
 def _failures_of_later_calls(worker: Worker, case: Case, wrong: list[Case]) -> tuple[Failure, ...]:
     interface = INTERFACES.get(worker.candidate.interface)
     others = other_values(case, problem_of, _LATER)
-    calls = [*((one, False) for one in others), *((one, True) for one in others[:1])]
+    again = [*others[:1], *other_options(case, problem_of, _OPTIONS)]
+    calls = [*((one, False) for one in others), *((one, True) for one in again)]
     for other, in_place in calls:
         call_after = partial(worker.call_after, in_place=in_place)
         later = interface.fit(other) if interface else other
