@@ -15,6 +15,7 @@ import numpy as np
 from attnproof.harness.cases.batches import later, subclass
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.case import Batch
+from attnproof.reference.interface import PAD_SLOT_ID
 from attnproof.reference.shared import CommonAttentionMetadata, CommonAttentionMetadataV32
 
 _GAP = 3
@@ -54,7 +55,10 @@ class BatchArrays:
         """Return every tensor of the metadata as a piece of an arena."""
         batch = self.batch
         step = 2 if batch.strided else 1
-        slots = np.concatenate([self.slot_mapping, np.full(batch.spare_slots, stale)])
+        # An engine fills the tail, and the other pattern shows who reads it.
+        filled = stale == STALE_PATTERNS[0] and batch.num_tokens % 4 == 3
+        tail = np.full(batch.spare_slots, PAD_SLOT_ID if filled else stale)
+        slots = np.concatenate([self.slot_mapping, tail])
         arrays = {
             "query_start_loc": self.query_start_loc,
             "seq_lens": self.seq_lens,

@@ -63,7 +63,29 @@ class LatentImpl(Impl):
         return {}
 
 
-IMPLS: tuple[type[Impl], ...] = (CausalImpl, EncoderImpl, MaskImpl, LatentImpl)
+class DerivedImpl(Impl):
+    """Implementation with properties for window and sinks, and a soft cap of the class for none."""
+
+    logits_soft_cap: float | None = None
+    _window: int | None
+    _sinks: torch.Tensor | None
+
+    def _kept(self, window: int | None, soft_cap: Any, sinks: Any) -> dict[str, Any]:
+        given = {} if soft_cap is None else {"logits_soft_cap": soft_cap}
+        return given | {"_window": window, "_sinks": sinks}
+
+    @property
+    def sliding_window(self) -> tuple[int, int]:
+        """Window as (left, right), (-1, -1) for none."""
+        return (-1, -1) if self._window is None else (self._window - 1, 0)
+
+    @property
+    def sinks(self) -> torch.Tensor | None:
+        """Sinks that were given."""
+        return self._sinks
+
+
+IMPLS: tuple[type[Impl], ...] = (CausalImpl, EncoderImpl, MaskImpl, LatentImpl, DerivedImpl)
 
 
 @dataclass

@@ -125,7 +125,10 @@ def _alteration(call: Call, number: int) -> Fault | None:
     paths = [*_paths(arguments.get(name), (name,))]
     if not paths:
         return None
-    first, seed, share = lot.choice(paths), lot.random(), lot.random()
+    # Entries of a long list must not leave few changes to the list itself.
+    depth = lot.choice(sorted({len(path) for path in paths}))
+    first = lot.choice([path for path in paths if len(path) == depth])
+    seed, share = lot.random(), lot.random()
     changes = [_Alteration(first[0], first[1:], seed)]
     value = arguments[name]
     if len(first) == 1 and isinstance(value, torch.Tensor) and share < _SHARE_ALIKE:
@@ -230,7 +233,7 @@ def _altered(value: Any, lot: Random) -> Any:
         left = {key: item for key, item in value.items() if key != left_out}
         # A dict that makes up what is missing: a check that reads an entry adds it.
         made = defaultdict(partial(copy, next(iter(value.values()), 0)), left)
-        return lot.choice((left, left, made, value | {None: None}, [*value.values()]))
+        return lot.choice((left, made, made, value | {None: None}, [*value.values()]))
     if isinstance(value, np.ndarray):
         tensor = torch.from_numpy(value.copy())
         made = _altered(tensor, lot)

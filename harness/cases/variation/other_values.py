@@ -7,6 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from attnproof.harness.cases.variation.neighbours import (
+    with_idle_row,
+    with_live_padding,
+    with_moved_token,
+)
 from attnproof.harness.cases.variation.related import renamed, renaming
 from attnproof.harness.model.case import Batch, Case
 
@@ -47,6 +52,8 @@ def _others(case: Case) -> Iterator[Case]:
         for change in (
             lambda batch: _longer(_reversed(_renamed(batch))),
             lambda batch: _longer(_renamed(with_moved_token(batch))),
+            lambda batch: _renamed(with_live_padding(batch)),
+            lambda batch: _renamed(with_idle_row(batch)),
             lambda batch: _longer(_renamed(batch)),
             _reversed,
             _renamed,
@@ -74,24 +81,6 @@ def _reversed(batch: Batch) -> Batch:
             rows = batch.num_requests
             fields[name] = (*values[:rows][::-1], *values[rows:])
     return replace(batch, **fields)
-
-
-def with_moved_token(batch: Batch) -> Batch:
-    """Return the batch with one query token more in a short row, and one less in the longest.
-
-    Numbers of rows and tokens and lengths of sequences stay. The token goes to the last of the
-    shortest rows, as when a decode gets a draft. Return the batch itself if there is none.
-    """
-    queries, computed = list(batch.query_lens), list(batch.computed_lens)
-    longest = max(range(len(queries)), key=queries.__getitem__, default=0)
-    others = [row for row, c in enumerate(computed) if c and queries[row] and row != longest]
-    if not others or queries[longest] < 2:
-        return batch
-    short = min(others, key=lambda row: (queries[row], -row))
-    for row, more in ((short, 1), (longest, -1)):
-        queries[row] += more
-        computed[row] -= more
-    return replace(batch, query_lens=tuple(queries), computed_lens=tuple(computed))
 
 
 def _renamed(batch: Batch) -> Batch:

@@ -102,7 +102,7 @@ def _range_lists(draw: st.DrawFn, rows: int) -> list[list[int]] | None:
     if not rows or draw(st.integers(0, 7)) == 7:
         return draw(st.sampled_from((None, [])))
     ranges = []
-    for row in sorted(draw(st.sets(st.integers(0, rows - 1)))):
+    for row in draw(st.lists(st.integers(0, rows - 1), max_size=rows, unique=True)):
         points = draw(_POINTS)
         bounds = points
         if len(points) % 2:

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.engines import backend as engine
+from attnproof.harness.cases.variation.neighbours import neighbours_of
 from attnproof.harness.model.call import MISSING, Call, Outputs
 from attnproof.harness.model.call_kinds import ClassCall, Clocked, bound
 from attnproof.harness.model.case import Batch, Case, Count
@@ -72,6 +74,8 @@ class _BackendFacts(BatchFacts):
     fast_build: bool
     dummy: bool
     """True if a dummy run, without logits indices, is built between two steps."""
+    others: list[Any]
+    """Metadata of steps after the last, of as many rows and tokens."""
 
 
 class _Params(Params):
@@ -140,6 +144,10 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         prefix_len=params["prefix_len"],
         fast_build=params["fast_build"],
         dummy=params.get("dummy", False),
+        others=[
+            lay_out_sampled(msgspec.structs.replace(case, batch=one), pattern, device)[0]
+            for one in neighbours_of(batch_of(case))
+        ],
     )
     args = {"prefix": "FastPrefill_", "underlying_attn_backend": backend}
     return Call(args, arena=arena, facts=facts)
@@ -156,7 +164,10 @@ def _use(offered: Any, call: Call) -> Any:
     }
     unsampled = replace(facts.metadata, **dict.fromkeys(_LOGITS))
     steps = [given, *[given | {"common_attn_metadata": unsampled}] * facts.dummy, given]
-    return backend, builder, [builder.build(**step) for step in steps]
+    made = [builder.build(**step) for step in steps]
+    for other in [*facts.others, *facts.others]:  # they leave the metadata above alone
+        builder.build(**given | {"common_attn_metadata": other})
+    return backend, builder, made
 
 
 def _clocked(offered: Any, call: Call) -> Callable[[], Any]:

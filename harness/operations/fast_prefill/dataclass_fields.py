@@ -23,7 +23,7 @@ from attnproof.reference.interface import MetadataError
 
 NAME = "subclass_attention_metadata"
 SHARED = "classes are made once and compute nothing: there is nothing to make faster"
-PREFIXES = st.sampled_from(("Sliced", "FastPrefill_", ""))
+PREFIXES = st.sampled_from(("Sliced", "FastPrefill_", "", "Engine"))
 _DATACLASSES = st.sampled_from((engine.DATACLASS, engine.FROZEN, engine.SLOTS))
 KINDS = st.lists(st.integers(engine.REQUIRED, engine.ATTACHED), max_size=5)
 _KEPT = ("frozen", "eq", "order", "unsafe_hash", "repr")
@@ -92,6 +92,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "nothing added", _case("Sliced", 0, [engine.REQUIRED], [])
     yield "every kind of field", _case("Sliced", 0, every, [_INT, _LIST, _TENSOR])
     yield "empty prefix", _case("", 0, every, [_INT])
+    yield "prefix that the name begins with", _case("Engine", 0, every, [_INT])
     yield "frozen", _case("Sliced", engine.FROZEN, every, [_INT, _LIST])
     yield "slots", _case("Sliced", engine.SLOTS, every, [_INT, _TENSOR])
     for form, name in enumerate(("dataclass", "frozen dataclass", "dataclass with slots")):

@@ -56,6 +56,7 @@ def _case(prefix: str, form: int, kinds: list[int]) -> Case:
 def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "a builder of its own", _case("Local_4_16_", 0, [])
     yield "empty prefix", _case("", 0, [engine.REQUIRED])
+    yield "prefix that the name begins with", _case("Engine", 0, [engine.REQUIRED])
 
 
 def _prepare(case: Case, _pattern: int, _device: str) -> Call:

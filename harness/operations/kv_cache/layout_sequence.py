@@ -17,7 +17,7 @@ from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.model.operation import Bench, BuiltIn, Contract, Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.model.program import Let, Line, Script, do
+from attnproof.harness.model.program import Let, Line, Name, Script, do
 from attnproof.harness.operations.shared.params import sequence_params
 from attnproof.harness.operations.shared.sequence import (
     SEQUENCE_NOT_TIMED,
@@ -30,12 +30,13 @@ _VARIABLE = "VLLM_KV_CACHE_LAYOUT"
 _LAYOUT = st.sampled_from(("NHD", "HND"))
 
 
+_READS = ("get", "get in a thread")
 _PARAMS = sequence_params(
     {
         "set": [("layout", Literal["NHD", "HND"])],
         "set invalid": [("layout", Literal["NCHW", "nhd", "hnd", ""])],
         "export": [("layout", Literal["NHD", "HND", "NCHW", "nhd", "hnd", ""])],
-        **{do: [] for do in ("unset", "unexport", "get")},
+        **{do: [] for do in ("unset", "unexport", *_READS)},
     }
 )
 
@@ -80,6 +81,11 @@ class _Machine(Machine):
         """Read the layout, as a backend does."""
         self.step("get")
 
+    @rule()
+    def get_in_a_thread(self) -> None:
+        """Read the layout as a connector does, in a thread of its own."""
+        self.step("get in a thread")
+
     @rule(layout=st.sampled_from(("NCHW", "nhd", "")))
     def set_invalid(self, layout: str) -> None:
         """Set an unknown layout, which is refused and changes nothing."""
@@ -96,6 +102,15 @@ def _line(step: dict[str, Any]) -> Line:
         ),
         "unexport": Line("remove the variable", [do("environ.pop", _VARIABLE, None)]),
         "get": Line("get", [Let("layout", do("get_kv_cache_layout"))]),
+        "get in a thread": Line(
+            "get in another thread",
+            [
+                Let("pool", do("ThreadPoolExecutor", 1)),
+                Let("future", do("pool.submit", Name("get_kv_cache_layout"))),
+                Let("layout", do("future.result")),
+                do("pool.shutdown"),
+            ],
+        ),
         "set invalid": Line(
             f"set {layout!r}, which is refused", [do("set_kv_cache_layout", layout)], raises=True
         ),
@@ -107,8 +122,9 @@ def _script(case: Case, _pattern: int) -> Script:
     setup = [do("environ.pop", _VARIABLE, None), Let("layout", None)]
     steps = case.params["steps"]
     # The error for an unknown layout is tested in `get_kv_cache_layout`.
-    kept = [s for n, s in enumerate(steps) if s["do"] != "get" or _readable(steps[:n])]
-    return Script({"environ": "os"}, setup, tuple(map(_line, kept)))
+    kept = [s for n, s in enumerate(steps) if s["do"] not in _READS or _readable(steps[:n])]
+    imports = {"environ": "os", "ThreadPoolExecutor": "concurrent.futures"}
+    return Script(imports, setup, tuple(map(_line, kept)))
 
 
 def _readable(steps: list[dict[str, Any]]) -> bool:
@@ -135,7 +151,7 @@ def _diagnose(call: Call, _place: Place, expected: Any, got: Any) -> str:
 def _was_read(call: Call) -> bool:
     """True if the layout was read before the wrong step, the last one of a shrunk case."""
     steps = call.facts.case.params["steps"]
-    return [step["do"] for step in steps].count("get") > 1
+    return sum(step["do"] in _READS for step in steps) > 1
 
 
 def _case(*steps: dict[str, Any]) -> Case:
@@ -143,10 +159,11 @@ def _case(*steps: dict[str, Any]) -> Case:
 
 
 def _boundaries() -> Iterator[tuple[str, Case]]:
-    get = {"do": "get"}
+    get, in_thread = {"do": "get"}, {"do": "get in a thread"}
     nhd, hnd = ({"do": "set", "layout": layout} for layout in ("NHD", "HND"))
     export = {"do": "export", "layout": "HND"}
     yield "default", _case(get)
+    yield "set and read in two threads", _case(hnd, in_thread, nhd, in_thread, get)
     yield "set after the first get (K27)", _case(get, hnd, get)
     yield "environment after the first get", _case(get, export, get)
     yield "set goes before the environment", _case(export, nhd, get)

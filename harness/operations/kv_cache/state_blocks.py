@@ -15,7 +15,7 @@ import torch
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.tensors import table_piece
-from attnproof.harness.cases.magnitudes import FLOAT_LIMITS
+from attnproof.harness.cases.magnitudes import FLOAT_LIMITS, ROUNDED_SIZES
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
@@ -114,6 +114,9 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         for edge in (-1, 0, 1):
             far = [limit + 3 * size + edge, 1]
             yield f"{edge:+d} of a block beyond {limit}", _case(far, size)
+    for size in ROUNDED_SIZES:
+        firsts = [blocks * size + edge for blocks in range(1, 8) for edge in (0, 1)]
+        yield f"first positions of blocks of {size}", _case(firsts, size)
     yield "strided int64 table", _case(around, 4, 2, wide="table", strided=True)
     yield "strided int64 lengths", _case(around, 4, 2, wide="lengths", strided=True)
     for rows in (127, 128, 129):

@@ -14,6 +14,7 @@ from attnproof.harness.cases.engines.config import (
     IMPLS,
     CausalImpl,
     CompilationConfig,
+    DerivedImpl,
     EngineConfig,
     Impl,
     LatentImpl,
@@ -116,13 +117,19 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "layers alike", _case([plain] * 3, [0, 1, 2])
     yield "windows that differ (K23)", _case([plain, windowed], [0, 1])
     yield "window of one token", _case([[0, 1, 0, 0, 0], [2, 1, 0, 0, 0]], [0, 1])
-    yield "window in every form", _case([[i, 16, 30, 1, 1] for i in range(4)], [0, 1, 2, 3])
-    yield "no window in every form", _case([[i, 0, 0, 2, 0] for i in range(4)], [0, 1, 2, 3])
+    yield (
+        "window in every form",
+        _case([[i, 16, 30, 1, 1] for i in range(len(IMPLS))], [*range(len(IMPLS))]),
+    )
+    yield (
+        "no window in every form",
+        _case([[i, 0, 0, 2, 0] for i in range(len(IMPLS))], [*range(len(IMPLS))]),
+    )
     yield "another order than the model's", _case([plain, windowed], [1, 0])
     yield "asked for twice", _case([windowed, plain], [0, 1, 0])
     yield (
         "other classes beside those asked for",
-        _case([[i, 8, 0, 0, 1] for i in range(4)], [0, 1, 2, 3], 2),
+        _case([[i, 8, 0, 0, 1] for i in range(len(IMPLS))], [*range(len(IMPLS))], 2),
     )
     yield "a soft cap of 0", _case([[0, 0, -1, 0, 0], plain], [0, 1])
     yield "sinks", _case([[0, 0, 0, 0, 1], plain], [0, 1])
@@ -189,7 +196,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
             "window_left": -1 if cls is LatentImpl else (window or 0) - 1,
             "logits_soft_cap": None if cls is LatentImpl else soft_cap_of(soft_cap),
             "sm_scale": SCALES[scale % len(SCALES)],
-            "has_sinks": bool(sinks) and cls in (CausalImpl, MaskImpl),
+            "has_sinks": bool(sinks) and cls in (CausalImpl, MaskImpl, DerivedImpl),
         }
         for field, value in wanted.items():
             place = Place(field, child=index)

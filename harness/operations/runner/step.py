@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec import Meta
 
 from attnproof.harness.cases.batches.request_rows import lot_of, request_rows
+from attnproof.harness.cases.magnitudes import TILES, around
 from attnproof.harness.model.call import Facts
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.operations.shared.params import Few, Params, Some, Tokens, size_problem
@@ -219,6 +220,9 @@ def step_boundaries(operation: str) -> Iterator[tuple[str, Case]]:
     for rows in (128, 260):
         chunks = [(r, 5, 1, 9, 0, 0) for r in range(rows)]
         yield f"{rows} rows without logits", step_case(operation, [*chunks, (rows, 8, 1, 4, 1, 1)])
+    for logits in around(TILES, 17):
+        verified = [(1, 9, logits + 2, 4, logits, logits // 3), mixed[1]]
+        yield f"{logits} logits of a row", step_case(operation, verified)
     yield "long sequence", step_case(operation, [(0, 500_000, 2, 499_999, 2, 2)])
 
 

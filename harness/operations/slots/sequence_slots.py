@@ -26,7 +26,7 @@ NAME = "compute_slot_mapping"
 BLOCK_SIZES = (4, 1, 2, 16, 3, 48, 49, 41, 256)
 """Tokens per block; multiples of 49 and 41 by a rounded reciprocal are in the block before."""
 _SEQ_ID = 7
-_LATER_BLOCKS = (91, 93, 92)
+_LATER_BLOCKS = (91, 92)
 """Blocks that a sequence holds for later tokens."""
 _ARGS = ("is_profile_run", "seq_len", "context_len", "start_idx", "block_size", "blocks")
 

@@ -16,7 +16,7 @@ from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.batches.subclass import REQUEST_FIELDS, TOKEN_FIELDS
 from attnproof.harness.cases.batches.tensors import batch_arrays, lay_out
 from attnproof.harness.cases.layers.xformers_step import import_xformers
-from attnproof.harness.cases.variation.other_values import with_moved_token
+from attnproof.harness.cases.variation.neighbours import neighbours_of
 from attnproof.harness.consumer.batch import Rows, expected_tokens, int64_array, row_violations
 from attnproof.harness.consumer.parts import count_violations
 from attnproof.harness.model.call import MISSING, Call, Outputs
@@ -50,8 +50,8 @@ class _BuilderFacts(BatchFacts):
     device: torch.device
     engine: Engine
     pattern: int
-    earlier: Any
-    """Metadata of an earlier step, of as many rows and tokens; None for none."""
+    others: list[Any]
+    """Metadata of other steps, of as many rows and tokens."""
 
 
 class _Params(Params):
@@ -108,9 +108,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     batch, params = batch_of(case), case.params
     metadata, arena = lay_out(batch, pattern, device)
     via = _VIA[params["via"] % len(_VIA)]
-    before, earlier = with_moved_token(batch), None
-    if via == "build" and before != batch and _is_ordered(before):
-        earlier, _ = lay_out(before, pattern, device)
+    others = [one for one in neighbours_of(batch) if via == "build" and _is_ordered(one)]
     spec = SimpleNamespace(block_size=batch.block_size)
     engine = Engine(list(batch.query_lens[::-1]))
     return Call(
@@ -128,7 +126,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
             device=torch.device(device),
             engine=engine,
             pattern=pattern,
-            earlier=earlier,
+            others=[lay_out(one, pattern, device)[0] for one in others],
         ),
     )
 
@@ -149,10 +147,12 @@ def _run(offered: Any, call: Call) -> Outputs:
     if via == "build":
         table = getattr(metadata, "block_table_tensor", None)
         if isinstance(table, torch.Tensor):  # what an earlier step leaves must not be used again
-            if call.facts.earlier is not None:
-                builder.build(prefix, call.facts.earlier, fast)
+            for other in call.facts.others:
+                builder.build(prefix, other, fast)
             builder.build(prefix, replace(metadata, block_table_tensor=table.flip(0)), fast)
         made = builder.build(prefix, metadata, fast)
+        for other in call.facts.others:  # they leave the metadata of this step alone
+            builder.build(prefix, other, fast)
     elif via == "build_for_drafting":
         made = builder.build_for_drafting(metadata, 1)
     else:

@@ -21,7 +21,7 @@ from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 CASES_PER_FURTHER = 10
 """Drawn cases of a run for each drawn case, and each other one, that is called on other input
 afterwards."""
-_LATER, _OPTIONS = 2, 3
+_LATER, _OPTIONS = 3, 3
 """Later calls of a case, of which the first is repeated with the same objects, filled anew; and
 those objects filled with another option of the case."""
 _MOST_WRONG = 5

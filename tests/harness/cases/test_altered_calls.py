@@ -88,7 +88,7 @@ def test_two_values_or_all_tensors_of_a_dtype_are_altered_too(refused):
 
 def test_mappings_make_up_what_is_missing_in_some_calls():
     slots = ALL["compute_slot_mapping"]
-    cases = altered_cases(slots, boundaries(slots)[:12], 240)
+    cases = altered_cases(slots, boundaries(slots)[:12], 450)
     assert any("defaultdict" in fault_of(slots, case).detail for case in cases)
 
 

@@ -30,9 +30,13 @@ def diagnoses(batch, name):
     return {failure.diagnosis for failure in failures(batch, BOUNDARIES[name])}
 
 
-@pytest.mark.parametrize("case", BOUNDARIES.values(), ids=BOUNDARIES)
-def test_most_steps_of_a_boundary_apply(case):
-    assert len(script(case, 0).lines) == case.num_steps
+@pytest.mark.parametrize("name", BOUNDARIES)
+def test_every_step_of_a_boundary_applies(name):
+    case = BOUNDARIES[name]
+    applied = len(script(case, 0).lines)
+    # Pairs of steps begin with the removal of all requests that there may be.
+    pairs = name.endswith("then each kind of step")
+    assert applied > case.num_steps // 2 if pairs else applied == case.num_steps
 
 
 @pytest.mark.parametrize("case", BOUNDARIES.values(), ids=BOUNDARIES)
