@@ -20,6 +20,7 @@ from attnproof.harness.cases.variation.batch_changes import batch_changes
 from attnproof.harness.cases.variation.change import MOST_LARGE, MOST_SIZE, is_small, size_of
 from attnproof.harness.cases.variation.combined import changes_of, crossed, enlarged, limits_of
 from attnproof.harness.cases.variation.dressed import dressed
+from attnproof.harness.cases.variation.neighbours import neighbours_of
 from attnproof.harness.cases.variation.other_values import other_values
 from attnproof.harness.cases.variation.rows import with_blocks
 from attnproof.harness.cases.variation.varied import varied
@@ -82,7 +83,23 @@ def test_other_values_are_well_formed_and_follow_from_the_case(operation):
         assert case not in others
         assert [problem_of(other) for other in others] == [""] * len(others)
         for other in others:
-            assert other.num_tokens == case.num_tokens or case.batch is None
+            assert case.batch is None or _size(other.batch) == _size(case.batch)
+
+
+def _size(batch):
+    """Return rows and tokens of the batch with those of padding."""
+    rows = batch.num_requests + batch.padded_requests
+    return rows, batch.num_tokens + batch.padded_tokens
+
+
+def test_neighbours_have_as_many_rows_and_tokens():
+    batch = make_batch([1, 4, 1], [6, 0, 3], 4, padded_requests=2, padded_tokens=1)
+    moved, live, idle = neighbours_of(batch)
+    assert {_size(one) for one in (moved, live, idle)} == {_size(batch)}
+    assert moved.query_lens == (1, 3, 2)
+    assert (live.query_lens, live.padded_requests) == ((1, 4, 1, 1), 1)
+    assert (idle.query_lens, idle.padded_tokens) == ((0, 4, 1), 2)
+    assert neighbours_of(make_batch([3], [0], 4)) == []
 
 
 def test_other_values_of_a_batch_keep_its_size():
