@@ -25,6 +25,8 @@ ROUNDED_SIZES = (656, 784)
 down: in float32 the first, in float64 the second."""
 BLOCK_SIZES = (1, 3, 16, 32, 48, 64, 128, 256, 512, 528, *ROUNDED_SIZES, 1024)
 """Tokens per block, of engines; those of hybrid models are multiples of 16, no powers of two."""
+FAR_POSITIONS = (2**13, 2**14, 2**17, 2**19)
+"""Ends of blocks at which a multiplication by a reciprocal of a few bits is wrong."""
 FLOAT_LIMITS = (2**24, 2**27)
 """Positions from which on float32 rounds the last ones of a block up to the next block."""
 _MOST_ID = 2**31 - 1

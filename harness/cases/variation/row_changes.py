@@ -96,7 +96,7 @@ def _in_blocks(size: int, change: Callable[[Case], Case | None]) -> Callable[[Ca
 
 def row_changes() -> Iterator[Change]:
     """Yield the changes of the rows and their queries."""
-    for count in (1, 2, *NUMBERS):
+    for count in (1, 2, *NUMBERS, 128, 256):
         yield change_alone("rows", f"{count} rows", repeated(count))
     for count in (511, 512, 513):
         yield Change("rows", f"{count} decodes before", "decodes before", behind_decodes(count))

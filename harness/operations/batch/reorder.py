@@ -59,7 +59,9 @@ class Engine:
         prompt_lens: list[int] | None = None,
     ) -> None:
         self.rows = [f"request-{row}" for row in range(len(query_lens))]
-        self.state = dict(zip(self.rows, query_lens, strict=True))
+        scheduled = list(zip(self.rows, query_lens, strict=True))
+        # The order of a schedule is not that of the rows, as requests move.
+        self.state = dict(scheduled[::-1] if len(scheduled) % 2 else scheduled)
         self.swaps: list[tuple[int, int]] = []
         self.read_after_swap = False
         self.arrays: list[np.ndarray] = []

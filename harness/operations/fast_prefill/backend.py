@@ -147,6 +147,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         others=[
             lay_out_sampled(msgspec.structs.replace(case, batch=one), pattern, device)[0]
             for one in neighbours_of(batch_of(case))
+            if all(index < one.num_tokens for index in one.logits_indices or ())
         ],
     )
     args = {"prefix": "FastPrefill_", "underlying_attn_backend": backend}

@@ -169,15 +169,19 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
             batch=batch,
             made=made,
             requests=requests,
-            scheduled={
-                req_id: q for (req_id, *_), q in zip(requests, batch.query_lens, strict=True)
-            },
+            scheduled=_scheduled([req_id for req_id, *_ in requests], batch),
             padding=(made.num_reqs, made.num_actual_tokens) if _is_padded(case) else (),
             stale=STALE_PATTERNS[pattern],
             dummy=min(rows, params["dummy"]),
             look=params["look"],
         ),
     )
+
+
+def _scheduled(req_ids: list[str], batch: Batch) -> dict[str, int]:
+    """Return the query tokens of each request, against the order of the rows in half of them."""
+    scheduled = dict(zip(req_ids, batch.query_lens, strict=True))
+    return dict(reversed(scheduled.items())) if len(req_ids) % 2 else scheduled
 
 
 def _is_padded(case: Case) -> bool:

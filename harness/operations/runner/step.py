@@ -27,7 +27,7 @@ _WIDEST = 2**31 - 1
 
 
 class _Row(Params):
-    slot: Annotated[int, Meta(ge=-1, le=1023)]
+    slot: Annotated[int, Meta(ge=-1, le=4095)]
     """Request slot, -1 for a dummy row."""
     computed: Tokens
     query: Tokens
@@ -40,8 +40,8 @@ class _Row(Params):
 class StepParams(Params):
     """Parameters of a step."""
 
-    rows: Annotated[list[_Row], Meta(max_length=1024)]
-    slots: Some
+    rows: Annotated[list[_Row], Meta(max_length=4096)]
+    slots: Annotated[int, Meta(ge=1, le=4096)]
     drafts: Few
     """Most draft tokens of a request."""
     new: Annotated[int, Meta(ge=0, le=1)]
@@ -214,7 +214,7 @@ def step_boundaries(operation: str) -> Iterator[tuple[str, Case]]:
     yield "more spare rows than a tile", step_case(operation, mixed, spare=2051)
     for tokens in (511, 512, 513):
         yield f"{tokens} tokens", step_case(operation, [(1, 4, tokens - 1, 600, 1, 1), mixed[1]])
-    for rows in (255, 256, 257, 600):
+    for rows in (255, 256, 257, 600, 1030):
         many = [(rows - 1 - r, 5 + r % 7, 1 + r % 3, 3, 1, r % 2) for r in range(rows)]
         yield f"{rows} rows", step_case(operation, many, drafts=1)
     for rows in (128, 260):

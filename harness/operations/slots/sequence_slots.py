@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import BLOCK_ORDERS, HIGHEST_BLOCK, block_lists
-from attnproof.harness.cases.magnitudes import ROUNDED_SIZES
+from attnproof.harness.cases.magnitudes import FAR_POSITIONS, ROUNDED_SIZES
 from attnproof.harness.consumer.batch import expected_tokens_uncached, slot_violations
 from attnproof.harness.model.call import Call, Facts, Outputs
 from attnproof.harness.model.call_kinds import FunctionCall
@@ -102,6 +102,10 @@ def named_ranges() -> Iterator[tuple[str, tuple[list[int], int, int, int]]]:
     yield "from one large block to the next", ([3, 1], 700, 1700, 1024)
     for size in ROUNDED_SIZES:
         yield f"first positions of blocks of {size}", ([5, 2, 9, 4], size - 1, 3 * size + 2, size)
+    for size in (16, 64, 128):
+        for end in FAR_POSITIONS:
+            blocks = live_blocks(size, end + 2)
+            yield f"end of a block of {size} at {end}", (blocks, end - 2, end + 2, size)
     yield "more tokens than blocks of any size", (live_blocks(1, 5000), 3, 5000, 1)
 
 

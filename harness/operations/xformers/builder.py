@@ -26,7 +26,12 @@ from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import BuiltIn, Contract, Inputs, Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.violation import Violation
-from attnproof.harness.operations.batch.reorder import Engine, order_of, order_violations
+from attnproof.harness.operations.batch.reorder import (
+    Engine,
+    order_of,
+    order_violations,
+    regions_of,
+)
 from attnproof.harness.operations.shared.faults import metadata_faults
 from attnproof.harness.operations.shared.metadata import BatchFacts, batch_of
 from attnproof.harness.operations.shared.params import Params
@@ -185,7 +190,7 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Compare the order, the split and the lengths in the mask with the batch."""
-    regions = {name: 3 * (tokens > 1) for name, tokens in call.facts.engine.state.items()}
+    regions = regions_of({"query_lens": call.facts.batch.query_lens[::-1]}, 1)
     yield from order_violations(regions, outputs["order"])
     batch, made = call.facts.batch, batch_arrays(call.facts.batch, call.facts.pattern)
     split = split_of(batch)
