@@ -169,7 +169,7 @@ def make_backend(
     """Make a backend whose builder makes instances of a `metadata_class(form, kinds)`.
 
     From its second engine step on the builder makes `later_metadata_cls`, a subclass. It
-    records the arguments of each `build` in `given`.
+    records the arguments of each `build` in `given`, and keeps its results in `made`.
     """
     metadata_cls = metadata_class(form, kinds, logits=logits)
     later_cls = type("LaterMetadata", (metadata_cls,), {})
@@ -182,6 +182,7 @@ def make_backend(
         ) -> None:
             super().__init__(kv_cache_spec, layer_names, vllm_config, device)
             self.given: list[tuple[int, CommonAttentionMetadata, bool]] = []
+            self.made: list[Any] = []
 
         def build(
             self,
@@ -192,7 +193,8 @@ def make_backend(
             """Build the metadata of one engine step."""
             self.given.append((common_prefix_len, common_attn_metadata, fast_build))
             cls = metadata_cls if len(self.given) == 1 else later_cls
-            return make_metadata(cls, form, kinds, common_attn_metadata, logits=logits)
+            self.made.append(make_metadata(cls, form, kinds, common_attn_metadata, logits=logits))
+            return self.made[-1]
 
     class Backend(EngineBackend):
         """Backend of this builder."""

@@ -201,6 +201,8 @@ def _outputs(call: Call, result: Any) -> Outputs:
         "layer_names": list(builder.layer_names),
         "common_prefix_len": prefix_len,
         "fast_build": fast_build,
+        # A builder may return the same object in each step: it stays as it was made.
+        "underlying logits": [getattr(builder.made[0], name, MISSING) for name in _LOGITS],
         "metadata is a subclass": isinstance(built, backend.get_metadata_cls()),
         "later metadata is a subclass": isinstance(later, backend.later_metadata_cls),
         "metadata has the protocol": isinstance(built, KVSharingFastPrefillMetadata),

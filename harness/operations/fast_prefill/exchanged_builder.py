@@ -75,11 +75,16 @@ def _prepare(case: Case, _pattern: int, _device: str) -> Call:
     return Call(args, facts=facts)
 
 
-def _use(subclass: Any, call: Call) -> tuple[Any, Any]:
-    """Return the backend, and one of the same prefix and underlying backend."""
+def _use(subclass: Any, call: Call) -> tuple[Any, ...]:
+    """Return the backend, one of the same prefix and underlying backend, and a pair of two more.
+
+    The pair is a subclass of the first one and the backend that is made of it.
+    """
     prefix, backend, builder = call.args.values()
     made = subclass(prefix, backend, builder)
-    return made, subclass(prefix, backend, call.facts.later)
+    own = type("EngineBackend", (made,), {"__module__": made.__module__})
+    again = subclass(prefix, own, call.facts.later)
+    return made, subclass(prefix, backend, call.facts.later), own, again
 
 
 def _builder_of(backend: Any) -> Any:
@@ -89,14 +94,16 @@ def _builder_of(backend: Any) -> Any:
         return None
 
 
-def _outputs(call: Call, results: tuple[Any, Any]) -> Outputs:
-    (result, later), backend = results, call.facts.backend
+def _outputs(call: Call, results: tuple[Any, ...]) -> Outputs:
+    (result, later, own, again), backend = results, call.facts.backend
     return {
         "name": result.__name__,
         "is a subclass": issubclass(result, backend) and result is not backend,
         "builder": result.get_builder_cls() is call.facts.builder,
         "builder of an instance": _builder_of(result()) is call.facts.builder,
         "builder of the next one": later.get_builder_cls() is call.facts.later,
+        "builder of a second wrapper": again.get_builder_cls() is call.facts.later,
+        "a second wrapper is a subclass": issubclass(again, own) and again is not own,
         "registered name": result.get_name(),
         "metadata class": result.get_metadata_cls() is backend.get_metadata_cls(),
         "accept_output_buffer": result.accept_output_buffer,
@@ -126,6 +133,7 @@ def _diagnose(_call: Call, place: Place, _expected: Any, _got: Any) -> str:
         "builder of an instance": "get_builder_cls cannot be called on an instance",
         "builder of the next one": "the builder of an earlier backend",
         "underlying builder": "the underlying backend was changed",
+        "a second wrapper is a subclass": "a backend that was made before is left out",
     }.get(place.field, "")
 
 

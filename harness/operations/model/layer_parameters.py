@@ -152,6 +152,11 @@ def _made_layer(numbers: list[int]) -> Layer:
     return Layer(impl)
 
 
+def _layer_name(index: int) -> str:
+    """Return the name of a layer, of which two have one number, as in a decoder with an encoder."""
+    return f"model.layers.{index // 2 + 1}.{('self', 'cross')[index % 2]}_attn.attn"
+
+
 @dataclass(frozen=True, kw_only=True)
 class _LayerFacts(Facts):
     rows: dict[str, list[int]]
@@ -161,7 +166,7 @@ class _LayerFacts(Facts):
 def _prepare(case: Case, _pattern: int, _device: str) -> Call:
     params = case.params
     made = {
-        f"model.layers.{index + 1}.self_attn.attn": (_made_layer(row), layer_numbers(row, 5))
+        _layer_name(index): (_made_layer(row), layer_numbers(row, 5))
         for index, row in enumerate(params["layers"])
     }
     layers: dict[str, Any] = {name: layer for name, (layer, _) in made.items()}
