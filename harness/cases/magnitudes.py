@@ -23,6 +23,8 @@ LARGE = (1027, 2050, 4101)
 ROUNDED_SIZES = (656, 784)
 """Tokens per block of hybrid models, of which a multiple times the size's reciprocal is rounded
 down: in float32 the first, in float64 the second."""
+UNEVEN_SIZES = (48, 272)
+"""Tokens per block that are no power of two, whose reciprocal is always rounded."""
 BLOCK_SIZES = (1, 3, 16, 32, 48, 64, 128, 256, 512, 528, *ROUNDED_SIZES, 1024)
 """Tokens per block, of engines; those of hybrid models are multiples of 16, no powers of two."""
 FAR_POSITIONS = (2**13, 2**14, 2**17, 2**19)

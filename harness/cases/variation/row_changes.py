@@ -15,6 +15,7 @@ from attnproof.harness.cases.magnitudes import (
     LARGE,
     NUMBERS,
     ROUNDED_SIZES,
+    UNEVEN_SIZES,
     critical,
     near,
 )
@@ -39,8 +40,6 @@ _LARGE_QUERIES = (
 )
 """Query tokens and block sizes: more than a tile, which the size divides or not, than int16, or
 exactly some tiles of any size."""
-_UNEVEN_SIZES = (48, 272)
-"""Tokens per block that are no power of two."""
 _MANY_BLOCKS = 2**16 + 3
 """Blocks of a sequence: more than uint16 counts."""
 _RUNS = ((1, 33), (16, 32), (32, 64), (64, 128), (128, 256))
@@ -192,7 +191,7 @@ def context_changes() -> Iterator[Change]:
             name = f"last sequence ends at a block beyond {limit} {edge:+d}"
             ending = with_row(-1, _ending_beyond(limit, edge))
             yield change_alone("last sequence", name, ending)
-    for size, limit in product(_UNEVEN_SIZES, FAR_POSITIONS):
+    for size, limit in product(UNEVEN_SIZES, FAR_POSITIONS):
         group = f"last sequence ends at a block of {size} near {near(limit)}"
         for edge in (-1, 0, 1):
             ending = _in_blocks(size, with_row(-1, _ending_beyond(limit, edge)))

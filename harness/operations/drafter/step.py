@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from attnproof.harness.cases.batches.strategies import HIGHEST_BLOCK, batches, make_batch
 from attnproof.harness.cases.batches.tensors import batch_arrays, table_piece
+from attnproof.harness.cases.magnitudes import FAR_POSITIONS, UNEVEN_SIZES
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS, Arena, Piece
 from attnproof.harness.consumer.batch import (
     Rows,
@@ -148,6 +149,13 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     strided = _decodes([6, 3], strided=True, dtype="int64")
     yield "strided int64", _case(strided, padding=2, spare=2)
     yield "int32 positions", _case(several, narrow=True)
+    for size in UNEVEN_SIZES:
+        for limit in FAR_POSITIONS:
+            end = (limit // size + 1) * size
+            yield (
+                f"last places of a block of {size} near {limit}",
+                _case(_decodes([end - 3, end - 2, end - 1], size)),
+            )
     yield "position beyond 2**20", _case(_decodes([2**20 + 255], 256))
 
 
