@@ -100,10 +100,10 @@ def lacking_fields(expected: Any, recorded: Any) -> Iterator[str]:
 def _wrong_order(result: Any, arguments: dict[str, Any]) -> Mismatch | None:
     """Return how a recorded order breaks the contract of reordering."""
     batch, threshold = arguments["input_batch"], arguments.get("decode_threshold", 1)
-    names = dict(zip(batch.given, batch.state, strict=True))
+    names = dict(zip(batch.given, batch.before, strict=True))
     rows = [names.get(str(one), str(one)) for one in result["req_ids"]]
     order = order_of(batch)
-    moved = rows != list(batch.state)
+    moved = rows != list(batch.before)
     order.values.update(req_ids=rows, swaps=int(moved), read_after_swap=False)
     if bool(result["moved"]) != moved:
         return Mismatch("moved", moved, bool(result["moved"]))

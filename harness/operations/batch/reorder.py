@@ -59,6 +59,8 @@ class Engine:
         prompt_lens: list[int] | None = None,
     ) -> None:
         self.rows = [f"request-{row}" for row in range(len(query_lens))]
+        self.before = tuple(self.rows)
+        """Request ids in row order before the first swap."""
         scheduled = list(zip(self.rows, query_lens, strict=True))
         # The order of a schedule is not that of the rows, as requests move.
         self.state = dict(scheduled[::-1] if len(scheduled) % 2 else scheduled)
