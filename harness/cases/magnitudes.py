@@ -18,6 +18,8 @@ LIMITS = (2**15, 2**16, 2**24, 2**31, 2**32)
 NUMBERS = (9, 17, 33, 48, 65, 67, 129, 257, 513)
 """Numbers of requests, pairs or decodes: one more than a tile, with a remainder, and a multiple of
 a tile that is no power of two."""
+FULL = (128, 256)
+"""Numbers that fill a tile, or leave none of a byte's values for a mark."""
 LARGE = (1027, 2050, 4101)
 """Numbers of tokens, rows or entries of large cases: more than several tiles, with a remainder."""
 ROUNDED_SIZES = (656, 784)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from attnproof.harness.cases.magnitudes import LARGE, NUMBERS, critical, near
+from attnproof.harness.cases.magnitudes import FULL, LARGE, NUMBERS, critical, near
 from attnproof.harness.cases.variation.change import Change
 from attnproof.harness.cases.variation.rows import cycle, uneven
 from attnproof.harness.model.case import Case
@@ -162,7 +162,7 @@ def _lists(item: inspect.Type) -> Iterator[_Named]:
 
 def _lists_of_numbers(kind: inspect.IntType) -> Iterator[_Named]:
     low, high = _range(kind)
-    for count in NUMBERS:
+    for count in (*NUMBERS, *FULL):
         yield f"repeated to {count}", "repeated", _of_list(partial(cycle, count=count))
     yield "all equal", "all equal", _of_list(lambda values: values[:1] * len(values))
     yield "equal on average", "equal on average", _of_list(partial(_uneven, low=low))

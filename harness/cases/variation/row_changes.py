@@ -12,6 +12,7 @@ from attnproof.harness.cases.magnitudes import (
     BLOCK_SIZES,
     FAR_POSITIONS,
     FLOAT_LIMITS,
+    FULL,
     LARGE,
     NUMBERS,
     ROUNDED_SIZES,
@@ -99,7 +100,7 @@ def _in_blocks(size: int, change: Callable[[Case], Case | None]) -> Callable[[Ca
 
 def row_changes() -> Iterator[Change]:
     """Yield the changes of the rows and their queries."""
-    for count in (1, 2, *NUMBERS, 128, 256):
+    for count in (1, 2, *NUMBERS, *FULL):
         yield change_alone("rows", f"{count} rows", repeated(count))
     for count in (511, 512, 513):
         yield Change("rows", f"{count} decodes before", "decodes before", behind_decodes(count))
