@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import nextafter
 from typing import Annotated, Any
 
 import torch
@@ -43,7 +44,8 @@ _FIELDS = (
     "has_same_window_lefts",
     "has_same_all_params",
 )
-SCALES = (0.125, 0.08838834764831845, 0.0625)
+SCALES = (0.125, 0.08838834764831845, 0.0625, nextafter(0.125, 1.0))
+"""Scales of layers; the first and the last differ in the last bit of a double."""
 _STATE_SPACE = "model.layers.0.mixer"
 WHY_SHARED = "runs once when a model is loaded: nothing to make faster"
 
@@ -152,6 +154,11 @@ def _made_layer(numbers: list[int]) -> Layer:
     return Layer(impl)
 
 
+def _is_hybrid(case: Case) -> bool:
+    """True if the model has a layer without attention beside the others."""
+    return len(case.params["layers"]) % 2 == 1
+
+
 def _layer_name(index: int) -> str:
     """Return the name of a layer, of which two have one number, as in a decoder with an encoder."""
     return f"model.layers.{index // 2 + 1}.{('self', 'cross')[index % 2]}_attn.attn"
@@ -170,7 +177,8 @@ def _prepare(case: Case, _pattern: int, _device: str) -> Call:
         for index, row in enumerate(params["layers"])
     }
     layers: dict[str, Any] = {name: layer for name, (layer, _) in made.items()}
-    layers[_STATE_SPACE] = StateSpaceLayer()
+    if _is_hybrid(case):
+        layers[_STATE_SPACE] = StateSpaceLayer()
     cls = Impl if params["impl"] is None else IMPLS[params["impl"]]
     names = [list(made)[index] for index in params["asked"] if index < len(made)]
     names = [name for name in names if isinstance(layers[name].impl, cls)]
@@ -257,7 +265,10 @@ get_per_layer_parameters = Operation(
         faults={
             "name without a layer": Fault("layer_names", lambda names: [*names, "model.layers.99"]),
             "layer that is no attention": Fault(
-                "layer_names", lambda names: [*names, _STATE_SPACE], "static_forward_context"
+                "layer_names",
+                lambda names: [*names, _STATE_SPACE],
+                "static_forward_context",
+                applies=_is_hybrid,
             ),
             "implementation of another class": Fault(
                 "cls_", lambda _: StateSpaceLayer, "static_forward_context", applies=_asks

@@ -68,6 +68,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "soft caps that differ", _case([plain, [0, 30, 0, 0, 0]])
     yield "a soft cap of 0 beside none", _case([plain, [0, -1, 0, 0, 0]])
     yield "scales that differ", _case([plain, [0, 0, 1, 0, 0]])
+    yield "scales that differ in the last bit", _case([plain, [0, 0, 3, 0, 0]])
     yield "sinks that differ", _case([plain, [0, 0, 0, 1, 0]])
     yield "first layer differs from the others", _case([[4, 0, 0, 0, 0], plain, plain])
     yield "flags of an earlier call do not count", _case([[0, 0, 0, 0, 1], [0, 0, 0, 0, 2]])
@@ -122,7 +123,9 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
         yield Violation("is_own_object", _OWN)
     if outputs["has_same_window_lefts"] is not (len({row[0] for row in rows}) == 1):
         yield Violation("has_same_window_lefts", "does not agree with the layers' windows")
-    alike = {(window, cap, scale % 3, bool(sinks)) for window, cap, scale, sinks, _ in rows}
+    alike = {
+        (window, cap, scale % len(SCALES), bool(sinks)) for window, cap, scale, sinks, _ in rows
+    }
     if outputs["has_same_all_params"] is not (len(alike) == 1):
         yield Violation("has_same_all_params", "does not agree with the layers' parameters")
     if outputs["window_left"] != rows[0][0] - 1:

@@ -30,22 +30,27 @@ class _Params(Params):
     qk_rope_head_dim: Count
     v_head_dim: Count
     says_none: bool
+    of_class: bool = False
+    """True if the fields are attributes of the config's class."""
 
 
-def _mla_case(dims: tuple[int, ...], *, says_none: bool = False) -> Case:
+def _mla_case(dims: tuple[int, ...], *, says_none: bool = False, of_class: bool = False) -> Case:
     """Return a case; rank 0 stands for no q_lora_rank.
 
     `says_none`: True if the config has the field with the value None, False if it lacks the field.
     """
     named = dict(zip(MLADims._fields, dims, strict=True))
-    return Case(MLA, None, named | {"says_none": says_none})
+    return Case(MLA, None, named | {"says_none": says_none, "of_class": of_class})
 
 
 def _mla_cases() -> st.SearchStrategy[Case]:
     size = st.sampled_from((1, 64, 128, 192, 512)) | st.integers(1, 2000)
     dims = st.tuples(st.just(0) | size, size, size, size, size)
     return st.builds(
-        lambda dims, says_none: _mla_case(dims, says_none=says_none), dims, st.booleans()
+        lambda dims, says_none, of_class: _mla_case(dims, says_none=says_none, of_class=of_class),
+        dims,
+        st.booleans(),
+        st.booleans(),
     )
 
 
@@ -54,6 +59,7 @@ def _mla_boundaries() -> Iterator[tuple[str, Case]]:
     yield "queries as they are, said", _mla_case((0, *_DEEPSEEK[1:]), says_none=True)
     yield "queries as they are, left out", _mla_case((0, *_DEEPSEEK[1:]))
     yield "every dimension another", _mla_case((7, 6, 5, 4, 3))
+    yield "attributes of the config's class", _mla_case(_DEEPSEEK, of_class=True)
 
 
 def _mla_steps(batch: Batch) -> Iterator[Case]:
@@ -72,7 +78,11 @@ def _prepare_mla(case: Case, _pattern: int, _device: str) -> Call:
     if not params["q_lora_rank"]:
         dims["q_lora_rank"] = None
     given = {k: v for k, v in dims.items() if v is not None or params["says_none"]}
-    config = TextConfig(**given, hidden_size=7168, head_dim=192, qk_head_dim=192)
+    given |= {"hidden_size": 7168, "head_dim": 192, "qk_head_dim": 192}
+    if params.get("of_class"):
+        config: TextConfig = type(TextConfig.__name__, (TextConfig,), given)()
+    else:
+        config = TextConfig(**given)
     return Call(
         {"model_config": ModelConfig(config)},
         plain={"hf_text_config": vars(config)},
@@ -102,7 +112,9 @@ def _config_fault(
     """Return the fault of a config whose field has this value, or is missing."""
 
     def change(config: Any) -> Any:
-        fields = {k: v for k, v in vars(config.hf_text_config).items() if k != field}
+        given = config.hf_text_config
+        names = [name for name in dir(given) if not name.startswith("_") and name != field]
+        fields = {name: getattr(given, name) for name in names}
         if value is not MISSING:
             fields[field] = value
         return ModelConfig(TextConfig(**fields))
