@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from attnproof.harness.model.place import Place, place_of
@@ -19,6 +20,8 @@ from attnproof.harness.oracles.attempt import Attempt
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "purity"
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Type of numpy's for each size of an element."""
 CONTRACT = "no input is modified, and outputs share memory where allowed only (rule 0.3)"
 
 
@@ -106,8 +109,20 @@ def _overlaps(outputs: dict[Place, Any], views: frozenset[str]) -> Iterator[tupl
         if isinstance(value, torch.Tensor) and name.root not in views and value.numel()
     )
     for (_, stop, *_, one), (start, *_, other) in pairwise(ranges):
-        if start < stop:
+        if start < stop and _share_elements(outputs[one], outputs[other]):
             yield min(one, other, key=order.__getitem__), max(one, other, key=order.__getitem__)
+
+
+def _share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if tensors whose ranges overlap have an element in common, as columns have none."""
+    if (one.is_contiguous() and other.is_contiguous()) or not (one.is_cpu and other.is_cpu):
+        return True
+    return np.shares_memory(_words_of(one), _words_of(other))
+
+
+def _words_of(tensor: torch.Tensor) -> np.ndarray:
+    words: np.ndarray = tensor.view(_WORDS[tensor.element_size()]).numpy()
+    return words
 
 
 def _span(tensor: torch.Tensor) -> int:

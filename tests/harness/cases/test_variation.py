@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from attnproof.harness.cases.batches.request_rows import request_rows
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.magnitudes import (
     FLOAT_LIMITS,
@@ -21,7 +22,7 @@ from attnproof.harness.cases.variation.change import MOST_LARGE, MOST_SIZE, is_s
 from attnproof.harness.cases.variation.combined import changes_of, crossed, enlarged, limits_of
 from attnproof.harness.cases.variation.dressed import dressed
 from attnproof.harness.cases.variation.neighbours import neighbours_of
-from attnproof.harness.cases.variation.other_values import other_values
+from attnproof.harness.cases.variation.other_values import other_options, other_values
 from attnproof.harness.cases.variation.rows import with_blocks
 from attnproof.harness.cases.variation.varied import varied
 from attnproof.harness.model.case import Case
@@ -109,6 +110,46 @@ def test_other_values_of_a_batch_keep_its_size():
     for other in (first.batch, second.batch):
         assert sorted(map(len, other.blocks)) == [1, 3]
         assert sum(other.computed_lens) == 47
+
+
+def test_other_options_change_one_flag_or_empty_one_list_of_names():
+    operation = ALL["is_all_encoder_attn_metadata_set"]
+    cases = dict(operation.inputs.boundaries())
+    case = cases["encoder_seq_lens not set"]
+    found = other_options(case, problem_of, 9)
+    changed = [{n for n, v in one.params.items() if v != case.params[n]} for one in found]
+    assert {"absent"} in changed
+    assert all(len(names) == 1 for names in changed)
+    assert [problem_of(one) for one in found] == [""] * len(found)
+    assert other_options(case, problem_of, 2) == found[:2]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 40])
+@pytest.mark.parametrize("lot", range(8))
+def test_rows_of_requests_are_distinct_and_exist(count, lot):
+    for room in (count, count + 1, 2 * count + 1):
+        rows = request_rows(count, room, lot).tolist()
+        assert len({*rows}) == count
+        assert all(0 <= row < room for row in rows)
+
+
+def test_rows_of_requests_come_in_different_orders():
+    assert len({tuple(request_rows(5, 11, lot)) for lot in range(8)}) == 8
+    rows = request_rows(5, 5, 6).tolist()
+    assert rows == [0, 3, 2, 1, 4]
+
+
+def test_a_list_is_bounded_by_another_parameter():
+    changes = {one.name: one for one in changes_of(ALL["get_dcp_lens"])}
+    case = dict(ALL["get_dcp_lens"].inputs.boundaries())["rank 0 of 3, from starts (K37)"]
+    bounded = changes["lens at most interleave"].apply(case)
+    assert max(bounded.params["lens"]) == bounded.params["interleave"] == 4
+
+
+def test_large_cases_of_whole_contexts_are_beyond_a_tile_of_any_size():
+    for name in ("get_last_loc", "reshape_and_cache_flash"):
+        made = [case for _, case in enlarged(ALL[name], 23, 1, problem_of_made)]
+        assert max(case.num_tokens for case in made) > 4096
 
 
 def test_the_seed_determines_the_cases():

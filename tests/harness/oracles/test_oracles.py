@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
+
+from attnproof.harness.model.place import Place
+from attnproof.harness.oracles import purity
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,20 @@ def test_an_oracle_finds_its_bug_class(examine_candidate, candidate, operation, 
     found = {(finding.oracle, finding.diagnosis) for finding in outcome.findings}
     assert any(o == oracle and d.startswith(diagnosis) for o, d in found), found
     assert outcome.result.oracles[oracle].failed > 0
+
+
+def test_results_share_memory_if_they_have_an_element_in_common():
+    def shared(one, other):
+        return [*purity._overlaps({Place("a"): one, Place("b"): other}, frozenset())]
+
+    words, table = torch.zeros(6, dtype=torch.int32), torch.zeros(3, 2, dtype=torch.bfloat16)
+    assert shared(words[:3], words[2:]) == [(Place("a"), Place("b"))]
+    assert shared(words[3:], words[:4]) == [(Place("a"), Place("b"))]
+    assert shared(words[:3], words[3:]) == []
+    assert shared(words[::2], words[2::2]) == [(Place("a"), Place("b"))]
+    # Columns lie between each other.
+    assert shared(table[:, 0], table[:, 1]) == []
+    assert shared(table[:, 0], table[:, 1].clone()) == []
 
 
 def test_a_malformed_call_without_defaults_is_named_so(examine_candidate):
