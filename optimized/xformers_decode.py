@@ -43,19 +43,13 @@ def xformers_attends(a: Attention, attn_bias: object) -> bool:
 def attend_with_xformers(a: Attention, attn_bias: Any) -> None:
     """Fill `out` with the result of the operator, by one copy."""
     # Imported here: the first import of xformers takes seconds.
-    from xformers.ops.fmha import Inputs, memory_efficient_attention_forward
+    from xformers.ops.fmha import Inputs
     from xformers.ops.fmha.triton_splitk import FwOp
 
     operator = FwOp.get_operator(None, block_n=math.gcd(a.key_cache.shape[1], _MOST_KEYS))
-    query, key, value = _shaped(a)
-    if INTERPRETED:
-        # Only the operator itself accepts tensors on the CPU.
-        inputs = Inputs(query, key, value, attn_bias, scale=a.scale)
-        attended, _ = operator.apply(inputs, needs_gradient=False)
-    else:
-        attended = memory_efficient_attention_forward(
-            query, key, value, attn_bias, scale=a.scale, op=operator
-        )
+    # xformers' own dispatch requires its CUDA extension, which the operator does not use.
+    inputs = Inputs(*_shaped(a), attn_bias, scale=a.scale)
+    attended, _ = operator.apply(inputs, needs_gradient=False)
     a.out.copy_(attended.reshape(a.out.shape))
 
 

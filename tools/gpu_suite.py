@@ -100,7 +100,8 @@ def tests(_: argparse.Namespace, seconds: float, folder: Path) -> Part:
     if find_spec("pytest") is None:
         return {"result": "not run", "reason": "pytest is not installed"}
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
-    return none_is_skipped(run([*command, "tests/optimized"], seconds, folder / "tests.log", {}))
+    folders = ["tests/optimized", "tests/harness/timing", "tests/harness/running/exchange"]
+    return none_is_skipped(run([*command, *folders], seconds, folder / "tests.log", {}))
 
 
 def none_is_skipped(made: Part) -> Part:

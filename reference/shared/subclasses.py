@@ -47,9 +47,9 @@ def subclass_attention_metadata(
         name_prefix + metadata_cls.__name__,
         fields,
         bases=(metadata_cls,),
-        namespace={"__module__": metadata_cls.__module__},
         **{name: getattr(params, name) for name in kept},
     )
+    made.__module__ = metadata_cls.__module__  # since Python 3.12, make_dataclass sets its own
     return made
 
 

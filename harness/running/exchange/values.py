@@ -194,7 +194,7 @@ class _Range:
     def put(self, memory: SharedMemory) -> Block:
         """Copy the memory of the range (MemoryError)."""
         size, address = self.stop - self.start, self.start
-        if self.device.type != "cpu":
+        if size and self.device.type != "cpu":  # an empty tensor has no address
             storage = self._first.untyped_storage()
             offset = self.start - storage.data_ptr()
             on_device = torch.empty(0, dtype=torch.uint8, device=self.device)

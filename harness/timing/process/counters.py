@@ -118,7 +118,8 @@ def _on_device(thunk: Thunk) -> tuple[int | None, int | None]:
     if ProfilerActivity.CUDA not in supported_activities():  # type: ignore[no-untyped-call]
         return None, None
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    with profile(activities=activities, acc_events=True) as seen:  # False is a warning
         with record_function(_RANGE):
             thunk()
         torch.cuda.synchronize()

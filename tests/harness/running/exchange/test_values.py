@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 from attnproof.harness.model.call import MISSING, Free
 from attnproof.harness.model.place import Place
 from attnproof.harness.oracles.equality import same
+from attnproof.harness.running.exchange import values
 from attnproof.harness.running.exchange.memory import SharedMemory
 from attnproof.harness.running.exchange.values import Reader, TensorData, Unreadable, Writer
 
@@ -172,6 +175,30 @@ def test_a_forged_tensor_is_refused(data):
 def test_a_forged_value_is_refused(plain):
     with pytest.raises((ValueError, LookupError)):
         Reader((), ()).read(plain)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.skipif("ATTNPROOF_FAKE_CUDA" in os.environ, reason="its tensors are on the CPU")
+def test_values_on_a_gpu_survive(memory):
+    buffer = torch.arange(24, dtype=torch.int32, device="cuda")
+    values = buffer, buffer[5:9], buffer[8:8], buffer.view(4, 6)[:0], buffer.view(4, 6).t()[1:]
+    writer = Writer(())
+    memory.clear()
+    plain = [writer.write(value) for value in values]
+    blocks, tensors = writer.blocks(memory)
+    copy = memory.copy(memory.used)
+    found = [copy[block.offset :][: block.size] for block in blocks]
+    reader = Reader(found, [msgspec.structs.replace(data, device="cpu") for data in tensors])
+    for value, data in zip(values, plain, strict=True):
+        assert torch.equal(reader.read(data), value.cpu())
+
+
+def test_an_empty_tensor_of_a_device_needs_no_copy(memory):
+    empty = values._Range(torch.empty(0, 3, dtype=torch.int64))
+    empty.device = torch.device("cuda", 99)  # no machine has it
+    memory.clear()
+    assert empty.put(memory).size == 0
 
 
 def test_memory_that_is_full_is_an_error(memory):
