@@ -1,6 +1,6 @@
 """Verify, test and measure on this machine's GPU, and write the results to one JSON file.
 
-    tools/gpu_suite.sh [--out gpu.json] [--seconds 540] [--commit ID]
+    tools/gpu_suite.sh [--out gpu.json] [--seconds 900] [--commit ID]
     tools/gpu_suite.sh --device cpu     a dry run of the parts, which verifies nothing
 
 A part that fails or takes too long does not stop the next one. Exit codes: 0 all parts
@@ -229,7 +229,7 @@ def _options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, default=Path("reports/gpu_suite.json"))
-    parser.add_argument("--seconds", type=float, default=540.0, help="time for all parts together")
+    parser.add_argument("--seconds", type=float, default=900.0, help="time for all parts together")
     parser.add_argument("--commit", help="commit of this checkout, if git is not installed")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()

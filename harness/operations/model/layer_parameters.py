@@ -247,8 +247,14 @@ def _first_layer_fault(
     field: str = "static_forward_context",
     error: type[Exception] = MetadataError,
 ) -> Fault:
+    def applies(case: Case) -> bool:
+        call = _prepare(case, 0, "cpu")
+        layers = call["vllm_config"].compilation_config.static_forward_context
+        classes = [type(layers[name].impl) for name in call["layer_names"]]
+        return bool(classes) and not isinstance(getattr(classes[0], attribute, None), property)
+
     change = _change_first(attribute, value)
-    return Fault("vllm_config", change, field, error, applies=_asks, given=("layer_names",))
+    return Fault("vllm_config", change, field, error, applies=applies, given=("layer_names",))
 
 
 get_per_layer_parameters = Operation(
