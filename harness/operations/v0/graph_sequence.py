@@ -250,8 +250,12 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     long = {"do": "prepare", "graph": 3, "rows": 4, "width": 1, "value": 30}
     yield "steps larger than the graph", _case(begin, large, end, full, wide, long)
     kinds: dict[str, list[dict[str, Any]]] = {"begin": [begin], "graph": [graph], "end": [end]}
+    other = {"do": "prepare", "graph": 2, "rows": 1, "width": 1, "value": 80}
     kinds |= {"fail": [fail], "full step": [full], "small step": [small]}
-    for name, pairs in step_pairs(kinds, [end, begin, large], [end, narrow]):
+    kinds |= {"step of the smaller graph": [other]}
+    # Graphs of one capture share their buffers: the last step resets what any of them left.
+    last = {"do": "prepare", "graph": 3, "rows": 2, "width": 2, "value": 110}
+    for name, pairs in step_pairs(kinds, [end, begin, graph, large], [end, last]):
         yield name, _case(*pairs)
 
 
