@@ -14,6 +14,8 @@ from attnproof import reference
 from attnproof.harness.cases.batches import later
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations.batch.reorder import REORDER
+from attnproof.harness.operations.xformers.builder import NAME as BUILDER
+from attnproof.harness.operations.xformers.builder import PROGRESS
 
 _LATER_PARAMS = {
     "split_decodes_and_prefills": ("treat_short_extends_as_decodes",),
@@ -35,6 +37,14 @@ def _without_later_params(case: Case) -> Case:
         return case
     kept = {name: value for name, value in case.params.items() if name not in left_out}
     return structs.replace(case, params=kept)
+
+
+def _with_known_progress(case: Case, known: dict[int, int]) -> Case:
+    """Return the case of XFormers' builder with what its engine knows of requests replaced."""
+    progress = case.params.get(PROGRESS)
+    if case.operation != BUILDER or progress not in known:
+        return case
+    return structs.replace(case, params=case.params | {PROGRESS: known[progress]})
 
 
 def answered_without(name: str, function: Any) -> Any:
@@ -96,14 +106,14 @@ def without_progress(case: Case) -> Case:
     """Return the case for engines that know no progress of requests: vLLM 0.10."""
     case = without_later_fields(case)
     if case.operation != REORDER:
-        return case
+        return _with_known_progress(case, {1: 0})
     kept = ("query_lens", "decode_threshold")
     return structs.replace(case, params={name: case.params[name] for name in kept})
 
 
 def without_later_fields(case: Case) -> Case:
     """Return the case for engines whose batch has the fields of section 1 only: vLLM 0.11."""
-    case = _without_later_params(case)
+    case = _with_known_progress(_without_later_params(case), {2: 1})
     batch = None if case.batch is None else later.without_later_fields(case.batch)
     return case if batch is case.batch else structs.replace(case, batch=batch)
 
@@ -126,6 +136,7 @@ def with_prompts(case: Case) -> Case:
     """
     if case.operation == "CommonAttentionMetadata" and case.batch and case.batch.subclassed:
         return structs.replace(case, batch=structs.replace(case.batch, subclassed=False))
+    case = _with_known_progress(case, {1: 2})
     computed = case.params.get("computed_lens")
     if case.operation != REORDER or computed is None or case.params.get("prompt_lens") is not None:
         return case

@@ -45,6 +45,8 @@ from attnproof.harness.operations.xformers.metadata_views import COUNTS, TENSORS
 from attnproof.reference.interface import MetadataError
 
 NAME = "XFormersAttentionMetadataBuilder"
+PROGRESS = "progress"
+"""Parameter: what the engine's batch knows of the progress of its requests."""
 _VIA = ("build", "build_for_cudagraph_capture", "build_for_drafting")
 _INT32_MAX = 2**31 - 1
 _NO_CASCADE = (64, [1, 1], 32, 8, False, False, False, 132)
@@ -54,6 +56,8 @@ _NO_CASCADE = (64, [1, 1], 32, 8, False, False, False, 132)
 class _BuilderFacts(BatchFacts):
     device: torch.device
     engine: Engine
+    rows: dict[str, list[int] | None]
+    """Query lengths of the engine's rows, computed tokens and prompt tokens where it has them."""
     pattern: int
     others: list[Any]
     """Metadata of other steps, of as many rows and tokens."""
@@ -63,17 +67,25 @@ class _Params(Params):
     via: Annotated[int, Meta(ge=0, le=len(_VIA) - 1)]
     prefix: Count
     fast: bool
+    progress: Annotated[int, Meta(ge=0, le=2)] = 0
 
 
-def _case(batch: Batch, via: int = 0, prefix: int = 0, fast: bool = False) -> Case:
-    """Return a case; `via` indexes the three methods that build."""
-    return Case(NAME, batch, {"via": via, "prefix": prefix, "fast": fast})
+def _case(
+    batch: Batch, via: int = 0, prefix: int = 0, fast: bool = False, progress: int = 0
+) -> Case:
+    """Return a case; `via` indexes the three methods that build.
+
+    The engine's batch has no progress, computed tokens, or computed and prompt tokens.
+    """
+    params = {"via": via, "prefix": prefix, "fast": fast}
+    return Case(NAME, batch, params | ({PROGRESS: progress} if progress else {}))
 
 
 @st.composite
 def _cases(draw: st.DrawFn) -> Case:
     batch = draw(batches(max_requests=8))
-    return _case(batch, draw(st.sampled_from((0, 0, 1, 2))), draw(st.sampled_from((0, 16))))
+    via, prefix = draw(st.sampled_from((0, 0, 1, 2))), draw(st.sampled_from((0, 16)))
+    return _case(batch, via, prefix, progress=draw(st.integers(0, 2)))
 
 
 def _boundaries() -> Iterator[tuple[str, Case]]:
@@ -82,6 +94,12 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "shared prefix, fast build", _case(mixed, prefix=4, fast=True)
     yield "capture", _case(mixed, via=1)
     yield "drafting", _case(mixed, via=2)
+    for progress, words in ((1, "computed tokens"), (2, "computed and prompt tokens")):
+        yield f"reordered by {words}", _case(mixed, progress=progress)
+        continued = make_batch([4, 2, 3, 6], [5, 0, 8, 0], 4)
+        yield f"only prefills, reordered by {words}", _case(continued, progress=progress)
+        short = make_batch([1] * 5, [4, 0, 9, 8, 3], 4)
+        yield f"only short rows, reordered by {words}", _case(short, progress=progress)
     yield "only decodes", _case(make_batch([1] * 5, [6, 3, 9, 0, 1], 4, order="descending"))
     yield "only prefills", _case(make_batch([4, 2], [0, 5], 4))
     yield "decode behind a prefill", _case(make_batch([1, 3, 1], [2, 0, 7], 4))
@@ -115,7 +133,8 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     via = _VIA[params["via"] % len(_VIA)]
     others = [one for one in neighbours_of(batch) if via == "build" and _is_ordered(one)]
     spec = SimpleNamespace(block_size=batch.block_size)
-    engine = Engine(list(batch.query_lens[::-1]))
+    rows = _rows(case)
+    engine = Engine(*rows.values())
     return Call(
         {
             "kv_cache_spec": spec,
@@ -130,10 +149,26 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
             batch=batch,
             device=torch.device(device),
             engine=engine,
+            rows=rows,
             pattern=pattern,
             others=[lay_out(one, pattern, device)[0] for one in others],
         ),
     )
+
+
+def _rows(case: Case) -> dict[str, Any]:
+    """Return the lengths of the engine's rows: those of the batch in reverse."""
+    batch, progress = batch_of(case), case.params.get(PROGRESS, 0)
+    computed = batch.computed_lens[::-1]
+    # Without prompt lengths, every second request is in its prompt.
+    prompts = [length + 5 * (row % 2) for row, length in enumerate(computed)]
+    if batch.prompt_lens is not None:
+        prompts = list(batch.prompt_lens[::-1])
+    return {
+        "query_lens": list(batch.query_lens[::-1]),
+        "computed_lens": list(computed) if progress else None,
+        "prompt_lens": prompts if progress > 1 else None,
+    }
 
 
 def _is_ordered(batch: Batch) -> bool:
@@ -190,8 +225,7 @@ def _outputs(_call: Call, result: Outputs) -> Outputs:
 
 def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     """Compare the order, the split and the lengths in the mask with the batch."""
-    regions = regions_of({"query_lens": call.facts.batch.query_lens[::-1]}, 1)
-    yield from order_violations(regions, outputs["order"])
+    yield from order_violations(regions_of(call.facts.rows, 1), outputs["order"])
     batch, made = call.facts.batch, batch_arrays(call.facts.batch, call.facts.pattern)
     split = split_of(batch)
     behind = made.num_actual_tokens - split.tokens if made.num_reqs else 0
