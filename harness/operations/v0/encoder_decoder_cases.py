@@ -24,6 +24,8 @@ COUNTS, ARGS = "get_num_prefill_decode_query_kv_tokens", "get_seq_len_block_tabl
 ENCODER_SET, CROSS_SET = "is_all_encoder_attn_metadata_set", "is_all_cross_attn_metadata_set"
 DECODER, ENCODER = AttentionType.DECODER, AttentionType.ENCODER
 ENCODER_ONLY, CROSS = AttentionType.ENCODER_ONLY, AttentionType.ENCODER_DECODER
+_CAPTURED_TOKENS = 100
+"""Tokens by which the maxima of a captured graph exceed its lengths: they are its limits."""
 LENGTHS = ("encoder_seq_lens", "encoder_seq_lens_tensor", "max_encoder_seq_len")
 CROSS_FIELDS = ("cross_slot_mapping", "cross_block_tables")
 _ABSENT = (*LENGTHS, "num_encoder_tokens", *CROSS_FIELDS, "seq_lens_tensor", "block_tables")
@@ -96,7 +98,8 @@ def _case(
     """Return the case of a batch.
 
     `encoder`: encoder tokens of each request. `absent`: fields that are None unless needed.
-    `decoder_only`: True if the metadata's class has no field of an encoder.
+    `decoder_only`: True if the metadata's class has no field of an encoder. `captured`: True
+    for the metadata of a captured graph: no encoder tokens, and maxima above the lengths.
     """
     params = {"attn_type": attn_type, "is_prompt": is_prompt, "decoder_only": decoder_only}
     lists = {"encoder": encoder or [], "absent": absent or []}
@@ -208,6 +211,8 @@ def prepare(case: Case, pattern: int, device: str) -> Call:
     arena = Arena(
         _pieces(made, encoder, stale, batch.block_size, 2 if batch.strided else 1), stale, device
     )
+    captured = params.get("captured", False)
+    beyond = _CAPTURED_TOKENS if captured else 0
     queries = np.diff(made.query_start_loc)
     prefills = queries > 1
     fields: dict[str, Any] = {
@@ -217,7 +222,7 @@ def prepare(case: Case, pattern: int, device: str) -> Call:
         "seq_lens": made.seq_lens.tolist(),
         "seq_lens_tensor": arena.tensors["seq_lens_tensor"],
         "max_prefill_seq_len": int(made.seq_lens[prefills].max(initial=0)),
-        "max_decode_seq_len": int(made.seq_lens[~prefills].max(initial=0)),
+        "max_decode_seq_len": int(made.seq_lens[~prefills].max(initial=0)) + beyond,
         "block_tables": arena.tensors["block_tables"],
     }
     cls: type[DecoderMetadata] = DecoderMetadata
@@ -225,8 +230,8 @@ def prepare(case: Case, pattern: int, device: str) -> Call:
         cls = EncoderDecoderMetadata
         fields |= {
             "encoder_seq_lens": encoder.tolist(),
-            "max_encoder_seq_len": int(encoder.max(initial=0)),
-            "num_encoder_tokens": 0 if params.get("captured") else int(encoder.sum()),
+            "max_encoder_seq_len": int(encoder.max(initial=0)) + beyond,
+            "num_encoder_tokens": 0 if captured else int(encoder.sum()),
         }
         fields |= {name: arena.tensors[name] for name in (LENGTHS[1], *CROSS_FIELDS)}
     needed = needed_fields(case)
