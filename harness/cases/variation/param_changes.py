@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import combinations
+from math import prod
 from typing import Any
 
 import msgspec
@@ -192,21 +194,24 @@ def _orders() -> Iterator[_Named]:
 
 
 def _bounded(kind: inspect.Type, others: Iterable[inspect.Field]) -> Iterator[_Named]:
-    """Yield lists of numbers of which none is above an integer among the other parameters."""
+    """Yield lists of numbers of which none is above another parameter, or a product of two."""
     if isinstance(kind, inspect.UnionType):
         for each in kind.types:
             yield from _bounded(each, others)
     if isinstance(getattr(kind, "item_type", None), inspect.IntType):
-        for other in others:
-            if isinstance(other.type, inspect.IntType):
-                name = f"at most {other.encode_name}"
-                yield name, name, partial(_at_most, name=other.encode_name)
+        integers = [o.encode_name for o in others if isinstance(o.type, inspect.IntType)]
+        for names in (*combinations(integers, 1), *combinations(integers, 2)):
+            words = f"at most {' times '.join(names)}"
+            for edge in (-1, 0, 1):
+                yield f"{words} {edge:+d}", words, partial(_at_most, names=names, edge=edge)
 
 
-def _at_most(case: Case, values: Any, name: str) -> list[int] | None:
-    most = case.params.get(name)
-    if not isinstance(values, list) or not values or not isinstance(most, int):
+def _at_most(case: Case, values: Any, names: Sequence[str], edge: int) -> list[int] | None:
+    given = [case.params.get(name) for name in names]
+    factors = [value for value in given if isinstance(value, int)]
+    if not isinstance(values, list) or not values or len(factors) < len(names):
         return None
+    most = max(0, prod(factors) + edge)
     return [min(value, most) for value in values]
 
 

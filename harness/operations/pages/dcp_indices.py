@@ -86,6 +86,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "one rank", _case(around, 1)
     for rank in range(3):
         yield f"rank {rank} of 3", _case(around, 3, rank, 4)
+    for edge in (-1, 0, 1):
+        yield f"up to a turn of all ranks {edge:+d}", _case([0, 5, 12 + edge], 3, 0, 4)
     yield "rows of indices", _case(around, 2, 1, 2, columns=4)
     yield "columns of indices", _case(around, 2, 1, 2, columns=4, transposed=True)
     yield "no indices", _case([], 2)
