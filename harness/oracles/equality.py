@@ -170,7 +170,16 @@ def same(expected: Any, got: Any) -> bool:
             and expected.dtype == got.dtype
             and np.array_equal(expected, got)
         )
+    if _holds_arrays(expected) or _holds_arrays(got):  # which `==` would not reduce to a bool
+        alike = type(expected) is type(got) and len(expected) == len(got)
+        return alike and all(map(same, expected, got))
     return type(expected) is type(got) and bool(expected == got)
+
+
+def _holds_arrays(value: Any) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    return any(isinstance(item, torch.Tensor | np.ndarray) for item in value)
 
 
 _WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -132,6 +132,7 @@ def _reorder_boundaries() -> Iterator[tuple[str, Case]]:
     yield "all prefills", _reorder_case([4] * 5, 1)
     yield "at the threshold", _reorder_case([3, 2, 4, 2, 3], 3)
     yield "many requests", _reorder_case([(7 * row) % 5 for row in range(300)], 2)
+    yield "tokens beyond 16 bits", _reorder_case([2**15 + 5, 1, 2**16 - 1, 1], 1)
     turns, lengths = [3, 0, 2, 1], [9, 1, 9, 1]
     yield "prompts before continued ones", _reorder_case(lengths, 1, [0, 4, 5, 0])
     for shift in range(4):

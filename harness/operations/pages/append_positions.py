@@ -55,6 +55,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     yield "only padded rows", _case(make_batch([], [], 4, padded_requests=3), 3)
     for tokens in (511, 512, 513):
         yield f"{tokens} tokens (K19)", _case(make_batch([tokens - 3, 3], [0, 9], 16), 2)
+    yield "256 requests", _case(make_batch([1] * 256, [row % 9 for row in range(256)], 4), 1)
     lengths = [(5 * row) % 4 for row in range(1200)]
     yield (
         "many short requests over several tiles",

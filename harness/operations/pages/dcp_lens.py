@@ -94,6 +94,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     for rank in range(3):
         yield f"rank {rank} of 3", _case(around, None, 3, rank, 4)
         yield f"rank {rank} of 3, from starts (K37)", _case(around, starts, 3, rank, 4)
+    yield "short ranges from the last rank's turn", _case([1, 2, 4, 3], [11, 10, 9, 23], 3, 0, 4)
     for factor in (2, 4):
         even = [factor * start for start in starts]
         yield f"starts that are multiples of {factor}", _case(around, even, factor, 1, 4)

@@ -156,15 +156,20 @@ def _args_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
     fields, kind = call.facts.fields, call.facts.attn_type
     side = "" if kind == DECODER else "encoder_"
     tables = {DECODER: "block_tables", CROSS: "cross_block_tables"}.get(kind)
-    if outputs["seq_lens"].data_ptr() != fields[f"{side}seq_lens_tensor"].data_ptr():
+    if not _is_at(outputs["seq_lens"], fields[f"{side}seq_lens_tensor"]):
         yield Violation("seq_lens", f"is not the metadata's {side}seq_lens_tensor")
     if tables is None or fields[tables] is None:
         if outputs["block_tables"] is not None:
             yield Violation("block_tables", "where there are none")
-    elif outputs["block_tables"].data_ptr() != fields[tables].data_ptr():
+    elif not _is_at(outputs["block_tables"], fields[tables]):
         yield Violation("block_tables", f"is not the metadata's {tables}")
     if side and outputs["max_seq_len"] != fields["max_encoder_seq_len"]:
         yield Violation("max_seq_len", "is not the metadata's max_encoder_seq_len")
+
+
+def _is_at(value: Any, tensor: torch.Tensor) -> bool:
+    """True if the value is a tensor that begins where the given one does."""
+    return isinstance(value, torch.Tensor) and value.data_ptr() == tensor.data_ptr()
 
 
 def _longest_fault(field: str, *, is_prompt: bool) -> Fault:

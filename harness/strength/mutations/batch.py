@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+
+import torch
 
 from attnproof.harness.strength.mutation import mutation
 
 _SPLIT, _CONV = "split_decodes_and_prefills", "compute_causal_conv1d_metadata"
+_REORDER = "reorder_batch_to_split_decodes_and_prefills"
 _PROGRAMS = 1024
 
 
@@ -149,3 +153,53 @@ def large_batch(compute: Any, query_start_loc_p: Any) -> Any:
     batch_ptr, chunk_ptr = (pointer[: 2 * _PROGRAMS].clone() for pointer in pointers)
     nums_dict[8] |= {"batch_ptr": batch_ptr, "token_chunk_offset_ptr": chunk_ptr}
     return nums_dict, batch_ptr, chunk_ptr
+
+
+@mutation(
+    _REORDER,
+    diagnoses=("has a decode behind a prefill", "the opposite answer"),
+    both=("invariants",),
+    requests=5,
+)
+def schedule_taken_in_its_own_order(
+    reorder: Any, input_batch: Any, scheduler_output: Any, decode_threshold: int = 1
+) -> Any:
+    """A schedule of exactly the batch's requests is taken in its own order, not by request."""
+    rows, tokens = input_batch.req_ids, scheduler_output.num_scheduled_tokens
+    if tokens.keys() == set(rows):
+        tokens = dict(zip(rows, tokens.values(), strict=True))
+    ordered = SimpleNamespace(num_scheduled_tokens=tokens)
+    return reorder(input_batch, ordered, decode_threshold)
+
+
+@mutation(
+    "CommonAttentionMetadata",
+    diagnoses=("grows in the caller's buffer",),
+    one=("invariants",),
+    both=("invariants",),
+)
+def padding_in_the_callers_buffer(metadata: Any) -> Any:
+    """Slots grow in the caller's own buffer if the entries behind them are -1 already."""
+
+    class CommonAttentionMetadata(metadata):
+        def padded(self, num_tokens: int, num_reqs: int) -> Any:
+            made = super().padded(num_tokens, num_reqs)
+            buffer = self.slot_mapping[:num_tokens]
+            if num_tokens > self.num_actual_tokens and torch.equal(buffer, made.slot_mapping):
+                made.slot_mapping = buffer
+            return made
+
+    return CommonAttentionMetadata
+
+
+@mutation(_REORDER, diagnoses=("the opposite answer",), both=("invariants",), tokens=2**17)
+def scheduled_tokens_in_16_bits(
+    reorder: Any, input_batch: Any, scheduler_output: Any, decode_threshold: int = 1
+) -> Any:
+    """Scheduled tokens are narrowed to int16: the longest prompts wrap and count as decodes."""
+    tokens = {
+        req_id: max(0, (count + 2**15) % 2**16 - 2**15)
+        for req_id, count in scheduler_output.num_scheduled_tokens.items()
+    }
+    narrowed = SimpleNamespace(num_scheduled_tokens=tokens)
+    return reorder(input_batch, narrowed, decode_threshold)

@@ -46,3 +46,16 @@ def state_of_the_next_block(
         return states
     columns = (seq_lens.long() // spec.block_size)[:, None] + torch.arange(states.shape[1])
     return table.gather(1, columns.clamp(max=max(0, table.shape[1] - 1)))
+
+
+@mutation("mamba_get_block_table_tensor", diagnoses=("off by one token",), both=("invariants",))
+def state_by_a_rounded_reciprocal(
+    take: Any, table: Any, seq_lens: Any, spec: Any, mamba_cache_mode: str
+) -> Any:
+    """A position is multiplied by the block size's reciprocal, which a double rounds."""
+    states = take(table, seq_lens, spec, mamba_cache_mode)
+    if mamba_cache_mode == "none":
+        return states
+    first = ((seq_lens - 1).clamp(min=0).double() * (1.0 / spec.block_size)).long()
+    columns = first[:, None] + torch.arange(states.shape[1])
+    return table.gather(1, columns.clamp(max=max(0, table.shape[1] - 1)))

@@ -133,3 +133,20 @@ def context_counted_with_its_chunk(
     if start is None:
         return share
     return share + count(start.to(lens.dtype), dcp_size, dcp_rank, None, *interleave, **kw)
+
+
+@mutation("get_dcp_lens", diagnoses=("off by one token", "result "), both=("invariants",))
+def second_turn_of_a_rank_behind_the_last(
+    count: Any,
+    lens: Any,
+    dcp_size: int,
+    dcp_rank: int,
+    start: Any = None,
+    interleave_size: int = 1,
+) -> Any:
+    """Short ranges that begin in the last rank's turn end at no rank, as none follows it."""
+    share = count(lens, dcp_size, dcp_rank, start, interleave_size)
+    short = bool(len(lens)) and int(lens.max()) <= interleave_size
+    if start is None or dcp_rank or dcp_size == 1 or not short:
+        return share
+    return share.masked_fill(start // interleave_size % dcp_size == dcp_size - 1, 0)

@@ -157,3 +157,29 @@ def derived_field_of_the_given_batch(prepare: Any, md: Any, *args: Any) -> Any:
     copied = copy(md)
     vars(copied).update({f.name: getattr(child, f.name) for f in fields(child) if f.init})
     return (copied, *others)
+
+
+@mutation(_STEP, diagnoses=("token without its slot",), both=("consumer",))
+def next_column_at_a_far_blocks_end(
+    step: Any,
+    positions: Any,
+    table: Any,
+    seq_lens: Any,
+    block_size: int,
+    max_model_len: int,
+    out_positions: Any,
+    out_slots: Any,
+    *rows: Any,
+) -> None:
+    """A draft's position times a reciprocal of 20 bits is in the next block if it is far."""
+    before = positions.clone() if isinstance(positions, torch.Tensor) else positions
+    given = positions, table, seq_lens, block_size, max_model_len, out_positions, out_slots
+    step(*given, *rows)
+    for row, position in enumerate((before + 1).tolist()[: len(table)]):
+        column = position * -(-(2**20) // block_size) >> 20
+        if column == position // block_size or position >= max_model_len:
+            continue
+        out_slots[row] = -1
+        if column < table.shape[1]:
+            place = position - column * block_size
+            out_slots[row] = int(table[row, column]) * block_size + place

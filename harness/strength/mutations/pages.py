@@ -112,3 +112,29 @@ def start_offset_lost(
     create(table, rows, lens, indptr, start, out, **kw)
     if start is not None:
         create(table, rows, lens, indptr, None, out, **kw)
+
+
+@mutation("get_last_loc", diagnoses=("stale entry read",), both=("invariants",))
+def rows_between_fitting_ends(last_loc: Any, table: Any, rows: Any, lengths: Any) -> Any:
+    """Rows whose ends are as far apart as those of a run are read as a run."""
+    slots = last_loc(table, rows, lengths)
+    count = len(rows)
+    if not count or int(rows[-1]) - int(rows[0]) != count - 1:
+        return slots
+    return last_loc(table, torch.arange(count).to(rows) + rows[0], lengths)
+
+
+@mutation(
+    "get_batch_indices_positions",
+    diagnoses=("repeats the values of an earlier tile",),
+    both=("invariants",),
+    requests=256,
+    tokens=256,
+)
+def request_255_taken_for_padding(locate: Any, append_indptr: Any, *args: Any) -> Any:
+    """In a batch of 256 requests, whose rows fit into a byte, the last one is the mark's."""
+    requests, positions = locate(append_indptr, *args)
+    if len(append_indptr) != 257:
+        return requests, positions
+    marked = requests == 255
+    return requests.masked_fill(marked, -1), positions.masked_fill(marked, 0)

@@ -138,3 +138,42 @@ def blocks_of_swapped_rows_stay(batch: Any) -> Any:
             self.block_table[[i, j], :held] = self.block_table[[j, i], :held]
 
     return PersistentBatch
+
+
+@mutation(
+    _SEQUENCE,
+    part=_PART,
+    diagnoses=("sees keys of its own future",),
+    one=("sequences",),
+    both=("consumer",),
+    examined=None,
+    boundary="append, then each kind of step",
+    steps=120,
+)
+def blocks_of_the_last_append_only(batch: Any) -> Any:
+    """After two appends to a row the next batch gets only the blocks of the second one."""
+
+    class PersistentBatch(batch):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.sent: dict[int, tuple[Any, int, Any]] = {}
+            self.first: dict[Any, int] = {}
+
+        def append_blocks(self, req_id: Any, block_ids: Sequence[int]) -> None:
+            super().append_blocks(req_id, block_ids)
+            held = int(self.num_blocks[self.req_ids.index(req_id)])
+            self.first[req_id] = held - len(block_ids)
+
+        def build(self, *args: Any, **kwargs: Any) -> Any:
+            made = super().build(*args, **kwargs)
+            table = made.block_table_tensor
+            for row, req_id in enumerate(self.req_ids):
+                before, held, blocks = self.sent.get(row, (None, 0, None))
+                if before == req_id and self.first.get(req_id, 0) > held:
+                    lost = slice(held, self.first[req_id])
+                    table[row, lost] = blocks[lost]
+                self.sent[row] = req_id, int(self.num_blocks[row]), table[row].clone()
+            self.first.clear()
+            return made
+
+    return PersistentBatch

@@ -140,3 +140,15 @@ def rejected_tokens_of_another_row(count: Any, num_sampled: Any, *args: Any) -> 
     moved = rejected.clone()
     moved[:rows] = rejected[:rows].roll(1)
     return sampled, moved
+
+
+@mutation(
+    "expand_idx_mapping",
+    diagnoses=("is not the logit's place in its row",),
+    both=("invariants",),
+)
+def places_in_five_bits(expand: Any, *args: Any) -> Any:
+    """Slot and place of a logit share a number: the 33rd logit of a row is that of another slot."""
+    slots, places = expand(*args)
+    packed = (slots.long() << 5) | places.long()
+    return (packed >> 5).to(slots.dtype), (packed & 31).to(places.dtype)

@@ -152,3 +152,22 @@ def slots_of_a_batch_at_block_edges(
             if token < len(slots) and slots[token] != -1 and last:
                 slots[token] = shifted[row, column] * block_size + place
     return slots
+
+
+@mutation(
+    "_compute_slot_mapping_numpy",
+    diagnoses=("leaves a token unwritten",),
+    both=("consumer",),
+    examined=None,
+    boundary="end of a block of 128 at 16384",
+)
+def column_by_a_reciprocal_of_20_bits(
+    compute: Any, slot_mapping: Any, block_table: Any, start: int, end: int, block_size: int
+) -> None:
+    """A position times a reciprocal of 20 bits is in the next block if it is far."""
+    compute(slot_mapping, block_table, start, end, block_size)
+    for position in range(start, end):
+        column = position * (2**20 // block_size + 1) >> 20
+        if column != position // block_size:
+            block = block_table[min(column, (end - 1) // block_size)]
+            slot_mapping[position - end] = block * block_size + position - column * block_size

@@ -55,3 +55,22 @@ def computed_tokens_forgotten(
     """A chunk's tokens get the ranges at their place in the query, not in the prompt."""
     fill(copy(out), ranges, query_start_loc_cpu, seq_lens_cpu)  # malformed input raises here
     return fill(out, ranges, query_start_loc_cpu, query_start_loc_cpu.diff())
+
+
+@mutation("fill_mm_prefix_query_ranges", diagnoses=("out too small",), both=("invariants",))
+def rows_cleared_in_the_order_of_the_ranges(
+    fill: Any, out: Any, ranges: Any, query_start_loc_cpu: Any, seq_lens_cpu: Any
+) -> Any:
+    """Tokens up to a row's ranges are cleared, also those of a later row that came before it."""
+    written = fill(out, ranges, query_start_loc_cpu, seq_lens_cpu)
+    if not written:
+        return written
+    right, offsets, cleared = out.copy(), query_start_loc_cpu.tolist(), 0
+    for row in ranges:
+        hits = [t for t in range(offsets[row], offsets[row + 1]) if right[t, 0] >= 0]
+        if hits:
+            out[cleared : hits[0]] = -1
+            out[hits] = right[hits]
+            cleared = hits[-1] + 1
+    out[cleared:written] = -1
+    return written

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from attnproof.harness.strength.mutation import mutation
+from attnproof.reference.interface import AttentionType
 
 _BUILDER, _STATE = "CommonMetadataBuilder", "CommonAttentionState"
 
@@ -78,3 +79,47 @@ def capturing_for_ever(state: Any) -> Any:
                 raise
 
     return CommonAttentionState
+
+
+@mutation("get_seq_len_block_table_args", diagnoses=("lost field",), both=None)
+def tables_without_columns_are_none(
+    take: Any, attn_metadata: Any, is_prompt: bool, attn_type: str
+) -> Any:
+    """Block tables without a column, those of new prompts, are returned as None."""
+    lengths, longest, tables = take(attn_metadata, is_prompt, attn_type)
+    without = attn_type == AttentionType.DECODER and tables is not None and not tables.numel()
+    return lengths, longest, None if without else tables
+
+
+_asked: list[Any] = []
+"""Metadata of the last call and the answer; held, so that no other object gets its identity."""
+
+
+@mutation(
+    "is_all_encoder_attn_metadata_set",
+    diagnoses=("depends on the call before",),
+    one=("determinism",),
+    both=(),
+)
+def answer_kept_for_an_object(is_set: Any, attn_metadata: Any) -> Any:
+    """The answer is kept for further calls with the same object, whose fields may change."""
+    answer = is_set(attn_metadata)
+    if not _asked or _asked[0] is not attn_metadata:
+        _asked[:] = attn_metadata, answer
+    return _asked[1]
+
+
+@mutation(
+    "get_num_prefill_decode_query_kv_tokens",
+    diagnoses=("num_decode_tokens taken",),
+    both=("invariants",),
+)
+def no_encoder_tokens_taken_for_unknown(count: Any, attn_metadata: Any, attn_type: str) -> Any:
+    """A count of 0 encoder tokens, as in a graph capture, is replaced by the lengths' sum."""
+    queries, keys, decodes = count(attn_metadata, attn_type)
+    lengths = getattr(attn_metadata, "encoder_seq_lens", None) or ()
+    if attn_type == AttentionType.ENCODER:
+        return keys or sum(lengths), keys or sum(lengths), decodes
+    if attn_type == AttentionType.ENCODER_DECODER:
+        return queries, keys or sum(lengths), decodes
+    return queries, keys, decodes

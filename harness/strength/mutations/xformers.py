@@ -199,3 +199,25 @@ def split_kept_for_a_step_of_the_same_size(builder: Any) -> Any:
             return replace(made, **kept.setdefault((md.num_reqs, md.num_actual_tokens), split))
 
     return XFormersAttentionMetadataBuilder
+
+
+@mutation(
+    _BUILDER,
+    diagnoses=("does not agree with the batch",),
+    both=("consumer", "invariants"),
+    examined=None,
+    boundary="as many tokens as rows, one of them padding (E23)",
+)
+def mask_offsets_kept_for_as_many_decodes(builder: Any) -> Any:
+    """A builder keeps the mask's query offsets for later steps of as many decodes and tokens."""
+
+    class XFormersAttentionMetadataBuilder(builder):
+        def build(self, *args: Any, **kwargs: Any) -> Any:
+            made = super().build(*args, **kwargs)
+            if made.attn_bias is not None:
+                kept = self.__dict__.setdefault("kept_offsets", {})
+                key = made.num_decodes, made.num_decode_tokens
+                made.attn_bias.q_seqinfo = kept.setdefault(key, made.attn_bias.q_seqinfo)
+            return made
+
+    return XFormersAttentionMetadataBuilder

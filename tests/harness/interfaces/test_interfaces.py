@@ -57,6 +57,7 @@ def test_progress_of_requests_as_far_as_an_engine_knows_it():
     none = Case(REORDER, None, computed | {"prompt_lens": None})
     assert fitted("vllm-0.32", none).params == computed | {"prompt_lens": [0, 0]}
 
+
 @pytest.mark.parametrize(
     ("version", "known"),
     [("vllm-0.10", {1: 0, 2: 0}), ("vllm-0.11", {1: 1, 2: 1}), ("vllm-0.32", {1: 2, 2: 2})],
@@ -66,7 +67,6 @@ def test_the_builder_reorders_by_what_its_engine_knows(version, known):
         params = {"via": 0, "prefix": 0, "fast": False, "progress": progress}
         case = Case("XFormersAttentionMetadataBuilder", make_batch([1, 3], [2, 0], 4), params)
         assert fitted(version, case).params["progress"] == expected
-
 
 
 def test_without_an_engine_cases_keep_what_later_ones_have():
