@@ -175,7 +175,10 @@ def _attributes(call: Call) -> list[tuple[Any, dict[str, Any]]]:
     """Return the dataclasses among the arguments, alone or in a list, with their fields."""
     items: list[Any] = []
     for argument in call.args.values():
-        items += argument if isinstance(argument, list) else [argument]
+        if not isinstance(argument, list):
+            items.append(argument)
+        elif not _ATOMS.issuperset(map(type, argument)):  # numbers, of which there may be many
+            items += argument
     return [(item, dict(vars(item))) for item in items if is_dataclass(item)]
 
 

@@ -176,10 +176,11 @@ def same(expected: Any, got: Any) -> bool:
     return type(expected) is type(got) and bool(expected == got)
 
 
+_ARRAYS = {torch.Tensor, np.ndarray}
+
+
 def _holds_arrays(value: Any) -> bool:
-    if not isinstance(value, list | tuple):
-        return False
-    return any(isinstance(item, torch.Tensor | np.ndarray) for item in value)
+    return isinstance(value, list | tuple) and not _ARRAYS.isdisjoint(map(type, value))
 
 
 _WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,3 +29,13 @@ def test_a_bool_that_holds_another_byte_differs():
     right = torch.tensor([True, False])
     assert same(right, right.clone())
     assert not same(right, torch.tensor([2, 0], dtype=torch.uint8).view(torch.bool))
+
+
+def test_lists_of_tensors_are_compared_by_their_elements():
+    pair = [torch.arange(3), None]
+    assert same(pair, [torch.arange(3), None])
+    assert not same(pair, [torch.arange(3).int(), None])
+    assert not same(pair, (torch.arange(3), None))
+    assert not same(pair, pair[:1])
+    assert not same([None, None], pair)
+    assert same([np.arange(3)], [np.arange(3)])
