@@ -170,6 +170,9 @@ write_req_to_token_pool = Operation(
             "slots too large for the table": Fault(
                 _NEW, lambda slots: slots + 2**31, applies=_is_narrow, cpu_only=True
             ),
+            "a row before the pool": _values(
+                "req_pool_indices", lambda rows: torch.cat([rows[:-1], -torch.ones_like(rows[:1])])
+            ),
             "rows behind the pool": _values("req_pool_indices", lambda rows: rows + 2**20),
             "a row given twice": Fault(
                 "req_pool_indices",

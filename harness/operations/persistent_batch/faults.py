@@ -81,6 +81,11 @@ def _holds_more_than_the_buffer(case: Case) -> bool:
     return columns * batch.block_size > tokens
 
 
+def _has_room(case: Case) -> bool:
+    """True if the batch has a free row."""
+    return case.params["spare_rows"] > 0
+
+
 def _has_tokens(case: Case) -> bool:
     return case.num_tokens > 0
 
@@ -95,6 +100,15 @@ FAULTS = {
     "unknown device": wrong_value("device", "drum"),
     "request added twice": _misuse("req_id", lambda b, _: b.add_request("request-0", [])),
     "no id": _misuse("req_id", lambda b, _: b.add_request(None, []), applies=_always),
+    "id that is not hashable": _misuse(
+        "req_id", lambda b, _: b.add_request(["one"], []), TypeError, _has_room
+    ),
+    "negative computed tokens": _misuse(
+        "num_computed_tokens", lambda b, _: b.add_request("one", [], -1), applies=_has_room
+    ),
+    "computed tokens of another type": _misuse(
+        "num_computed_tokens", lambda b, _: b.add_request("one", [1], 1.0), TypeError, _has_room
+    ),
     "no row left": _misuse(
         "num_reqs", lambda b, _: b.add_request("one", []), applies=_always, prepare=_fill_rows
     ),
