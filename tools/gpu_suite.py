@@ -30,6 +30,8 @@ SHARES = {"verify": 0.55, "tests": 0.2, "figures": 0.25}
 """Share of the total time for each part; the next part may use time that is left."""
 GRACE_SECONDS = 40.0
 """Seconds in which an interrupted part may write its report."""
+_MOST_JOBS = 16
+"""Maximum of operations verified at a time, each with a context on the GPU."""
 NO_GPU = "no CUDA device"
 DRY_RUN = "a dry run on the CPU verifies nothing of a GPU"
 Part = dict[str, Any]
@@ -77,6 +79,8 @@ def verify(options: argparse.Namespace, seconds: float, folder: Path) -> Part:
     out = folder / "report"
     command = [sys.executable, "-m", "attnproof", "verify", "--device", options.device]
     command += ["--out", str(out), "--no-remember", "--timeout", "60"]
+    # Kernels are compiled on the host, which takes most of the time: eight jobs were too few.
+    command += ["--jobs", str(min(_MOST_JOBS, len(os.sched_getaffinity(0))))]
     if options.device == "cpu":
         command += ["--ops", "build_slot_mapping,slice_query_start_locs"]
         command += ["--examples", "5", "--steps", "2"]
