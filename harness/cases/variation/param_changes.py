@@ -74,6 +74,7 @@ def param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:
         item = getattr(field.type, "item_type", None)
         if isinstance(item, inspect.StructType):
             yield from _structs(param, item)
+            yield from _alike(param, item)
 
 
 def large_param_changes(params: type[msgspec.Struct]) -> Iterator[Change]:
@@ -232,6 +233,36 @@ def _structs(param: str, kind: inspect.StructType) -> Iterator[Change]:
                 )
 
 
+def _alike(param: str, kind: inspect.StructType) -> Iterator[Change]:
+    """Yield lists of entries like the first one, alone or with one field of the inner ones apart.
+
+    A fast path that looks at the two ends takes such a list for regular.
+    """
+    integers = [f.encode_name for f in kind.fields if isinstance(f.type, inspect.IntType)]
+    for field in ("", *(name for name in integers if name not in _IDENTITIES)):
+        for step in (-1, 1) if field else (0,):
+            name = f"as the first, inner {field} {step:+d}" if field else "as the first"
+            yield _of_param(f"{param} alike", param, name, name, _as_first(field, step))
+
+
+def _as_first(field: str, step: int) -> _Value:
+    def made(_case: Case, entries: Any) -> Any:
+        if not isinstance(entries, list) or len(entries) < 3:
+            return None
+        made = [{**entries[0], **_identity(entry)} for entry in entries]
+        for entry in made[1:-1] if field else ():
+            entry[field] = max(0, entry.get(field, 0) + step)
+        return made
+
+    return made
+
+
+def _identity(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in _IDENTITIES if name in entry}
+
+
+_IDENTITIES = ("slot",)
+"""Fields that tell the entries of a list apart."""
 _PLACES = {
     "first": slice(0, 1),
     "last": slice(-1, None),

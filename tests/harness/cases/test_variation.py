@@ -154,6 +154,16 @@ def test_a_list_is_bounded_by_other_parameters(name, longest):
     assert max(changes[name].apply(case).params["lens"]) == longest
 
 
+def test_inner_entries_differ_from_two_equal_ends():
+    operation = ALL["prepare_prefill_inputs"]
+    changes = {one.name: one for one in changes_of(operation)}
+    case = dict(operation.inputs.boundaries())["equal chunks, the inner one at another depth"]
+    rows = changes["rows as the first, inner computed -1"].apply(case).params["rows"]
+    assert [row["computed"] for row in rows] == [4, 3, 4]
+    assert len({row["slot"] for row in rows}) == 3
+    assert [row["query"] for row in rows] == [3, 3, 3]
+
+
 def test_large_cases_of_whole_contexts_are_beyond_a_tile_of_any_size():
     for name in ("get_last_loc", "reshape_and_cache_flash"):
         made = [case for _, case in enlarged(ALL[name], 23, 1, problem_of_made)]
