@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from attnproof.harness.cases.batches.strategies import batches, make_batch
 from attnproof.harness.cases.layers.attention import CACHES, MAGNITUDES, OUT
@@ -69,6 +70,8 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         _case(make_batch([4, 3], [1, 6], 4, strided=True, dtype="int64"), gap=8),
     )
     yield "shared prefix blocks", _case(make_batch([2, 2], [8, 8], 4, shared=True))
+    filled = replace(make_batch([8, 1, 2], [0, 8, 8], 4), blocks=((5, 2), (5, 2, 7), (5, 2, 0)))
+    yield "prefix that a prefill of the same step fills", _case(filled)
     yield from _edges()
     yield from _layers()
     yield from _long()

@@ -83,7 +83,7 @@ def _holds_more_than_the_buffer(case: Case) -> bool:
 
 def _has_room(case: Case) -> bool:
     """True if the batch has a free row."""
-    return case.params["spare_rows"] > 0
+    return int(case.params["spare_rows"]) > 0
 
 
 def _has_tokens(case: Case) -> bool:
