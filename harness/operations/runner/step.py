@@ -200,7 +200,7 @@ def step_boundaries(operation: str) -> Iterator[tuple[str, Case]]:
     yield "rows without tokens", step_case(operation, [(1, 4, 0, 4, 0, 0), (0, 0, 0, 9, 0, 0)])
     yield "dummy rows", step_case(operation, [(-1, 0, 3, 0, 1, 1), *mixed[:2], (-1, 0, 1, 0, 1, 0)])
     yield "all drafts rejected", step_case(operation, [(1, 8, 4, 4, 4, 1), (0, 8, 4, 4, 4, 4)])
-    chunks = [(0, 4, 3, 20, 0, 0), (2, 6, 3, 20, 0, 0), (1, 4, 3, 20, 0, 0)]
+    chunks = [(0, 4, 3, 20, 1, 0), (2, 6, 3, 20, 1, 0), (1, 4, 3, 20, 1, 0)]
     yield "equal chunks, the inner one at another depth", step_case(operation, chunks)
     yield "one token before the end of the prompt", step_case(operation, [(0, 2, 2, 5, 1, 1)])
     yield "at the end of the prompt", step_case(operation, [(0, 2, 3, 5, 1, 1)])

@@ -150,3 +150,15 @@ def second_turn_of_a_rank_behind_the_last(
     if start is None or dcp_rank or dcp_size == 1 or not short:
         return share
     return share.masked_fill(start // interleave_size % dcp_size == dcp_size - 1, 0)
+
+
+@mutation("localize_dcp_indices", diagnoses=("result too small",), both=("invariants",))
+def one_turn_with_its_end(
+    localize: Any, indices: Any, dcp_size: int, dcp_rank: int, interleave_size: int = 1
+) -> Any:
+    """Positions up to a turn of all ranks, its end included, are taken for the first turn's."""
+    own = localize(indices, dcp_size, dcp_rank, interleave_size)
+    turn = dcp_size * interleave_size
+    if dcp_size == 1 or not indices.numel() or int(indices.max()) > turn:
+        return own
+    return own.masked_fill(indices == turn, -1)

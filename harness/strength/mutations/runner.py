@@ -152,3 +152,35 @@ def places_in_five_bits(expand: Any, *args: Any) -> Any:
     slots, places = expand(*args)
     packed = (slots.long() << 5) | places.long()
     return (packed >> 5).to(slots.dtype), (packed & 31).to(places.dtype)
+
+
+@mutation(
+    "prepare_prefill_inputs",
+    diagnoses=("is not the prompt's token",),
+    both=("consumer",),
+    examined=None,
+    boundary="equal chunks, the inner one at another depth",
+)
+def chunks_of_equal_ends(
+    prepare: Any,
+    input_ids: Any,
+    next_prefill_tokens: Any,
+    idx_mapping: Any,
+    query_start_loc: Any,
+    all_token_ids: Any,
+    prefill_len: Any,
+    num_computed_tokens: Any,
+) -> None:
+    """Equal chunks are copied from one depth if the first and the last row have the same."""
+    requests = query_start_loc, all_token_ids, prefill_len, num_computed_tokens
+    prepare(input_ids, next_prefill_tokens, idx_mapping, *requests)
+    rows = idx_mapping.shape[0]
+    if not rows or int(idx_mapping.min()) < 0:
+        return
+    slots, queries = idx_mapping.long(), query_start_loc[: rows + 1].diff()
+    computed, chunk = num_computed_tokens[slots], int(queries[0])
+    prefilling = bool((computed < prefill_len[slots]).all())
+    if prefilling and bool((queries == chunk).all()) and bool(computed[0] == computed[-1]):
+        depth = int(computed[0])
+        block = all_token_ids[slots, depth : depth + chunk]
+        input_ids[: rows * chunk] = block.reshape(-1).to(input_ids.dtype)

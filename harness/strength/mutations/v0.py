@@ -123,3 +123,19 @@ def no_encoder_tokens_taken_for_unknown(count: Any, attn_metadata: Any, attn_typ
     if attn_type == AttentionType.ENCODER_DECODER:
         return queries, keys or sum(lengths), decodes
     return queries, keys, decodes
+
+
+@mutation(
+    "get_seq_len_block_table_args",
+    diagnoses=("max_prefill_seq_len taken",),
+    both=("invariants",),
+)
+def longest_encoder_in_place_of_the_bound(
+    pick: Any, attn_metadata: Any, is_prompt: bool, attn_type: str
+) -> Any:
+    """Decodes get the longest encoder of the step, in a captured graph too, which has a bound."""
+    lengths, longest, tables = pick(attn_metadata, is_prompt, attn_type)
+    encoders = getattr(attn_metadata, "encoder_seq_lens", None)
+    if attn_type == AttentionType.ENCODER_DECODER and not is_prompt and encoders:
+        longest = max(encoders)
+    return lengths, longest, tables

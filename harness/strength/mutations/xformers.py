@@ -221,3 +221,18 @@ def mask_offsets_kept_for_as_many_decodes(builder: Any) -> Any:
             return made
 
     return XFormersAttentionMetadataBuilder
+
+
+@mutation(_BUILDER, diagnoses=("the opposite answer",), both=("invariants",))
+def reordered_by_query_lengths_alone(builder: Any) -> Any:
+    """A batch of short rows alone, or of long ones, is in order, whatever their progress is."""
+
+    class XFormersAttentionMetadataBuilder(builder):
+        def reorder_batch(self, input_batch: Any, scheduler_output: Any) -> bool:
+            tokens = scheduler_output.num_scheduled_tokens
+            short = [tokens.get(req_id, 0) <= 1 for req_id in input_batch.req_ids]
+            if all(short) or not any(short):
+                return False
+            return bool(super().reorder_batch(input_batch, scheduler_output))
+
+    return XFormersAttentionMetadataBuilder
