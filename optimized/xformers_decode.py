@@ -17,6 +17,8 @@ _LEAST_KEYS: Final = 16
 """Keys of the operator's smallest tile; a block holds a whole number of tiles."""
 _MOST_KEYS: Final = 64
 """Keys of the largest tile that is used."""
+_OLDEST_GPU: Final = (8, 0)
+"""Compute capability that the operator needs at least."""
 _MOST_PROGRAMS: Final = 65_535
 """Limit of a grid's second dimension on CUDA: the operator has one program a kv head and row."""
 
@@ -36,7 +38,7 @@ def xformers_attends(a: Attention, attn_bias: object) -> bool:
         and (a.sliding_window is None or a.sliding_window >= a.max_seq_len)
         and _is_aligned(a.query)
         and all(map(_has_one_slot_stride, (a.key_cache, a.value_cache)))
-        and _interpreter_supports(a.query)
+        and _lane_supports(a.query)
     )
 
 
@@ -82,10 +84,10 @@ def _has_one_slot_stride(cache: torch.Tensor) -> bool:
     return cache.stride(0) == cache.shape[1] * cache.stride(1) and _is_aligned(cache)
 
 
-def _interpreter_supports(query: torch.Tensor) -> bool:
-    """True unless Triton's interpreter runs the operator and would fail on these queries."""
+def _lane_supports(query: torch.Tensor) -> bool:
+    """True unless the GPU is older than those of the operator, or the interpreter would fail."""
     if not INTERPRETED:
-        return True
+        return torch.cuda.get_device_capability(query.device) >= _OLDEST_GPU
     # It multiplies bfloat16 as integers; heads of 128 make xformers query a GPU.
     cuda: bool = torch.cuda.is_available()
     return query.dtype == torch.float16 and (query.shape[2] != 128 or cuda)

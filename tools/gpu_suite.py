@@ -30,6 +30,8 @@ SHARES = {"verify": 0.55, "tests": 0.2, "figures": 0.25}
 """Share of the total time for each part; the next part may use time that is left."""
 GRACE_SECONDS = 40.0
 """Seconds in which an interrupted part may write its report."""
+GPU_TESTS = ("tests/optimized", "tests/harness/timing", "tests/harness/running/exchange")
+"""Folders of all tests with the marker: collecting the others takes a minute."""
 _MOST_JOBS = 16
 """Maximum of operations verified at a time, each with a context on the GPU."""
 NO_GPU = "no CUDA device"
@@ -100,12 +102,11 @@ def _summary(path: Path) -> Part:
 
 
 def tests(_: argparse.Namespace, seconds: float, folder: Path) -> Part:
-    """Run the tests with the marker `gpu`."""
+    """Run the tests with the marker `gpu`, which are in these folders."""
     if find_spec("pytest") is None:
         return {"result": "not run", "reason": "pytest is not installed"}
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
-    folders = ["tests/optimized", "tests/harness/timing", "tests/harness/running/exchange"]
-    return none_is_skipped(run([*command, *folders], seconds, folder / "tests.log", {}))
+    return none_is_skipped(run([*command, *GPU_TESTS], seconds, folder / "tests.log", {}))
 
 
 def none_is_skipped(made: Part) -> Part:

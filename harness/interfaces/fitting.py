@@ -40,7 +40,7 @@ def _without_later_params(case: Case) -> Case:
 
 
 def _with_known_progress(case: Case, known: dict[int, int]) -> Case:
-    """Return the case of XFormers' builder with what its engine knows of requests replaced."""
+    """Return the case with its progress replaced by `known`, if it is of XFormers' builder."""
     progress = case.params.get(PROGRESS)
     if case.operation != BUILDER or progress not in known:
         return case

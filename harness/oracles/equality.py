@@ -170,17 +170,31 @@ def same(expected: Any, got: Any) -> bool:
             and expected.dtype == got.dtype
             and np.array_equal(expected, got)
         )
-    if _holds_arrays(expected) or _holds_arrays(got):  # which `==` would not reduce to a bool
-        alike = type(expected) is type(got) and len(expected) == len(got)
-        return alike and all(map(same, expected, got))
-    return type(expected) is type(got) and bool(expected == got)
+    if type(expected) is not type(got):
+        return False
+    # Where a list may hold tensors, `==` would have to reduce their comparison to a bool.
+    if isinstance(expected, list | tuple) and not (_is_flat(expected) and _is_flat(got)):
+        return len(expected) == len(got) and all(map(_same_items, expected, got))
+    if isinstance(expected, dict):
+        return expected.keys() == got.keys() and all(
+            _same_items(value, got[key]) for key, value in expected.items()
+        )
+    return bool(expected == got)
 
 
-_ARRAYS = {torch.Tensor, np.ndarray}
+_ATOMS = frozenset((int, float, bool, str, type(None)))
+_HOLDERS = (torch.Tensor, np.ndarray, list, tuple, dict)
 
 
-def _holds_arrays(value: Any) -> bool:
-    return isinstance(value, list | tuple) and not _ARRAYS.isdisjoint(map(type, value))
+def _is_flat(values: Any) -> bool:
+    return _ATOMS.issuperset(map(type, values))
+
+
+def _same_items(expected: Any, got: Any) -> bool:
+    """True if two items of a list, tuple or dict are equal; the types of numbers do not count."""
+    if isinstance(expected, _HOLDERS) or isinstance(got, _HOLDERS):
+        return same(expected, got)
+    return bool(expected == got)
 
 
 _WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)

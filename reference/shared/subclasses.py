@@ -49,7 +49,7 @@ def subclass_attention_metadata(
         bases=(metadata_cls,),
         **{name: getattr(params, name) for name in kept},
     )
-    made.__module__ = metadata_cls.__module__  # since Python 3.12, make_dataclass sets its own
+    made.__module__ = metadata_cls.__module__  # since Python 3.12 it is the caller's
     return made
 
 

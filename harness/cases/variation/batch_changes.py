@@ -36,7 +36,6 @@ def block_changes() -> Iterator[Change]:
         yield _of_batch("order", f"blocks {order}", partial(with_blocks, order=order))
     yield _of_batch("order", "shared blocks", lambda b: with_blocks(b, shared=True))
     yield _of_batch("order", "equal rows of shared blocks", _all_shared)
-    yield _of_batch("order", "blocks that the first row fills in the step", _filled_in_the_step)
     for place in range(len(first_blocks(16))):
         yield _of_batch("block ids", f"block ids of magnitude {place}", _first_block(place))
 
@@ -66,28 +65,6 @@ def _all_shared(batch: Batch) -> Batch | None:
         return None
     computed = (rows[0][1], rows[0][1], *batch.computed_lens[2:])
     return with_blocks(replace(batch, computed_lens=computed), shared=True)
-
-
-def _filled_in_the_step(batch: Batch) -> Batch | None:
-    """Return the batch with the whole blocks of the first row as the others' contexts.
-
-    The first row computes some of them in this step, as with a prefix that two prompts share.
-    """
-    rows, size = rows_of(batch), batch.block_size
-    if len(rows) < 2:
-        return None
-    first, context = max(rows[0][0], size), sum(rows[0]) // size * size or size
-    changed = replace(
-        batch,
-        query_lens=(first, *batch.query_lens[1:]),
-        computed_lens=(rows[0][1], *[context] * (len(rows) - 1)),
-    )
-    made = with_blocks(changed)
-    if made is None:
-        return None
-    whole = made.blocks[0][: context // size]
-    others = [(*whole, *row[len(whole) :]) for row in made.blocks[1:]]
-    return replace(made, blocks=(made.blocks[0], *others))
 
 
 def layout_changes() -> Iterator[Change]:

@@ -195,16 +195,24 @@ def _orders() -> Iterator[_Named]:
 
 
 def _bounded(kind: inspect.Type, others: Iterable[inspect.Field]) -> Iterator[_Named]:
-    """Yield lists of numbers of which none is above another parameter, or a product of two."""
+    """Yield lists cut off at another parameter, at a product of two, and beside both."""
     if isinstance(kind, inspect.UnionType):
         for each in kind.types:
             yield from _bounded(each, others)
     if isinstance(getattr(kind, "item_type", None), inspect.IntType):
-        integers = [o.encode_name for o in others if isinstance(o.type, inspect.IntType)]
-        for names in (*combinations(integers, 1), *combinations(integers, 2)):
+        numbers = [field.encode_name for field in others if _is_number(field)]
+        for names in (*combinations(numbers, 1), *combinations(numbers, 2)):
             words = f"at most {' times '.join(names)}"
             for edge in (-1, 0, 1):
                 yield f"{words} {edge:+d}", words, partial(_at_most, names=names, edge=edge)
+
+
+def _is_number(field: inspect.Field) -> bool:
+    """True if the parameter is an integer with a meaning as a number: no code, no seed."""
+    kind = field.type
+    if not isinstance(kind, inspect.IntType) or field.encode_name in _UNCHANGED:
+        return False
+    return kind.le is None or kind.le > _MOST_CODE
 
 
 def _at_most(case: Case, values: Any, names: Sequence[str], edge: int) -> list[int] | None:
@@ -234,7 +242,7 @@ def _structs(param: str, kind: inspect.StructType) -> Iterator[Change]:
 
 
 def _alike(param: str, kind: inspect.StructType) -> Iterator[Change]:
-    """Yield lists of entries like the first one, alone or with one field of the inner ones apart.
+    """Yield lists of entries like the first one, also with a field of the inner ones changed by 1.
 
     A fast path that looks at the two ends takes such a list for regular.
     """
@@ -246,15 +254,17 @@ def _alike(param: str, kind: inspect.StructType) -> Iterator[Change]:
 
 
 def _as_first(field: str, step: int) -> _Value:
-    def made(_case: Case, entries: Any) -> Any:
+    def changed(_case: Case, entries: Any) -> Any:
         if not isinstance(entries, list) or len(entries) < 3:
             return None
-        made = [{**entries[0], **_identity(entry)} for entry in entries]
-        for entry in made[1:-1] if field else ():
-            entry[field] = max(0, entry.get(field, 0) + step)
-        return made
+        alike = [{**entries[0], **_identity(entry)} for entry in entries]
+        for entry in alike[1:-1] if field else ():
+            if entry.get(field, 0) + step < 0:
+                return None
+            entry[field] = entry.get(field, 0) + step
+        return alike
 
-    return made
+    return changed
 
 
 def _identity(entry: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from attnproof.harness.cases.variation.rows import (
     with_blocks,
     with_numbered_rows,
     with_row,
+    with_rows,
 )
 from attnproof.harness.model.case import Case
 
@@ -181,6 +182,8 @@ def context_changes() -> Iterator[Change]:
     for name, numbers in (*_even(7, 16, 48), *_PATTERNS.items()):
         of_contexts = with_numbered_rows(numbers, _with_context)
         yield change_alone("contexts", f"contexts {name}", of_contexts)
+    shared = "blocks that the first row fills in the step"
+    yield change_alone("contexts", shared, _filled_in_the_step)
     for magnitude in (*critical(0, _MOST_TOKENS), *_FAR):
         for place, row in (("first", 0), ("last", -1)):
             if magnitude < 2**24 or place == "last":
@@ -207,6 +210,26 @@ def context_changes() -> Iterator[Change]:
                 ends = with_row(row, _ending_at(blocks, edge))
                 name = f"{place} sequence ends at {where}"
                 yield Change(f"{place} sequence", name, f"{place} sequence ends at a block", ends)
+
+
+def _filled_in_the_step(case: Case) -> Case | None:
+    """Return the case with the whole blocks of the first row as the others' contexts.
+
+    The first row computes some of them in this step, as with a prefix that two prompts share.
+    """
+    batch = case.batch
+    if batch is None or batch.num_requests < 2 or batch.no_slots:
+        return None
+    rows, size = rows_of(batch), batch.block_size
+    query, computed = max(rows[0][0], size), rows[0][1]
+    context = (computed + query) // size * size
+    changed = with_rows(case, [(query, computed), *((row[0], context) for row in rows[1:])])
+    if changed is None or changed.batch is None or changed.batch.block_size != size:
+        return None
+    first, *others = changed.batch.blocks
+    shared = first[: context // size]
+    blocks = (first, *((*shared, *row[len(shared) :]) for row in others))
+    return replace(changed, batch=replace(changed.batch, blocks=blocks))
 
 
 def _ending_beyond(limit: int, edge: int) -> Callable[[Row, int], Row]:

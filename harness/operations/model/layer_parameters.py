@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import nextafter
 from typing import Annotated, Any
 
@@ -247,14 +248,16 @@ def _first_layer_fault(
     field: str = "static_forward_context",
     error: type[Exception] = MetadataError,
 ) -> Fault:
-    def applies(case: Case) -> bool:
-        call = _prepare(case, 0, "cpu")
-        layers = call["vllm_config"].compilation_config.static_forward_context
-        classes = [type(layers[name].impl) for name in call["layer_names"]]
-        return bool(classes) and not isinstance(getattr(classes[0], attribute, None), property)
-
-    change = _change_first(attribute, value)
+    change, applies = _change_first(attribute, value), partial(_stores, attribute)
     return Fault("vllm_config", change, field, error, applies=applies, given=("layer_names",))
+
+
+def _stores(attribute: str, case: Case) -> bool:
+    """True if the first layer asked for stores the attribute: a property cannot be set."""
+    call = _prepare(case, 0, "cpu")
+    layers = call["vllm_config"].compilation_config.static_forward_context
+    classes = [type(layers[name].impl) for name in call["layer_names"]]
+    return bool(classes) and not isinstance(getattr(classes[0], attribute, None), property)
 
 
 get_per_layer_parameters = Operation(

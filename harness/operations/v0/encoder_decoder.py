@@ -163,8 +163,10 @@ def _args_invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
             yield Violation("block_tables", "where there are none")
     elif not _is_at(outputs["block_tables"], fields[tables]):
         yield Violation("block_tables", f"is not the metadata's {tables}")
-    if side and outputs["max_seq_len"] != fields["max_encoder_seq_len"]:
-        yield Violation("max_seq_len", "is not the metadata's max_encoder_seq_len")
+    longest = f"max_{'prefill' if call['is_prompt'] else 'decode'}_seq_len"
+    longest = "max_encoder_seq_len" if side else longest
+    if outputs["max_seq_len"] != fields[longest]:
+        yield Violation("max_seq_len", f"is not the metadata's {longest}")
 
 
 def _is_at(value: Any, tensor: torch.Tensor) -> bool:

@@ -24,8 +24,8 @@ COUNTS, ARGS = "get_num_prefill_decode_query_kv_tokens", "get_seq_len_block_tabl
 ENCODER_SET, CROSS_SET = "is_all_encoder_attn_metadata_set", "is_all_cross_attn_metadata_set"
 DECODER, ENCODER = AttentionType.DECODER, AttentionType.ENCODER
 ENCODER_ONLY, CROSS = AttentionType.ENCODER_ONLY, AttentionType.ENCODER_DECODER
-_CAPTURED_TOKENS = 100
-"""Tokens by which the maxima of a captured graph exceed its lengths: they are its limits."""
+_CAPTURED_SLACK = 100
+"""Tokens by which the maxima of a captured graph exceed its lengths."""
 LENGTHS = ("encoder_seq_lens", "encoder_seq_lens_tensor", "max_encoder_seq_len")
 CROSS_FIELDS = ("cross_slot_mapping", "cross_block_tables")
 _ABSENT = (*LENGTHS, "num_encoder_tokens", *CROSS_FIELDS, "seq_lens_tensor", "block_tables")
@@ -212,7 +212,7 @@ def prepare(case: Case, pattern: int, device: str) -> Call:
         _pieces(made, encoder, stale, batch.block_size, 2 if batch.strided else 1), stale, device
     )
     captured = params.get("captured", False)
-    beyond = _CAPTURED_TOKENS if captured else 0
+    beyond = _CAPTURED_SLACK if captured else 0
     queries = np.diff(made.query_start_loc)
     prefills = queries > 1
     fields: dict[str, Any] = {

@@ -46,7 +46,7 @@ from attnproof.reference.interface import MetadataError
 
 NAME = "XFormersAttentionMetadataBuilder"
 PROGRESS = "progress"
-"""Parameter: what the engine's batch knows of the progress of its requests."""
+"""Name of the parameter for what the engine's batch has of the progress of its requests."""
 _VIA = ("build", "build_for_cudagraph_capture", "build_for_drafting")
 _INT32_MAX = 2**31 - 1
 _NO_CASCADE = (64, [1, 1], 32, 8, False, False, False, 132)
@@ -75,10 +75,9 @@ def _case(
 ) -> Case:
     """Return a case; `via` indexes the three methods that build.
 
-    The engine's batch has no progress, computed tokens, or computed and prompt tokens.
+    `progress`: 0 for a batch without any, 1 for computed tokens, 2 for prompt tokens too.
     """
-    params = {"via": via, "prefix": prefix, "fast": fast}
-    return Case(NAME, batch, params | ({PROGRESS: progress} if progress else {}))
+    return Case(NAME, batch, {"via": via, "prefix": prefix, "fast": fast, PROGRESS: progress})
 
 
 @st.composite
@@ -134,7 +133,7 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
     others = [one for one in neighbours_of(batch) if via == "build" and _is_ordered(one)]
     spec = SimpleNamespace(block_size=batch.block_size)
     rows = _rows(case)
-    engine = Engine(*rows.values())
+    engine = Engine(**rows)
     return Call(
         {
             "kv_cache_spec": spec,
@@ -161,7 +160,7 @@ def _rows(case: Case) -> dict[str, Any]:
     batch, progress = batch_of(case), case.params.get(PROGRESS, 0)
     computed = batch.computed_lens[::-1]
     # Without prompt lengths, every second request is in its prompt.
-    prompts = [length + 5 * (row % 2) for row, length in enumerate(computed)]
+    prompts = [max(1, length + 5 * (row % 2)) for row, length in enumerate(computed)]
     if batch.prompt_lens is not None:
         prompts = list(batch.prompt_lens[::-1])
     return {

@@ -144,7 +144,7 @@ def second_turn_of_a_rank_behind_the_last(
     start: Any = None,
     interleave_size: int = 1,
 ) -> Any:
-    """Short ranges that begin in the last rank's turn end at no rank, as none follows it."""
+    """Rank 0 gets none of the short ranges that begin in the last rank's turn."""
     share = count(lens, dcp_size, dcp_rank, start, interleave_size)
     short = bool(len(lens)) and int(lens.max()) <= interleave_size
     if start is None or dcp_rank or dcp_size == 1 or not short:
@@ -156,7 +156,7 @@ def second_turn_of_a_rank_behind_the_last(
 def one_turn_with_its_end(
     localize: Any, indices: Any, dcp_size: int, dcp_rank: int, interleave_size: int = 1
 ) -> Any:
-    """Positions up to a turn of all ranks, its end included, are taken for the first turn's."""
+    """The position just after one turn of all ranks is dropped if no later one is given."""
     own = localize(indices, dcp_size, dcp_rank, interleave_size)
     turn = dcp_size * interleave_size
     if dcp_size == 1 or not indices.numel() or int(indices.max()) > turn:

@@ -171,7 +171,7 @@ def next_column_at_a_far_blocks_end(
     out_slots: Any,
     *rows: Any,
 ) -> None:
-    """A draft's position times a reciprocal of 20 bits is in the next block if it is far."""
+    """A draft's column is taken by a 20-bit reciprocal: one too many at far positions."""
     before = positions.clone() if isinstance(positions, torch.Tensor) else positions
     given = positions, table, seq_lens, block_size, max_model_len, out_positions, out_slots
     step(*given, *rows)

@@ -103,7 +103,7 @@ def logits_of_an_earlier_step(create: Any, prefix: str, backend: Any) -> Any:
 def _building(
     create: Any, prefix: str, backend: Any, change: Callable[[Any, Any, Any], Any]
 ) -> Any:
-    """Return the made backend; its builder returns what `change` makes of its metadata.
+    """Return the made backend, whose builder passes its metadata through `change`.
 
     `change` has the builder, the batch and the metadata. The builder holds the batch and the
     metadata of the underlying builder as `reduced` and `built`.
@@ -187,8 +187,9 @@ def parameters_of_an_undecorated_class(
     made = extend(name_prefix, metadata_cls, fields)
     if "__dataclass_params__" in vars(metadata_cls):
         return made
-    members = {"__module__": metadata_cls.__module__}
-    return make_dataclass(made.__name__, fields, bases=(metadata_cls,), namespace=members)
+    wrong = make_dataclass(made.__name__, fields, bases=(metadata_cls,))
+    wrong.__module__ = metadata_cls.__module__
+    return wrong
 
 
 @mutation(_SUBCLASS, diagnoses=("name is wrong",), both=("invariants",))

@@ -132,7 +132,7 @@ def rows_between_fitting_ends(last_loc: Any, table: Any, rows: Any, lengths: Any
     tokens=256,
 )
 def request_255_taken_for_padding(locate: Any, append_indptr: Any, *args: Any) -> Any:
-    """In a batch of 256 requests, whose rows fit into a byte, the last one is the mark's."""
+    """In a batch of 256 requests row 255 is taken for padding: in a byte, -1 is 255 too."""
     requests, positions = locate(append_indptr, *args)
     if len(append_indptr) != 257:
         return requests, positions

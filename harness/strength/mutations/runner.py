@@ -148,7 +148,7 @@ def rejected_tokens_of_another_row(count: Any, num_sampled: Any, *args: Any) -> 
     both=("invariants",),
 )
 def places_in_five_bits(expand: Any, *args: Any) -> Any:
-    """Slot and place of a logit share a number: the 33rd logit of a row is that of another slot."""
+    """Slot and place share a number, with five bits for the place: the 33rd logit overflows."""
     slots, places = expand(*args)
     packed = (slots.long() << 5) | places.long()
     return (packed >> 5).to(slots.dtype), (packed & 31).to(places.dtype)

@@ -164,7 +164,7 @@ def slots_of_a_batch_at_block_edges(
 def column_by_a_reciprocal_of_20_bits(
     compute: Any, slot_mapping: Any, block_table: Any, start: int, end: int, block_size: int
 ) -> None:
-    """A position times a reciprocal of 20 bits is in the next block if it is far."""
+    """The column is taken by a 20-bit reciprocal: one too many at far positions."""
     compute(slot_mapping, block_table, start, end, block_size)
     for position in range(start, end):
         column = position * (2**20 // block_size + 1) >> 20

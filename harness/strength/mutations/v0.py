@@ -133,7 +133,7 @@ def no_encoder_tokens_taken_for_unknown(count: Any, attn_metadata: Any, attn_typ
 def longest_encoder_in_place_of_the_bound(
     pick: Any, attn_metadata: Any, is_prompt: bool, attn_type: str
 ) -> Any:
-    """Decodes get the longest encoder of the step, in a captured graph too, which has a bound."""
+    """Decodes get the longest encoder of the step, not the bound of a captured graph."""
     lengths, longest, tables = pick(attn_metadata, is_prompt, attn_type)
     encoders = getattr(attn_metadata, "encoder_seq_lens", None)
     if attn_type == AttentionType.ENCODER_DECODER and not is_prompt and encoders:

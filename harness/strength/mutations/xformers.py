@@ -225,7 +225,7 @@ def mask_offsets_kept_for_as_many_decodes(builder: Any) -> Any:
 
 @mutation(_BUILDER, diagnoses=("the opposite answer",), both=("invariants",))
 def reordered_by_query_lengths_alone(builder: Any) -> Any:
-    """A batch of short rows alone, or of long ones, is in order, whatever their progress is."""
+    """A batch of short rows alone, or of long ones, is taken to be in order, without progress."""
 
     class XFormersAttentionMetadataBuilder(builder):
         def reorder_batch(self, input_batch: Any, scheduler_output: Any) -> bool:

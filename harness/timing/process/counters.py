@@ -119,7 +119,7 @@ def _on_device(thunk: Thunk) -> tuple[int | None, int | None]:
         return None, None
     torch.cuda.synchronize()
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with profile(activities=activities, acc_events=True) as seen:  # False is a warning
+    with profile(activities=activities, acc_events=True) as seen:  # else it warns
         with record_function(_RANGE):
             thunk()
         torch.cuda.synchronize()

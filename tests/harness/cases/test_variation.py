@@ -154,14 +154,16 @@ def test_a_list_is_bounded_by_other_parameters(name, longest):
     assert max(changes[name].apply(case).params["lens"]) == longest
 
 
-def test_the_first_row_fills_the_blocks_that_others_have_as_context():
+@pytest.mark.parametrize("query", [9, 1])
+def test_the_first_row_fills_a_block_that_others_have_as_context(query):
     operation = ALL["build_slot_mapping"]
     changes = {one.name: one for one in changes_of(operation)}
-    case = Case("build_slot_mapping", make_batch([9, 1, 2], [2, 0, 30], 4), {"with_out": False})
+    case = Case("build_slot_mapping", make_batch([query, 1, 2], [5, 0, 30], 4), {"with_out": False})
     batch = changes["blocks that the first row fills in the step"].apply(case).batch
-    assert batch.computed_lens == (2, 8, 8)
-    assert batch.blocks[1][:2] == batch.blocks[2][:2] == batch.blocks[0][:2]
-    assert len({block for row in batch.blocks for block in row}) == 3 + 1 + 1
+    shared = batch.computed_lens[1] // 4
+    assert batch.computed_lens[1:] == (4 * shared, 4 * shared)
+    assert 5 < 4 * shared <= 5 + batch.query_lens[0]
+    assert batch.blocks[1][:shared] == batch.blocks[2][:shared] == batch.blocks[0][:shared]
 
 
 def test_inner_entries_differ_from_two_equal_ends():

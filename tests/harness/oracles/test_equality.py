@@ -39,3 +39,7 @@ def test_lists_of_tensors_are_compared_by_their_elements():
     assert not same(pair, pair[:1])
     assert not same([None, None], pair)
     assert same([np.arange(3)], [np.arange(3)])
+    assert same([pair], [[torch.arange(3), None]])
+    assert not same([pair], [[torch.arange(3) + 1, None]])
+    assert not same({"a": torch.arange(2)}, {"a": torch.arange(1, 3)})
+    assert not same({"a": torch.arange(2)}, {"b": torch.arange(2)})

@@ -182,15 +182,15 @@ def test_a_forged_value_is_refused(plain):
 @pytest.mark.skipif("ATTNPROOF_FAKE_CUDA" in os.environ, reason="its tensors are on the CPU")
 def test_values_on_a_gpu_survive(memory):
     buffer = torch.arange(24, dtype=torch.int32, device="cuda")
-    values = buffer, buffer[5:9], buffer[8:8], buffer.view(4, 6)[:0], buffer.view(4, 6).t()[1:]
+    views = buffer, buffer[5:9], buffer[8:8], buffer.view(4, 6)[:0], buffer.view(4, 6).t()[1:]
     writer = Writer(())
     memory.clear()
-    plain = [writer.write(value) for value in values]
+    plain = [writer.write(value) for value in views]
     blocks, tensors = writer.blocks(memory)
     copy = memory.copy(memory.used)
     found = [copy[block.offset :][: block.size] for block in blocks]
     reader = Reader(found, [msgspec.structs.replace(data, device="cpu") for data in tensors])
-    for value, data in zip(values, plain, strict=True):
+    for value, data in zip(views, plain, strict=True):
         assert torch.equal(reader.read(data), value.cpu())
 
 
