@@ -250,7 +250,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
     long = {"do": "prepare", "graph": 3, "rows": 4, "width": 1, "value": 30}
     yield "steps larger than the graph", _case(begin, large, end, full, wide, long)
     kinds: dict[str, list[dict[str, Any]]] = {"begin": [begin], "graph": [graph], "end": [end]}
-    other = {"do": "prepare", "graph": 2, "rows": 1, "width": 1, "value": 80}
+    other = {"do": "prepare", "graph": 2, "rows": 1, "width": BLOCKS, "value": 80}
     kinds |= {"fail": [fail], "full step": [full], "small step": [small]}
     kinds |= {"step of the smaller graph": [other]}
     # Graphs of one capture share their buffers: the last step resets what any of them left.
