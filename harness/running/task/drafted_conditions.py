@@ -12,7 +12,6 @@ _FEATURES = (
     "R > 1",
     "max(q) > 1",
     "max(c) > 0",
-    "B > 1",
     "len(steps) > 1",
     "(max([max(row) for row in blocks if row]) + 1) * B > 2 ** 31",
 )
