@@ -24,9 +24,10 @@ from attnproof.harness.operations.shared.sequence import Transcript
 from attnproof.harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
 from attnproof.harness.oracles.guards import GuardedAllocations, new_memory_filled
 
+ATOMS = frozenset((int, float, bool, str, type(None)))
+"""Types of values that hold no others."""
 _MOST_OBJECTS = 1000
 """Maximum number of objects of a result that are compared with those of another."""
-_ATOMS = frozenset((int, float, bool, str, type(None)))
 
 
 class Change(NamedTuple):
@@ -157,10 +158,10 @@ class Before:
 def _copied(value: Any) -> Any:
     """Return a deep copy of Python objects."""
     # `deepcopy` makes a call for each number of a list: half the time of a builder's case.
-    if type(value) in _ATOMS:
+    if type(value) in ATOMS:
         return value
     if type(value) is list:
-        atoms = _ATOMS.issuperset(map(type, value))
+        atoms = ATOMS.issuperset(map(type, value))
         return value.copy() if atoms else [_copied(item) for item in value]
     if type(value) is dict:
         return {key: _copied(item) for key, item in value.items()}
@@ -177,7 +178,7 @@ def _attributes(call: Call) -> list[tuple[Any, dict[str, Any]]]:
     for argument in call.args.values():
         if not isinstance(argument, list):
             items.append(argument)
-        elif not _ATOMS.issuperset(map(type, argument)):  # numbers, of which there may be many
+        elif not ATOMS.issuperset(map(type, argument)):  # numbers, of which there may be many
             items += argument
     return [(item, dict(vars(item))) for item in items if is_dataclass(item)]
 
@@ -236,7 +237,7 @@ def _parts(value: Any) -> Iterator[Any]:
             continue
         if not issubclass(type(one), tuple):
             yield one
-        waiting += [item for item in inside if type(item) not in _ATOMS]
+        waiting += [item for item in inside if type(item) not in ATOMS]
 
 
 def _memory(made: Attempt) -> Iterator[tuple[Place, tuple[int, int]]]:

@@ -20,7 +20,7 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.verdict import OVERFLOW, Failure, Kind
 from attnproof.harness.operations.shared.metadata import CLASS
-from attnproof.harness.oracles.attempt import Attempt
+from attnproof.harness.oracles.attempt import ATOMS, Attempt
 from attnproof.harness.oracles.diagnosis import Context, diagnose, is_overflow
 from attnproof.harness.oracles.trial import Trial
 
@@ -162,7 +162,7 @@ def same(expected: Any, got: Any) -> bool:
             and expected.dtype == got.dtype
             and expected.device == got.device
             and expected.shape == got.shape
-            and torch.equal(_words(expected), _words(got))
+            and torch.equal(words(expected), words(got))
         )
     if isinstance(expected, np.ndarray):
         return (
@@ -182,12 +182,11 @@ def same(expected: Any, got: Any) -> bool:
     return bool(expected == got)
 
 
-_ATOMS = frozenset((int, float, bool, str, type(None)))
 _HOLDERS = (torch.Tensor, np.ndarray, list, tuple, dict)
 
 
 def _is_flat(values: Any) -> bool:
-    return _ATOMS.issuperset(map(type, values))
+    return ATOMS.issuperset(map(type, values))
 
 
 def _same_items(expected: Any, got: Any) -> bool:
@@ -201,7 +200,7 @@ _WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.i
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def _words(tensor: torch.Tensor) -> torch.Tensor:
+def words(tensor: torch.Tensor) -> torch.Tensor:
     """Return floats and bools as integers of their size.
 
     Then NaN equals itself, -0.0 is not 0.0, and a bool that holds the byte 2 is not True.

@@ -17,11 +17,10 @@ import torch
 from attnproof.harness.model.place import Place, place_of
 from attnproof.harness.model.verdict import COPIES, SHARES, Failure
 from attnproof.harness.oracles.attempt import Attempt
+from attnproof.harness.oracles.equality import words
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "purity"
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Type of numpy's for each size of an element."""
 CONTRACT = "no input is modified, and outputs share memory where allowed only (rule 0.3)"
 
 
@@ -117,12 +116,8 @@ def _share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
     """True if tensors whose ranges overlap have an element in common, as columns have none."""
     if (one.is_contiguous() and other.is_contiguous()) or not (one.is_cpu and other.is_cpu):
         return True
-    return np.shares_memory(_words_of(one), _words_of(other))
-
-
-def _words_of(tensor: torch.Tensor) -> np.ndarray:
-    words: np.ndarray = tensor.view(_WORDS[tensor.element_size()]).numpy()
-    return words
+    # numpy has no floats of 8 bits and no bfloat16
+    return np.shares_memory(words(one).numpy(), words(other).numpy())
 
 
 def _span(tensor: torch.Tensor) -> int:
