@@ -61,6 +61,11 @@ def test_the_readme_fits_on_two_screens():
     assert len(text("README.md").splitlines()) < 100
 
 
+def test_the_gate_is_a_command_of_the_readme():
+    (command,) = re.findall(r"^\((python3 .+)\) 2>&1", text(".ci/run"), re.MULTILINE)
+    assert f"\n{command}  " in text("README.md")
+
+
 def test_every_page_of_docs_is_in_its_index():
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert {page for page in pages if f"]({page})" not in text("docs/README.md")} == set()
