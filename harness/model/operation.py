@@ -49,7 +49,7 @@ class Inputs:
     from_batch: Callable[[Batch], Iterable[Case]]
     """Cases of a batch that an engine ran."""
     any_slots: bool = False
-    """True if `from_batch` takes batches of layers that write no cache by slots too."""
+    """True if the batches may be of layers that write no cache by slots too (`no_slots`)."""
     whole_contexts: bool = False
     """True if a case lays out an entry for each token of a context: contexts stay short then."""
     faults: Mapping[str, Fault] = field(default_factory=dict)

@@ -34,6 +34,8 @@ def problem_of(case: Case) -> str:
         return f"params of {case.operation}: {error}"
     if inputs.has_batch != (case.batch is not None):
         return f"{case.operation} needs {'a' if inputs.has_batch else 'no'} batch"
+    if case.batch and case.batch.no_slots and not inputs.any_slots:
+        return f"batch.no_slots: {case.operation} needs slots of a cache"
     found = (batch_problem(case.batch) if case.batch else "") or inputs.problem(case)
     if found:
         return f"{case.operation}: {found}"

@@ -181,21 +181,27 @@ class AttentionInputs:
             held[half][self._live] = words[self._live]
         if pattern:
             held = held[:, np.arange(held.shape[1]) ^ 1]
-        return self._paged().piece_of(held)
+        return self.paged.piece_of(held)
 
     def cache_tensor(self, memory: torch.Tensor) -> torch.Tensor:
         """View the memory of `cache` in the cache's dtype, (2, num_blocks, B, Hkv, D)."""
-        return self._paged().tensor(memory)
+        return self.paged.tensor(memory)
 
     def cache_words(self, memory: torch.Tensor) -> torch.Tensor:
         """View the memory of `cache` as words, which can be compared even if they are NaN."""
-        return self._paged().words(memory)
+        return self.paged.words(memory)
+
+    def words_of(self, piece: Piece) -> torch.Tensor:
+        """Return the words of the piece `cache`, (2, num_blocks, B, Hkv, D)."""
+        return self.cache_words(torch.from_numpy(piece.values))
 
     def tensor(self, memory: torch.Tensor) -> torch.Tensor:
         """View the memory of another piece in the queries' dtype."""
         return memory.view(self.shape.dtype)
 
-    def _paged(self) -> PagedCache:
+    @property
+    def paged(self) -> PagedCache:
+        """Shape, dtype and layout of the cache."""
         shape = self.shape
         dtype = str(shape.cache_dtype).removeprefix("torch.")
         sizes = (shape.num_kv_heads, shape.head_size)

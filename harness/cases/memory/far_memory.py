@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import mmap
 import resource
+from math import prod
 from typing import Final
 
 import torch
 
-from attnproof.harness.cases.memory.paged_cache import PagedCache
+from attnproof.harness.cases.memory.paged_cache import PagedCache, by_dimension
 
 FAR_ELEMENTS: Final = 2**31
 """Minimum number of elements between the lower and the upper blocks of a far cache."""
@@ -36,19 +37,17 @@ def far_block(block: int, cache: PagedCache) -> int:
 def far_cache(cache: PagedCache, device: str) -> torch.Tensor:
     """Return an uninitialised (2, num_blocks + shift, ...) cache, blocks outermost in memory.
 
-    All far caches of one device share the same memory in a process.
+    The other dimensions are in the order of the cache's layout, without its gap. All far caches
+    of one device share the same memory in a process.
     """
     dtype: torch.dtype = getattr(torch, cache.dtype)
     far_bytes = FAR_ELEMENTS * dtype.itemsize
     # On the CPU an offset that wraps to a negative one lands in memory before the cache.
     start = far_bytes if device == "cpu" else 0
     memory = _reserved(device)[start : start + far_bytes + _SPARE_BYTES]
-    shape = (cache.num_blocks + far_shift(cache), 2, *cache.shape[2:])
-    wanted = 1
-    for size in shape:
-        wanted *= size
-    elements: torch.Tensor = memory.view(dtype)[:wanted].view(shape)
-    return elements.transpose(0, 1)
+    order = cache.order_in_block
+    shape = [cache.num_blocks + far_shift(cache), *(cache.shape[dim] for dim in order[1:])]
+    return by_dimension(memory.view(dtype)[: prod(shape)].view(shape), order)
 
 
 def near_blocks(far: torch.Tensor, num_blocks: int) -> torch.Tensor:

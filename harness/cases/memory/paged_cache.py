@@ -22,6 +22,11 @@ _WORDS: dict[int, Any] = {1: np.uint8, 2: np.int16, 4: np.int32}
 """Dtype of a word by size in bytes; numpy lacks most float dtypes of caches."""
 
 
+def by_dimension(memory: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """View memory whose dimensions are in this order as a tensor with the order 0 to 4."""
+    return memory.permute([order.index(dim) for dim in range(5)])
+
+
 class PagedCache(NamedTuple):
     """Shape, dtype and layout of one cache."""
 
@@ -56,9 +61,17 @@ class PagedCache(NamedTuple):
             strides.insert(0, strides[0] * (size + (self.gap if len(strides) == 1 else 0)))
         return Piece(self.name, values.transpose(order), self.on_cpu, tuple(strides))
 
+    @property
+    def order_in_block(self) -> tuple[int, ...]:
+        """Dimensions from the outermost in memory, that of the blocks before the layout's others.
+
+        Caches with the blocks outermost can have unused memory between two blocks.
+        """
+        return (1, *(dim for dim in _ORDERS[self.layout] if dim != 1))
+
     def words(self, memory: torch.Tensor) -> torch.Tensor:
         """View the memory of `piece` as words of shape `shape`."""
-        return memory.permute([_ORDERS[self.layout].index(dim) for dim in range(5)])
+        return by_dimension(memory, _ORDERS[self.layout])
 
     def tensor(self, memory: torch.Tensor) -> torch.Tensor:
         """View the memory of `piece` as the cache, in its dtype."""

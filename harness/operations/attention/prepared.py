@@ -23,7 +23,6 @@ from attnproof.harness.cases.layers.attention import (
     SIMPLEST_LAYER,
     AttentionInputs,
     Shape,
-    num_blocks,
     with_dense_block_ids,
 )
 from attnproof.harness.cases.memory import far_memory
@@ -168,8 +167,8 @@ class PreparedAttention:
         numbers = _Rows(self.batch)
         step = 2 if self.batch.strided else 1
         pieces = attention.attention_pieces(pattern, params["gap"], self.dtype)
-        words = pieces.pop().values if params["far"] else None
-        ids = self._block_ids(pattern)
+        words = attention.words_of(pieces.pop()) if params["far"] else None
+        ids = self._block_ids(pattern, attention.paged)
         arena = Arena(
             [
                 *pieces,
@@ -186,7 +185,8 @@ class PreparedAttention:
         if words is None:
             self.cache = attention.cache_tensor(arena.tensors[CACHE])
         else:
-            self.cache = self._far_cache(words)
+            self.cache = far_memory.far_cache(attention.paged, device)
+            far_memory.fill_near_blocks(self.cache, words.to(device))
         self.before = arena.tensors[OUT].clone()
         self.tokens = self.batch.num_tokens
         self.max_query_len = int(max(self.batch.query_lens, default=0)) + self.batch.query_slack
@@ -241,26 +241,12 @@ class PreparedAttention:
             facts=AttentionFacts(prepared=self),
         )
 
-    def _block_ids(self, pattern: int) -> list[list[int]]:
+    def _block_ids(self, pattern: int, cache: PagedCache) -> list[list[int]]:
         """Return the block ids of each row; a far cache's upper half has ids behind the gap."""
         rows = [[block ^ 1 if pattern else block for block in row] for row in self.batch.blocks]
         if not self.params["far"]:
             return rows
-        blocks = self._paged()
-        shift, lower = far_memory.far_shift(blocks), blocks.num_blocks // 2
-        return [[block + shift * (block >= lower) for block in row] for row in rows]
-
-    def _far_cache(self, words: np.ndarray) -> torch.Tensor:
-        far = far_memory.far_cache(self._paged(), self.device)
-        filled = torch.from_numpy(np.ascontiguousarray(words)).to(self.device)
-        far_memory.fill_near_blocks(far, filled)
-        return far
-
-    def _paged(self) -> PagedCache:
-        """Return the shape of a far cache with its elements in the plain order."""
-        dtype = str(self.shape.cache_dtype).removeprefix("torch.")
-        sizes = (self.batch.block_size, self.shape.num_kv_heads, self.shape.head_size)
-        return PagedCache(CACHE, num_blocks(self.batch), *sizes, dtype, 0)
+        return [[far_memory.far_block(block, cache) for block in row] for row in rows]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from attnproof.harness.cases.layers.attention import (
     num_blocks,
     with_dense_block_ids,
 )
+from attnproof.harness.cases.memory.paged_cache import LAYOUTS
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations.attention.prepared import (
     LAYER,
@@ -79,8 +80,12 @@ def test_missing_tokens_shorten_sequences_and_not_queries():
     assert made.batch.computed_lens == (-1, -1)
 
 
-def test_a_far_cache_has_the_content_of_a_near_one():
-    near, far = prepared(head_size=64), prepared(head_size=64, far=True)
+@pytest.mark.parametrize("layout", range(len(LAYOUTS)), ids=LAYOUTS)
+def test_a_far_cache_has_the_content_and_the_layout_of_a_near_one(layout):
+    layer = {"head_size": 64, "num_kv_heads": BATCH.block_size, "layout": layout}
+    near, far = prepared(**layer), prepared(**layer, far=True)
+    slots_outside = [made.cache.stride(2) > made.cache.stride(3) for made in (near, far)]
+    assert slots_outside[0] == slots_outside[1]
     assert far.cache.stride(1) * int(far.arena.tensors["block_table"].max()) > 2**31
     for row in (0, 1):
         length = int(near.arena.tensors["seq_lens"][row])

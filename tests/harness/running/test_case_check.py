@@ -105,6 +105,7 @@ def test_a_batch_is_there_if_the_operation_needs_one(operation):
         ({"blocks": ((0,), (1, 2))}, "batch.blocks[1]: 2 blocks for 41 tokens of block size 16"),
         ({"query_lens": (3,)}, "batch: 1 query_lens, 2 computed_lens and 2 blocks"),
         ({"logits_indices": (4,)}, "batch.logits_indices: 4, of 4 tokens"),
+        ({"no_slots": True}, "batch.no_slots: CommonAttentionMetadata needs slots of a cache"),
         ({"encoder_seq_lens": (1,)}, "batch.encoder_seq_lens: 1 entries for 2 rows"),
         ({"dcp_local_seq_lens": (9,)}, "batch.dcp_local_seq_lens: 1 entries for 2 rows"),
         ({"seq_slack": 2**31 - 1}, "batch.computed_lens[0]: a sequence of more than 2147483647"),
