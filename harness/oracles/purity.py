@@ -8,17 +8,20 @@ change with the buffer whose address a captured graph holds.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
 from attnproof.harness.model.place import Place, place_of
-from attnproof.harness.model.verdict import COPIES, SHARES, Failure
+from attnproof.harness.model.verdict import COPIES, SHARES, Failure, Kind
 from attnproof.harness.oracles.attempt import Attempt
 from attnproof.harness.oracles.equality import words
 from attnproof.harness.oracles.trial import Trial
+from attnproof.reference.interface.fields import kept_fields
 
 NAME = "purity"
 CONTRACT = "no input is modified, and outputs share memory where allowed only (rule 0.3)"
@@ -31,15 +34,34 @@ def judge(trial: Trial) -> Iterator[Failure]:
     if arena is None:
         return
     views = frozenset[str]() if contract.is_new(trial.case) else contract.may_alias
+    kept = _kept_fields(trial.first)
     for name, value in outputs.items():
         if isinstance(value, torch.Tensor) and name.root not in views:
             owner = arena.owner(value)
             if owner is not None:
-                text = f"is stored in the memory of {owner}"
-                yield _failure(name, SHARES, text)
+                yield _shared(name, owner, SHARES, kept)
     if not trial.case.fault:
         yield from _copies(trial)
-        yield from _shared_outputs(outputs, trial.expected, contract.may_alias)
+        yield from _shared_outputs(outputs, trial.expected, contract.may_alias, kept)
+
+
+def _kept_fields(made: Attempt) -> frozenset[str]:
+    """Return the fields of the given batch that nothing writes before its step ends.
+
+    A result lives as long as its batch, so what the engine writes between steps does not count.
+    """
+    metadata = getattr(made.call.facts, "metadata", None)
+    kept = kept_fields(type(metadata)) if is_dataclass(metadata) else frozenset[str]()
+    return kept - made.call.written
+
+
+def _shared(name: Place, owner: str | Place, diagnosis: str, kept: frozenset[str]) -> Failure:
+    """Return the failure of an output in other memory: advice if nothing writes either."""
+    failure = _failure(name, diagnosis, f"is stored in the memory of {owner}")
+    if not {name.field, place_of(owner).field} <= kept:
+        return failure
+    message = f"{failure.message}; nothing writes either before the step ends"
+    return msgspec.structs.replace(failure, message=message, other_kind=Kind.CONTRACT)
 
 
 def _copies(trial: Trial) -> Iterator[Failure]:
@@ -79,7 +101,10 @@ def modified_inputs(made: Attempt, oracle: str, *, after_error: bool = False) ->
 
 
 def _shared_outputs(
-    outputs: dict[Place, Any], expected: dict[Place, Any], views: frozenset[str]
+    outputs: dict[Place, Any],
+    expected: dict[Place, Any],
+    views: frozenset[str],
+    kept: frozenset[str],
 ) -> Iterator[Failure]:
     """Yield a failure for each output in the memory of another one, where the reference's is not.
 
@@ -92,7 +117,7 @@ def _shared_outputs(
         allowed = (one, other) in ours or one.step != other.step
         if not allowed and (children or not _are_twins(one, other)):
             diagnosis = f"shares memory with {'a sibling' if children else 'another result'}"
-            yield _failure(one, diagnosis, f"is stored in the memory of {other}")
+            yield _shared(one, other, diagnosis, kept)
 
 
 def _are_twins(one: Place, other: Place) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 Alignment = Literal["offsets", "request", "row keys", "token", "batch"]
 """Entries of a field: requests + 1; one a request; of some requests; one a token; of the batch."""
 
-_KEY = "alignment"
+_KEY, _UPDATED = "alignment", "updated"
 
 
 class Aligned(NamedTuple):
@@ -24,16 +24,17 @@ class Aligned(NamedTuple):
     """Value of the entries that padding adds."""
 
 
-def aligned(alignment: Alignment, *, fill: int = 0) -> Mapping[str, Any]:
+def aligned(alignment: Alignment, *, fill: int = 0, updated: bool = False) -> Mapping[str, Any]:
     """Return the `metadata` of a dataclass field aligned with requests or tokens.
 
     The first dimension of the field counts them. The field holds a tensor, a numpy array,
     a list, a tuple or None. "request": one entry a request; "token": at least one entry a
     token, stale after `num_actual_tokens`. "row keys": a dict whose keys are row numbers.
     Padding adds entries of value `fill`. Slicing, virtual batches and padding do not change
-    a field declared without `aligned`.
+    a field declared without `aligned`. `updated`: True if a later part of the same engine step
+    writes the entries in place, as a drafter adds to lengths.
     """
-    return {_KEY: Aligned(alignment, fill)}
+    return {_KEY: Aligned(alignment, fill), _UPDATED: updated}
 
 
 _alignments: dict[type[Any], dict[str, Aligned]] = {}
@@ -63,3 +64,8 @@ def added_fields(metadata_class: type[Any], base: type[Any]) -> dict[str, Alignm
                 raise TypeError(f"{metadata_class.__name__}: {name} is aligned with offsets")
         _added[pair] = added
     return _added[pair]
+
+
+def kept_fields(metadata_class: type[Any]) -> frozenset[str]:
+    """Return the fields whose entries nothing writes from the batch to the end of its step."""
+    return frozenset(f.name for f in fields(metadata_class) if not f.metadata.get(_UPDATED))

@@ -24,11 +24,11 @@ class BatchFields:
     """(R+1,) offset of each request's first query token, then the end of the last."""
     query_start_loc_cpu: torch.Tensor = field(metadata=aligned("offsets"))
     """(R+1,) mirror of `query_start_loc` on the CPU."""
-    seq_lens: torch.Tensor = field(metadata=aligned("request"))
+    seq_lens: torch.Tensor = field(metadata=aligned("request", updated=True))
     """(R,) computed plus query tokens of each request."""
-    seq_lens_cpu: torch.Tensor = field(metadata=aligned("request"))
+    seq_lens_cpu: torch.Tensor = field(metadata=aligned("request", updated=True))
     """(R,) mirror of `seq_lens` on the CPU."""
-    num_computed_tokens_cpu: torch.Tensor = field(metadata=aligned("request"))
+    num_computed_tokens_cpu: torch.Tensor = field(metadata=aligned("request", updated=True))
     """(R,) tokens whose keys and values are already cached, on the CPU."""
     num_reqs: int
     num_actual_tokens: int
@@ -47,7 +47,9 @@ class BatchFields:
     """Number of sampled tokens; may be set without their indices."""
     encoder_seq_lens: np.ndarray | None = field(default=None, metadata=aligned("request"))
     """(R,) encoder tokens of each request."""
-    dcp_local_seq_lens: torch.Tensor | None = field(default=None, metadata=aligned("request"))
+    dcp_local_seq_lens: torch.Tensor | None = field(
+        default=None, metadata=aligned("request", updated=True)
+    )
     """(R,) this rank's share of each sequence under decode context parallelism."""
 
 

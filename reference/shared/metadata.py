@@ -51,14 +51,16 @@ class CommonAttentionMetadata(BatchFields):
 class CommonAttentionMetadataV32(CommonAttentionMetadata):
     """Batch with the optional fields of vLLM 0.32, all None unless said (SPEC.md section 9)."""
 
-    positions: torch.Tensor | None = field(default=None, metadata=aligned("token"))
+    positions: torch.Tensor | None = field(default=None, metadata=aligned("token", updated=True))
     """(T,) int64 position of each token in its sequence, on the batch's device."""
     is_prefilling: torch.Tensor | None = field(default=None, metadata=aligned("request"))
     """(R,) bool on the CPU: computed tokens are fewer than the prompt's."""
-    seq_lens_cpu_upper_bound: torch.Tensor | None = field(default=None, metadata=aligned("request"))
+    seq_lens_cpu_upper_bound: torch.Tensor | None = field(
+        default=None, metadata=aligned("request", updated=True)
+    )
     """(R,) on the CPU, at least `seq_lens`: larger for decodes whose drafts may be rejected."""
     dcp_local_seq_lens_cpu_upper_bound: torch.Tensor | None = field(
-        default=None, metadata=aligned("request")
+        default=None, metadata=aligned("request", updated=True)
     )
     """(R,) on the CPU, at least `dcp_local_seq_lens`."""
     req_idx: np.ndarray | None = field(default=None, metadata=aligned("request"))

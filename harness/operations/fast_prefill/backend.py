@@ -28,6 +28,7 @@ from attnproof.harness.operations.fast_prefill.dataclass_fields import Form, Kin
 from attnproof.harness.operations.fast_prefill.reduced_batch import (
     ITSELF,
     KEPT,
+    REDUCED,
     last_tokens,
     lay_out_sampled,
     makes_new_batch,
@@ -231,8 +232,7 @@ def _invariants(call: Call, outputs: Outputs) -> Iterator[Violation]:
             if not _equal(outputs[field], value):
                 yield Violation(field, "is not that of the batch")
     for name in ("query_start_loc", "max_query_len", "num_actual_tokens"):
-        itself = outputs[_GIVEN + ITSELF]
-        if not _equal(outputs[name], getattr(given, name) if itself else outputs[_GIVEN + name]):
+        if not _equal(outputs[name], outputs.get(_GIVEN + name, getattr(given, name))):
             yield Violation(name, "is not what the underlying builder was given")
 
 
@@ -246,6 +246,7 @@ def _diagnose(_call: Call, place: Place, _expected: Any, got: Any) -> str:
     name = place.field
     passed_on = {
         _GIVEN + ITSELF: "the underlying builder got another batch",
+        _GIVEN + REDUCED: "the underlying builder got the whole batch",
         "common_prefix_len": "prefix length not handed on",
         "fast_build": "fast_build not handed on",
         "later metadata is a subclass": "metadata of the class of an earlier step",
@@ -304,6 +305,7 @@ create_fast_prefill_custom_backend = Operation(
                 *(_GIVEN + name for name in KEPT.union(METADATA_FIELDS)),
             }
         ),
+        unread=frozenset((_GIVEN + ITSELF,)),
         may_sync=makes_new_batch,
         diagnose=_diagnose,
     ),

@@ -21,6 +21,7 @@ from attnproof.harness.operations.fast_prefill.reduced_batch import (
     DESCENDING,
     ITSELF,
     KEPT,
+    REDUCED,
     TWICE,
     last_tokens,
     lay_out_sampled,
@@ -124,7 +125,9 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
 def _diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
     given, name = call.facts.metadata, place.field
     if name == ITSELF:
-        return "a copy of the batch" if expected else "the whole batch where a part was expected"
+        return "a copy of the batch"
+    if name == REDUCED:
+        return "the whole batch where a part was expected"
     if not isinstance(got, torch.Tensor) or not isinstance(expected, torch.Tensor):
         whole = name == "num_actual_tokens" and type(got) is int and got == given.num_actual_tokens
         return "tokens of the whole batch" if whole else ""
@@ -233,8 +236,9 @@ make_kv_sharing_fast_prefill_common_attn_metadata = Operation(
     contract=Contract(
         invariants=lambda call, outputs: reduced_violations(call[_GIVEN], outputs),
         consume=lambda call, outputs: reduced_consumed(call[_GIVEN], call.facts.batch, outputs),
-        # The wrapper of an engine reads the indices of the batch that it was given.
-        unread=frozenset(("logits_indices_padded",)),
+        # The wrapper of an engine reads the indices of the batch that it was given, and never
+        # asks whether the result is that batch.
+        unread=frozenset(("logits_indices_padded", ITSELF)),
         may_alias=KEPT,
         may_sync=makes_new_batch,
         diagnose=_diagnose,

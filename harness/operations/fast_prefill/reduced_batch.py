@@ -17,12 +17,15 @@ from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.consumer.batch import expected_tokens_uncached, metadata_violations
 from attnproof.harness.model.call import Outputs
 from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.model.verdict import Kind
 from attnproof.harness.model.violation import Violation
 from attnproof.harness.operations.shared.metadata import batch_of, has_logits, metadata_outputs
 from attnproof.reference.shared import CommonAttentionMetadata
 
 ITSELF = "itself"
-"""Output field that is True if the result is the given batch itself."""
+"""Output field of a batch that is not to be reduced: True if the result is that batch itself."""
+REDUCED = "reduced"
+"""Output field of any other batch: True if the result is another batch."""
 KEPT = frozenset(
     {
         *("seq_lens", "seq_lens_cpu", "num_computed_tokens_cpu", "block_table_tensor"),
@@ -88,9 +91,11 @@ def lay_out_sampled(case: Case, pattern: int, device: str) -> tuple[CommonAttent
 
 
 def reduced_outputs(given: CommonAttentionMetadata, result: Any, prefix: str = "") -> Outputs:
-    """Return every field of the result, or only `ITSELF` if it is the given batch."""
-    outputs: Outputs = {f"{prefix}{ITSELF}": result is given}
-    if result is not given:
+    """Return every field of the result, or only `ITSELF` or `REDUCED` if it is the given batch."""
+    itself = result is given
+    name, value = (ITSELF, itself) if _is_returned(given) else (REDUCED, not itself)
+    outputs: Outputs = {f"{prefix}{name}": value}
+    if not itself:
         outputs |= metadata_outputs(result, prefix, given)
     return outputs
 
@@ -100,11 +105,12 @@ def reduced_violations(
 ) -> Iterator[Violation]:
     """Check mirrors, maxima, totals, the request of each sampled token, and the kept keys."""
     indices = given.logits_indices_padded
-    returned = indices is None or given.max_query_len == 1
-    if outputs[f"{prefix}{ITSELF}"] is not returned:
-        wanted = "is a batch of its own" if returned else "is the given batch, not reduced"
-        yield Violation(f"{prefix}{ITSELF}", wanted)
-    if returned or indices is None or outputs[f"{prefix}{ITSELF}"]:
+    if _is_returned(given) or indices is None:
+        if not outputs[f"{prefix}{ITSELF}"]:
+            yield from _copy_violations(given, outputs, prefix)
+        return
+    if not outputs[f"{prefix}{REDUCED}"]:
+        yield Violation(f"{prefix}{REDUCED}", "is the given batch, not reduced")
         return
     starts = outputs[f"{prefix}query_start_loc_cpu"].numpy().astype(np.int64)
     if outputs[f"{prefix}query_start_loc"].tolist() != starts.tolist():
@@ -123,6 +129,29 @@ def reduced_violations(
         yield Violation(f"{prefix}seq_lens", "loses keys")
 
 
+def _is_returned(given: CommonAttentionMetadata) -> bool:
+    """True if there is nothing to reduce: the result is the batch itself."""
+    return given.logits_indices_padded is None or given.max_query_len == 1
+
+
+def _copy_violations(
+    given: CommonAttentionMetadata, outputs: Outputs, prefix: str
+) -> Iterator[Violation]:
+    """Yield a violation for a copy of the batch, and for each field that it has not kept."""
+    yield Violation(f"{prefix}{ITSELF}", "is a batch of its own", kind=Kind.CONTRACT)
+    for name, value in metadata_outputs(given, prefix, given).items():
+        if not _equal(value, outputs.get(name)):
+            yield Violation(name, "is not that of the given batch")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return one is other or bool(one == other)
+
+
 def reduced_consumed(
     given: CommonAttentionMetadata, batch: Batch, outputs: Outputs, prefix: str = ""
 ) -> Iterator[Violation]:
@@ -132,8 +161,8 @@ def reduced_consumed(
     of these tokens, because keys are not reduced. The layer writes no keys.
     """
     indices = given.logits_indices_padded
-    if outputs[f"{prefix}{ITSELF}"] or indices is None:
-        return
+    if indices is None or not outputs.get(f"{prefix}{REDUCED}"):
+        return  # kept as it is, or found to be
     sampled = indices[: given.num_logits_indices].cpu().numpy()
     ends = np.cumsum(np.array(batch.query_lens, np.int64))
     owners = np.searchsorted(ends, sampled, side="right")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from attnproof.harness.model.run import Finding
-from attnproof.harness.model.verdict import CONSUMER, ERRORS, PROCESS
+from attnproof.harness.model.verdict import CONSUMER, ERRORS, PROCESS, Kind
 
 
 class _Rule(NamedTuple):
@@ -105,6 +105,8 @@ def consequence(finding: Finding) -> str:
     """Return the consequence of the mistake for an engine, a sentence; "" without one."""
     if finding.unreal:
         return f"None that is known: {finding.unreal}."
+    if finding.oracle == "purity" and finding.kind is Kind.CONTRACT:
+        return "None that is known: no engine writes this memory as long as the result is used."
     field = _field(finding)
     for rule in _BY_DIAGNOSIS:
         if (

@@ -75,6 +75,18 @@ def keys_reduced_with_the_queries(make: Any, common_attn_metadata: Any) -> Any:
 
 
 @mutation(
+    _FAST_PREFILL,
+    diagnoses=("is not that of the given batch", "a copy of the batch"),
+    one=("invariants",),
+    both=("invariants", "purity"),
+)
+def copy_of_a_batch_that_is_not_reduced_made_causal(make: Any, common_attn_metadata: Any) -> Any:
+    """A batch without logits indices, which is kept, becomes a causal one."""
+    made = make(common_attn_metadata)
+    return replace(made, causal=True) if made is common_attn_metadata else made
+
+
+@mutation(
     _BACKEND,
     diagnoses=("field that should not be set", "is not that of the batch"),
     both=("invariants", "purity"),

@@ -8,6 +8,8 @@ import torch
 from attnproof.harness.model.place import Place
 from attnproof.harness.oracles import purity
 
+FAST_PREFILL = "make_kv_sharing_fast_prefill_common_attn_metadata"
+
 
 @pytest.mark.parametrize(
     ("candidate", "operation", "oracle", "diagnosis"),
@@ -58,6 +60,21 @@ def test_results_share_memory_if_they_have_an_element_in_common():
     # Columns lie between each other.
     assert shared(table[:, 0], table[:, 1]) == []
     assert shared(table[:, 0], table[:, 1].clone()) == []
+
+
+def test_shared_memory_that_nothing_writes_is_no_danger(examine_candidate):
+    outcome = examine_candidate("shares_memory", FAST_PREFILL)
+    shared = {finding.diagnosis: finding for finding in outcome.findings}
+    assert set(shared) == {"shares memory with an input", "a copy of the batch"}
+    assert {finding.kind for finding in shared.values()} == {"contract"}
+    assert "nothing writes either" in shared["shares memory with an input"].message
+
+
+def test_shared_lengths_are_unsafe_as_drafters_write_them(examine_candidate):
+    outcome = examine_candidate("shares_memory", "split_attn_metadata")
+    [finding] = outcome.findings
+    assert (finding.kind, finding.diagnosis) == ("unsafe", "shares memory with an input")
+    assert "seq_lens is stored in the memory of seq_lens" in finding.message
 
 
 def test_a_malformed_call_without_defaults_is_named_so(examine_candidate):
