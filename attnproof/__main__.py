@@ -1,22 +1,23 @@
 """The console command `attnproof`, and `python -m attnproof`."""
 
-import os
-import signal
+from typing import NoReturn
 
+from attnproof.harness.running.processes.supervision import supervise
 from attnproof.harness.streams import prepare_streams
 
 
-def _end(_signal: int, _frame: object) -> None:
-    """End at once, as incomplete: nothing is verified before a run handles interrupts itself."""
-    os.write(2, b"attnproof: interrupted before anything was verified\n")
-    os._exit(3)
+def main() -> NoReturn:
+    """Run the command line and exit; print an expected error as one line on stderr."""
+    prepare_streams()  # before anything opens a file
+    supervise(_command_line)
 
 
-# Before the command line is imported: imports open files, and some swallow an interrupt.
-prepare_streams()
-signal.signal(signal.SIGINT, _end)
+def _command_line() -> int:
+    # Imported in the process that handles an interrupt: imports open files, and swallow it.
+    from attnproof.harness.cli import run_command
 
-from attnproof.harness.cli import main  # noqa: E402
+    return run_command()
+
 
 if __name__ == "__main__":
     main()

@@ -276,8 +276,13 @@ def _command_line() -> str:
     return shell_command(["attnproof", *sys.argv[1:]])
 
 
-def main() -> None:
+def main() -> NoReturn:
     """Run the command line and exit; print an expected error as one line on stderr."""
+    sys.exit(run_command())
+
+
+def run_command() -> int:
+    """Run the command line; return the exit code, with an expected error as one line on stderr."""
     from attnproof.harness.running.errors import INFRASTRUCTURE
 
     prepare_streams()
@@ -285,12 +290,12 @@ def main() -> None:
         Path.cwd()
     except OSError as error:  # torch would end the process
         complain(f"there is no current folder: {error.strerror}")
-        sys.exit(INFRASTRUCTURE)
+        return INFRASTRUCTURE
     code = _run()
     if problem := output_problem():
         complain(f"the output cannot be written: {problem}")
-        code = INFRASTRUCTURE
-    sys.exit(code)
+        return INFRASTRUCTURE
+    return code
 
 
 def _run() -> int:

@@ -120,7 +120,9 @@ def _resolve(name: str, device: str) -> Candidate:
         source = _checked(path).resolve()
         source = source.parent if source.name == "__init__.py" else source
         return Candidate(escape_line(source.stem), str(source), lane)
-    if find_spec(name) is None:
+    # Only the worker looks for more than the package: that would import it here.
+    words = name.split(".")
+    if not all(map(str.isidentifier, words)) or find_spec(words[0]) is None:
         names = [c.name for c in _NAMED] + sorted(installed)
         known, near = ", ".join(names), get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]}? " if near else ""

@@ -84,7 +84,7 @@ def interface_of(engine: Engine | None) -> str:
 
 
 def find_spec(name: str) -> Any:
-    """Return the spec of a module, None if there is none or its package cannot be imported."""
+    """Return the spec of a module, None if there is none; imports what precedes its last dot."""
     try:
         return importlib.util.find_spec(name)
     except (ImportError, ValueError):
