@@ -73,7 +73,7 @@ class CallOptions(CandidateOptions):
         ),
     ] = ""
     timeout_s: Annotated[
-        float, typer.Option("--timeout", help="seconds that a candidate may take for one case")
+        float, typer.Option("--timeout", help="seconds of work or idleness allowed for one case")
     ] = 20.0
 
 

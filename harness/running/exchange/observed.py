@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -221,11 +222,18 @@ class ObservedTrial(Trial):
             raise ForgedReportError("a report on another case")
         self._observed, self._bytes = observed, memory.copy(observed.used)
 
-    def compute_expected(self) -> None:
-        """Call the reference, while the candidate's process works."""
+    def compute_expected(self, *, poisoned: bool) -> float:
+        """Call the reference, while the candidate's process works; return the CPU time of a call.
+
+        With `poisoned` it is called with the other poison pattern too.
+        """
+        begun = ended = time.process_time()
         if not self.case.fault:
             with suppress(Exception):  # the oracle that needs the outputs gets the error
-                _ = self.expected, self.expected_poisoned
+                _ = self.expected
+                ended = time.process_time()
+                _ = self.expected_poisoned if poisoned else None
+        return ended - begun
 
     @property
     def overwritten(self) -> Overwritten | None:

@@ -6,17 +6,15 @@ import os
 import select
 import signal
 import socket
-import time
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.processes.channel import Exchange, ForgedError, is_silent
+from attnproof.harness.running.processes.stopwatch import INTERVAL_S, Stopwatch
 from attnproof.harness.running.processes.tree import memory_of
 
-_POLL_S = 0.1
-"""Seconds between two looks at a child that has not replied."""
 _CLOSING_S = 5.0
 """Seconds that a process may take to end once it has closed its end of the channel."""
 _SURVIVOR_S = 1.0
@@ -45,7 +43,7 @@ class End(NamedTuple):
 
     kind: EndKind
     detail: str = ""
-    """Name of the signal of a crash, "status N" of an exit, memory held in GiB."""
+    """Name of the signal of a crash, "status N" of an exit, memory held in GiB, or time limit."""
 
 
 class Limits(NamedTuple):
@@ -83,44 +81,48 @@ class Child:
         """Reason for the last missing reply, as far as it is known before the process ends."""
 
     def ask(
-        self, message: bytes, timeout_s: float, meanwhile: Callable[[], object] = lambda: None
+        self, message: bytes, timeout_s: float, meanwhile: Callable[[], float] = lambda: 0.0
     ) -> bytes | None:
         """Send a message and return the reply; None without one (KeyboardInterrupt).
 
-        `meanwhile` is called when the message is sent. Its time does not count, nor that of a
-        pause of this process, such as a suspended machine.
+        `meanwhile` is called when the message is sent; it returns the least timeout in seconds. Its
+        time does not count, and otherwise that of a `Stopwatch`.
         """
         if not is_silent(self._connection):
             self._seen = End(EndKind.FORGED)
             return None
         exchange = Exchange(self._connection, message)
-        poller = select.poll()
         try:
             exchange.send()
-            meanwhile()
-            waited, before = 0.0, time.monotonic()
-            while True:
-                exchange.send()
-                reply = exchange.receive()
-                if reply is not None:
-                    return reply
-                interrupt.check()
-                poller.register(
-                    self._connection, select.POLLIN | (0 if exchange.sent else select.POLLOUT)
-                )
-                poller.poll(1000 * min(_POLL_S, timeout_s))
-                now = time.monotonic()
-                waited, before = waited + min(now - before, 2 * _POLL_S), now
-                self._seen = self._over_limits() if waited >= _POLL_S else None
-                if self._seen is None and waited >= timeout_s:
-                    self._seen = End(EndKind.LATE)
-                if self._seen is not None:
-                    return None
+            timeout_s = max(timeout_s, meanwhile())
+            return self._reply(exchange, timeout_s)
         except ForgedError:
             self._seen = End(EndKind.FORGED)
         except (EOFError, OSError):  # closed, perhaps in the middle of a reply
             self._seen = End(EndKind.CLOSED_PIPE)
         return None
+
+    def _reply(self, exchange: Exchange, timeout_s: float) -> bytes | None:
+        """Return the reply, None if a limit is reached (ForgedError, EOFError, OSError)."""
+        poller, stopwatch = select.poll(), Stopwatch(self.pid)
+        interval_s = min(INTERVAL_S, timeout_s)
+        while True:
+            exchange.send()
+            reply = exchange.receive()
+            if reply is not None:
+                return reply
+            interrupt.check()
+            poller.register(
+                self._connection, select.POLLIN | (0 if exchange.sent else select.POLLOUT)
+            )
+            poller.poll(1000 * interval_s)
+            if not stopwatch.is_due(interval_s):  # a part of the reply has arrived
+                continue
+            self._seen = self._over_limits()
+            if self._seen is None and stopwatch.look() >= timeout_s:
+                self._seen = End(EndKind.LATE, f"{timeout_s:g} s")
+            if self._seen is not None:
+                return None
 
     def end(self) -> End:
         """Kill a child that did not reply, and return the reason why it did not."""

@@ -28,14 +28,16 @@ from attnproof.harness.running.processes.linux import (
     close_descriptors,
     die_with_parent,
 )
+from attnproof.harness.running.processes.stopwatch import INTERVAL_S, Stopwatch
 from attnproof.harness.running.processes.tree import end_children
 
+_ITSELF = "the process that starts a candidate's processes"
 _ORDER_BYTES = 1 << 16
-_REPLY_S = 60.0
-"""Seconds that the launcher may take to import packages, or to end processes."""
+_REPLY_S = 120.0
+"""Seconds that the launcher may take to import packages, or to end processes, by a stopwatch: under
+load an engine's import takes minutes."""
 _STOP_S = 3.0
 """Seconds after which a launcher is killed; its children die with it."""
-_POLL_S = 0.1
 _UNWANTED = {FORKED_STATUS: "a forked copy of the candidate's process"}
 _REAP_POLL_S = 0.002
 _ERROR_STATUS = 70
@@ -101,13 +103,16 @@ class Launcher:
         """Run `prepare` in the launcher."""
         self._ask(_Prepare(order), [])
 
-    def stop(self) -> None:
-        """End the launcher and its descendants; a later `start` forks another one."""
+    def stop(self, grace_s: float = _STOP_S) -> None:
+        """End the launcher and its descendants, by SIGKILL after `grace_s` seconds.
+
+        A later `start` forks another one.
+        """
         if self._control is None:
             return
         self._control.close()
         self._control = None
-        deadline = time.monotonic() + _STOP_S
+        deadline = time.monotonic() + grace_s
         while not os.waitpid(self._pid, os.WNOHANG)[0]:
             if time.monotonic() > deadline:
                 os.kill(self._pid, signal.SIGKILL)
@@ -130,18 +135,33 @@ class Launcher:
         assert self._control is not None
         try:
             socket.send_fds(self._control, [msgspec.msgpack.encode(order)], descriptors)
-            reply = _reply(self._control, interruptible=again)
+            reply = self._reply(self._control, interruptible=again)
         except OSError:
             reply = b""
-        except KeyboardInterrupt:
-            self.stop()
+        except (KeyboardInterrupt, InfrastructureError):
+            # An import neither ends nor has descendants yet.
+            self.stop(0.0 if isinstance(order, _Prepare) else _STOP_S)
             raise
         if reply:
             return reply
         self.stop()
         if not again:
-            raise InfrastructureError("the process that starts a candidate's processes was killed")
+            raise InfrastructureError(f"{_ITSELF} was killed")
         return self._ask(order, descriptors, again=False)
+
+    def _reply(self, control: socket.socket, *, interruptible: bool) -> bytes:
+        """Return the launcher's reply, empty bytes if it has ended.
+
+        Raises KeyboardInterrupt, and InfrastructureError if the reply is late.
+        """
+        poller, stopwatch = select.poll(), Stopwatch(self._pid)
+        poller.register(control, select.POLLIN)
+        while not poller.poll(1000 * INTERVAL_S):
+            if interruptible:
+                interrupt.check()
+            if stopwatch.look() > _REPLY_S:
+                raise InfrastructureError(f"{_ITSELF} does not answer within {_REPLY_S:g} s")
+        return control.recv(_ORDER_BYTES)
 
     def _fork(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -156,19 +176,6 @@ class Launcher:
         self._control = ours
 
 
-def _reply(control: socket.socket, *, interruptible: bool) -> bytes:
-    """Return the launcher's reply, empty bytes if it ended or is late (KeyboardInterrupt)."""
-    deadline = time.monotonic() + _REPLY_S
-    poller = select.poll()
-    poller.register(control, select.POLLIN)
-    while not poller.poll(1000 * _POLL_S):
-        if interruptible:
-            interrupt.check()
-        if time.monotonic() > deadline:
-            return b""
-    return control.recv(_ORDER_BYTES)
-
-
 def _launch(
     control: socket.socket,
     parent: int,
@@ -176,8 +183,9 @@ def _launch(
     prepare: Callable[[bytes], None],
 ) -> None:
     """Carry out orders until the parent ends or closes the socket; then end all descendants."""
+    # A signal to the whole group, as Ctrl-C and `timeout` send it, is for the process that judges.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     close_descriptors(control.fileno())
     adopt_orphans()
     with suppress(OSError):
@@ -223,6 +231,7 @@ def _enter(descriptors: list[int], launcher: int) -> Channel:
     """Make this process a session of its own, with its streams and one other descriptor."""
     die_with_parent(launcher, signal.SIGKILL)
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # processes of the candidate inherit it
     nowhere = os.open(os.devnull, os.O_RDONLY)
     for stream, descriptor in enumerate((nowhere, *descriptors[1:])):
         os.dup2(descriptor, stream)

@@ -1,4 +1,4 @@
-"""Processes below another one: find them, measure their memory, end them."""
+"""Processes below another one: find them, measure their memory and CPU time, end them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 _PROC = Path("/proc")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _POLL_S = 0.01
 _MOST_S = 10.0
 """Seconds after which processes that cannot be killed are left alone."""
@@ -39,6 +41,25 @@ def memory_of(pid: int, most: int) -> tuple[int, int]:
     if held > most:
         held = sum(map(_proportional, tree))
     return held, len(tree)
+
+
+class Activity(NamedTuple):
+    """What a process and its descendants do, and have done."""
+
+    cpu_s: float
+    """CPU time of all of them, and of the children that they have waited for, in seconds."""
+    is_runnable: bool
+    """True if one of their threads runs, or waits for a core."""
+
+
+def activity_of(pid: int) -> Activity:
+    """Return the activity of a process and its descendants, none if /proc does not show it."""
+    if not _shows_us():
+        return Activity(0.0, is_runnable=False)
+    tree = [pid, *_descendants(pid)]
+    ticks = sum(int(field) for each in tree for field in _stat(_PROC / str(each))[11:15])
+    threads = (thread for each in tree for thread in _threads(each))
+    return Activity(ticks * _TICK_S, any(_stat(thread)[:1] == [b"R"] for thread in threads))
 
 
 def end_children(
@@ -105,10 +126,23 @@ def _parents() -> Iterator[tuple[int, int]]:
     """Yield the ids of each process and of its parent."""
     for entry in _PROC.iterdir():
         if entry.name.isdecimal():
-            with suppress(OSError):
-                stat = (entry / "stat").read_bytes()
-                # The name, in parentheses, may hold anything.
-                yield int(entry.name), int(stat[stat.rindex(b")") + 2 :].split()[1])
+            for parent in _stat(entry)[1:2]:
+                yield int(entry.name), int(parent)
+
+
+def _stat(entry: Path) -> list[bytes]:
+    """Return the fields of a process or thread from its state on, none if it has ended."""
+    with suppress(OSError):
+        stat = (entry / "stat").read_bytes()
+        # The name, in parentheses, may hold anything.
+        return stat[stat.rindex(b")") + 2 :].split()
+    return []
+
+
+def _threads(pid: int) -> list[Path]:
+    with suppress(OSError):
+        return list((_PROC / str(pid) / "task").iterdir())
+    return []
 
 
 def _descendants(pid: int) -> list[int]:

@@ -95,8 +95,6 @@ class CandidateProcess:
         self._child: Child | None = None
         self._baseline = 0
         """Bytes that the process holds when it has imported the candidate."""
-        self._waited_s = 0.0
-        """Timeout of the last message."""
         self._unloadable = ""
         """Reason why the last start failed."""
         self._streams = (os.memfd_create("candidate-stdout"), os.memfd_create("candidate-stderr"))
@@ -131,16 +129,15 @@ class CandidateProcess:
         raise CandidateUnloadableError(self._unloadable)
 
     def ask(
-        self, message: bytes, timeout_s: float, meanwhile: Callable[[], object] = lambda: None
+        self, message: bytes, timeout_s: float, meanwhile: Callable[[], float] = lambda: 0.0
     ) -> Reply | None:
         """Send a message and return the reply; None without one (KeyboardInterrupt).
 
-        `meanwhile` is called when the message is sent. Raises CandidateUnloadableError if there
-        is no process.
+        `meanwhile` is called when the message is sent; it returns the least timeout in seconds.
+        Raises CandidateUnloadableError if there is no process.
         """
         if self._child is None:
             raise CandidateUnloadableError(self._unloadable)
-        self._waited_s = timeout_s
         data = self._child.ask(message, timeout_s, meanwhile)
         if data is None:
             return None
@@ -208,8 +205,6 @@ class CandidateProcess:
         """Kill the process that did not reply; return how it ended: a verb phrase, a detail."""
         assert self._child is not None
         kind, detail = self._child.end()
-        if kind is EndKind.LATE:
-            detail = f"{self._waited_s:g} s"
         return _KINDS_OF_DEATH[kind], detail
 
 

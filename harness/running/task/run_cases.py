@@ -26,8 +26,6 @@ from attnproof.harness.running.task.saved_failures import SavedFailures
 from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.running.task.workers import InvalidCaseError
 
-_LARGE_PATIENCE = 15
-"""Factor on the timeout of a case of real size, where the reference loops in float64."""
 _MOST_PASSES = 1_000_000
 
 
@@ -90,9 +88,8 @@ def run_cases(
 
 def _run_large(examination: Examination) -> None:
     """Judge the cases of real size, which only a GPU computes in reasonable time."""
-    with examination.worker.patient(_LARGE_PATIENCE):
-        for name, case in examination.operation.inputs.large():
-            _judge(examination, Sourced(case, "boundary", name))
+    for name, case in examination.operation.inputs.large():
+        _judge(examination, Sourced(case, "boundary", name))
 
 
 def _run_varied(examination: Examination, varied: Iterable[Sourced]) -> None:

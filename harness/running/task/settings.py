@@ -22,7 +22,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """True to run cases of several critical features, variations of other cases and altered
     values."""
     timeout_s: float = 20.0
-    """Timeout of one case, all calls of the candidate together, in seconds."""
+    """Timeout of one case, all calls of the candidate together, in seconds of a `Stopwatch`; longer
+    if the reference takes long."""
     shrink_seconds: float = SHRINK_SECONDS
     """Time limit of shrinking one finding: once for Hypothesis, and once for `shrink`."""
     memory_bytes: int = 4 << 30

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -50,6 +49,12 @@ from attnproof.harness.running.worker.worker import (
 _IMPORT_S = 120.0
 _FIRST_CALL_S = 90.0
 """Timeout of a first call that may compile, in seconds."""
+_TIMES_REFERENCE, _TIMES_INTERPRETED = 50, 5000
+"""Least timeout of a case: that many times the reference's CPU time for one call, of which the
+candidate makes about eight. Triton's interpreter takes milliseconds where a loop takes
+microseconds."""
+_MOST_TIMEOUTS = 15
+"""Longest such timeout, in timeouts of a case."""
 _MOST_CASES = 2000
 _NO_CHECKS = tuple(int(name == PROCESS) for name in ORACLES)
 PRINTS = Failure(
@@ -100,10 +105,6 @@ def _of_no_engine(failure: Failure) -> Failure:
     return msgspec.structs.replace(failure, other_kind=failure.other_kind or Kind.CONTRACT)
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
 class Worker:
     """A forked process with one candidate; restarted when the candidate has killed it."""
 
@@ -123,6 +124,8 @@ class Worker:
         """
         self.candidate = candidate
         self.timeout_s = timeout_s
+        self._usual_s = timeout_s
+        """Timeout of a case in seconds, before a shorter one is learnt."""
         self.deaths = 0
         self.offers: dict[str, tuple[str, ...]] = {}
         self.withheld: dict[str, str] = {}
@@ -245,7 +248,7 @@ class Worker:
         if not self._process.runs or (self._deadline and time.monotonic() > self._deadline):
             return Explanation([], "", steps)
         trial, log = self._trial(case), ""
-        reply = self._asked_about(CALL_ONCE, case)
+        reply = self._asked_about(CALL_ONCE, trial)
         if isinstance(reply, Observed):
             try:
                 trial.add(reply, self._memory)
@@ -256,15 +259,6 @@ class Worker:
         elif not isinstance(reply, Invalid):
             log = self._replaced(reply).log
         return Explanation([], log, steps)
-
-    @contextmanager
-    def patient(self, times: float) -> Iterator[None]:
-        """Multiply the timeout of each reply inside the block."""
-        usual, self.timeout_s = self.timeout_s, self.timeout_s * times
-        try:
-            yield
-        finally:
-            self.timeout_s = usual
 
     def restart(self, first_call_s: float = 0.0) -> None:
         """Replace the process by a fresh one, whose first call may take at least that long."""
@@ -295,8 +289,7 @@ class Worker:
         self, kind: bytes, case: Case, judged: Callable[[ObservedTrial], Verdict]
     ) -> Verdict:
         trial = self._trial(case)
-        meanwhile = trial.compute_expected if kind in (JUDGE, JUDGE_UNREPEATED) else None
-        reply = self._asked_about(kind, case, meanwhile)
+        reply = self._asked_about(kind, trial)
         if isinstance(reply, Invalid):
             if not self._reference_can(case):
                 raise InvalidCaseError(f"case {case.id} of {case.operation}: {reply.reason}")
@@ -348,23 +341,31 @@ class Worker:
             of_reference=self.candidate.target == reference.__name__,
         )
 
-    def _asked_about(
-        self, kind: bytes, case: Case, meanwhile: Callable[[], None] | None = None
-    ) -> Reply | None:
-        timeout_s = self.timeout_s
+    def _asked_about(self, kind: bytes, trial: ObservedTrial) -> Reply | None:
+        case, timeout_s = trial.case, self.timeout_s
         if not self._called:
             timeout_s = max(timeout_s, self._first_call_s)
         if self._deadline is not None:
             timeout_s = min(timeout_s, max(0.0, self._deadline - time.monotonic()))
+
+        def call_reference() -> float:
+            reference_s = trial.compute_expected(poisoned=kind in (JUDGE, JUDGE_UNREPEATED))
+            return self._least_timeout(reference_s) if self._deadline is None else 0.0
+
         self.cases.append(case)
         begun = time.monotonic()
-        reply = self._process.ask(kind + encode(case), timeout_s, meanwhile or _nothing)
+        reply = self._process.ask(kind + encode(case), timeout_s, call_reference)
         if isinstance(reply, Observed):
             if self._called:
                 self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
             self._called |= not case.fault
             self.has_children = reply.has_children
         return reply
+
+    def _least_timeout(self, reference_s: float) -> float:
+        """Return the least timeout of a case for which the reference takes that long."""
+        times = _TIMES_INTERPRETED if self.candidate.lane == "interpreter" else _TIMES_REFERENCE
+        return min(times * reference_s, _MOST_TIMEOUTS * self._usual_s)
 
     def _replaced(self, reply: Reply | None) -> Failure:
         """Start a fresh process; return the death of the old one as a failure."""

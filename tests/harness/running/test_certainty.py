@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import resource
 
 import pytest
 
@@ -87,15 +87,20 @@ def test_a_death_after_the_same_earlier_calls_is_a_finding(examined):
     assert outcome.result.origins.get("shrinking", 0) <= 1
 
 
+def cpu_s_of_children():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 @pytest.mark.slow
 def test_a_hang_is_complete_within_three_timeouts(examined):
-    begun = time.monotonic()
+    begun = cpu_s_of_children()
     outcome = examined("while len(args[0].query_start_loc) == 4: pass", examples=10, timeout_s=1.5)
     hangs = [finding for finding in outcome.findings if "does not answer" in finding.diagnosis]
     assert len(hangs) == 1
     assert hangs[0].diagnosis == "does not answer within 1.5 s"
     assert hangs[0].requests == 3
-    assert time.monotonic() - begun < 60
+    assert cpu_s_of_children() - begun < 60
 
 
 def test_an_import_that_fails_later_keeps_the_findings(examine_candidate, tmp_path):

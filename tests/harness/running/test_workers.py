@@ -9,6 +9,7 @@ import pytest
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.operations import ALL
+from attnproof.harness.running.exchange.observed import ObservedTrial
 from attnproof.harness.running.task.workers import Worker
 
 SPLIT = "split_decodes_and_prefills"
@@ -79,6 +80,25 @@ def test_process_that_closes_the_pipe_is_ended(tmp_path, monkeypatch):
     finally:
         worker.stop()
     assert failure.diagnosis == "closes the channel to the harness and goes on"
+
+
+@pytest.mark.parametrize("lane", ["cpu", "interpreter"])
+@pytest.mark.parametrize("times", [0.05, 0.3, 100.0])
+def test_a_case_that_is_slow_for_the_reference_has_more_time(lane, times, tmp_path, monkeypatch):
+    def compute_expected(_trial, *, poisoned):
+        return times / {"cpu": 50, "interpreter": 5000}[lane]
+
+    monkeypatch.setattr(ObservedTrial, "compute_expected", compute_expected)
+    path = tmp_path / "slow.py"
+    path.write_text(SLOW.replace("0.3", "60"), encoding="utf-8")
+    candidate = Candidate("slow", str(path), lane)
+    worker = Worker(candidate, {SPLIT: ALL[SPLIT]}, timeout_s=0.1, memory_bytes=4 << 30)
+    try:
+        [failure] = worker.call_once(CASE).failures
+    finally:
+        worker.stop()
+    limit = {0.05: "0.1", 0.3: "0.3", 100.0: "1.5"}[times]  # --timeout, in proportion, the most
+    assert failure.diagnosis == f"does not answer within {limit} s"
 
 
 def test_late_reply_is_a_hang(impatient):

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.processes.channel import messages
 from attnproof.harness.running.processes.child import EndKind, Limits
 from attnproof.harness.running.processes.launcher import Launcher
-from attnproof.harness.running.processes.tree import children_of
+from attnproof.harness.running.processes.tree import Activity, children_of
 
 
 def descriptors():
@@ -69,6 +70,9 @@ def serve(order, channel):
             case b"memory":
                 kept.append(b"x" * (300 << 20))
                 time.sleep(60)
+            case b"work":
+                while time.process_time() < 0.5:
+                    pass
             case b"output":
                 os.write(1, bytes(2 << 20))
                 time.sleep(60)
@@ -107,10 +111,10 @@ def test_a_child_is_a_session_with_one_descriptor_more(child):
         (b"exit", EndKind.EXITED, "status 3"),
         (b"crash", EndKind.CRASHED, "SIGSEGV"),
         (b"real-time signal", EndKind.CRASHED, "signal 40"),
-        (b"hang", EndKind.LATE, ""),
+        (b"hang", EndKind.LATE, "1 s"),
         (b"close", EndKind.CLOSED_PIPE, ""),
         (b"garbage", EndKind.FORGED, ""),
-        (b"part", EndKind.LATE, ""),
+        (b"part", EndKind.LATE, "1 s"),
         (b"huge", EndKind.FORGED, ""),
         (b"output", EndKind.OUTPUT, ""),
     ],
@@ -159,9 +163,53 @@ def test_processes_left_behind_are_named_and_ended(child, message):
 def test_a_pause_of_this_process_is_not_time_of_the_child(child, monkeypatch):
     clock = iter([0.0, *(100.0 * n for n in range(1, 1000))])
     monkeypatch.setattr(
-        "attnproof.harness.running.processes.child.time.monotonic", lambda: next(clock)
+        "attnproof.harness.running.processes.stopwatch.time.monotonic", lambda: next(clock)
     )
     assert child.ask(b"x", 5.0) == b"x"
+
+
+@pytest.fixture
+def crowded_core():
+    """A core on which four processes work without end."""
+    core = min(os.sched_getaffinity(0))
+    busy = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, [{core}])\nwhile 1: pass"]
+    rivals = [subprocess.Popen(busy) for _ in range(4)]
+    yield core
+    for rival in rivals:
+        rival.kill()
+        rival.wait()
+
+
+def test_a_wait_for_a_core_is_not_time_of_the_child(child, crowded_core):
+    os.sched_setaffinity(child.pid, [crowded_core])
+    assert child.ask(b"work", 1.0) == b"work"  # half a second of work takes more than two
+
+
+@pytest.mark.parametrize("is_runnable", [True, False])
+def test_an_import_is_late_only_without_work(is_runnable, monkeypatch):
+    # What a launcher sees of an import that waits for a core, and of one that waits for a lock.
+    monkeypatch.setattr(
+        "attnproof.harness.running.processes.stopwatch.activity_of",
+        lambda _pid: Activity(0.0, is_runnable=is_runnable),
+    )
+    monkeypatch.setattr("attnproof.harness.running.processes.launcher._REPLY_S", 0.2)
+    launcher = Launcher(serve, lambda _order: time.sleep(1))
+    if is_runnable:
+        launcher.prepare(b"")
+    else:
+        with pytest.raises(InfrastructureError, match=r"does not answer within 0\.2 s"):
+            launcher.prepare(b"")
+    launcher.stop()
+
+
+def test_a_signal_to_the_whole_group_does_not_end_the_launcher():
+    launcher = Launcher(serve)
+    launcher.prepare(b"")
+    (pid,) = children_of(os.getpid())
+    os.kill(pid, signal.SIGTERM)
+    launcher.prepare(b"")
+    assert children_of(os.getpid()) == [pid]
+    launcher.stop()
 
 
 def test_a_killed_launcher_is_replaced():
