@@ -125,7 +125,8 @@ class CacheWrite:
         if CONTENTS[content] == "ties":
             place = random.integers(0, len(_CODES) - 1, size)
             middle = (_CODES[place] + _CODES[place + 1]) / 2
-            values = (middle * self.scales[half] * np.sign(values)).astype(np.float32)
+            with np.errstate(over="ignore"):  # a large scale gives infinities, as in an engine
+                values = (middle * self.scales[half] * np.sign(values)).astype(np.float32)
         words = attention.as_words(values, self.dtype)
         if CONTENTS[content] == "ties":  # some become a neighbouring number
             words = words + random.integers(-1, 2, size).astype(np.int16) * (words & 0x7FFF != 0)

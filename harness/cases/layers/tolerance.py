@@ -31,12 +31,16 @@ def close(expected: torch.Tensor, got: object) -> bool:
     error, tolerance = ours - right, TOLERANCES[got.dtype]
     if not bool(torch.isfinite(ours).all()):
         return False
-    # Numbers near 0 have no relative precision: they are rounded by half of their distance.
-    rounding = torch.finfo(got.dtype).smallest_normal * torch.finfo(got.dtype).eps / 2
+    rounding = rounding_near_0(got.dtype)
     if float(error.norm()) > tolerance * float(right.norm()) + rounding * right.numel() ** 0.5:
         return False
     allowed = _ELEMENT * tolerance * right.norm(dim=-1, keepdim=True) + rounding
     return bool((error.abs() <= allowed).all())
+
+
+def rounding_near_0(dtype: torch.dtype) -> float:
+    """Return the largest rounding of numbers that have no relative precision in the dtype."""
+    return torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps / 2
 
 
 def farthest(expected: torch.Tensor, got: torch.Tensor) -> tuple[int, ...] | None:

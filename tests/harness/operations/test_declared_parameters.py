@@ -1,9 +1,9 @@
 """Every combination of the values that an operation declares can be prepared, called and judged.
 
 A parameter's values follow from its type: both of a bool, all of a literal or of a small range,
-the lower end of another range, None where it is allowed, an empty list. So do the flags of a
-batch, and the fields of the entries of a list, such as the steps of a sequence. Of few values the
-test runs the whole product, otherwise cases that have every pair.
+the lower end of another range, both ends of one of floats, None where it is allowed, an empty
+list. So do the flags of a batch, and the fields of the entries of a list, such as the steps of a
+sequence. Of few values the test runs the whole product, otherwise cases that have every pair.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ def values_of(kind: inspect.Type) -> Iterator[Any]:
     elif isinstance(kind, inspect.IntType) and kind.ge is not None:
         small = kind.le is not None and kind.le - kind.ge < SMALL
         yield from range(kind.ge, kind.le + 1) if small else (kind.ge,)
+    elif isinstance(kind, inspect.FloatType):
+        yield from (float(end) for end in (kind.ge, kind.le) if end is not None)
     elif isinstance(kind, inspect.ListType) and not kind.min_length:
         yield []
 
