@@ -265,8 +265,11 @@ def digest(outputs: Outputs) -> str:
         state.update(str(name).encode())
         if isinstance(value, torch.Tensor):
             state.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            plain = value.detach().cpu()  # numpy has no bfloat16
-            state.update((plain.double() if plain.is_floating_point() else plain).numpy().tobytes())
+            plain = value.detach().cpu()
+            if plain.is_floating_point():
+                plain = plain.double()  # numpy has no bfloat16
+                plain[plain.isnan()] = torch.nan  # NaN equals NaN, whatever its bits
+            state.update(plain.numpy().tobytes())
         elif isinstance(value, np.ndarray):
             state.update(f"{value.dtype}{value.shape}".encode())
             state.update(np.ascontiguousarray(value).tobytes())

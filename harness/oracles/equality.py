@@ -130,10 +130,16 @@ def difference(
 
 
 def agrees(operation: Operation, place: Place, expected: Any, got: Any) -> bool:
-    """True if the field is equal, or close enough if it is tolerant and expected in float64."""
-    if _is_tolerant(operation, place, expected):
-        return close(expected, got)
-    return same(expected, got)
+    """True if the field is equal, or close enough if it is tolerant and expected in float64.
+
+    Raise ValueError if a tolerant field is expected to hold NaN or infinity: no result of such a
+    case is right (SPEC.md section 8), so that it judges nobody.
+    """
+    if not _is_tolerant(operation, place, expected):
+        return same(expected, got)
+    if not bool(torch.isfinite(expected).all()):
+        raise ValueError(f"the reference's {place} is not finite: the case has no right result")
+    return close(expected, got)
 
 
 def _wrong_index(
@@ -154,7 +160,8 @@ def _is_tolerant(operation: Operation, place: Place, expected: Any) -> bool:
 def same(expected: Any, got: Any) -> bool:
     """True if type, dtype, shape, device and values are equal.
 
-    Integers are never converted to floats.
+    Integers are never converted to floats. NaN equals NaN, whatever its bits: no operation
+    promises them. Where they matter, as in a cache, outputs are integers.
     """
     if isinstance(expected, torch.Tensor):
         return (
@@ -162,24 +169,43 @@ def same(expected: Any, got: Any) -> bool:
             and expected.dtype == got.dtype
             and expected.device == got.device
             and expected.shape == got.shape
-            and torch.equal(words(expected), words(got))
+            and (torch.equal(words(expected), words(got)) or _same_but_for_nan(expected, got))
         )
     if isinstance(expected, np.ndarray):
         return (
             isinstance(got, np.ndarray)
             and expected.dtype == got.dtype
-            and np.array_equal(expected, got)
+            and np.array_equal(expected, got, equal_nan=expected.dtype.kind == "f")
         )
     if type(expected) is not type(got):
         return False
-    # Where a list may hold tensors, `==` would have to reduce their comparison to a bool.
-    if isinstance(expected, list | tuple) and not (_is_flat(expected) and _is_flat(got)):
+    if isinstance(expected, list | tuple):
+        # Where a list may hold tensors, `==` would have to reduce their comparison to a bool.
+        if _is_flat(expected) and _is_flat(got) and expected == got:
+            return True
         return len(expected) == len(got) and all(map(_same_items, expected, got))
     if isinstance(expected, dict):
         return expected.keys() == got.keys() and all(
             _same_items(value, got[key]) for key, value in expected.items()
         )
-    return bool(expected == got)
+    return _same_atoms(expected, got)
+
+
+def _same_but_for_nan(expected: torch.Tensor, got: torch.Tensor) -> bool:
+    """True if two tensors of one dtype and shape have the same words where neither is NaN."""
+    if not expected.is_floating_point():
+        return False
+    nan = [tensor.double().isnan() for tensor in (expected, got)]  # fp8 has no `isnan`
+    equal = words(expected) == words(got)
+    return bool((equal | nan[0] & nan[1]).all())
+
+
+def _same_atoms(expected: Any, got: Any) -> bool:
+    if expected == got:
+        return True
+    return all(
+        isinstance(value, float | np.floating) and np.isnan(value) for value in (expected, got)
+    )
 
 
 _HOLDERS = (torch.Tensor, np.ndarray, list, tuple, dict)
@@ -193,7 +219,7 @@ def _same_items(expected: Any, got: Any) -> bool:
     """True if two items of a list, tuple or dict are equal; the types of numbers do not count."""
     if isinstance(expected, _HOLDERS) or isinstance(got, _HOLDERS):
         return same(expected, got)
-    return bool(expected == got)
+    return _same_atoms(expected, got)
 
 
 _WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -229,7 +255,9 @@ def first_difference(expected: Any, got: Any) -> tuple[int, ...] | None:
     if right is None or wrong is None or right.ndim != wrong.ndim:
         return None
     common = tuple(slice(0, min(a, b)) for a, b in zip(right.shape, wrong.shape, strict=True))
-    unequal = np.argwhere(right[common] != wrong[common])
+    right, wrong = right[common], wrong[common]
+    # NaN equals NaN, as in `same`.
+    unequal = np.argwhere((right != wrong) & ((right == right) | (wrong == wrong)))  # noqa: PLR0124
     return tuple(int(i) for i in unequal[0]) if len(unequal) else None
 
 

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnproof.harness.oracles.equality import same
+from attnproof.harness.model.place import Place
+from attnproof.harness.operations import ALL
+from attnproof.harness.oracles.attempt import digest
+from attnproof.harness.oracles.equality import agrees, difference, first_difference, same
 
 NAN = float("nan")
 
@@ -43,3 +46,42 @@ def test_lists_of_tensors_are_compared_by_their_elements():
     assert not same([pair], [[torch.arange(3) + 1, None]])
     assert not same({"a": torch.arange(2)}, {"a": torch.arange(1, 3)})
     assert not same({"a": torch.arange(2)}, {"b": torch.arange(2)})
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn],
+)
+def test_nan_equals_nan_of_other_bits(dtype):
+    word = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    nan, other = torch.tensor([1.0, NAN]).to(dtype), torch.tensor([1.0, NAN]).to(dtype)
+    other.view(word)[1] ^= 1 << (8 * dtype.itemsize - 1)
+    assert not torch.equal(nan.view(word), other.view(word))
+    assert same(nan, other)
+    assert digest({"out": nan}) == digest({"out": other})
+    assert not same(nan, nan[[1, 0]])
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda x: x, lambda x: [1, x], lambda x: (x,), lambda x: {"a": x}]
+)
+def test_nan_equals_nan_in_python_objects(wrap):
+    assert same(wrap(NAN), wrap(float("nan")))
+    assert not same(wrap(NAN), wrap(1.0))
+    assert not same(wrap(1.0), wrap(NAN))
+
+
+def test_two_nan_are_never_the_difference_that_is_shown():
+    right, wrong = torch.tensor([NAN, NAN, 3.0]), torch.tensor([NAN, 2.0, 4.0])
+    assert first_difference(right, wrong) == (1,)
+    operation = ALL["CommonAttentionMetadata"]
+    _, text = difference(operation, Place("scales"), right, wrong)
+    assert text == "scales[1] is 2.0, expected nan"
+    assert first_difference(right, right.clone()) is None
+
+
+def test_a_reference_that_is_not_finite_judges_nobody():
+    operation = ALL["paged_attention"]
+    right = torch.tensor([[[1.0, NAN]]], dtype=torch.float64)
+    with pytest.raises(ValueError, match="the reference's out is not finite"):
+        agrees(operation, Place("out"), right, right.half())
