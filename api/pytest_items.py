@@ -46,7 +46,7 @@ def planned(names: list[str], values: dict[str, str], folder: str) -> Plan:
     Options that are not given are those of the nearest pyproject.toml.
     """
     try:
-        held = configured(VerifyOptions, {})
+        held = configured(VerifyOptions, {"candidates": names})
     except ConfigError as error:
         raise pytest.UsageError(f"attnproof: {error}") from None
     device = values["device"] or held.device

@@ -16,6 +16,7 @@ from attnproof.harness.backports import tomllib
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.shipped import is_shipped_list
+from attnproof.harness.verbs.messages import complain
 from attnproof.harness.verbs.options import (
     BenchOptions,
     CampaignOptions,
@@ -103,6 +104,14 @@ def _path(value: Any, folder: Path) -> Path:
     return Path(name if Path(name).is_absolute() else os.path.relpath(folder / name))
 
 
+def _inner_path(value: Any, folder: Path) -> Path:
+    """Return the path, which must lie in the repository: a file from elsewhere names no other."""
+    root = _searched(folder)[-1]
+    if not (folder / _text(value, folder)).resolve().is_relative_to(root):
+        raise TypeError(f"a path in {root}")
+    return _path(value, folder)
+
+
 def _paths(value: Any, folder: Path) -> list[Path]:
     return [_path(one, folder) for one in _texts(value, folder)]
 
@@ -127,15 +136,17 @@ def _deviations(value: Any, folder: Path) -> list[str]:
 _CALLS = (VerifyOptions, BenchOptions, ReplayOptions)
 _ALL = (*_CALLS, CampaignOptions, MutantsOptions)
 _RUNS = (VerifyOptions, BenchOptions)
+_CODE = (*_RUNS, CampaignOptions, MutantsOptions)
+"""Options that may take code from the file: a case to replay may lie beside a stranger's."""
 KEYS: dict[str, _Key] = {
-    "candidates": _Key("candidates", _candidates, _ALL),
+    "candidates": _Key("candidates", _candidates, _CODE),
     "contract": _Key("contract", _text, _ALL),
     "fail-on": _Key("fail_on", _commas, _ALL),
     "deviations": _Key("deviations", _deviations, (*_CALLS, CampaignOptions)),
     "device": _Key("device", _text, (*_CALLS, CampaignOptions)),
     "interface": _Key("interface", _text, _ALL),
     "timeout": _Key("timeout_s", _number, (*_CALLS, CampaignOptions)),
-    "out": _Key("out", _path, _CALLS),
+    "out": _Key("out", _inner_path, _CALLS),
     "ops": _Key("ops", _commas, (*_RUNS, CampaignOptions, MutantsOptions)),
     "traces": _Key("traces", _paths, _RUNS),
     "jobs": _Key("jobs", _whole, _RUNS),
@@ -156,9 +167,14 @@ KEYS: dict[str, _Key] = {
 def configured(options: type[_Options], given: Mapping[str, Any]) -> _Options:
     """Return the options: what is `given`, then the nearest pyproject.toml, then the defaults.
 
-    `given` maps fields of the dataclass to values. Raise ConfigError.
+    `given` maps fields of the dataclass to values. Name candidates of the file on standard error.
+    Raise ConfigError.
     """
-    return options(**{**{name: value for name, (_, value) in _read(options).items()}, **given})
+    held = _read(options)
+    if "candidates" in held and "candidates" not in given:
+        place, names = held["candidates"]
+        complain(f"{place}: {', '.join(names)}")
+    return options(**{**{name: value for name, (_, value) in held.items()}, **given})
 
 
 def settings(options: type[Any], given: Mapping[str, Any]) -> list[Setting]:
@@ -182,13 +198,28 @@ def settings(options: type[Any], given: Mapping[str, Any]) -> list[Setting]:
 
 
 def find_file(start: Path | None = None) -> Path | None:
-    """Return the nearest pyproject.toml in a folder or above it, None without one.
+    """Return the nearest pyproject.toml, from a folder up to the root of its repository.
 
-    `start` is the current folder by default.
+    `start` is the current folder by default; without a repository no other folder counts.
     """
-    folder = (start or Path.cwd()).resolve()
-    paths = (above / FILE for above in (folder, *folder.parents))
+    paths = (folder / FILE for folder in _searched(start or Path.cwd()))
     return next((path for path in paths if os.path.lexists(path)), None)
+
+
+def _searched(start: Path) -> list[Path]:
+    """Return the folder and those above it up to the root of the repository, which is the last."""
+    folders = [start.resolve(), *start.resolve().parents]
+    roots = (place for place, folder in enumerate(folders) if os.path.lexists(folder / ".git"))
+    return folders[: next(roots, 0) + 1]
+
+
+def _check_owner(path: Path, shown: str) -> None:
+    """Check that the file, and the link to it, belong to the user or to root (ConfigError)."""
+    for owner in {path.lstat().st_uid, path.stat().st_uid} - {os.geteuid(), 0}:
+        raise ConfigError(
+            f"{shown} belongs to user {owner}, and you are {os.geteuid()}: it may name code. "
+            "Make the file yours, or run in a folder without it"
+        )
 
 
 def _read(options: type[Any]) -> dict[str, tuple[str, Any]]:
@@ -198,7 +229,10 @@ def _read(options: type[Any]) -> dict[str, tuple[str, Any]]:
         return {}
     shown = os.path.relpath(path)
     kept: dict[str, tuple[str, Any]] = {}
-    for name, value in _table(path, shown).items():
+    table = _table(path, shown)
+    if table:
+        _check_owner(path, shown)
+    for name, value in table.items():
         if name not in KEYS:
             near = get_close_matches(name, KEYS, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(KEYS)}"

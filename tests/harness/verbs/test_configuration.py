@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def project(tmp_path, monkeypatch):
 
     def write(table: str) -> Path:
         (tmp_path / "pyproject.toml").write_text(f"[tool.attnproof]\n{table}\n", encoding="utf-8")
+        (tmp_path / ".git").mkdir(exist_ok=True)
         (tmp_path / "below").mkdir(exist_ok=True)
         monkeypatch.chdir(tmp_path / "below")
         return tmp_path
@@ -154,7 +156,7 @@ def test_bad_keys_end_each_verb_and_write_nothing(project, attnproof):
             "attnproof: pyproject.toml: [tool.attnproof] has no key 'examplez': "
             "did you mean examples?"
         ]
-    assert sorted(path.name for path in root.iterdir()) == ["below", "pyproject.toml"]
+    assert sorted(path.name for path in root.iterdir()) == [".git", "below", "pyproject.toml"]
 
 
 def test_verify_uses_the_file(project, attnproof):
@@ -168,7 +170,51 @@ def test_verify_uses_the_file(project, attnproof):
     done = attnproof("verify", cwd=root / "below")
     assert done.returncode == 0, done.stderr + done.stdout
     assert "is_block_tables_empty [own]" in done.stdout
+    assert done.stderr.splitlines()[0] == "attnproof: ../pyproject.toml: candidates: ../own.py"
     assert (root / "report" / "summary.json").is_file()
+
+
+@pytest.mark.parametrize("named", ["../pyproject.toml", "pyproject.toml"])
+def test_a_file_outside_of_the_repository_is_not_read(named, project, monkeypatch):
+    """A folder without a repository ends at itself, another one at its root."""
+    root = project("examples = 7")
+    (root / ".git").rmdir()
+    if named == "pyproject.toml":
+        monkeypatch.chdir(root)
+    assert configured(VerifyOptions, {}).examples == (7 if named == "pyproject.toml" else None)
+    (root / "below" / ".git").write_text("gitdir: elsewhere", encoding="utf-8")
+    assert find_file(root / "below") is None
+
+
+def test_a_case_is_replayed_by_no_code_of_a_file(project):
+    project('candidates = ["own.py"]\ncontract = "strict"')
+    options = configured(ReplayOptions, {"case": "x"})
+    assert (options.candidates, options.contract) == ([], "strict")
+
+
+@pytest.mark.parametrize("out", ["../elsewhere", "/elsewhere", "link/o", "a/../../b"])
+def test_results_stay_in_the_repository(out, project):
+    root = project(f'out = "{out}"')
+    (root / "link").symlink_to("/tmp")
+    with pytest.raises(ConfigError, match=f"expected a path in {root}$"):
+        configured(VerifyOptions, {})
+
+
+@pytest.mark.parametrize("owned", ["file", "link"])
+def test_a_file_of_another_user_is_refused(owned, project, monkeypatch):
+    root = project("examples = 7")
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    file = root / "pyproject.toml"
+    if owned == "link":
+        file.rename(root / "real.toml")
+        file.symlink_to("real.toml")
+    if not os.getuid():
+        os.chown(file, 4243, -1, follow_symlinks=False)
+    with pytest.raises(ConfigError, match=r"belongs to user .* it may name code"):
+        configured(VerifyOptions, {})
+    file.unlink()
+    file.write_text("[project]\n", encoding="utf-8")
+    assert configured(VerifyOptions, {}).examples is None
 
 
 def test_the_page_lists_all_keys_and_its_example_is_read(project):
