@@ -134,6 +134,7 @@ class Operation:
 
     def why_unreal(self, case: Case) -> str:
         """Return why no engine makes the case, "" if one may."""
-        if case.fault:
+        fault = self.inputs.faults.get(case.fault)
+        if case.fault and not (fault and fault.is_real):
             return "an engine makes no such input"
         return (case.batch.unreal if case.batch else "") or self.inputs.unreal(case)

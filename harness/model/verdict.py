@@ -27,7 +27,7 @@ class Kind(StrEnum):
     UNSAFE = "unsafe"
     """A crash, a hang, a write outside, a changed input, stale data, shared memory."""
     CONTRACT = "contract"
-    """A rule that no batch of an engine needs, such as the refusal of malformed input."""
+    """What no batch of an engine shows, such as malformed input that is not refused."""
     TYPE = "type"
     """The right value in another type: a numpy scalar, another dtype, another class."""
 
@@ -80,6 +80,16 @@ _GROUPS = {
 }
 
 
+def cause_of(root: tuple[str, str, str]) -> str:
+    """Return a root cause as text that is equal in each run: oracle, place and class.
+
+    The class contract is left out, as any failure has it on a case that no engine makes.
+    """
+    kind, oracle, place = root
+    kind = _KINDS[oracle] if kind == Kind.CONTRACT else kind
+    return f"{oracle}/{place or oracle} ({kind})"
+
+
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """One violation of an oracle's rule."""
 
@@ -102,11 +112,6 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     def kind(self) -> Kind:
         """Class of the failure."""
         return self.other_kind or _KINDS[self.oracle]
-
-    @property
-    def is_unsafe_anywhere(self) -> bool:
-        """True if it is unsafe on any well-formed input, and not only on that of an engine."""
-        return self.kind is Kind.UNSAFE and self.oracle != ERRORS
 
     @property
     def where(self) -> str:

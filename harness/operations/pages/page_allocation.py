@@ -173,7 +173,11 @@ def _faults() -> dict[str, Fault]:
         ),
         "negative last slots": _values("last_loc", lambda last: -2 - last.abs()),
         "too few free pages": Fault(
-            "free_pages", lambda pages: pages[:0], applies=_has_new_page, cpu_only=True
+            "free_pages",
+            lambda pages: pages[:0],
+            applies=_has_new_page,
+            cpu_only=True,
+            is_real=True,  # a full pool: an engine then preempts a request
         ),
         "negative free pages": _values("free_pages", lambda pages: -1 - pages, _has_new_page),
         "free pages listed twice": _values(

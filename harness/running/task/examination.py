@@ -31,7 +31,7 @@ from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.left_behind import left_behind
 from attnproof.harness.running.task.root_causes import Root, RootCauses
 from attnproof.harness.running.task.shrink import SHRINK_SECONDS, shrink
-from attnproof.harness.running.task.workers import InvalidCaseError, Worker
+from attnproof.harness.running.task.workers import InvalidCaseError, Worker, real_kinds
 
 _FRESH_CASES = 10
 """Number of cases that are called again in a fresh process, divided by `costly_share`."""
@@ -39,6 +39,9 @@ _REPORT_EVERY = 25
 """Cases between two calls of `progressed`."""
 _MOST_DEATHS = 80
 """Worker deaths after which an operation is not examined further."""
+_MOST_UNREAL_DEATHS = 20
+"""Worker deaths by cases of no engine, where those fail no candidate, after which such cases are
+left out."""
 _TRIES, _DEADLY_TRIES = 1500, 30
 """Cases that shrinking may try; fewer if each try kills a worker."""
 _MOST_VERDICTS = 20_000
@@ -74,6 +77,8 @@ class Examination:
     _parent: Sourced | None = None
     """First case after which the candidate's process had children."""
     _last: Sourced | None = None
+    _unreal_deaths: int = 0
+    """Worker deaths by cases of no engine, where those fail no candidate."""
     notes: list[str] = field(default_factory=list)
     """A sentence on each remembered case that was dropped."""
     _verdicts: dict[str, Explained] = field(default_factory=dict)
@@ -122,7 +127,12 @@ class Examination:
         case = sourced.case
         if case.id in self._verdicts:
             return self._verdicts[case.id].unknown
+        is_advised = Kind.CONTRACT not in self.judged and bool(self.operation.why_unreal(case))
+        if is_advised and self._unreal_deaths >= _MOST_UNREAL_DEATHS:
+            return ()
+        deaths = self.worker.deaths
         explained = self._run(sourced, repeated=self.counts.cases % self.costly_share == 0)
+        self._unreal_deaths += is_advised * (self.worker.deaths - deaths)
         self.counts.add_case(sourced, shrinking=shrinking)
         if self.counts.cases % _REPORT_EVERY == 0:
             self.progressed(self.counts.cases)
@@ -132,7 +142,7 @@ class Examination:
     def judge_again(self, sourced: Sourced, judge: Callable[[Case], tuple[Failure, ...]]) -> None:
         """Judge an accepted case by another function; record and shrink a new root cause."""
         self.ledger.announce(sourced)
-        explained = self._explain(sourced.case, judge(sourced.case))
+        explained = self._explain_real(sourced.case, judge(sourced.case))
         self.ledger.settle(sourced.case, explained)
         if not (explained.unknown or explained.known or explained.advice):
             return
@@ -143,7 +153,7 @@ class Examination:
 
         def fails(smaller: Sourced) -> Failure | None:
             interrupt.check()
-            unknown = self._explain(smaller.case, judge(smaller.case)).unknown
+            unknown = self._explain_real(smaller.case, judge(smaller.case)).unknown
             return next((other for other in unknown if other.root == failure.root), None)
 
         smallest = self._minimise(failure, sourced, fails)
@@ -261,7 +271,10 @@ class Examination:
     def repeat_in_fresh_process(self) -> None:
         """Call some cases once more in a new worker, in reverse order (oracle determinism)."""
         self.worker.restart()
-        for case, digest in reversed(self._digests):
+        # First the cases of an engine: what they show is no advice.
+        newest_first = self._digests[::-1]
+        cases = sorted(newest_first, key=lambda one: self.operation.why_unreal(one[0]))
+        for case, digest in cases:
             sourced = Sourced(case, "fuzz", "fresh process")
             self.ledger.announce(sourced)
             verdict = self.worker.call_once(case)
@@ -272,15 +285,19 @@ class Examination:
                 continue
             got = verdict.failures[0].diagnosis if verdict.failures else verdict.digest
             failure = msgspec.structs.replace(FRESH_PROCESS, expected=digest, got=got)
-            explained = self._explain(case, (failure,))
+            explained = self._explain_real(case, (failure,))
             self.ledger.settle(case, explained)
             self.counts.add_verdict(explained, sourced)
             if explained.unknown:
-                self.record(failure, sourced, sourced)
+                self.record(explained.unknown[0], sourced, sourced)
                 return
 
     def _explain(self, case: Case, failures: tuple[Failure, ...]) -> Explained:
         return explain(self.deviations, case, failures, self.judged)
+
+    def _explain_real(self, case: Case, failures: tuple[Failure, ...]) -> Explained:
+        """Return the explained failures, with the classes that they have on the case."""
+        return self._explain(case, real_kinds(self.operation, case, failures))
 
     def _run(self, sourced: Sourced, *, repeated: bool = True) -> Explained:
         case = sourced.case

@@ -20,7 +20,15 @@ from attnproof.harness.model.case import Case, encode
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Cause, Reason
-from attnproof.harness.model.verdict import ORACLES, PROCESS, Explanation, Failure, Kind, Verdict
+from attnproof.harness.model.verdict import (
+    ENGINE,
+    ORACLES,
+    PROCESS,
+    Explanation,
+    Failure,
+    Kind,
+    Verdict,
+)
 from attnproof.harness.oracles import call_once, judge, later_calls
 from attnproof.harness.oracles.later_calls import copied
 from attnproof.harness.running.candidates import offered_by
@@ -91,18 +99,18 @@ class InvalidCaseError(InfrastructureError):
 def real_kinds(
     operation: Operation, case: Case, failures: tuple[Failure, ...]
 ) -> tuple[Failure, ...]:
-    """Return the failures of a case with the classes that they have on it."""
+    """Return the failures of a case with the classes that they have on it.
+
+    What fails a candidate of an engine is a contract's on a case that no engine makes.
+    """
     if not operation.why_unreal(case):
         return failures
     return tuple(
-        failure if failure.is_unsafe_anywhere and not case.fault else _of_no_engine(failure)
+        msgspec.structs.replace(failure, other_kind=Kind.CONTRACT)
+        if failure.kind in ENGINE
+        else failure
         for failure in failures
     )
-
-
-def _of_no_engine(failure: Failure) -> Failure:
-    """Return a failure on input that no engine makes."""
-    return msgspec.structs.replace(failure, other_kind=failure.other_kind or Kind.CONTRACT)
 
 
 class Worker:
@@ -238,7 +246,9 @@ class Worker:
                 tuple(later_calls.judge(trial, trial.overwritten, case.id)), _NO_CHECKS
             ),
         )
-        failures = real_kinds(self._operations[case.operation], case, verdict.failures)
+        operation = self._operations[case.operation]
+        failures = real_kinds(operation, other, verdict.failures)
+        failures = real_kinds(operation, case, failures)
         return msgspec.structs.replace(verdict, failures=failures)
 
     def explain(self, case: Case) -> Explanation:

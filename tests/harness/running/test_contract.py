@@ -7,16 +7,17 @@ import pytest
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Batch, Case, Sourced
-from attnproof.harness.model.verdict import ENGINE, STRICT, Kind
+from attnproof.harness.model.verdict import ENGINE, STRICT, Kind, Verdict
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.task.more_cases import altered
 from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.running.task.task import examine
+from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.running.worker.worker import warm_up
 
 SPLIT, SLOTS = "split_decodes_and_prefills", "build_slot_mapping"
 SLICE = "_make_metadata_with_slice"
-HEAD = "import numpy as np, torch\nfrom attnproof.reference import {name} as right\n"
+HEAD = "import os\nimport numpy as np, torch\nfrom attnproof.reference import {name} as right\n"
 BODY = """
 def {name}(*args, **kwargs):
     result = right(*args, **kwargs)
@@ -75,6 +76,13 @@ def test_unrefused_input_fails_under_the_strict_contract(examined):
         (SPLIT, "if args[0].seq_lens.stride(0) == 2: raise RuntimeError", Kind.CONTRACT),
         (SPLIT, "if args[0].num_reqs > 2: raise RuntimeError", Kind.UNSAFE),
         (SPLIT, "if args[0].num_reqs > 2: args[0].seq_lens[0] += 1", Kind.UNSAFE),
+        (
+            SPLIT,
+            "if args[0].seq_lens.dtype is torch.int64: args[0].seq_lens.add_(1)",
+            Kind.CONTRACT,
+        ),
+        (SPLIT, "if args[0].seq_lens.stride(0) == 2: os.abort()", Kind.CONTRACT),
+        (SPLIT, "if not args[0].num_reqs: print('empty')", Kind.CONTRACT),
     ],
 )
 def test_a_finding_has_a_class(examined, operation, statement, kind):
@@ -101,6 +109,31 @@ def test_two_mistakes_in_one_field_are_two_findings(examined):
     diagnoses = {finding.diagnosis for finding in outcome.findings}
     assert len(outcome.findings) == len(diagnoses) == 2
     assert "32-bit overflow" in diagnoses
+
+
+OUT_OF_PAGES = """
+def alloc_decode(seq_lens, last_loc, free_pages, out_indices, page_size):
+    try:
+        return right(seq_lens, last_loc, free_pages, out_indices, page_size)
+    except ValueError as error:
+        if "at least" not in str(error):
+            raise
+"""
+
+
+def test_a_fresh_process_is_judged_on_cases_of_an_engine_first(examined, monkeypatch):
+    other = Verdict((), (), "another result")
+    monkeypatch.setattr(Worker, "call_once", lambda _worker, _case: other)
+    found = [f for seed in range(4) for f in examined("", ENGINE, examples=20, seed=seed).findings]
+    assert [finding.oracle for finding in found] == ["determinism"] * 4
+    assert {finding.unreal for finding in found} == {""}
+
+
+def test_pages_that_run_out_are_no_malformed_input(examined):
+    outcome = examined("", ENGINE, "alloc_decode", OUT_OF_PAGES)
+    [finding] = outcome.findings
+    assert (finding.kind, finding.unreal) == (Kind.UNSAFE, "")
+    assert "free_pages" in finding.message
 
 
 @pytest.mark.slow
