@@ -74,6 +74,7 @@ def add_results(one: OperationResult, other: OperationResult) -> OperationResult
         known=one.known + other.known,
         origins=_add(one.origins, other.origins),
         oracles=oracles,
+        causes=tuple(sorted({*one.causes, *other.causes})),
         features=features,
         seconds=round(one.seconds + other.seconds, 3),
     )

@@ -22,6 +22,8 @@ class RunOperation(msgspec.Struct, frozen=True):
     device: str
     verdict: str
     reason: str = ""
+    causes: tuple[str, ...] = ()
+    """Causes that some case showed."""
 
     @property
     def pair(self) -> tuple[str, str]:
@@ -45,6 +47,8 @@ class RunFinding(msgspec.Struct, frozen=True):
     diagnosis: str
     message: str
     command: str
+    cause: str = ""
+    """What is wrong; "" in a run of an earlier version, which cannot be compared."""
 
     @property
     def pair(self) -> tuple[str, str]:

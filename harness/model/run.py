@@ -13,7 +13,7 @@ from attnproof.harness.model.comparison import Comparison
 from attnproof.harness.model.place import Place
 from attnproof.harness.model.strength import Strength
 from attnproof.harness.model.timing import Bench
-from attnproof.harness.model.verdict import Kind
+from attnproof.harness.model.verdict import Kind, cause_of
 
 Verdict = Literal["PASS", "FAIL", "DEVIATES", "UNVERIFIED", "NOT OFFERED"]
 """DEVIATES: every failure is a known deviation."""
@@ -125,6 +125,9 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     origins: dict[str, int] = {}
     """Cases by origin; "shrinking" are those tried to make a failing case smaller."""
     oracles: dict[str, OracleCount] = {}
+    causes: tuple[str, ...] = ()
+    """What is wrong in some case (`cause_of` each root cause), sorted: findings, and what follows
+    from them."""
     features: dict[str, dict[str, int]] = {}
     """Well-formed cases by origin and by the cells that they fill (`cases.coverage.features`), a
     hexadecimal bit mask."""
@@ -159,7 +162,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     """Hash of operation, candidate, oracle and field: the same bug keeps its id."""
-    root: tuple[str, str, str] = ("", "", "")
+    root: tuple[str, str, str]
     """`Failure.root`: equal for two findings of one operation by the same bug."""
     operation: str
     candidate: str
@@ -212,6 +215,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """All output fields of the shrunk case."""
     log: str = ""
     """Traceback or captured output of the candidate."""
+
+    @property
+    def cause(self) -> str:
+        """What is wrong, as text that is equal in each run."""
+        return cause_of(self.root)
 
 
 class DeviationResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -246,6 +246,7 @@ def _outcome(recording: Recording, name: str, held: _Held) -> Outcome:
             checks=held.compared,
             failed=held.differing,
             origins={"recorded": held.compared},
+            causes=tuple(finding.cause for finding in findings),
         ),
         findings,
     )
@@ -269,6 +270,7 @@ def _finding(recording: Recording, operation: Operation, candidate: str, held: _
         candidate=candidate,
         device="cpu",
         oracle="equality",
+        root=(Kind.WRONG_RESULT, "equality", found.field),
         kind=Kind.WRONG_RESULT,
         field=where,
         fields=(found.field,),

@@ -38,7 +38,7 @@ _REGRESSIONS = 20
 def junit_bytes(run: Run) -> bytes:
     """Return JUnit XML: a suite per candidate, a test case per finding, a skip for no verdict.
 
-    A finding's test case is named by operation and diagnosis, so that it keeps its history; an
+    A finding's test case is named by operation and cause, so that it keeps its history; an
     operation without a finding is a test case of its name. An operation whose failures are all
     known deviations is a skip that names them. With a base run, the suite has the property "new
     since base", new findings come first, and their failures say so.
@@ -165,7 +165,7 @@ def _names(findings: list[Finding]) -> list[str]:
     for finding in findings:
         seen[identity(finding)] += 1
         number = seen[identity(finding)]
-        name = f"{finding.operation}: {shorten(finding.diagnosis, _NAME)} ({finding.oracle})"
+        name = f"{finding.operation}: {shorten(finding.cause, _NAME)}"
         names.append(name if number == 1 else f"{name} #{number}")
     return names
 

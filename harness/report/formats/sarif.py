@@ -13,7 +13,6 @@ from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Finding, Run
 from attnproof.harness.model.verdict import Kind
 from attnproof.harness.report.shared.comparison import is_new
-from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.evidence import evidence
 from attnproof.harness.report.shared.identity import fingerprints, rule_id
 from attnproof.harness.report.shared.inline import inline_replay
@@ -28,7 +27,7 @@ _FINGERPRINT = "attnproofIdentity/v1"
 
 
 def sarif_bytes(run: Run, root: Path | None = None) -> bytes:
-    """Return SARIF 2.1.0: a rule for each oracle and diagnosis, a result for each finding.
+    """Return SARIF 2.1.0: a rule for each oracle and class, a result for each finding.
 
     Findings have the level error, advice has note. Paths are relative to `root`, by default that
     of the checkout. With a base run, `baselineState` is new or unchanged.
@@ -72,9 +71,8 @@ def sarif_bytes(run: Run, root: Path | None = None) -> bytes:
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
-    title = capital(shorten(finding.diagnosis, _TEXT))
-    effect = attempt("the consequence", lambda: consequence(finding), lambda _fault: "")
-    text = f"{title} (oracle {finding.oracle}). {effect}".rstrip()
+    title = f"{capital(finding.oracle)} fails: {finding.kind}"
+    text = f"The oracle {finding.oracle} fails, with the class {finding.kind}."
     return {
         "id": rule_id(finding),
         "shortDescription": {"text": title},

@@ -52,6 +52,8 @@ class SummaryOperation(msgspec.Struct, kw_only=True):
     """Findings that do not fail the candidate."""
     reason: str
     """Reason of the verdict UNVERIFIED or NOT OFFERED, "" otherwise."""
+    causes: tuple[str, ...]
+    """Oracle, place and class of all that is wrong in some case; a finding shows some of them."""
 
 
 class SummaryFinding(msgspec.Struct, kw_only=True):
@@ -67,6 +69,8 @@ class SummaryFinding(msgspec.Struct, kw_only=True):
     field: str
     fields: tuple[str, ...]
     """All fields that are wrong by the same root cause."""
+    cause: str
+    """What is wrong, equal in each run of the same code: oracle, place and class."""
     diagnosis: str
     message: str
     case_id: str

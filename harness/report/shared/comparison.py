@@ -56,9 +56,15 @@ def read_run(path: Path) -> ComparedRun:
             f"{file} has schema {schema!r}, this version reads {SUMMARY!r}: run verify again"
         )
     try:
-        return msgspec.json.decode(data, type=ComparedRun)
+        run = msgspec.json.decode(data, type=ComparedRun)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} is damaged: {error}; run verify again") from None
+    if not all(finding.cause for finding in run.findings):
+        raise UsageError(
+            f"{file} is of an earlier version, whose findings have no cause to compare by: run "
+            "verify again"
+        )
+    return run
 
 
 def as_compared(run: Run) -> ComparedRun:
@@ -67,17 +73,22 @@ def as_compared(run: Run) -> ComparedRun:
 
 
 def compare(old: ComparedRun, new: ComparedRun, name: str) -> Comparison:
-    """Compare two runs; `name` is the path of the older one."""
+    """Compare two runs; `name` is the path of the older one.
+
+    A mistake is wrong in several places, and which of them a finding shows depends on the drawn
+    cases: it is new only if no case of the older run showed its cause, and likewise fixed.
+    """
     before, after = _by_identity(old.findings), _by_identity(new.findings)
-    gone = [finding for key, finding in before.items() if key not in after]
+    shown_before, shown_after = _shown(old), _shown(new)
+    gone = [finding for key, finding in before.items() if key not in shown_after]
     reasons = [_why_unproved(finding, old, new) for finding in gone]
     return Comparison(
         run=name,
         started=old.started,
         commit=old.environment.commit,
-        new=[finding for key, finding in after.items() if key not in before],
+        new=[finding for key, finding in after.items() if key not in shown_before],
         fixed=[one for one, reason in zip(gone, reasons, strict=True) if not reason],
-        same=[finding for key, finding in after.items() if key in before],
+        same=[finding for key, finding in after.items() if key in shown_before],
         vanished=[Vanished(one, why) for one, why in zip(gone, reasons, strict=True) if why],
         lost=_changes(old, new),
         gained=_changes(new, old),
@@ -111,6 +122,12 @@ def with_base(run: Run, base: ComparedRun, name: str) -> Run:
     comparison = compare(base, as_compared(run), name)
     findings = sorted(run.findings, key=lambda finding: not is_new(finding, comparison))
     return msgspec.structs.replace(run, findings=findings, base=comparison)
+
+
+def _shown(run: ComparedRun) -> set[Identity]:
+    """Return the identities of the findings, and of what else some case of the run showed."""
+    shown = {Identity(*one.pair, cause) for one in run.operations for cause in one.causes}
+    return shown | {identity(finding) for finding in run.findings}
 
 
 def _by_identity(findings: Iterable[RunFinding]) -> dict[Identity, RunFinding]:

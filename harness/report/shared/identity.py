@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
+
+from attnproof.harness.model.run import Finding
 
 
 class Identified(Protocol):
@@ -20,12 +21,8 @@ class Identified(Protocol):
         """Name of the candidate."""
 
     @property
-    def oracle(self) -> str:
-        """Name of the oracle."""
-
-    @property
-    def diagnosis(self) -> str:
-        """The mistake in words of the domain."""
+    def cause(self) -> str:
+        """What is wrong: oracle, place and class."""
 
 
 class Identity(NamedTuple):
@@ -33,20 +30,16 @@ class Identity(NamedTuple):
 
     operation: str
     candidate: str
-    oracle: str
-    diagnosis: str
+    cause: str
 
 
 def identity(finding: Identified) -> Identity:
-    """Return the identity of a finding: operation, candidate, oracle and diagnosis.
+    """Return the identity of a finding: operation, candidate and what is wrong.
 
     Nothing that depends on the drawn cases is part of it: not the case, its values and counts,
-    not the field that is wrong first, and not the class, which is that of the most real batch
-    that showed the bug. Two findings of one run may have the same identity, such as a narrowed
-    dtype in two fields; they count as one. Device and place in the source are no part of it
-    either. A bug whose diagnosis changes is a new finding.
+    and not the diagnosis. Device and place in the source are no part of it either.
     """
-    return Identity(finding.operation, finding.candidate, finding.oracle, finding.diagnosis)
+    return Identity(finding.operation, finding.candidate, finding.cause)
 
 
 def fingerprints(findings: Iterable[Identified]) -> list[str]:
@@ -61,10 +54,6 @@ def fingerprints(findings: Iterable[Identified]) -> list[str]:
     return found
 
 
-def rule_id(finding: Identified) -> str:
-    """Return the name of a kind of mistake, `oracle/diagnosis` in kebab case."""
-    return f"{_kebab(finding.oracle)}/{_kebab(finding.diagnosis)}"
-
-
-def _kebab(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:80] or "none"
+def rule_id(finding: Finding) -> str:
+    """Return the name of a kind of mistake, `oracle/class` in kebab case."""
+    return f"{finding.oracle.replace(' ', '-')}/{finding.kind}"

@@ -22,7 +22,7 @@ from attnproof.harness.model.run import (
     Reason,
     Verdict,
 )
-from attnproof.harness.model.verdict import ORACLES, PROCESS
+from attnproof.harness.model.verdict import ORACLES, PROCESS, cause_of
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.candidate_process import (
@@ -266,6 +266,7 @@ def _counts(examination: Examination, verdict: Verdict) -> dict[str, Any]:
         "origins": dict(examination.counts.origins)
         | ({"shrinking": examination.counts.shrinking} if examination.counts.shrinking else {}),
         "oracles": oracles,
+        "causes": tuple(sorted({*map(cause_of, examination.counts.failed_by_root)})),
         "features": {
             origin: {f"{cells:x}": number for cells, number in counts.items()}
             for origin, counts in examination.counts.features.items()

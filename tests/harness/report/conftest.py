@@ -114,7 +114,10 @@ def finding(number: int = 1, **changes: Any) -> Finding:
             difference("num_reqs", 4, 4, "int"),
         ],
     }
-    return Finding(**(fields | changes))
+    fields |= changes
+    place = re.sub(r"^\[\d+\]", "[]", re.sub(r"\[[\d, ]+\]$", "", fields["field"]))
+    root = (fields["kind"], fields["oracle"], place)
+    return Finding(**({"root": root} | fields))
 
 
 def result(name: str, verdict: str = "PASS", **changes: Any) -> OperationResult:

@@ -123,7 +123,7 @@ def test_sarif_has_the_required_parts(name, request, tmp_path):
 def test_sarif_of_a_finding(placed, tmp_path):
     results = json.loads(sarif_bytes(placed, tmp_path))["runs"][0]["results"]
     first, second, advice = results
-    assert first["ruleId"] == second["ruleId"] == "equality/off-by-one-block"
+    assert first["ruleId"] == second["ruleId"] == "equality/wrong-result"
     assert (first["level"], advice["level"]) == ("error", "note")
     assert first["locations"][0]["physicalLocation"] == {
         "artifactLocation": {"uri": "pkg/my%20file.py", "uriBaseId": "%SRCROOT%"},
@@ -198,7 +198,7 @@ def test_code_quality_of_gitlab(placed, tmp_path):
     assert len({entry["fingerprint"] for entry in entries}) == 3
     assert entries[0]["location"] == {"path": "pkg/my file.py", "lines": {"begin": 12}}
     assert entries[1]["location"]["path"] == "vllm/utils.py"
-    assert entries[0]["check_name"] == "attnproof/equality/off-by-one-block"
+    assert entries[0]["check_name"] == "attnproof/equality/wrong-result"
     assert "| attnproof replay - --candidate optimized" in entries[0]["description"]
 
 

@@ -45,14 +45,44 @@ def test_the_drawn_case_is_no_part_of_the_identity(make_finding, mixed):
     from attnproof.harness.model.case import Case
 
     other = Case("build_slot_mapping", mixed, {"block_size": 8})
-    changed = {"case": other, "field": "slot_mapping[7]", "kind": Kind.UNSAFE, "expected": "1"}
-    changed |= {"got": "2", "message": "x", "requests": 9, "failed_cases": 1, "function": "a.py:9"}
+    changed = {"case": other, "field": "slot_mapping[7]", "kind": Kind.CONTRACT, "expected": "1"}
+    changed |= {
+        "diagnosis": "wrong order",
+        "got": "2",
+        "message": "x",
+        "requests": 9,
+        "failed_cases": 1,
+        "function": "a.py:9",
+    }
     assert identity(make_finding(1)) == identity(make_finding(2, **changed))
 
 
-@pytest.mark.parametrize("name", ["operation", "candidate", "oracle", "diagnosis"])
+@pytest.mark.parametrize("name", ["operation", "candidate", "oracle", "field", "kind"])
 def test_another_bug_has_another_identity(name, make_finding):
     assert identity(make_finding()) != identity(make_finding(**{name: "other"}))
+
+
+def test_what_another_finding_of_the_older_run_showed_is_not_new(two, make_finding, make_result):
+    other = make_finding(3, field="seq_lens[0]", diagnosis="off by one token")
+    causes = (two.findings[0].cause, other.cause)
+    result = make_result("build_slot_mapping", "FAIL", causes=causes)
+    first = msgspec.structs.replace(two, findings=two.findings[:1], operations=[result])
+    second = msgspec.structs.replace(first, findings=[other])
+    for old, new in ((first, second), (second, first)):
+        comparison = compared(old, new)
+        assert comparison.same == as_compared(new).findings
+        assert comparison.new == comparison.fixed == comparison.vanished == []
+    (gone,) = compared(first, msgspec.structs.replace(two, findings=[])).fixed
+    assert gone.cause == two.findings[0].cause
+
+
+def test_a_run_of_an_earlier_version_is_refused(two, tmp_path):
+    write_summary(two, tmp_path / "summary.json")
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    del summary["findings"][0]["cause"]
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(UsageError, match=r"is of an earlier version, .*: run verify again"):
+        read_run(tmp_path)
 
 
 def test_fingerprints_of_one_identity_are_numbered(make_finding):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import junitparser
 import pytest
 
-from attnproof.harness.model.verdict import Kind
 from attnproof.harness.report.formats.junit import junit_bytes
 from attnproof.harness.report.formats.markdown import run_markdown
 
@@ -20,13 +19,14 @@ def test_one_test_case_for_each_finding_and_each_operation_without_one(failing):
     # Two findings of build_slot_mapping, one of split_attn_metadata, three other operations.
     assert len(found) == 6
     assert found["optimized (cpu)", "is_block_tables_empty"].is_passed
-    (failure,) = found["optimized (cpu)", "build_slot_mapping: off by one block (equality)"].result
+    name = "build_slot_mapping: equality/slot_mapping (wrong-result)"
+    (failure,) = found["optimized (cpu)", name].result
     assert failure.message == "slot_mapping[3] is 88, expected 84"
     assert "replay:   attnproof replay" in failure.text
     assert "off by one block" in failure.text
     assert """inline:   printf %s '{"schema":"attnproof.case/1",""" in failure.text
     assert ("optimized (cpu)", "build_slot_mapping") not in found
-    crashes = [name for _, name in found if name.startswith("build_slot_mapping: crash")]
+    crashes = [name for _, name in found if name.startswith("build_slot_mapping: process/")]
     assert len(crashes) == 1
     assert "</script>" in found["optimized (cpu)", crashes[0]].result[0].message
 
@@ -37,9 +37,9 @@ def test_a_test_case_keeps_its_name_when_other_cases_are_drawn(make_run, make_fi
         run = make_run("FAIL", [make_result("build_slot_mapping", "FAIL")], findings=findings)
         return [name for _, name in cases(run)]
 
-    other = names(field="slot_mapping[9]", expected="5", got="7", kind=Kind.UNSAFE)
+    other = names(field="slot_mapping[9]", expected="5", got="7", diagnosis="off by one token")
     assert names() == other
-    name = "build_slot_mapping: off by one block (equality)"
+    name = "build_slot_mapping: equality/slot_mapping (wrong-result)"
     assert other == [name, f"{name} #2"]
 
 
@@ -50,7 +50,7 @@ def test_new_findings_are_first_and_named_so(since_base):
     assert properties["new since base"] == "1"
     assert properties["base"] == "base/run of 2025-01-02T03:04:05Z"
     first, second, *_ = suite
-    assert first.name == "split_attn_metadata: stale entry read (equality)"
+    assert first.name == "split_attn_metadata: equality/[].block_table_tensor (wrong-result)"
     assert first.result[0].message.startswith("new since base: ")
     assert not second.result or "new since base" not in second.result[0].message
     text = run_markdown(since_base)

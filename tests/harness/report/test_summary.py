@@ -48,7 +48,9 @@ def test_summary_holds_what_the_design_promises(failing, tmp_path):
         "checks": 0,
         "advice": 0,
         "reason": "no such function",
+        "causes": [],
     }
+    assert finding["cause"] == "equality/slot_mapping (wrong-result)"
     assert finding["field"] == "slot_mapping[3]"
     assert (finding["requests"], finding["tokens"]) == (4, 10)
     assert finding["case_path"] == f"cases/{finding['case_id']}.json"

@@ -28,6 +28,7 @@ def finding(diagnosis, **changes):
         "candidate": "mine",
         "oracle": "equality",
         "kind": "wrong-result",
+        "cause": f"equality/{diagnosis}",
         "diagnosis": diagnosis,
         "message": "result[0] is 1, expected 2",
         "command": "attnproof replay x.json --candidate mine.py",
@@ -193,7 +194,7 @@ def test_gitlab_and_a_base_run_from_end_to_end(attnproof, tmp_path):
     first = attnproof(*words, "--out", "first", cwd=tmp_path)
     assert first.returncode == 1, first.stderr
     (entry,) = json.loads((tmp_path / "first" / "gl-code-quality-report.json").read_text())
-    assert entry["check_name"] == "attnproof/equality/32-bit-overflow"
+    assert entry["check_name"] == "attnproof/equality/wrong-result"
     second = attnproof(*words, "--out", "second", "--base", "first", cwd=tmp_path)
     assert second.returncode == 1, second.stderr
     assert "no new finding, 0 fixed, 1 the same" in second.stdout
