@@ -31,7 +31,7 @@ from attnproof.harness.running.processes.linux import adopt_orphans, die_with_pa
 from attnproof.harness.running.processes.tree import children_of, end_children
 from attnproof.harness.running.task.candidate_process import launching
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
-from attnproof.harness.running.task.task import Outcome, examine
+from attnproof.harness.running.task.task import BEFORE_FIRST_CASE, Outcome, examine
 from attnproof.harness.running.worker.worker import warm_up
 
 _STOPPING_S = 4.0
@@ -39,7 +39,7 @@ _STOPPING_S = 4.0
 _FAULT = b"fault"
 """Message before the error or traceback of a task that failed, which is the next message."""
 _OUTCOME = b"outcome"
-"""Message before a task's outcome, which is the next message. Others are a number of cases."""
+"""Message before a task's outcome, which is the next message. Others are interim outcomes."""
 _Pair = tuple[Operation, Candidate]
 
 
@@ -77,6 +77,8 @@ class _Task:
     packages: set[str] = field(default_factory=set)
     """Packages that the process has imported for its operations."""
     died: bool = False
+    interim: Outcome | None = None
+    """What the operation has if the process is killed now."""
 
 
 @dataclass
@@ -131,7 +133,7 @@ class _Session:
     def interrupt(self) -> None:
         """Stop the running tasks and collect their outcomes; waiting pairs are UNVERIFIED.
 
-        A task that has not ended after some seconds is killed.
+        A task that has not ended after some seconds is killed; its last interim outcome stands.
         """
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -213,7 +215,7 @@ class _Session:
 
     def _assign(self, task: _Task, operation: Operation) -> None:
         """Record that the task examines the operation."""
-        task.operation = operation
+        task.operation, task.interim = operation, None
         self.waiting.remove((operation, task.candidate))
         if operation.built_in.package:
             task.packages.add(operation.built_in.package)
@@ -250,23 +252,30 @@ class _Session:
                 return self._died(task, escape_lines(task.connection.recv_bytes().decode()))
         except (EOFError, OSError):
             return self._died(task, "")
-        self.callbacks.progressed(task.operation.name, task.candidate.name, int(data))
+        task.interim = msgspec.msgpack.decode(data, type=Outcome)
+        cases = task.interim.result.cases
+        self.callbacks.progressed(task.operation.name, task.candidate.name, cases)
         return None
 
     def _died(self, task: _Task, fault: str) -> Outcome:
-        """Return the outcome of a task that has ended; `fault` is its error or traceback, or ""."""
+        """Return what a task has that ended early; `fault` is its error or traceback, or ""."""
         task.died = True
         if not fault:
             task.process.kill()
         task.process.join()
         cause, text = Cause.TASK_DIED, f"its process ended with status {task.process.exitcode}"
         if self.interrupted and not fault:
-            cause, text = Cause.INTERRUPTED, "interrupted, and ended without a result"
+            cause, text = Cause.INTERRUPTED, BEFORE_FIRST_CASE
+            if task.interim is not None:
+                text = task.interim.result.reason
         if fault:
             text = f"the harness failed: {fault.splitlines()[-1]}"
             print(fault, file=sys.stderr)
-        skip = Skip("UNVERIFIED", Reason(cause, text))
-        return _skipped(task.operation, task.candidate, skip)
+        if task.interim is None:
+            skip = Skip("UNVERIFIED", Reason(cause, text))
+            return _skipped(task.operation, task.candidate, skip)
+        result = msgspec.structs.replace(task.interim.result, reason=text, cause=cause)
+        return msgspec.structs.replace(task.interim, result=result)
 
     def _continue(self, task: _Task) -> None:
         """Send the next operation to a task that has ended one, or stop its process."""
@@ -299,7 +308,7 @@ def _examine_all(
             steps_on(candidate, plan.steps, plan.settings.costly_share),
             plan.corpus,
             ledger.with_name(f"{ledger.name}-{order.index:03}.jsonl"),
-            lambda cases: parent.send_bytes(b"%d" % cases),
+            lambda interim: parent.send_bytes(msgspec.msgpack.encode(interim)),
             by,
             order.exchanged,
         )

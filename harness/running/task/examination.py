@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -35,8 +36,8 @@ from attnproof.harness.running.task.workers import InvalidCaseError, Worker, rea
 
 _FRESH_CASES = 10
 """Number of cases that are called again in a fresh process, divided by `costly_share`."""
-_REPORT_EVERY = 25
-"""Cases between two calls of `progressed`."""
+_REPORT_S = 0.5
+"""Least seconds between two calls of `reported` without a new root cause."""
 _MOST_DEATHS = 80
 """Worker deaths after which an operation is not examined further."""
 _MOST_UNREAL_DEATHS = 20
@@ -60,8 +61,8 @@ class Examination:
     candidate: Candidate
     worker: Worker
     ledger: Ledger
-    progressed: Callable[[int], None]
-    """Called every `_REPORT_EVERY` cases with the number of cases so far."""
+    reported: Callable[[Examination], None]
+    """Called after the first case, after each new root cause, and otherwise once in `_REPORT_S`."""
     deviations: tuple[Deviation, ...] = ()
     """Known deviations of the candidate, counted separately; they hide no other failure."""
     judged: frozenset[Kind] = STRICT
@@ -81,6 +82,8 @@ class Examination:
     """Worker deaths by cases of no engine, where those fail no candidate."""
     notes: list[str] = field(default_factory=list)
     """A sentence on each remembered case that was dropped."""
+    _report_due: float = 0.0
+    """`time.monotonic()` of the next call of `reported`."""
     _verdicts: dict[str, Explained] = field(default_factory=dict)
     _digests: list[tuple[Case, str]] = field(default_factory=list)
 
@@ -134,9 +137,9 @@ class Examination:
         explained = self._run(sourced, repeated=self.counts.cases % self.costly_share == 0)
         self._unreal_deaths += is_advised * (self.worker.deaths - deaths)
         self.counts.add_case(sourced, shrinking=shrinking)
-        if self.counts.cases % _REPORT_EVERY == 0:
-            self.progressed(self.counts.cases)
         self.counts.add_verdict(explained, sourced, shrinking=shrinking)
+        if time.monotonic() >= self._report_due:
+            self.report()
         return explained.unknown
 
     def judge_again(self, sourced: Sourced, judge: Callable[[Case], tuple[Failure, ...]]) -> None:
@@ -267,6 +270,12 @@ class Examination:
         """Add a root cause with its smallest and its first case."""
         shown = self._verdicts.get(smallest.case.id, Explained((failure,))).unknown
         self.roots.add(failure, smallest, first, shown)
+        self.report()
+
+    def report(self) -> None:
+        """Tell how far the examination is: its process may be killed before its end."""
+        self.reported(self)
+        self._report_due = time.monotonic() + _REPORT_S
 
     def repeat_in_fresh_process(self) -> None:
         """Call some cases once more in a new worker, in reverse order (oracle determinism)."""

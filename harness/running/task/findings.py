@@ -28,8 +28,11 @@ _WITHOUT_FIELD = (PROCESS, ERRORS)
 """Oracles whose failures have a kind in place of an output field."""
 
 
-def findings_of(examination: Examination) -> list[Finding]:
-    """Return one finding for each smallest case, from the first oracle that it fails."""
+def findings_of(examination: Examination, *, with_outputs: bool = True) -> list[Finding]:
+    """Return one finding for each smallest case, from the first oracle that it fails.
+
+    Without outputs the candidate is not called.
+    """
     order: dict[str, Any] = {name: index for index, name in enumerate(ORACLES)}
     kept: dict[str, Finding] = {}
     known = examination.roots.found
@@ -38,14 +41,14 @@ def findings_of(examination: Examination) -> list[Finding]:
             continue  # of a batch that no engine makes, and found on one that an engine makes too
         tally = examination.counts.tally_by_root.get(root, Tally())
         count = examination.counts.failed_by_root.get(root, 0)
-        finding = _finding(examination, found, tally, count)
+        finding = _finding(examination, found, tally, count, with_outputs=with_outputs)
         other = kept.get(finding.case_id)
         if other is None or order[finding.oracle] < order[other.oracle]:
             kept[finding.case_id] = finding
     return list(kept.values())
 
 
-def advice_of(examination: Examination) -> list[Finding]:
+def advice_of(examination: Examination, *, with_outputs: bool = True) -> list[Finding]:
     """Return the findings that do not fail the candidate, without those of another cause.
 
     A field that is wrong in the smallest case of one root cause follows from that in others too.
@@ -64,13 +67,18 @@ def advice_of(examination: Examination) -> list[Finding]:
             continue
         groups[root] = frozenset(failure.group for failure in one.beside)
         kept.append(one)
-    return [_finding(examination, one, one.tally, one.tally.cases) for one in kept]
+    return [
+        _finding(examination, one, one.tally, one.tally.cases, with_outputs=with_outputs)
+        for one in kept
+    ]
 
 
-def deviation_results(examination: Examination, *, with_stale: bool) -> list[DeviationResult]:
+def deviation_results(
+    examination: Examination, *, with_stale: bool, with_outputs: bool = True
+) -> list[DeviationResult]:
     """Return the known deviations that occurred; `with_stale` adds those that did not."""
     return [
-        _deviation(examination, deviation)
+        _deviation(examination, deviation, with_outputs=with_outputs)
         for deviation in examination.deviations
         if deviation.covers(examination.operation.name)
         and (
@@ -81,7 +89,9 @@ def deviation_results(examination: Examination, *, with_stale: bool) -> list[Dev
     ]
 
 
-def _deviation(examination: Examination, deviation: Deviation) -> DeviationResult:
+def _deviation(
+    examination: Examination, deviation: Deviation, *, with_outputs: bool
+) -> DeviationResult:
     stale = DeviationResult(
         id=deviation.id,
         title=deviation.title,
@@ -102,20 +112,30 @@ def _deviation(examination: Examination, deviation: Deviation) -> DeviationResul
         oracles=tuple(sorted(tally.oracles, key=list(ORACLES).index)),
         fields=tuple(sorted(tally.fields)),
         kinds=tuple(kind for kind in Kind if kind in tally.kinds),
-        shown=_finding(examination, found, tally, tally.cases, deviation.id),
+        shown=_finding(
+            examination, found, tally, tally.cases, deviation.id, with_outputs=with_outputs
+        ),
     )
 
 
 def _finding(
-    examination: Examination, found: Found | Occurrence, tally: Tally, cases: int, name: str = ""
+    examination: Examination,
+    found: Found | Occurrence,
+    tally: Tally,
+    cases: int,
+    name: str = "",
+    *,
+    with_outputs: bool,
 ) -> Finding:
     failure, smallest, first = found.failure, found.smallest, found.first
     case, candidate = smallest.case, examination.candidate
-    explanation, outputs = attempt(
-        "the expected values",
-        lambda: _explained(examination, case),
-        lambda fault: (Explanation([], fault), []),
-    )
+    explanation, outputs = Explanation([], ""), list[Difference]()
+    if with_outputs:
+        explanation, outputs = attempt(
+            "the expected values",
+            lambda: _explained(examination, case),
+            lambda fault: (Explanation([], fault), []),
+        )
     name = name or f"{failure.oracle}/{failure.field}"
     identity = f"{case.operation}/{candidate.name}/{name}"
     return Finding(

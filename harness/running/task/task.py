@@ -41,6 +41,8 @@ from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 _HURRY_S = 2.0
 """Seconds for all explanations of findings after an interrupt."""
 
+BEFORE_FIRST_CASE = "interrupted before the first case"
+"""Reason of an operation of which no case has ended."""
 FAIL_ALONE = "fail by themselves"
 """End of the reason why an operation was verified without functions of the candidate."""
 
@@ -59,6 +61,16 @@ class Outcome(msgspec.Struct, frozen=True):
     """Root causes that are not among `Settings.known`."""
 
 
+class _Parts(msgspec.Struct, frozen=True):
+    """What an examination has found; the fields are those of `Outcome`."""
+
+    findings: list[Finding] = []
+    advice: list[Finding] = []
+    deviations: list[DeviationResult] = []
+    counts: dict[str, Any] = {}
+    """Fields of an `OperationResult`."""
+
+
 class _Conclusion(NamedTuple):
     """The verdict of an examination."""
 
@@ -74,26 +86,31 @@ def examine(
     steps: list[EngineStep],
     corpus: list[Sourced],
     ledger_path: Path,
-    progressed: Callable[[int], None] = lambda _cases: None,
+    progressed: Callable[[Outcome], None] = lambda _interim: None,
     by: Launching | None = None,
     exchanged: tuple[str, ...] = (),
 ) -> Outcome:
     """Run the drawn cases, boundaries, engine steps, corpus and saved failures.
 
-    `progressed` is called repeatedly with the number of cases so far. The functions named in
+    `progressed` is called repeatedly with the outcome that an interrupt would have now, without
+    outputs: the process may be killed in a call that no interrupt ends. The functions named in
     `exchanged` are exchanged for the reference's. An interrupt ends the
     examination early; the outcome is UNVERIFIED and holds what was found so far.
     """
     started = time.monotonic()
     ledger = Ledger(ledger_path, operation.name, candidate.name)
     worker: Worker | None = None
-    conclusion = _Conclusion("UNVERIFIED")
-    counts: dict[str, Any] = {}
-    findings: list[Finding] = []
-    advice: list[Finding] = []
-    deviations: list[DeviationResult] = []
+    examination: Examination | None = None
+    conclusion, parts = _Conclusion("UNVERIFIED"), _Parts()
     notes: list[str] = []
-    found: list[Found] = []
+
+    def outcome(conclusion: _Conclusion, parts: _Parts) -> Outcome:
+        seconds = round(time.monotonic() - started, 3)
+        result = _result(operation, candidate, conclusion, parts, seconds)
+        roots = examination.roots.found.values() if examination is not None else ()
+        found = [one for one in roots if one not in settings.known]
+        return Outcome(result, parts.findings, parts.advice, parts.deviations, notes, found)
+
     try:
         known = deviations_of(candidate)
         worker = Worker(
@@ -114,31 +131,31 @@ def examine(
                 candidate,
                 worker,
                 ledger,
-                progressed,
+                lambda now: progressed(outcome(_interrupted(now), _interim(now))),
                 known,
                 candidate.judged,
                 costly_share=share,
                 shrink_seconds=settings.shrink_seconds,
                 roots=RootCauses({one.root: one for one in settings.known}),
+                notes=notes,
             )
-            notes = examination.notes
             if exchanged:
                 text = f"{operation.name} [{candidate.name}]: ran with the reference's "
                 notes.append(f"{text}{', '.join(exchanged)}; the candidate's {FAIL_ALONE}")
             conclusion = _concluded(examination, settings, steps, corpus)
             small = not settings.usual_depth or share > 1
             try:
-                findings, deviations = _explained(examination, conclusion, small=small)
+                parts = _explained(examination, conclusion, small=small)
             except KeyboardInterrupt:  # while what was found is explained
                 conclusion = _interrupted(examination)
-                findings, deviations = _explained(examination, conclusion, small=small)
+                parts = _explained(examination, conclusion, small=small)
             conclusion = _certain(examination, conclusion)
-            advice = advice_of(examination)
-            found = [one for one in examination.roots.found.values() if one not in settings.known]
-            counts = _counts(examination, conclusion.verdict)
     except KeyboardInterrupt:
-        reason = Reason(Cause.INTERRUPTED, "interrupted before the first case")
-        conclusion = conclusion._replace(reason=reason)
+        if examination is not None:
+            conclusion, parts = _interrupted(examination), _interim(examination)
+        else:
+            reason = Reason(Cause.INTERRUPTED, BEFORE_FIRST_CASE)
+            conclusion = conclusion._replace(reason=reason)
     except CandidateUnloadableError as error:
         conclusion = conclusion._replace(reason=Reason(Cause.UNLOADABLE, str(error)))
     except DeviationError as error:
@@ -147,19 +164,28 @@ def examine(
         if worker is not None:
             worker.stop()
         ledger.close()
-    result = OperationResult(
+    return outcome(conclusion, parts)
+
+
+def _result(
+    operation: Operation,
+    candidate: Candidate,
+    conclusion: _Conclusion,
+    parts: _Parts,
+    seconds: float,
+) -> OperationResult:
+    return OperationResult(
         name=operation.name,
         section=operation.section,
         candidate=candidate.name,
         device=candidate.lane,
-        verdict="FAIL" if findings else conclusion.verdict,
+        verdict="FAIL" if parts.findings else conclusion.verdict,
         reason=conclusion.reason.text if conclusion.reason else "",
         cause=conclusion.reason.cause if conclusion.reason else None,
-        seconds=round(time.monotonic() - started, 3),
-        advice=len(advice),
-        **counts,
+        seconds=seconds,
+        advice=len(parts.advice),
+        **parts.counts,
     )
-    return Outcome(result, findings, advice, deviations, notes, found)
 
 
 def _skipped(
@@ -213,16 +239,15 @@ def _interrupted(examination: Examination) -> _Conclusion:
     return _Conclusion("UNVERIFIED", Reason(Cause.INTERRUPTED, text))
 
 
-def _explained(
-    examination: Examination, conclusion: _Conclusion, *, small: bool
-) -> tuple[list[Finding], list[DeviationResult]]:
-    """End the candidate's process; return findings and known deviations with their outputs.
+def _explained(examination: Examination, conclusion: _Conclusion, *, small: bool) -> _Parts:
+    """End the candidate's process; return what was found, with outputs.
 
     After an interrupt all outputs together may take some seconds. A `small` examination calls no
     known deviation stale.
     """
     worker = examination.worker
     if conclusion.reason is not None and conclusion.reason.cause is Cause.INTERRUPTED:
+        examination.report()  # perhaps the parent does not wait until the candidate has ended
         interrupt.acknowledge()
         worker.hurry(_HURRY_S)
         if examination.end_process() or examination.roots.found or examination.counts.occurred:
@@ -235,7 +260,18 @@ def _explained(
         with suppress(CandidateUnloadableError):
             worker.start()
         findings = findings_of(examination)
-    return findings, deviations
+    counts = _counts(examination, conclusion.verdict)
+    return _Parts(findings, advice_of(examination), deviations, counts)
+
+
+def _interim(examination: Examination) -> _Parts:
+    """Return what was found so far, without outputs."""
+    return _Parts(
+        findings_of(examination, with_outputs=False),
+        advice_of(examination, with_outputs=False),
+        deviation_results(examination, with_stale=False, with_outputs=False),
+        _counts(examination, "UNVERIFIED"),
+    )
 
 
 def _certain(examination: Examination, conclusion: _Conclusion) -> _Conclusion:
