@@ -177,7 +177,9 @@ def test_a_killed_part_costs_one_operation(part, moment, started):
 
 def test_what_a_killed_run_left_is_removed_by_the_next(started):
     run, _ = started
-    time.sleep(1.0)
+    deadline = time.monotonic() + LIMIT_S
+    while not list((run.folder / "o").glob(".running-*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
     run.signal(signal.SIGKILL)
     folder = run.end().folder
     assert list((folder / "o").glob(".running-*"))
