@@ -10,7 +10,7 @@ from attnproof.harness.model.deviation import ANY_OPERATION, Deviation
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.shipped import is_shipped_list
-from attnproof.harness.running.task.conditions import NAMES, compiled, holds
+from attnproof.harness.running.task.conditions import NAMES, ConditionError, compiled, holds
 from attnproof.harness.running.task.deviations import DeviationError, load
 
 _VALUES = ("equality", "sequences")
@@ -81,5 +81,5 @@ def _count(entry: Deviation, operation: Operation) -> int:
 def _holds(entry: Deviation, case: Case) -> bool:
     try:
         return holds(entry.when, case)
-    except Exception:  # reported with the case on which it raises
+    except ConditionError:  # reported with the case on which it raises
         return False

@@ -8,47 +8,25 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable
+import os
+import pickle
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
 from attnproof.harness.model.case import Batch, Case
+from attnproof.harness.running.task.limited import CPU_S, MEMORY_BYTES, LimitedProcess
 
 _LONGEST = 1_000_000
-"""Maximum number of values that an expression visits."""
+"""Maximum number of values that comprehensions visit."""
+_MOST_CHARACTERS = 10_000
+"""Maximum length of an expression: the parser's memory is many times that of its text."""
+_MOST_SAID = 200
+"""Maximum length of an error's text."""
 
 
-def _range(*bounds: int) -> range:
-    """Return the range; ValueError if it is too long for an expression."""
-    made = range(*bounds)
-    if len(made) > _LONGEST:
-        raise ValueError(f"a range of {len(made)} values, more than {_LONGEST}")
-    return made
-
-
-def _accumulate(values: Iterable[Any]) -> list[Any]:
-    """Return the running sums; ValueError for values that are not numbers.
-
-    Running sums of lists would take memory that grows with the square of their number.
-    """
-    numbers = list(values)
-    if not all(isinstance(number, int | float) for number in numbers):
-        raise ValueError("accumulate of values that are not numbers")
-    return list(accumulate(numbers))
-
-
-def _multiplied(one: Any, other: Any) -> Any:
-    """Return the product of numbers, or a list repeated; ValueError if it is too long.
-
-    A repeated list of lists may have more values than the evaluator can visit.
-    """
-    for repeated, times in ((one, other), (other, one)):
-        if isinstance(repeated, list | tuple | str):
-            flat = all(isinstance(value, int | float | str) for value in repeated)
-            if not flat or len(repeated) * times > _LONGEST:
-                raise ValueError("a repetition of lists, or of too many values")
-    return one * other
+class ConditionError(Exception):
+    """An expression has no value on a case; the text says what it does instead."""
 
 
 _FUNCTIONS = {
@@ -57,7 +35,7 @@ _FUNCTIONS = {
         *("abs", "all", "any", "bool", "dict", "enumerate", "int", "len", "list"),
         *("max", "min", "reversed", "set", "sorted", "str", "sum", "tuple", "zip"),
     )
-} | {"accumulate": _accumulate, "pairwise": pairwise, "range": _range}
+} | {"accumulate": accumulate, "pairwise": pairwise, "range": range}
 _ATTRIBUTES: dict[type | None, set[str]] = {
     Batch: set(Batch.__struct_fields__),
     dict: {"get", "items", "keys", "values"},
@@ -74,20 +52,53 @@ def _evaluator() -> Any:
     import simpleeval  # a GPU machine without a package index may lack it
 
     simpleeval.MAX_COMPREHENSION_LENGTH = _LONGEST
-    operators = simpleeval.DEFAULT_OPERATORS | {ast.Mult: _multiplied}
-    return simpleeval.EvalWithCompoundTypes(operators, _FUNCTIONS, allowed_attrs=_ATTRIBUTES)
+    return simpleeval.EvalWithCompoundTypes(None, _FUNCTIONS, allowed_attrs=_ATTRIBUTES)
 
 
 def holds(when: str, case: Case) -> bool:
-    """True if the expression is true of the case; raises what the expression raises."""
-    evaluator, tree = _evaluator(), compiled(when)
-    evaluator.names = _values(case)
-    return bool(evaluator.eval(when, previously_parsed=tree))
+    """True if the expression is true of the case (ConditionError).
+
+    It is evaluated in a process with limits of time and memory.
+    """
+    process = _process(os.getpid())
+    if not process.is_usable():
+        _process.cache_clear()
+        process = _process(os.getpid())
+    reply = process.call(pickle.dumps((when, case)))
+    if reply is None:
+        raise ConditionError(f"takes more than {CPU_S:g} s or {MEMORY_BYTES >> 20} MiB")
+    if reply not in (_TRUE, _FALSE):
+        raise ConditionError(reply.decode(errors="backslashreplace"))
+    return reply == _TRUE
+
+
+_TRUE, _FALSE = b"1", b"0"
+
+
+@lru_cache(maxsize=1)
+def _process(_pid: int) -> LimitedProcess:
+    """Return the process that evaluates for this one."""
+    return LimitedProcess(_evaluate)
+
+
+def _evaluate(request: bytes) -> bytes:
+    """Return the truth of a pickled expression on a case, or the text of its error."""
+    when, case = pickle.loads(request)
+    evaluator = _evaluator()
+    try:
+        evaluator.names = _values(case)
+        return _TRUE if evaluator.eval(when, previously_parsed=compiled(when)) else _FALSE
+    except Exception as error:
+        return f"raises {type(error).__name__} ({str(error)[:_MOST_SAID]})".encode(errors="replace")
 
 
 @lru_cache(maxsize=1000)
 def compiled(when: str) -> ast.AST:
     """Return the parsed expression (SyntaxError; NameError for an unknown name)."""
+    if len(when) > _MOST_CHARACTERS:
+        raise SyntaxError(f"it has {len(when)} characters, more than {_MOST_CHARACTERS}")
+    if "\0" in when:
+        raise SyntaxError("it has a null character")
     tree = ast.parse(when.strip(), mode="eval").body
     for node in ast.walk(tree):
         if isinstance(node, ast.expr) and type(node) not in _evaluator().nodes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnproof.harness.model.case import Case
-from attnproof.harness.running.task.conditions import holds
+from attnproof.harness.running.task.conditions import ConditionError, holds
 
 _FEATURES = (
     "padded_requests > 0",
@@ -45,5 +45,5 @@ def _flags(cases: list[Case]) -> list[str]:
 def _holds_for_all(condition: str, cases: list[Case]) -> bool:
     try:
         return all(holds(condition, case) for case in cases)
-    except Exception:  # such as the maximum of an empty list
+    except ConditionError:  # such as the maximum of an empty list
         return False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import resource
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -135,8 +137,75 @@ def test_without_a_version_entries_must_hold_for_any(written, version):
 )
 def test_a_condition_reads_numbers_only(written, when):
     entry = load(written(ENTRY | {"when": when}), "0.11.2")
-    with pytest.raises(DeviationError, match="when raises"):
+    with pytest.raises(DeviationError, match=r"when (raises|takes more than 1 s or 256 MiB)"):
         known(entry, PADDED, failure())
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "any([max(range(1000000)) < 0 for i in range(1000000)])",
+        "len([3 ** 4000000 for i in range(1000000)])",
+        "len(set([i * (2 ** 61 - 1) for i in range(200000)]))",
+        "sum(range(10 ** 15))",
+        "all(zip(range(10 ** 15)))",
+    ],
+)
+def test_a_condition_has_a_second(when):
+    with pytest.raises(DeviationError, match="E2: when takes more than 1 s or 256 MiB on case"):
+        known([deviation(when=when)], PADDED, failure())
+    assert known([deviation(when="R == 3")], PADDED, failure())  # the next one has its own
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "len([list(range(1000000)) for i in range(1000)])",
+        "len(list(range(10 ** 9)))",
+        "len('%1500000000d' % 1)",
+        "len(f'{1:>1000000000}')",
+        "len(str([0] * 90000) * 90000)",
+        "dict(enumerate(range(10 ** 9)))",
+    ],
+)
+def test_a_condition_has_256_mib(when):
+    with pytest.raises(DeviationError, match=r"when (raises MemoryError|raises Iter|takes more)"):
+        known([deviation(when=when)], PADDED, failure())
+    biggest_child_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    own_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert biggest_child_kib < own_kib + (300 << 10)
+    assert known([deviation(when="R == 3")], PADDED, failure())
+
+
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        ("1 + " * 3000 + "1", "it has 12001 characters, more than 10000"),
+        ("\0", "null character"),
+        ("(" * 900 + ")" * 900, "when is "),
+        ("-" * 9000 + "1", "when is nested too deeply"),
+    ],
+)
+def test_a_condition_that_no_parser_should_read_is_refused(written, when, words):
+    with pytest.raises(DeviationError, match=words):
+        load(written(ENTRY | {"when": when}), "0.11.2")
+
+
+def test_patterns_of_many_stars_are_matched_at_once():
+    entry = deviation(fields=["*a" * 60 + "*b"])
+    begun = time.process_time()
+    assert known([entry], PADDED, failure(field="a" * 5000)) is None
+    assert time.process_time() - begun < 1.0
+    assert known([entry], PADDED, failure(field="xa" * 60 + "b")) is entry
+    assert known([deviation(fields=["ab*ba"])], PADDED, failure(field="aba")) is None
+
+
+def test_a_forked_process_has_conditions_of_its_own(forked):
+    entry = deviation(when="R == 3")
+    assert known([entry], PADDED, failure())
+    done = forked(lambda: sys.exit(len([known([entry], PADDED, failure())])))
+    assert done.returncode == 1, done.stderr
+    assert known([entry], PADDED, failure())
 
 
 @pytest.mark.parametrize(
