@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from attnproof.harness.campaign.records import Begun, Line
+from attnproof.harness.model.files import read_regular
 from attnproof.harness.running.errors import InfrastructureError, UsageError
 
 LEDGER = "campaign.jsonl"
@@ -65,7 +66,7 @@ def read_ledger(path: Path) -> tuple[list[Line], int]:
     lines: list[Line] = []
     whole = 0
     try:
-        data = path.read_bytes()
+        data = read_regular(path)
     except FileNotFoundError:
         return [], 0
     except OSError as error:
@@ -75,7 +76,7 @@ def read_ledger(path: Path) -> tuple[list[Line], int]:
             break
         try:
             lines.append(_decode(line))
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise UsageError(f"{path}, line {number}, is not of a campaign: {error}") from None
         whole += len(line)
     if lines and not (isinstance(lines[0], Begun) and lines[0].schema == SCHEMA):

@@ -6,6 +6,9 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 MOST_BYTES = 1 << 30
 """Maximum size of a file, unless its reader has another one."""
@@ -28,6 +31,25 @@ def read_regular(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
     return data
+
+
+class DamagedError(Exception):
+    """The content of a file is not what it should be; the text says why."""
+
+
+def read_json(path: str | Path, kind: Any = Any, most_bytes: int = MOST_BYTES) -> Any:
+    """Return the value of type `kind` that a regular file has as JSON (OSError; DamagedError)."""
+    return decode_json(read_regular(path, most_bytes), kind)
+
+
+def decode_json(data: bytes | msgspec.Raw, kind: Any = Any) -> Any:
+    """Return the value of type `kind` (DamagedError: no JSON, no UTF-8, too deep, other types)."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError:
+        raise DamagedError("nested too deeply") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise DamagedError(str(error)) from error
 
 
 def is_of_another(path: Path, mark: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, is_dataclass
@@ -20,6 +20,7 @@ from attnproof.harness.model.call import Call, Outputs
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.model.text import text_of
+from attnproof.harness.operations.shared.metadata import CLASS
 from attnproof.harness.operations.shared.sequence import Transcript
 from attnproof.harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
 from attnproof.harness.oracles.guards import GuardedAllocations, new_memory_filled
@@ -120,11 +121,25 @@ def attempt(
     if isinstance(result, Transcript):
         made.transcript_log = result.log
     try:
-        made.returned = operation.call.outputs(call, result)
+        made.returned = _with_classes(operation.call.outputs(call, result))
         made.outputs = by_place(made.returned)
     except Exception as error:  # the result may be anything
         made.malformed = f"{type(result).__name__} ({text_of(error, str)})"
     return made
+
+
+def _with_classes(outputs: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the outputs, and the class of each tensor that is not what torch makes by itself.
+
+    A parameter of a module or another subclass gives its operations a meaning of their own.
+    """
+    classes = {
+        place._replace(field=f"{place.field}.{CLASS}"): type(value).__name__
+        for place, value in by_place(outputs).items()
+        if issubclass(type(value), torch.Tensor)
+        and type(value) not in (torch.Tensor, type(torch.empty(0, device=value.device)))
+    }
+    return {**outputs, **classes}
 
 
 class Before:

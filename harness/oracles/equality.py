@@ -40,6 +40,10 @@ def checks(trial: Trial) -> int:
     return len(trial.first.outputs) if trial.operation.call.compared_by == NAME else 0
 
 
+_TENSOR = "Tensor"
+"""Class of the tensors that torch makes by itself."""
+
+
 def differences(
     trial: Trial,
     expected: dict[Place, Any],
@@ -55,7 +59,10 @@ def differences(
     made = made or trial.first
     context: Context | None = None
     wrong_step: int | None = None
-    for place, right in expected.items():
+    subclasses = {
+        place: _TENSOR for place in got.keys() - expected if place.field.endswith(f".{CLASS}")
+    }
+    for place, right in (expected | subclasses).items():
         value = got.get(place, MISSING)
         if agrees(trial.operation, place, right, value):
             continue
@@ -110,6 +117,8 @@ def _diagnosis(
     trial: Trial, made: Attempt, context: Context, place: Place, right: Any, value: Any
 ) -> str:
     """Return the operation's own diagnosis, or the general one."""
+    if right is _TENSOR:
+        return f"{value} where a plain tensor was expected"
     try:
         if is_overflow(right, value):
             return OVERFLOW

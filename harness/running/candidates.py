@@ -182,11 +182,13 @@ def _checked(path: Path) -> Path:
     # Not `path.is_dir()`, which raises for a name that is too long.
     source = path / "__init__.py" if os.path.isdir(path) else path  # noqa: PTH112
     try:
-        compile(read_regular(source).decode(), str(path), "exec")
+        compile(read_regular(source), str(path), "exec")  # bytes, which may name their encoding
     except FileNotFoundError:
         raise UsageError(f"candidate file {source} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise UsageError(f"candidate file {source} cannot be read: {error}") from None
+    except (MemoryError, RecursionError):
+        raise UsageError(f"candidate file {source} is nested too deeply") from None
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise UsageError(f"candidate file {source}, line {line}: {error.args[0]}") from None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import IO, Any
 import msgspec
 
 from attnproof.harness.model.case import Batch, Case, Origin, Sourced
+from attnproof.harness.model.files import DamagedError, decode_json, read_regular
 from attnproof.harness.model.inline_case import SCHEMA
 from attnproof.harness.recorder.schema import MAGIC
 from attnproof.harness.running.case_check import problem_of
@@ -27,7 +27,8 @@ STANDARD_INPUT = "-"
 """Name of standard input in place of a file's."""
 MOST_BYTES = 2**26
 """Maximum size of a case file and of a line of the cases of a run."""
-
+_MOST_UNPACKED = 2**34
+"""Maximum size of all cases of a run."""
 
 _START = re.compile(r'\{\s*"schema"\s*:\s*"attnproof\.case/')
 """Start of a case file inside other text."""
@@ -77,17 +78,11 @@ def read_case(name: str | Path) -> CaseFile:
         return _case_file(_found_in(_read(sys.stdin.buffer, place)), place)
     place = f"case file {name}"
     try:
-        # Without O_NONBLOCK, opening a FIFO would wait for its writer.
-        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise CaseError(f"{place} is not a regular file")
-            return _case_file(_read(file, place), place)
+        data = read_regular(name, MOST_BYTES)
     except (OSError, ValueError) as error:
-        if isinstance(error, CaseError):
-            raise
         reason = error.strerror if isinstance(error, OSError) else error  # NUL in the name
         raise CaseError(f"{place} cannot be read: {reason}") from None
+    return _case_file(data, place)
 
 
 def read_corpus(folder: Path) -> list[Sourced]:
@@ -162,37 +157,41 @@ def _case_file(data: bytes, place: str) -> CaseFile:
 
 def _in_archive(case_id: str, archive: Path) -> Case | None:
     """Return the case with this id, None if the run has none."""
-    batches: dict[str, msgspec.Raw] = {}
     place = f"case {case_id} of {archive}"
-    for line in _lines(archive, case_id):
-        record: _Line = _decoded(line, _Line, str(archive))
-        if record.event == "batch":
-            batches[record.batch_id] = record.batch
-        elif record.event == "case" and record.id == case_id:
-            fields: dict[str, Any] = _decoded(record.case, dict[str, Any], place)
-            # A large batch is written once, before the first case that has it.
-            if "batch_id" in fields:
-                batch = batches.get(fields.pop("batch_id"))
-                if batch is None:
-                    raise CaseError(f"{place} refers to a batch that is not in the file")
-                fields["batch"] = _decoded(batch, Batch, place)
-            return _checked(_decoded(msgspec.json.encode(fields), Case, place), place)
+    record = _line_of(archive, "case", case_id)
+    if record is None:
+        return None
+    fields: dict[str, Any] = _decoded(record.case, dict[str, Any], place)
+    if "batch_id" in fields:  # a large batch is written once, before the first case that has it
+        batch = _line_of(archive, "batch", str(fields.pop("batch_id")))
+        if batch is None:
+            raise CaseError(f"{place} refers to a batch that is not in the file")
+        fields["batch"] = _decoded(batch.batch, Batch, place)
+    return _checked(_decoded(msgspec.json.encode(fields), Case, place), place)
+
+
+def _line_of(archive: Path, event: str, identity: str) -> _Line | None:
+    """Return the line of the case or batch, None without one (CaseError)."""
+    for data in _lines(archive):
+        if identity.encode(errors="replace") in data:
+            line: _Line = _decoded(data, _Line, str(archive))
+            if line.event == event and identity == (line.id or line.batch_id):
+                return line
     return None
 
 
-def _lines(archive: Path, case_id: str) -> Iterator[bytes]:
-    """Yield the complete lines that hold a batch or the case. Raise CaseError."""
+def _lines(archive: Path) -> Iterator[bytes]:
+    """Yield the complete lines, of which one is in memory at a time. Raise CaseError."""
     try:
         import lzma
     except ModuleNotFoundError:
         raise CaseError(f"{archive} cannot be read: no module lzma") from None
-    wanted = f'"id":"{case_id}"'.encode()
     try:
         with lzma.open(archive) as file:
             while line := file.readline(MOST_BYTES):
-                if line.endswith(b"\n") and (
-                    line.startswith(b'{"event":"batch"') or wanted in line
-                ):
+                if file.tell() > _MOST_UNPACKED:
+                    raise CaseError(f"{archive} is larger than {_MOST_UNPACKED} bytes unpacked")
+                if line.endswith(b"\n"):
                     yield line
     except (EOFError, OSError, lzma.LZMAError) as error:
         raise CaseError(f"{archive} cannot be read: {error}") from None
@@ -200,13 +199,14 @@ def _lines(archive: Path, case_id: str) -> Iterator[bytes]:
 
 def _decoded(data: bytes | msgspec.Raw, kind: Any, place: str) -> Any:
     try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError as error:
-        raise CaseError(f"{place} is not a case: {error}") from None
-    except RecursionError:
-        raise CaseError(f"{place} is corrupt: nested too deeply") from None
-    except (msgspec.DecodeError, ValueError) as error:  # ValueError: bytes that are not UTF-8
-        raise CaseError(f"{place} is corrupt: {error}") from None
+        return decode_json(data, kind)
+    except DamagedError as error:
+        reason = (
+            "is not a case"
+            if isinstance(error.__cause__, msgspec.ValidationError)
+            else "is corrupt"
+        )
+        raise CaseError(f"{place} {reason}: {error}") from None
 
 
 def _checked(case: Case, place: str) -> Case:

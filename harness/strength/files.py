@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from attnproof.harness.model.files import DamagedError, read_json
 from attnproof.harness.model.strength import (
     KnownBug,
     MutationScore,
@@ -77,8 +78,7 @@ def read_strength(paths: Sequence[Path]) -> tuple[Strength, list[str]]:
 
 def _with(found: Strength, path: Path) -> Strength:
     try:
-        data = path.read_bytes()
-        tree: Any = msgspec.json.decode(data)
+        tree: Any = read_json(path)
         schema = tree.get("schema") if isinstance(tree, dict) else None
         if schema == _SCHEMAS[0]:
             made = _mutants(msgspec.convert(tree, _Mutants), path)
@@ -88,7 +88,7 @@ def _with(found: Strength, path: Path) -> Strength:
             return msgspec.structs.replace(found, recall=recall)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except (DamagedError, msgspec.ValidationError) as error:
         raise UsageError(f"{path} is damaged: {error}; make it again") from None
     raise UsageError(f"{path} is no file of `attnproof mutants` or `attnproof strength`")
 

@@ -23,6 +23,7 @@ from attnproof.harness.campaign.ray_pool import RayPool, require_ray
 from attnproof.harness.campaign.records import Begun, Pair
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.files import read_regular
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import BUILT_IN, version_of
 from attnproof.harness.running.errors import UsageError
@@ -154,7 +155,7 @@ def _described(candidate: Candidate) -> str:
     source = version_of(candidate)
     if path.is_absolute():
         files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-        text = b"".join(file.read_bytes() for file in files)
+        text = b"".join(read_regular(file) for file in files)
         source = hashlib.blake2b(text, digest_size=6).hexdigest()
     kinds = "+".join(sorted(candidate.judged))
     shown = (candidate.name, source, candidate.lane, candidate.interface, kinds)

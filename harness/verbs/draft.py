@@ -12,7 +12,7 @@ import msgspec
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import device_type
 from attnproof.harness.model.case import Case
-from attnproof.harness.model.files import read_regular
+from attnproof.harness.model.files import DamagedError, decode_json, read_json, read_regular
 from attnproof.harness.report.shared.comparison import read_run
 from attnproof.harness.running.cases import CaseError, remembered_case
 from attnproof.harness.running.errors import UsageError
@@ -105,8 +105,8 @@ def draft(path: Path) -> str:
     folder = path if path.is_dir() else path.parent
     summary = path / "summary.json" if path.is_dir() else path
     try:
-        run = msgspec.json.decode(read_regular(summary), type=_Run)
-    except (OSError, msgspec.DecodeError) as error:
+        run = read_json(summary, _Run)
+    except (OSError, DamagedError) as error:
         raise UsageError(f"{summary} cannot be read: {error}") from None
     lines = _failing_lines(folder / RESULTS)
     entries = [*_entries(run, lines), *_combined(run)]
@@ -119,12 +119,12 @@ def _failing_lines(path: Path) -> list[_Line]:
     """Return the cases that failed the run's candidates (UsageError)."""
     try:
         lines = read_regular(path).splitlines()
-        found = [msgspec.json.decode(line, type=_Line) for line in lines]
+        found = [decode_json(line, _Line) for line in lines]
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}; a draft needs the whole report"
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DamagedError as error:
         raise UsageError(f"{path} is damaged: {error}; run verify again") from None
     return [line for line in found if line.failures]
 

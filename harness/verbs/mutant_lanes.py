@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.files import DamagedError, read_json
 from attnproof.harness.running.candidates import BUILT_IN
 from attnproof.harness.strength.mutants.mutant import KILLED, Result
 from attnproof.harness.strength.mutants.queue import Planned
@@ -70,6 +71,7 @@ def _judged(
 def _results(file: Path) -> list[Result]:
     """Return the results of a lane, none if it could not be judged."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=_Record).results
-    except (OSError, msgspec.DecodeError):
+        record: _Record = read_json(file, _Record)
+    except (OSError, DamagedError):
         return []
+    return record.results

@@ -17,6 +17,7 @@ import msgspec
 from rich.table import Table
 
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
+from attnproof.harness.model.files import DamagedError, decode_json, read_regular
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import (
@@ -149,7 +150,7 @@ def _planned(queue: Queue, candidate: Candidate, options: MutantsOptions) -> lis
 
 def _ids(file: Path) -> set[str]:
     try:
-        return set(file.read_text(encoding="utf-8").split())
+        return set(read_regular(file).decode().split())
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--only {file} cannot be read: {error}") from None
 
@@ -189,7 +190,7 @@ def _hash(options: MutantsOptions, candidate: Candidate, file: str) -> str:
         candidate.target,
         candidate.interface,
     )
-    text = f"{used}{sorted(candidate.judged)}".encode() + Path(file).read_bytes()
+    text = f"{used}{sorted(candidate.judged)}".encode() + read_regular(file)
     return hashlib.sha256(text).hexdigest()[:12]
 
 
@@ -251,10 +252,10 @@ def _prepared(
 def _read(file: Path) -> dict[str, Result]:
     """Return the results of an earlier run, by key; a line that was cut off is left out."""
     found = {}
-    for line in file.read_bytes().splitlines() if file.exists() else []:
+    for line in read_regular(file).splitlines() if file.exists() else []:
         try:
-            result = msgspec.json.decode(line, type=Result)
-        except msgspec.DecodeError:
+            result: Result = decode_json(line, Result)
+        except DamagedError:
             continue
         found[result.key] = result
     return found

@@ -14,6 +14,7 @@ import msgspec
 
 from attnproof.harness.escaping import escape_tree
 from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.run import Run
 from attnproof.harness.oracles import CONTRACTS
 from attnproof.harness.report import write_report
@@ -149,7 +150,7 @@ def _foreign_files(folder: Path) -> Iterator[Path]:
 def _is_report(summary: Path) -> bool:
     """True if the file is the summary of a run."""
     try:
-        return b'"attnproof.summary/' in summary.read_bytes()[:1000]
+        return b'"attnproof.summary/' in read_regular(summary)[:1000]
     except OSError:
         return False
 

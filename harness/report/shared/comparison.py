@@ -17,6 +17,7 @@ from attnproof.harness.model.comparison import (
     Vanished,
     VerdictChange,
 )
+from attnproof.harness.model.files import DamagedError, decode_json, read_regular
 from attnproof.harness.model.run import Run
 from attnproof.harness.report.shared.identity import Identity, identity
 from attnproof.harness.report.shared.wording import NO_REASON, capital, listed, many
@@ -41,13 +42,13 @@ def read_run(path: Path) -> ComparedRun:
             raise UsageError(
                 f"{path} is not a run: name the folder of a report, or its summary.json"
             )
-        data = file.read_bytes()
+        data = read_regular(file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error  # NUL in the name
         raise UsageError(f"{path} cannot be read: {reason}") from None
     try:
-        schema = msgspec.json.decode(data, type=_Schema).schema
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        schema = decode_json(data, _Schema).schema
+    except DamagedError:
         raise UsageError(
             f"{file} is not the summary of a run; name the folder of a report"
         ) from None
@@ -56,8 +57,8 @@ def read_run(path: Path) -> ComparedRun:
             f"{file} has schema {schema!r}, this version reads {SUMMARY!r}: run verify again"
         )
     try:
-        run = msgspec.json.decode(data, type=ComparedRun)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        run: ComparedRun = decode_json(data, ComparedRun)
+    except DamagedError as error:
         raise UsageError(f"{file} is damaged: {error}; run verify again") from None
     if not all(finding.cause for finding in run.findings):
         raise UsageError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from attnproof.harness.model.files import read_regular
 from attnproof.harness.strength.mutants.mutant import Mutant
 from attnproof.harness.strength.mutants.operators import Function, functions, has_run, mutated
 
@@ -132,7 +133,7 @@ def _literal(node: ast.expr | None) -> object:
 
 
 def _tree(file: str) -> ast.Module:
-    return ast.parse(Path(file).read_text(encoding="utf-8"), file)
+    return ast.parse(read_regular(file), file)
 
 
 def _code_of(module: CodeType, name: str) -> CodeType:

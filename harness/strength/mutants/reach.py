@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnproof.harness.model.call_kinds import CallKind
+from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.operation import Operation
 
 Places = npt.NDArray[np.int64]
@@ -35,7 +36,7 @@ class Reach:
         size = 0
         for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
             self._first[str(file)] = size
-            size += len(file.read_bytes().splitlines()) + 1
+            size += len(read_regular(file).splitlines()) + 1
         self._size = size
         self._ran: mmap.mmap | None = None
 

@@ -71,6 +71,16 @@ def test_unrefused_input_fails_under_the_strict_contract(examined):
     [
         (SPLIT, "result = (np.int64(result[0]), *result[1:])", Kind.TYPE),
         ("slice_query_start_locs", "result = result.long()", Kind.TYPE),
+        (
+            "slice_query_start_locs",
+            "result = torch.nn.Parameter(result, requires_grad=False)",
+            Kind.TYPE,
+        ),
+        (
+            SLICE,
+            "result.seq_lens = type('Own', (torch.Tensor,), {})(result.seq_lens)",
+            Kind.TYPE,
+        ),
         (SPLIT, "result = tuple(map(float, result))", Kind.WRONG_RESULT),
         (SPLIT, "if not args[0].num_reqs: result = (1, 0, 0, 0)", Kind.CONTRACT),
         (SPLIT, "if args[0].seq_lens.stride(0) == 2: raise RuntimeError", Kind.CONTRACT),
