@@ -218,8 +218,9 @@ def _loaded(candidate: Candidate) -> object:
     enter_lane(candidate)
     try:
         return load(candidate)
-    except Exception as error:
-        raise UsageError(f"candidate {candidate.name} cannot be imported: {error}") from None
+    except (Exception, SystemExit) as error:
+        text = f"{type(error).__name__}: {error}"
+        raise UsageError(f"candidate {candidate.name} cannot be imported: {text}") from None
 
 
 def _prepared(

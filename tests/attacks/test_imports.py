@@ -65,6 +65,36 @@ def test_a_package_that_ends_its_process_is_named(code, words, name, package):
     assert "cannot be imported" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "words"),
+    [
+        ("import sys; sys.exit(0)", 2, "cannot be imported: SystemExit: 0"),
+        ("import os; os._exit(0)", 5, "there is no verdict"),
+    ],
+)
+def test_a_candidate_of_mutants_ends_no_command_with_success(code, status, words, package):
+    """Mutants are planted where the candidate is imported: in the process of the verb."""
+    (package / "pk" / "__init__.py").write_text(code, encoding="utf-8")
+    line = f"exec $attnproof mutants --candidate ./pk --ops {OPERATION} --out o"
+    ended = shell(line, package).end()
+    ended.assert_orderly(status)
+    assert words in ended.err
+
+
+def test_a_worker_cannot_report_for_the_command(package):
+    (package / "pk" / "__init__.py").write_text(
+        "import os\n"
+        "for number in range(3, 100):\n"
+        "    try: os.write(number, b'\\0') if not os.path.exists('o/x') else None\n"
+        "    except OSError: pass\n" + WRONG,
+        encoding="utf-8",
+    )
+    line = f"exec $attnproof verify --candidate ./pk --ops {OPERATION} {' '.join(QUICK)} --out o"
+    ended = shell(line, package).end()
+    ended.assert_orderly(2, 3)
+    assert "there is no verdict" not in ended.err
+
+
 def test_a_package_cannot_replace_a_function_of_the_judge(package):
     (package / "pk" / "__init__.py").write_text(
         "from attnproof.harness import oracles\n"
