@@ -29,6 +29,10 @@ MOST_BYTES = 2**26
 """Maximum size of a case file and of a line of the cases of a run."""
 _MOST_UNPACKED = 2**34
 """Maximum size of all cases of a run."""
+_MOST_MEMORY = 2**28
+"""Maximum memory in bytes for the dictionary of an archive."""
+_PIECE_BYTES = 2**20
+"""Bytes that are unpacked at a time."""
 
 _START = re.compile(r'\{\s*"schema"\s*:\s*"attnproof\.case/')
 """Start of a case file inside other text."""
@@ -186,13 +190,21 @@ def _lines(archive: Path) -> Iterator[bytes]:
         import lzma
     except ModuleNotFoundError:
         raise CaseError(f"{archive} cannot be read: no module lzma") from None
+    # `lzma.open` has no limit of memory, and a stream may ask for a dictionary of 4 GiB.
+    decoder = lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
+    unpacked, rest = 0, b""
     try:
-        with lzma.open(archive) as file:
-            while line := file.readline(MOST_BYTES):
-                if file.tell() > _MOST_UNPACKED:
-                    raise CaseError(f"{archive} is larger than {_MOST_UNPACKED} bytes unpacked")
-                if line.endswith(b"\n"):
-                    yield line
+        with archive.open("rb") as file:
+            while not decoder.eof:
+                data = file.read(_PIECE_BYTES) if decoder.needs_input else b""
+                if decoder.needs_input and not data:
+                    raise EOFError("it is cut off")
+                piece = decoder.decompress(data, _PIECE_BYTES)
+                unpacked += len(piece)
+                *lines, rest = (rest + piece).split(b"\n")
+                if len(rest) > MOST_BYTES or unpacked > _MOST_UNPACKED:
+                    raise CaseError(f"{archive} is larger than a run's cases can be")
+                yield from lines
     except (EOFError, OSError, lzma.LZMAError) as error:
         raise CaseError(f"{archive} cannot be read: {error}") from None
 

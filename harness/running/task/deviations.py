@@ -6,6 +6,7 @@ docs/deviations.md describes the file.
 from __future__ import annotations
 
 import datetime
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -85,15 +86,17 @@ def load(path: str, version: str) -> tuple[Deviation, ...]:
 
 def _check_ids(known: list[Deviation], files: str, version: str) -> None:
     """Raise DeviationError if two entries of one id hold for one operation."""
-    for index, one in enumerate(known):
-        for other in known[:index]:
+    earlier: defaultdict[str, list[Deviation]] = defaultdict(list)
+    for one in known:
+        for other in earlier[one.id]:
             shared = [name for name in one.operations if other.covers(name)]
             shared += [name for name in other.operations if one.covers(name)]
-            if one.id == other.id and shared:
+            if shared:
                 raise DeviationError(
                     f"deviations file {files}: two entries {one.id} hold for {shared[0]} in "
                     f"version {version or 'unknown'}: give one of them another id or other versions"
                 )
+        earlier[one.id].append(one)
 
 
 def known(deviations: Iterable[Deviation], case: Case, failure: Failure) -> Deviation | None:

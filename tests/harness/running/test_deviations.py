@@ -114,6 +114,13 @@ def test_id_is_unique_for_an_operation_and_version(written):
         load(written(ENTRY, ENTRY | {"versions": ">=0.11"}), "0.11.2")
 
 
+def test_a_file_of_many_entries_is_read_in_proportion(written):
+    path = written(*(ENTRY | {"id": f"E{number}"} for number in range(10_000)))
+    begun = time.process_time()
+    assert len(load(path, "0.11.2")) == 10_000
+    assert time.process_time() - begun < 30.0  # pairs of entries would take minutes
+
+
 @pytest.mark.parametrize("version", ["", "of today"])
 def test_without_a_version_entries_must_hold_for_any(written, version):
     assert load(written(ENTRY | {"versions": "*"}), version)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import os
 import resource
+import zlib
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,13 @@ def test_an_archive_of_any_size_takes_the_memory_of_a_line(tmp_path):
     with pytest.raises(CaseError, match="not a case of the run"):
         find_case("0123456789ab", tmp_path)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (100 << 10)
+
+
+def test_an_archive_that_asks_for_much_memory_is_refused(tmp_path):
+    data = bytearray(lzma.compress(b'{"event":"case"}\n'))
+    size = 4 * (data[12] + 1)  # of the block's header, after the stream's
+    data[16] = 40  # a dictionary of 4 GiB
+    data[12 + size - 4 : 12 + size] = zlib.crc32(data[12 : 12 + size - 4]).to_bytes(4, "little")
+    (tmp_path / CASES).write_bytes(data)
+    with pytest.raises(CaseError, match="cannot be read: Memory usage limit exceeded"):
+        find_case("0123456789ab", tmp_path)
