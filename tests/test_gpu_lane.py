@@ -67,7 +67,7 @@ def test_the_tests_of_the_gpu_lane_pass_on_the_stand_in():
 
 @NO_GPU_HERE
 def test_operations_pass_on_the_stand_in(tmp_path):
-    names = "build_slot_mapping,copy_blocks"
+    names = "build_slot_mapping,copy_blocks,create_fast_prefill_custom_backend"
     done = _verify("--ops", names, "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASS: " in done.stdout

@@ -36,6 +36,7 @@ from attnproof.harness.operations.fast_prefill.reduced_batch import (
     reduced_outputs,
     reduced_violations,
     sampled_batches,
+    sampling,
 )
 from attnproof.harness.operations.shared.faults import wrong_type
 from attnproof.harness.operations.shared.metadata import METADATA_FIELDS, BatchFacts, batch_of
@@ -125,6 +126,7 @@ def _boundaries() -> Iterator[tuple[str, Case]]:
         yield f"{name} with logits fields of its own", own
     yield "dummy run without logits indices (K20)", _case(make_batch([4], [0], 4), 0, [])
     yield "decodes only", _case(last_tokens(make_batch([1, 1], [3, 0], 4)), 0, [])
+    yield "a decode that is not sampled", _case(sampling(make_batch([1], [3], 4), ()), 0, [])
     yield "a dummy run between two steps", _case(example, 0, [], dummy=True)
     yield "prefix and fast build", _case(example, 0, [], 32, fast_build=True)
     subclassed = make_batch([3, 4], [2, 0], 4, subclassed=True, logits_indices=(2, 6))
@@ -145,14 +147,19 @@ def _prepare(case: Case, pattern: int, device: str) -> Call:
         prefix_len=params["prefix_len"],
         fast_build=params["fast_build"],
         dummy=params.get("dummy", False),
-        others=[
-            lay_out_sampled(msgspec.structs.replace(case, batch=one), pattern, device)[0]
-            for one in neighbours_of(batch_of(case))
-            if all(index < one.num_tokens for index in one.logits_indices or ())
-        ],
+        others=[lay_out_sampled(other, pattern, device)[0] for other in _others(case)],
     )
     args = {"prefix": "FastPrefill_", "underlying_attn_backend": backend}
     return Call(args, arena=arena, facts=facts)
+
+
+def _others(case: Case) -> Iterator[Case]:
+    """Yield the cases of later steps; where the case may not wait for a device, none may."""
+    for batch in neighbours_of(batch_of(case)):
+        other = msgspec.structs.replace(case, batch=batch)
+        inside = all(index < batch.num_tokens for index in batch.logits_indices or ())
+        if inside and makes_new_batch(other) <= makes_new_batch(case):
+            yield other
 
 
 def _use(offered: Any, call: Call) -> Any:
