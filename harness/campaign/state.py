@@ -75,7 +75,7 @@ class PairState:
             self.lowest += 1
         self.result = add_results(self.result, result) if self.result else result
         if result.verdict == "UNVERIFIED" and self.problem is None:
-            self.problem = Reason(result.cause or Cause.TASK_DIED, result.reason)
+            self.problem = Reason(result.cause or Cause.TASK_DIED, result.reason, result.log)
         for finding in outcome.findings:
             self.seen.setdefault(finding.root, Seen(finding)).add(finding)
         for found in outcome.found:
@@ -152,9 +152,9 @@ class PairState:
         if findings:
             result = msgspec.structs.replace(result, verdict="FAIL", reason="", cause=None)
         elif self.problem is not None:
-            reason, cause = self.problem.text, self.problem.cause
+            cause, reason, log = msgspec.structs.astuple(self.problem)
             result = msgspec.structs.replace(
-                result, verdict="UNVERIFIED", reason=reason, cause=cause
+                result, verdict="UNVERIFIED", reason=reason, cause=cause, log=log
             )
         elif self.deviations and result.known:
             result = msgspec.structs.replace(result, verdict="DEVIATES")

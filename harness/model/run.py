@@ -57,6 +57,8 @@ class Cause(StrEnum):
     """The machine failed, such as a full disk."""
 
 
+FAULTS = (Cause.INVALID_CASE, Cause.TASK_DIED, Cause.MACHINE)
+"""Causes that are no result of a candidate: the harness or the machine failed."""
 EXPECTED = (Cause.HOST_ONLY, Cause.CHECKS_OFF)
 """Causes for which a candidate of ours is not judged on an operation that it has."""
 
@@ -67,6 +69,8 @@ class Reason(msgspec.Struct, frozen=True):
     cause: Cause
     text: str
     """The reason in words, for the report."""
+    log: str = ""
+    """Traceback of a fault of the harness."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +118,8 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     failure while the operation was timed."""
     cause: Cause | None = None
     """Kind of that reason."""
+    log: str = ""
+    """Traceback of a fault of the harness."""
     cases: int = 0
     checks: int = 0
     failed: int = 0

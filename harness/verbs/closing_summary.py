@@ -10,7 +10,15 @@ from pathlib import Path
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.comparison import Comparison
-from attnproof.harness.model.run import EXPECTED, DeviationResult, Finding, OperationResult, Run
+from attnproof.harness.model.run import (
+    EXPECTED,
+    FAULTS,
+    Cause,
+    DeviationResult,
+    Finding,
+    OperationResult,
+    Run,
+)
 from attnproof.harness.report.shared.comparison import base_lines, is_new
 from attnproof.harness.report.shared.consequences import consequence
 from attnproof.harness.report.shared.deviations import deviation_line
@@ -25,6 +33,7 @@ def closing_summary(record: Run, place: Path, *, quiet: bool = False) -> str:
     `place` is the folder of the report. `quiet` keeps the findings and the verdict only.
     """
     lines = [line for finding in record.findings for line in _finding(finding, record.base)]
+    lines += attempt("the faults", lambda: list(_faults(record.operations)), lambda f: [f])
     if quiet:
         return "\n".join(map(escape_line, [*lines, _verdict(record)]))
     lines += map(_advice, record.advice)
@@ -92,6 +101,18 @@ def _known_counts(deviations: list[DeviationResult]) -> str:
     known = len(deviations) - stale
     text = f"{many(known, 'known deviation')}, " if known else ""
     return text + (f"{many(stale, 'stale deviation')}, " if stale else "")
+
+
+def _faults(results: list[OperationResult]) -> Iterator[str]:
+    """Yield a line on each fault of the harness or the machine: it is no candidate's."""
+    for result in results:
+        if result.cause in FAULTS:
+            whose = "MACHINE" if result.cause is Cause.MACHINE else "HARNESS"
+            log = "; its traceback is in summary.json" if result.log else ""
+            yield (
+                f"FAULT OF THE {whose} {result.name} [{result.candidate}]: {result.reason}; "
+                f"the candidate was judged on {many(result.cases, 'case')} before it{log}"
+            )
 
 
 def _not_offered(results: list[OperationResult]) -> Iterator[str]:

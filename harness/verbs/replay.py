@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import ExitStack
+
 import msgspec
 from rich.text import Text
 
-from attnproof.harness.escaping import shell_command, shell_path
+from attnproof.harness.escaping import escape_lines, shell_command, shell_path
 from attnproof.harness.guard import attempt
 from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.candidate import Candidate
@@ -20,10 +23,20 @@ from attnproof.harness.report.terminal.case import draw_case, draw_difference
 from attnproof.harness.report.terminal.sequence import draw_steps
 from attnproof.harness.running.candidates import installed_target, resolve, with_interface
 from attnproof.harness.running.cases import CaseError, CaseFile, find_case
-from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
+from attnproof.harness.running.errors import (
+    INCOMPLETE,
+    MISMATCH,
+    VERIFIED,
+    InfrastructureError,
+    UsageError,
+)
 from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.running.task.broad_deviations import broad_entries
-from attnproof.harness.running.task.candidate_process import CandidateUnloadableError
+from attnproof.harness.running.task.candidate_process import (
+    CandidateUnloadableError,
+    Launching,
+    launching,
+)
 from attnproof.harness.running.task.deviations import (
     Explained,
     deviations_of,
@@ -61,10 +74,22 @@ def replay(options: ReplayOptions, *, command: str = "attnproof replay") -> int:
         console.print_line(f"note: {note}")
     console.print_line(f"case {saved.case.id} of {saved.case.operation}", style="bold")
     console.print(attempt("the literal", lambda: case_literal(saved.case), str))
-    codes = [
-        _replay_on(candidate, saved.case, console, options.timeout_s) for candidate in candidates
-    ]
+    # All of them now: a process that has used a device to judge cannot fork others that use it.
+    with ExitStack() as launchers:
+        started = [_launcher(candidate, saved.case, launchers) for candidate in candidates]
+        codes = [
+            _replay_on(candidate, saved.case, console, options.timeout_s, by)
+            for candidate, by in zip(candidates, started, strict=True)
+        ]
     return max(codes, key=[VERIFIED, INCOMPLETE, MISMATCH].index)
+
+
+def _launcher(candidate: Candidate, case: Case, launchers: ExitStack) -> Launching:
+    """Fork a launcher of workers of the candidate; it is stopped with the others."""
+    by = launching(candidate, {case.operation: ALL[case.operation]})
+    launchers.callback(by.launcher.stop)
+    by.launcher.prepare(b"")
+    return by
 
 
 def _saved_candidate(saved: CaseFile, command: str) -> list[str]:
@@ -85,7 +110,9 @@ def _saved_candidate(saved: CaseFile, command: str) -> list[str]:
     )
 
 
-def _replay_on(candidate: Candidate, case: Case, console: Screen, timeout_s: float) -> int:
+def _replay_on(
+    candidate: Candidate, case: Case, console: Screen, timeout_s: float, by: Launching
+) -> int:
     operation = ALL[case.operation]
     label = f"{operation.name} [{candidate.name}]"
     skip = find_skip(operation, candidate)
@@ -94,7 +121,11 @@ def _replay_on(candidate: Candidate, case: Case, console: Screen, timeout_s: flo
         return INCOMPLETE
     try:
         worker = Worker(
-            candidate, {operation.name: operation}, timeout_s=timeout_s, memory_bytes=MEMORY_BYTES
+            candidate,
+            {operation.name: operation},
+            timeout_s=timeout_s,
+            memory_bytes=MEMORY_BYTES,
+            by=by,
         )
     except CandidateUnloadableError as error:
         raise UsageError(str(error)) from None
@@ -105,7 +136,8 @@ def _replay_on(candidate: Candidate, case: Case, console: Screen, timeout_s: flo
             return INCOMPLETE
         return _judge(worker, case, console, label)
     except InvalidCaseError as error:
-        raise UsageError(f"the case cannot be run: {error}") from None
+        print(escape_lines(error.log), file=sys.stderr)
+        raise InfrastructureError(f"the harness failed on {error}") from None
     finally:
         worker.stop()
 

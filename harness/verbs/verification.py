@@ -16,7 +16,7 @@ from attnproof.harness.backports import UTC
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.case import EngineStep
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.run import Cause, Run, RunVerdict
+from attnproof.harness.model.run import FAULTS, Run, RunVerdict
 from attnproof.harness.report.shared.comparison import read_run, with_base
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import BUILT_IN, resolve, with_interface
@@ -158,8 +158,7 @@ def run_verification(
 
 def exit_code(run: Run) -> int:
     """Return the exit code of the verdict; a fault of the harness or the machine is none of it."""
-    faults = (Cause.INVALID_CASE, Cause.TASK_DIED, Cause.MACHINE)
-    if run.verdict == "INCOMPLETE" and any(result.cause in faults for result in run.operations):
+    if run.verdict == "INCOMPLETE" and any(result.cause in FAULTS for result in run.operations):
         return INFRASTRUCTURE
     return _EXIT_CODES[run.verdict]
 

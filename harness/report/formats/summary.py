@@ -51,9 +51,11 @@ class SummaryOperation(msgspec.Struct, kw_only=True):
     advice: int
     """Findings that do not fail the candidate."""
     reason: str
-    """Reason of the verdict UNVERIFIED or NOT OFFERED, "" otherwise."""
+    """Reason of the verdict UNVERIFIED or NOT OFFERED, or of an end before the last case."""
     causes: tuple[str, ...]
     """Oracle, place and class of all that is wrong in some case; a finding shows some of them."""
+    log: str = ""
+    """Traceback of a fault of the harness, "" without one."""
 
 
 class SummaryFinding(msgspec.Struct, kw_only=True):

@@ -141,7 +141,8 @@ class Observer:
             self._end_forked()
             report["poisoned"] = self._attempt(poisoned, logged=logged)
         if judged and cost.checks(trial):
-            report["unwaited"] = self._attempt(trial.unwaited)
+            made = trial.unwaited  # only whether it raised is judged
+            report["unwaited"] = self._attempt(Attempt(Call({}), error=made.error))
         return report | {"case_id": trial.case.id, "used": self._memory.used}
 
     def observe_after(self, earlier: Trial, *, in_place: bool) -> dict[str, Any]:

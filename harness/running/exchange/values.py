@@ -202,7 +202,7 @@ class _Range:
             address = host.data_ptr()
         found = memory.put(address, size)
         if found is None:
-            raise MemoryError
+            raise MemoryError(f"no room for {size} bytes in the memory shared with the judge")
         return Block(found, size)
 
 

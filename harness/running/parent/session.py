@@ -272,9 +272,9 @@ class _Session:
             text = f"the harness failed: {fault.splitlines()[-1]}"
             print(fault, file=sys.stderr)
         if task.interim is None:
-            skip = Skip("UNVERIFIED", Reason(cause, text))
+            skip = Skip("UNVERIFIED", Reason(cause, text, fault))
             return _skipped(task.operation, task.candidate, skip)
-        result = msgspec.structs.replace(task.interim.result, reason=text, cause=cause)
+        result = msgspec.structs.replace(task.interim.result, reason=text, cause=cause, log=fault)
         return msgspec.structs.replace(task.interim, result=result)
 
     def _continue(self, task: _Task) -> None:
@@ -363,6 +363,7 @@ def _skipped(operation: Operation, candidate: Candidate, skip: Skip) -> Outcome:
         verdict=skip.verdict,
         reason=skip.reason.text,
         cause=skip.reason.cause,
+        log=skip.reason.log,
     )
     return Outcome(result, [])
 

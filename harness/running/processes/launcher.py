@@ -219,7 +219,8 @@ def _carried_out(
             serve(order.order, channel)
             os._exit(0)
         except BaseException:
-            traceback.print_exc()
+            # To the descriptor: `sys.stderr` is perhaps another object in the parent.
+            os.write(2, traceback.format_exc().encode(errors="backslashreplace"))
         finally:
             os._exit(_ERROR_STATUS)
     for descriptor in descriptors:

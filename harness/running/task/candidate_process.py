@@ -71,7 +71,7 @@ def launching(candidate: Candidate, operations: dict[str, Operation]) -> Launchi
         if name:
             preload_package(candidate, operations[name.decode()])
 
-    return Launching(Launcher(partial(serve, candidate, operations, memory), prepare), memory)
+    return Launching(Launcher(partial(serve, operations, memory), prepare), memory)
 
 
 class CandidateProcess:
@@ -89,7 +89,7 @@ class CandidateProcess:
         self.survivors: list[str] = []
         """Command lines of processes that were left behind by the processes so far."""
         self._name = candidate.name
-        self._order = msgspec.msgpack.encode(Order(operations, memory_bytes, exchanged))
+        self._order = msgspec.msgpack.encode(Order(candidate, operations, memory_bytes, exchanged))
         self._memory_bytes = memory_bytes
         self._launcher = launcher
         self._child: Child | None = None

@@ -182,6 +182,7 @@ def _result(
         verdict="FAIL" if parts.findings else conclusion.verdict,
         reason=conclusion.reason.text if conclusion.reason else "",
         cause=conclusion.reason.cause if conclusion.reason else None,
+        log=conclusion.reason.log if conclusion.reason else "",
         seconds=seconds,
         advice=len(parts.advice),
         **parts.counts,
@@ -221,7 +222,7 @@ def _concluded(
         reason = Reason(Cause.TOO_MANY_DEATHS, text)
         return _Conclusion("FAIL" if examination.counts.failed else "UNVERIFIED", reason)
     except InvalidCaseError as error:
-        reason = Reason(Cause.INVALID_CASE, f"the harness failed on {error}")
+        reason = Reason(Cause.INVALID_CASE, f"the harness failed on {error}", error.log)
         return _Conclusion("UNVERIFIED", reason)
     except DeviationError as error:
         return _Conclusion("UNVERIFIED", Reason(Cause.DEVIATIONS_FILE, str(error)))

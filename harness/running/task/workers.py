@@ -6,6 +6,7 @@ The reference and the oracles run in this process, which never imports the candi
 from __future__ import annotations
 
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -95,6 +96,11 @@ BREAKS = Failure(
 class InvalidCaseError(InfrastructureError):
     """The harness could not judge a case."""
 
+    def __init__(self, case: Case, reason: str, log: str) -> None:
+        """`log` is the traceback of the harness's fault."""
+        super().__init__(f"case {case.id} of {case.operation}: {reason}")
+        self.log = log
+
 
 def real_kinds(
     operation: Operation, case: Case, failures: tuple[Failure, ...]
@@ -157,14 +163,14 @@ class Worker:
         """Time at which no more case is explained."""
         self._first_call_s = timeout_s
         """Timeout of a first call, in seconds."""
-        self._owned = None if by else launching(candidate, operations)
-        launcher, self._memory = by or self._owned  # type: ignore[misc]
+        self._owns_launcher = by is None
+        self._launching = by or launching(candidate, operations)
         self._process = CandidateProcess(
-            candidate, list(operations), memory_bytes, launcher, exchanged
+            candidate, list(operations), memory_bytes, self._launching.launcher, exchanged
         )
         try:
-            if self._owned:
-                launcher.prepare(b"")
+            if self._owns_launcher:
+                self._launching.launcher.prepare(b"")
             self.start()
         except BaseException:
             self.stop()
@@ -261,7 +267,7 @@ class Worker:
         reply = self._asked_about(CALL_ONCE, trial)
         if isinstance(reply, Observed):
             try:
-                trial.add(reply, self._memory)
+                trial.add(reply, self._launching.memory)
                 own = self.offers[case.operation]
                 return explain(trial, Parts({}, own), self.candidate.target)
             except Exception as error:  # the verdict stands without its explanation
@@ -292,8 +298,8 @@ class Worker:
     def stop(self) -> None:
         """Kill the process; close everything that the worker has opened."""
         self._process.close()
-        if self._owned:
-            self._owned.launcher.stop()
+        if self._owns_launcher:
+            self._launching.launcher.stop()
 
     def _verdict(
         self, kind: bytes, case: Case, judged: Callable[[ObservedTrial], Verdict]
@@ -301,21 +307,22 @@ class Worker:
         trial = self._trial(case)
         reply = self._asked_about(kind, trial)
         if isinstance(reply, Invalid):
-            if not self._reference_can(case):
-                raise InvalidCaseError(f"case {case.id} of {case.operation}: {reply.reason}")
+            if not self._reference_can(kind, case):
+                raise InvalidCaseError(case, reply.reason, reply.log)
             self._replace()
-            return Verdict((msgspec.structs.replace(BREAKS, got=reply.reason),), _NO_CHECKS)
+            failure = msgspec.structs.replace(BREAKS, got=reply.reason, log=reply.log)
+            return Verdict((failure,), _NO_CHECKS)
         if not isinstance(reply, Observed):
             return Verdict((self._replaced(reply),), _NO_CHECKS)
         try:
-            trial.add(reply, self._memory)
+            trial.add(reply, self._launching.memory)
             verdict = judged(trial)
         except ForgedReportError:
             self._process.forged()
             return Verdict((self._replaced(None),), _NO_CHECKS)
         except Exception as error:  # an error of the harness
-            text = f"{type(error).__name__}: {error}"
-            raise InvalidCaseError(f"case {case.id} of {case.operation}: {text}") from error
+            log = "".join(traceback.format_exception(error)[-12:])
+            raise InvalidCaseError(case, f"{type(error).__name__}: {error}", log) from error
         if reply.forked:
             verdict = msgspec.structs.replace(verdict, failures=(*verdict.failures, FORKS))
         if reply.printed:
@@ -323,23 +330,25 @@ class Worker:
             verdict = msgspec.structs.replace(verdict, failures=(*verdict.failures, failure))
         return verdict
 
-    def _reference_can(self, case: Case) -> bool:
-        """True if the harness can call the reference on the case, in a process of its own."""
+    def _reference_can(self, kind: bytes, case: Case) -> bool:
+        """True if the harness can make the same calls of the reference, in a process of its own."""
         if self.candidate.target == reference.__name__:
             return False
-        worker = Worker(
-            Candidate("reference", reference.__name__),
-            {case.operation: self._operations[case.operation]},
-            timeout_s=self.timeout_s,
-            memory_bytes=self._memory_bytes,
-        )
         try:
-            worker.call_once(case)
-        except InvalidCaseError:
+            worker = Worker(
+                Candidate("reference", reference.__name__, self.candidate.lane),
+                {case.operation: self._operations[case.operation]},
+                timeout_s=self.timeout_s,
+                memory_bytes=self._memory_bytes,
+                # This process has used the device: what it forks cannot use it.
+                by=self._launching,
+            )
+        except InfrastructureError:
             return False
+        try:
+            return isinstance(worker._asked_about(kind, worker._trial(case)), Observed)
         finally:
             worker.stop()
-        return True
 
     def _trial(self, case: Case) -> ObservedTrial:
         operation = self._operations[case.operation]

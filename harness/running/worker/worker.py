@@ -59,6 +59,7 @@ _FORKED_S = 0.3
 class Order(msgspec.Struct, frozen=True):
     """Options of a worker."""
 
+    candidate: Candidate
     operations: list[str]
     """Names of the operations to look for."""
     memory_bytes: int
@@ -98,38 +99,35 @@ class Invalid(msgspec.Struct, frozen=True, tag=True):
     """The harness failed on the case: a meaningless case, or a bug of the harness."""
 
     reason: str
+    log: str
+    """Traceback."""
 
 
 Reply = Ready | Unloadable | Observed | Lost | Invalid
 
 
 def serve(
-    candidate: Candidate,
-    operations: dict[str, Operation],
-    memory: SharedMemory,
-    order: bytes,
-    channel: Channel,
+    operations: dict[str, Operation], memory: SharedMemory, order: bytes, channel: Channel
 ) -> None:
     """Reply to messages until the task closes the channel."""
     wanted = msgspec.msgpack.decode(order, type=Order)
     faulthandler.enable(file=2, all_threads=False)
-    enter_lane(candidate)
-    if candidate.lane == "interpreter":
+    enter_lane(wanted.candidate)
+    if wanted.candidate.lane == "interpreter":
         skip_discarded_checks()
         skip_repeated_work()
-    _Worker(candidate, operations, wanted, memory, channel).serve()
+    _Worker(operations, wanted, memory, channel).serve()
 
 
 class _Worker:
     def __init__(
         self,
-        candidate: Candidate,
         operations: dict[str, Operation],
         order: Order,
         memory: SharedMemory,
         channel: Channel,
     ) -> None:
-        self._candidate = candidate
+        self._candidate = candidate = order.candidate
         self._operations = {name: operations[name] for name in order.operations}
         self._limit = None if candidate.device != "cpu" else order.memory_bytes
         self._memory = memory
@@ -166,7 +164,8 @@ class _Worker:
         _limit_memory(None)
         for name, operation in self._operations.items():
             if self._offers[name] is not None:
-                operation.built_in.load()
+                with suppress(Exception):  # a call that needs it fails with the same error
+                    operation.built_in.load()
         # Otherwise each garbage collection visits every imported object: a fifth of the time.
         gc.freeze()
         _limit_memory(self._limit)
@@ -216,7 +215,8 @@ class _Worker:
             log = "".join(traceback.format_exception(error.__cause__)[-12:])
             return Lost(utf8(str(error)).splitlines()[0][:200], utf8(log))
         except Exception as error:  # an error of the harness: the task reports it
-            return Invalid(f"{type(error).__name__}: {text_of(error, str)}")
+            log = "".join(traceback.format_exception(error)[-12:])
+            return Invalid(f"{type(error).__name__}: {text_of(error, str)}", utf8(log))
         forked = _has_forked(0.0 if self._had_children else _FORKED_S)
         self._had_children = _has_children()
         return Observed(

@@ -8,9 +8,12 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from attnproof.harness.model.run import Cause
 from attnproof.harness.report import write_summary
 from attnproof.harness.report.formats.schema import SCHEMA_PATH, schema_bytes
 from attnproof.harness.report.formats.summary import summary_bytes
+from attnproof.harness.verbs.closing_summary import closing_summary
+from tests.harness.report.conftest import finding, result, run
 
 
 def test_committed_schema_is_up_to_date():
@@ -49,6 +52,7 @@ def test_summary_holds_what_the_design_promises(failing, tmp_path):
         "advice": 0,
         "reason": "no such function",
         "causes": [],
+        "log": "",
     }
     assert finding["cause"] == "equality/slot_mapping (wrong-result)"
     assert finding["field"] == "slot_mapping[3]"
@@ -78,3 +82,22 @@ def test_a_broken_write_leaves_the_old_file(passing, tmp_path, monkeypatch):
         write_summary(passing, path)
     assert [file.name for file in tmp_path.iterdir()] == ["summary.json"]
     assert path.read_text() == "old"
+
+
+def test_a_fault_of_the_harness_is_printed_beside_a_failure(tmp_path):
+    reason = "the harness failed on case 8b11 of slots: RuntimeError: no such tensor"
+    fault = {"reason": reason, "cause": Cause.INVALID_CASE, "log": "Traceback: line 7"}
+    record = run("FAIL", [result("slots", "FAIL", **fault)], findings=[finding()])
+    for quiet in (False, True):
+        assert (
+            f"FAULT OF THE HARNESS slots [optimized]: {reason}; the candidate was judged on 400 "
+            "cases before it; its traceback is in summary.json"
+        ) in closing_summary(record, tmp_path, quiet=quiet).splitlines()
+    [operation] = json.loads(summary_bytes(record))["operations"]
+    assert operation["log"] == "Traceback: line 7"
+
+
+def test_a_fault_of_the_machine_is_no_fault_of_the_harness(tmp_path):
+    changes = {"reason": "stopped: the disk is full", "cause": Cause.MACHINE}
+    lines = closing_summary(run("INCOMPLETE", [result("slots", "UNVERIFIED", **changes)]), tmp_path)
+    assert "FAULT OF THE MACHINE slots [optimized]: stopped: the disk is full; " in lines
