@@ -23,6 +23,7 @@ from attnproof.harness.model.run import Difference
 from attnproof.harness.model.verdict import Explanation, Failure
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import judge
+from attnproof.harness.oracles.diagnosis import heading
 from attnproof.harness.oracles.trial import Trial
 from attnproof.harness.running.candidates import offered_by, with_interface
 from attnproof.harness.running.case_check import problem_of
@@ -119,7 +120,7 @@ def _text(trial: Trial, failures: tuple[Failure, ...], name: str) -> str:
         outputs = [msgspec.convert(output, Difference) for output in explanation.outputs]
     except Exception as error:  # the failure stands without the comparison
         explanation, outputs = Explanation([], f"the outputs cannot be shown: {error}"), []
-    head = f"{trial.case.operation} ({first.kind}): {first.diagnosis}"
+    head = f"{trial.case.operation} ({first.kind}): {heading(first)}"
     lines = [head, *(f"  {failure.oracle}: {failure.message}" for failure in failures)]
     drawing = picture(trial.case, outputs, first.place, explanation.steps)
     log = (first.log or explanation.log).rstrip()

@@ -22,11 +22,11 @@ from attnproof.harness.report.shared.diagnoses import ENTRIES, Entry, entry_of
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "diagnoses.md"
 _FOLDERS = ("consumer", "oracles", "operations", "running/task")
-_RETURNS = ("str", "tuple[str, str]", "tuple[str, str] | None")
+_RETURNS = ("str", "str | tuple[str, ...]", "tuple[str, str]", "tuple[str, str] | None")
 _OTHER_TEXTS = re.compile(
     # What these functions return is a part of a detail, a refusal of a case, a condition or a name.
     r"problem|unreal|^(condition_of|written_twice|brief|type_name|token_name|mask_name|_layer_name|log|needs_wide_pool)$"
-    r"|^(_keys|_error_kind|_place|_described|_reached|_named|names?|_batch_sentence|wait_message|root|output_in_both)$"
+    r"|^(_keys|_error_kind|_place|_described|_reached|_named|names?|_batch_sentence|wait_message|root|output_in_both|about|heading|_many)$"
 )
 _KINDS = {
     "bug": "a bug",

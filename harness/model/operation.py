@@ -59,6 +59,11 @@ class Inputs:
         return {n: f for n, f in self.faults.items() if device == "cpu" or not f.cpu_only}
 
 
+Diagnose = Callable[[Call, Place, Any, Any], str | tuple[str, ...]]
+"""Function from call, wrong place, expected and actual value to the known mistakes that each
+explain every wrong element; "" or () if there is none."""
+
+
 def _no_diagnosis(_call: Call, _place: Place, _expected: Any, _got: Any) -> str:
     return ""
 
@@ -85,8 +90,7 @@ class Contract:
     """Output fields that no kernel and no later operation of an engine reads."""
     may_sync: Callable[[Case], bool] = lambda _: False
     """True if SPEC.md allows the call to wait for the device (oracle 10)."""
-    diagnose: Callable[[Call, Place, Any, Any], str] = _no_diagnosis
-    """Function from call, wrong place, expected and actual value to a diagnosis or ""."""
+    diagnose: Diagnose = _no_diagnosis
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -223,6 +223,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Traceback or captured output of the candidate."""
 
     @property
+    def has_known_mistake(self) -> bool:
+        """True if the diagnosis names a mistake, and does not repeat the message."""
+        return not (self.message and self.diagnosis.startswith(self.message))
+
+    @property
     def cause(self) -> str:
         """What is wrong, as text that is equal in each run."""
         return cause_of(self.root)

@@ -107,6 +107,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
     other_kind: Kind | None = None
     """Class of the failure if it is not that of the oracle."""
+    fits: tuple[str, ...] | None = None
+    """Known mistakes that each explain every wrong element, the most specific first; None if the
+    diagnosis is no guess."""
+    about: str = ""
+    """The request or token of the first wrong element in words, "" if unknown."""
 
     @property
     def kind(self) -> Kind:

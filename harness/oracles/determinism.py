@@ -50,7 +50,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
         return
     for failure in differences(trial, trial.first.outputs, again.outputs, NAME):
         message = f"{call}: {failure.message}"
-        yield msgspec.structs.replace(failure, diagnosis=diagnosis, message=message)
+        yield msgspec.structs.replace(failure, diagnosis=diagnosis, fits=None, message=message)
     if again.modified and not any(modified_inputs(trial.first, NAME)):
         yield Failure(
             oracle=NAME,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import add
@@ -13,7 +14,8 @@ import torch
 from attnproof.harness.cases.memory.arena import STALE_PATTERNS
 from attnproof.harness.model.call import MISSING, Facts, Quantity
 from attnproof.harness.model.case import Batch, Case
-from attnproof.harness.model.verdict import LOST
+from attnproof.harness.model.place import Place
+from attnproof.harness.model.verdict import LOST, Failure
 from attnproof.harness.oracles.guards import are_poison
 
 _OFFSETS = ("query_start_loc", "query_start_loc_cpu")
@@ -29,9 +31,30 @@ _OF_ROWS: dict[str, Callable[[Batch], Sequence[int]]] = {
 _RESULTS = ("result", "out")
 _OTHER_ROW, _ONE_TOKEN = "another request's row", "off by one token"
 _OTHER_BLOCK, _ONE_BLOCK = "another request's block", "off by one block"
-_WRONG_BLOCK = "wrong block"
-ALIKE = frozenset((_OTHER_ROW, _ONE_TOKEN, _OTHER_BLOCK, _ONE_BLOCK, _WRONG_BLOCK))
-"""Diagnoses that may fit the same values by chance, where a case has few and small ones."""
+_WRONG_BLOCK, _OTHER_OF_MINE = "wrong block", "wrong block of the same request"
+_ONE_REQUEST, _PADDED = "off by one request", "zero-length (padded) rows miscounted"
+_UNOWNED = "a block that no request owns"
+_ZERO_LENGTH = "zero-length row taken for a real one"
+_MOST_BLOCKS = 4096
+"""Wrong blocks of a field whose owners are looked up."""
+_SHARE = 0.9
+"""Share of the failing cases that a known mistake must explain to be the heading."""
+_MOST_WORDS = 120
+"""Characters of a message that can be a heading."""
+_IMPLIED = {
+    "wrong order": (_OTHER_ROW,),
+    _ONE_BLOCK: (_OTHER_OF_MINE,),
+    _ZERO_LENGTH: (_ONE_TOKEN,),
+    _PADDED: (_ONE_REQUEST,),
+    "sliding window ignored": ("sliding window and soft cap ignored",),
+    "soft cap ignored": ("sliding window and soft cap ignored",),
+}
+"""Mistakes by those that are a special case of them."""
+_VAGUE = (
+    *("attention is wrong", "wrong attention", "wrong slot", _WRONG_BLOCK, "wrong fp8 codes"),
+    *("wrong elements of a token", "wrong key or value written"),
+)
+"""Texts that name no mistake."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +87,52 @@ def is_overflow(expected: Any, got: Any) -> bool:
     return bool((wrong[where] == right[where].astype(np.int32)).all())
 
 
-def diagnose(context: Context, name: str, expected: Any, got: Any) -> str:
-    """Return the most specific diagnosis that fits every wrong element of the field."""
+def heading(failure: Failure, explained: Counter[str] | None = None, cases: int = 1) -> str:
+    """Return the known mistake of a root cause, or what is seen if none explains it alone.
+
+    `failure` is that of the case that is shown, `explained` counts the failing cases that each
+    known mistake explains, of `cases`. Without other cases all mistakes are named that fit.
+    """
+    if failure.fits is None:
+        return failure.diagnosis
+    counts = Counter(failure.fits) if explained is None else explained
+    known = [text for text, count in counts.items() if count >= _SHARE * cases]
+    known = [text for text in known if not any(_implies(other, text) for other in known)]
+    if known and (
+        explained is None or known == [text for text in known[:1] if text in failure.fits]
+    ):
+        return " or ".join(known)
+    where = failure.where or failure.field
+    seen = failure.message if len(failure.message) <= _MOST_WORDS else f"{where} is wrong"
+    return f"{seen}: {failure.about}" if failure.about else seen
+
+
+def _implies(text: str, other: str) -> bool:
+    """True if the mistake `text` is a special case of the other one."""
+    return text.startswith(f"{other} ") or other in _IMPLIED.get(text, ())
+
+
+def diagnose(
+    context: Context, name: str, expected: Any, got: Any, own: str | tuple[str, ...] = ""
+) -> tuple[str, tuple[str, ...] | None]:
+    """Return the diagnosis of a wrong field, and `Failure.fits`.
+
+    `own` are the operation's own diagnoses, which go before the general ones.
+    """
+    texts = tuple(filter(None, (own,) if isinstance(own, str) else own))
+    if texts:
+        return texts[0], tuple(text for text in texts if not text.startswith(_VAGUE))
     field = name.rsplit(".", 1)[-1]
-    kind = _raised(expected, got) if field == "raises" else _kind(expected, got)
+    fact = _raised(expected, got) if field == "raises" else _fact(field, expected, got)
+    right, wrong = _array(expected), _array(got)
+    if fact or right is None or wrong is None:
+        return fact or f"{field} is wrong", None
+    return _values(context, field, right.astype(np.int64), wrong.astype(np.int64))
+
+
+def _fact(field: str, expected: Any, got: Any) -> str:
+    """Return a diagnosis that is no guess: of a wrong type, dtype, device or shape."""
+    kind = _kind(expected, got)
     if kind:
         return kind
     right, wrong = _array(expected), _array(got)
@@ -80,7 +145,7 @@ def diagnose(context: Context, name: str, expected: Any, got: Any) -> str:
         return "on another device"
     if right.shape != wrong.shape:
         return _shape(right, wrong)
-    return _values(context, field, right.astype(np.int64), wrong.astype(np.int64))
+    return "" if (right != wrong).any() else f"{field} is of another type"
 
 
 def _raised(expected: str | None, got: Any) -> str:
@@ -133,42 +198,70 @@ def _shape(right: np.ndarray, wrong: np.ndarray) -> str:
     return "another shape"
 
 
-def _values(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
-    where = right != wrong
-    if not where.any():
-        return f"{field} is of another type"
-    a, b = right[where], wrong[where]
-    difference = b - a
-    for fits in (_zero_length, _repeated_tile, _rebased, _progress, _stale):
-        text = fits(context, field, right, wrong)
-        if text:
-            return text
+def _values(
+    context: Context, field: str, right: np.ndarray, wrong: np.ndarray
+) -> tuple[str, tuple[str, ...]]:
+    """Return the diagnosis of wrong integers, and the mistakes that fit all of them."""
+    stale = _stale(context, field, right, wrong)
+    if stale:  # poison is there by no other mistake
+        return stale, (stale,)
+    is_slots = field == "slot_mapping" or context.holds(field, Quantity.SLOTS)
+    rules = [_zero_length, _repeated_tile, _rebased, _progress]
     if field in _IDS:
-        return _block_ids(context, right, wrong)
+        rules += [_ids_of_slots, _off_by_one_block, _other_blocks]
+    elif is_slots:
+        rules += [_lost_slots, _slots_of_others, _off_by_a_block, _off_by_one]
+    else:
+        rules += [_order, _other_rows, _off_by_one, _off_by_a_block]
+    texts = [rule(context, field, right, wrong) for rule in rules]
+    fits = tuple(dict.fromkeys(text for text in texts if text))
+    return (fits or (_vague(context, field, right, wrong),))[0], fits
+
+
+def _vague(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    """Return a text for values that no known mistake gives."""
+    where, size = right != wrong, context.block_size
+    if field in _IDS:
+        return _WRONG_BLOCK
     if field == "slot_mapping" or context.holds(field, Quantity.SLOTS):
-        return _slots(context, np.flatnonzero(where), a, b)
-    if right.size > 1 and np.array_equal(np.sort(right, axis=None), np.sort(wrong, axis=None)):
-        return "wrong order"
-    if _are_of_other_rows(context, field, right, wrong):
-        return _OTHER_ROW
-    if (np.abs(difference) == 1).all():
-        unit = "request" if field in ("num_decodes", "num_prefills", "num_reqs") else "token"
-        return f"off by one {unit}"
-    if field == "seq_lens" and (np.abs(difference) == context.block_size).all():
-        return _ONE_BLOCK
-    if (difference > 0).all():
+        in_place = size and (right[where] != -1).all() and (wrong % size == right % size).all()
+        return _WRONG_BLOCK if in_place else "wrong slot"
+    if (wrong >= right).all():
         return f"{field} too large"
-    return f"{field} {'too small' if (difference < 0).all() else 'wrong'}"
+    return f"{field} {'too small' if (wrong <= right).all() else 'wrong'}"
 
 
-def _are_of_other_rows(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> bool:
-    """True if each wrong value is that of another row of this batch or of the given one."""
+def _order(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    same = right.size > 1 and np.array_equal(np.sort(right, axis=None), np.sort(wrong, axis=None))
+    return "wrong order" if same else ""
+
+
+def _off_by_one(_context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    where = right != wrong
+    if (np.abs(wrong - right)[where] != 1).any() or (wrong[where] < 0).any():
+        return ""
+    return _ONE_REQUEST if field in ("num_decodes", "num_prefills", "num_reqs") else _ONE_TOKEN
+
+
+def _off_by_a_block(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    size = context.block_size
+    if not size or (field in _OF_ROWS and field != "seq_lens"):
+        return ""
+    return _ONE_BLOCK if (np.abs(wrong - right)[right != wrong] == size).all() else ""
+
+
+def _other_rows(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    """Return a diagnosis if each wrong value is that of another request's row.
+
+    Zeros are left out: those of padded rows, and of counts that are lost.
+    """
     batch = context.case.batch
-    if batch is None or right.ndim != 1 or field not in _OF_ROWS:
-        return False
+    if batch is None or batch.num_requests < 2 or right.ndim != 1 or field not in _OF_ROWS:
+        return ""
+    rows = np.flatnonzero(right != wrong)
     given = _OF_ROWS[field](batch)
-    values = wrong[right != wrong]
-    return bool(np.isin(values, right).all() or np.isin(values, given).all())
+    others = (np.isin(wrong[row], np.delete(right, row)) or wrong[row] in given for row in rows)
+    return _OTHER_ROW if wrong[rows].all() and all(others) else ""
 
 
 def _stale(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
@@ -185,24 +278,24 @@ def _zero_length(context: Context, field: str, right: np.ndarray, wrong: np.ndar
         return ""
     counts = field in ("num_decodes", "num_prefills")
     if counts and batch.padded_requests == abs(int(wrong[0] - right[0])):
-        return "zero-length (padded) rows miscounted"
+        return _PADDED
     metadata = context.facts.metadata
     rows = np.flatnonzero((right != wrong).reshape(len(right), -1).any(axis=1))
     if field == "seq_lens" and metadata is not None and (right[rows] == 0).all():
-        return "zero-length row taken for a real one"
+        return _ZERO_LENGTH
     return ""
 
 
 def _repeated_tile(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
-    """Return a diagnosis if the first wrong values repeat those 2**k elements earlier."""
-    if right.ndim != 1:
-        return ""
+    """Return a diagnosis if each wrong value is that of the first, or of the previous, 2**k."""
     places = np.flatnonzero(right != wrong)
+    if right.ndim != 1 or len(places) == 1 < len(right) - places[0]:
+        return ""
     for power in range(4, int(places[0] + 1).bit_length()):
         tile = 1 << power
-        inside = places[places < places[0] + tile]
-        if np.array_equal(wrong[inside], right[inside - tile]):
-            return "repeats the values of an earlier tile"
+        for sources in (places % tile, places - tile):
+            if np.array_equal(wrong[places], right[sources]):
+                return "repeats the values of an earlier tile"
     return ""
 
 
@@ -216,52 +309,84 @@ def _rebased(context: Context, field: str, right: np.ndarray, wrong: np.ndarray)
     return "not rebased" if set(difference.tolist()) <= starts - {0} else ""
 
 
-def _progress(_context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
-    if field != "num_computed_tokens_cpu":
+def _progress(context: Context, field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    batch = context.case.batch
+    if field != "num_computed_tokens_cpu" or batch is None:
         return ""
-    behind = (wrong < right)[right != wrong].all()
+    values = wrong[right != wrong]
+    behind = bool((wrong <= right).all()) and bool(np.isin(values, batch.computed_lens).all())
     return "computed tokens of a continued request not advanced" if behind else ""
 
 
-def _block_ids(context: Context, right: np.ndarray, wrong: np.ndarray) -> str:
+def _ids_of_slots(context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    size, where = context.block_size, right != wrong
+    same = size > 1 and bool((wrong[where] == (right[where] * size).astype(np.int32)).all())
+    return "pages taken for token slots" if same else ""
+
+
+def _off_by_one_block(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    return _ONE_BLOCK if (np.abs(wrong - right)[right != wrong] == 1).all() else ""
+
+
+def _other_blocks(context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    where = right != wrong
+    kinds = _owners(context, right[where].tolist(), wrong[where].tolist())
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _owners(context: Context, right: list[int], wrong: list[int]) -> set[str]:
+    """Return to whom the wrong blocks belong, in words; empty without a batch."""
     batch = context.case.batch
-    if batch is None or right.ndim != 2:
-        return _WRONG_BLOCK
-    where, size = right != wrong, batch.block_size
-    if size > 1 and (wrong[where] == (right[where] * size).astype(np.int32)).all():
-        return "pages taken for token slots"
-    row, column = (int(i) for i in np.argwhere(where)[0])
-    owned = [set(blocks) for blocks in batch.blocks]
-    mine = next((blocks for blocks in owned if int(right[row, column]) in blocks), set())
-    value = int(wrong[row, column])
-    if value in mine:
-        beside = abs(value - int(right[row, column])) == 1
-        return _ONE_BLOCK if beside else "wrong block of the same request"
-    if any(value in blocks for blocks in owned):
-        return _OTHER_BLOCK
-    return "a block that no request owns"
+    if batch is None:
+        return set()
+    rows: dict[int, set[int]] = {}
+    for row, blocks in enumerate(batch.blocks):
+        for block in blocks:
+            rows.setdefault(block, set()).add(row)
+    kinds = set()
+    for block, other in zip(right[:_MOST_BLOCKS], wrong[:_MOST_BLOCKS], strict=True):
+        mine, theirs = rows.get(block, set()), rows.get(other, set())
+        kinds.add(_OTHER_OF_MINE if mine & theirs else _OTHER_BLOCK if theirs else _UNOWNED)
+    return kinds
 
 
-def _slots(context: Context, tokens: np.ndarray, right: np.ndarray, wrong: np.ndarray) -> str:
-    size = context.block_size
-    if (right == -1).all():
-        if "columns" in context.case.params and (tokens < context.facts.tokens).all():
+def _lost_slots(context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    where = right != wrong
+    if (right[where] == -1).all():
+        inside = (np.flatnonzero(where) < context.facts.tokens).all()
+        if "columns" in context.case.params and inside:
             return "a slot for a position beyond its block-table row"
         return "a slot for an entry that must have none"
-    if (wrong == -1).all():
-        return "token without its slot"
-    if (right == -1).any() or not size:
-        return "wrong slot"
-    if context.case.batch is not None and not (wrong // size == right // size).any():
-        blocks_by_row = enumerate(context.case.batch.blocks)
-        owners = {block: row for row, blocks in blocks_by_row for block in blocks}
-        mine, theirs = owners.get(int(right[0]) // size), owners.get(int(wrong[0]) // size)
-        if mine is not None and theirs is not None and mine != theirs:
-            return _OTHER_BLOCK
-    if (np.abs(wrong - right) == size).all():
-        return _ONE_BLOCK
-    if (np.abs(wrong - right) == 1).all():
-        return _ONE_TOKEN
-    if (wrong % size == right % size).all():
-        return _WRONG_BLOCK
-    return "wrong slot"
+    return "token without its slot" if (wrong[where] == -1).all() else ""
+
+
+def _slots_of_others(context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
+    where, size = right != wrong, context.block_size
+    if not size or (right[where] == -1).any():
+        return ""
+    blocks, others = right[where] // size, wrong[where] // size
+    kinds = _owners(context, blocks.tolist(), others.tolist())
+    return _OTHER_BLOCK if kinds == {_OTHER_BLOCK} else ""
+
+
+def about(case: Case, place: Place, index: tuple[int, ...] | None, expected: Any) -> str:
+    """Return the request or token of an element in words, "" without a batch."""
+    batch = case.batch
+    if batch is None:
+        return ""
+    rows, tokens = batch.num_requests, batch.num_tokens
+    lengths = zip(batch.query_lens, batch.computed_lens, strict=True)
+    words = [f"a row with {computed} of {computed + query} tokens" for query, computed in lengths]
+    size = len(expected) if isinstance(expected, torch.Tensor) and expected.dim() else -1
+    if index and place.child is None and place.step is None and rows != tokens:
+        if size == rows + batch.padded_requests:
+            return f"{words[index[0]]} computed" if index[0] < rows else "a padded row"
+        if size in (tokens, tokens + batch.padded_tokens):
+            owners = np.repeat(np.arange(rows), batch.query_lens)
+            row = owners[index[0]] if index[0] < tokens else None
+            return "a padded token" if row is None else f"a token of {words[row]} computed"
+    return f"a batch of {_many(rows, 'row')} and {_many(tokens, 'token')}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -21,7 +21,7 @@ from attnproof.harness.model.place import Place
 from attnproof.harness.model.verdict import OVERFLOW, Failure, Kind
 from attnproof.harness.operations.shared.metadata import CLASS
 from attnproof.harness.oracles.attempt import ATOMS, Attempt
-from attnproof.harness.oracles.diagnosis import Context, diagnose, is_overflow
+from attnproof.harness.oracles.diagnosis import Context, about, diagnose, is_overflow
 from attnproof.harness.oracles.trial import Trial
 
 NAME = "equality"
@@ -71,10 +71,13 @@ def differences(
         wrong_step = place.step
         context = context or Context(trial.case, made.call.facts or Facts())
         index, text = difference(trial.operation, place, right, value)
+        diagnosis, fits = _diagnosis(trial, made, context, place, right, value)
         yield Failure(
             oracle=oracle,
             field=place.root,
-            diagnosis=_diagnosis(trial, made, context, place, right, value),
+            diagnosis=diagnosis,
+            fits=fits,
+            about=about(trial.case, place, index, right),
             message=text,
             expected=brief(right),
             got=brief(value),
@@ -115,18 +118,18 @@ def _is_of_another_type(right: Any, value: Any) -> bool:
 
 def _diagnosis(
     trial: Trial, made: Attempt, context: Context, place: Place, right: Any, value: Any
-) -> str:
-    """Return the operation's own diagnosis, or the general one."""
+) -> tuple[str, tuple[str, ...] | None]:
+    """Return the operation's own diagnosis, or the general one, and `Failure.fits`."""
     if right is _TENSOR:
-        return f"{value} where a plain tensor was expected"
+        return f"{value} where a plain tensor was expected", None
     try:
         if is_overflow(right, value):
-            return OVERFLOW
+            return OVERFLOW, None
         own = trial.operation.contract.diagnose(made.call, place, right, value)
         with np.errstate(all="ignore"):  # wrong values may be of any size
-            return own or diagnose(context, place.field, right, value)
+            return diagnose(context, place.field, right, value, own)
     except Exception:  # a value that no diagnosis was written for is wrong nevertheless
-        return f"{place.field} is wrong"
+        return f"{place.field} is wrong", ()
 
 
 def difference(

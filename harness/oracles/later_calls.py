@@ -90,7 +90,7 @@ def judge(trial: Trial, overwritten: Overwritten | None, earlier: str) -> Iterat
         return
     for failure in differences(trial, trial.expected, made.outputs, NAME):
         message = f"in the call after that on case {earlier}: {failure.message}"
-        yield msgspec.structs.replace(failure, diagnosis=DEPENDS, message=message)
+        yield msgspec.structs.replace(failure, diagnosis=DEPENDS, fits=None, message=message)
 
 
 def _changed(before: dict[Place, Any], now: dict[Place, Any]) -> Overwritten | None:

@@ -45,7 +45,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
             yield msgspec.structs.replace(failure, other_kind=Kind.WRONG_RESULT)
             continue
         diagnosis = f"depends on stale entries ({failure.diagnosis})"
-        yield msgspec.structs.replace(failure, diagnosis=diagnosis)
+        yield msgspec.structs.replace(failure, diagnosis=diagnosis, fits=None)
 
 
 def checks(trial: Trial) -> int:

@@ -274,7 +274,7 @@ def _finding(recording: Recording, operation: Operation, candidate: str, held: _
         kind=Kind.WRONG_RESULT,
         field=where,
         fields=(found.field,),
-        diagnosis=diagnose(context, found.field, found.expected, found.got),
+        diagnosis=diagnose(context, found.field, found.expected, found.got)[0],
         message=(
             f"{where} is {element(found.got, index)}, expected {element(found.expected, index)}"
         ),

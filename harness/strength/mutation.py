@@ -35,7 +35,8 @@ class Mutation(NamedTuple):
     """Name of the function or class that is changed."""
     plant: Planter
     diagnoses: tuple[str, ...]
-    """Prefixes of right diagnoses: the diagnosis of each finding starts with one of them."""
+    """Prefixes of right diagnoses: that of each finding starts with one of them, or its heading
+    says what is seen."""
     source: str = ""
     """Public thread (repository#number) or erratum, "" for a mistake that has not shipped."""
     one: tuple[str, ...] = ("equality",)

@@ -33,6 +33,8 @@ class Found(NamedTuple):
     tokens: int
     steps: int
     kind: Kind
+    is_named: bool = True
+    """False if the heading says what is seen, as no known mistake explains the cases alone."""
 
 
 class Result(NamedTuple):
@@ -58,7 +60,7 @@ class Result(NamedTuple):
         if self.findings and judged == bool(self.mutation.strict):
             texts.append(f"{'found' if judged else 'not found'} under the engine contract")
         for found in self.findings:
-            if not found.diagnosis.startswith(self.mutation.diagnoses):
+            if found.is_named and not found.diagnosis.startswith(self.mutation.diagnoses):
                 texts.append(f"another diagnosis: {found.message}")
             for name in ("requests", "tokens", "steps"):
                 size, most = getattr(found, name), getattr(self.mutation, name)
@@ -98,7 +100,15 @@ def run(mutation: Mutation, ledger: Path) -> Result:
         oracles = outcome.result.oracles.items()
         objecting[mutation.examined] = {name for name, count in oracles if count.failed}
         findings = [
-            Found(f.diagnosis, f.message, f.requests, f.tokens, len(f.steps), f.kind)
+            Found(
+                f.diagnosis,
+                f.message,
+                f.requests,
+                f.tokens,
+                len(f.steps),
+                f.kind,
+                is_named=f.has_known_mistake and not f.diagnosis.startswith(f"{f.field} is wrong"),
+            )
             for f in outcome.findings
         ]
         cases += [finding.case for finding in outcome.findings]

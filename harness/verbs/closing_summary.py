@@ -70,18 +70,18 @@ def _finding(finding: Finding, base: Comparison | None) -> list[str]:
         "the comparison", lambda: "NEW " if is_new(finding, base) else "", lambda _fault: ""
     )
     head = f"{new}{finding.operation} [{finding.candidate}] ({finding.kind}): {finding.diagnosis}"
-    message = f"    {finding.message}"
+    message = [f"    {finding.message}"] if finding.has_known_mistake else []
     shown = attempt(
         "the evidence",
         lambda: f"    shown by {evidence(finding)}. {consequence(finding)}",
         lambda fault: f"    {fault}",
     )
     if len(finding.fields) > 1:
-        message += f" (in all: {', '.join(finding.fields)})"
+        message.append(f"    wrong in all: {', '.join(finding.fields)}")
     also = [f"    also fails because of it: {', '.join(finding.also)}"] if finding.also else []
     page = attempt("the page on the diagnosis", lambda: _page(finding), str)
     what_to_do = [f"    {page}"] if page else []
-    return [head, message, shown, *what_to_do, *also, f"    {finding.command}"]
+    return [head, *message, shown, *what_to_do, *also, f"    {finding.command}"]
 
 
 def _page(finding: Finding) -> str:
@@ -92,7 +92,8 @@ def _page(finding: Finding) -> str:
 
 def _advice(finding: Finding) -> str:
     head = f"ADVICE {finding.operation} [{finding.candidate}] ({finding.kind})"
-    return f"{head}: {finding.diagnosis}: {finding.message}"
+    message = f": {finding.message}" if finding.has_known_mistake else ""
+    return f"{head}: {finding.diagnosis}{message}"
 
 
 def _known_counts(deviations: list[DeviationResult]) -> str:

@@ -55,7 +55,10 @@ def print_result(outcome: Outcome) -> None:
 
 
 def _lines(outcome: Outcome) -> list[str]:
-    found = [f"    {f.kind}: {f.diagnosis}: {f.message}" for f in outcome.findings]
+    found = [
+        f"    {f.kind}: {f.diagnosis}{f': {f.message}' if f.has_known_mistake else ''}"
+        for f in outcome.findings
+    ]
     return [line(outcome.result), *map(escape_line, found)]
 
 

@@ -16,6 +16,7 @@ from attnproof.harness.model.case import Case
 from attnproof.harness.model.run import Difference
 from attnproof.harness.model.verdict import Explanation, Failure
 from attnproof.harness.operations import ALL
+from attnproof.harness.oracles.diagnosis import heading
 from attnproof.harness.report.pictures.sequence_input import case_steps
 from attnproof.harness.report.shared.literal import case_literal
 from attnproof.harness.report.shared.wording import shared_mistake
@@ -200,15 +201,15 @@ def _conclude(explained: Explained, console: Screen, label: str) -> int:
         console.print_line(text, style="yellow")
     if explained.advice and not explained.unknown:
         advice = explained.advice[0]
-        console.print_line(f"ADVICE {label} ({advice.kind}): {advice.diagnosis}", style="yellow")
+        console.print_line(f"ADVICE {label} ({advice.kind}): {heading(advice)}", style="yellow")
     if not explained.unknown:
         return VERIFIED
-    diagnosis = explained.unknown[0].diagnosis
-    console.print_line(f"FAIL {label}: {diagnosis}", style="bold red")
+    console.print_line(f"FAIL {label}: {heading(explained.unknown[0])}", style="bold red")
     return MISMATCH
 
 
 def _sentence(failure: Failure) -> str:
-    repeated = failure.diagnosis in failure.message
-    diagnosis = "" if repeated else f"{failure.diagnosis}: "
+    mistake = heading(failure)
+    repeated = mistake in failure.message or mistake.startswith(failure.message)
+    diagnosis = "" if repeated else f"{mistake}: "
     return f"{failure.oracle} ({failure.kind}): {diagnosis}{failure.message}"

@@ -27,8 +27,8 @@ _LARGEST_SCORE = 88
 """Largest score whose exponential a float32 holds."""
 
 
-def diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
-    """Return the likely mistake, "" if the two results are not comparable."""
+def diagnose(call: Call, place: Place, expected: Any, got: Any) -> str | tuple[str, ...]:
+    """Return the mistakes that give the result, "" if the two results are not comparable."""
     prepared: PreparedAttention = call.facts.prepared
     if place.field == "untouched":
         return "a row of no query is written"
@@ -45,10 +45,13 @@ def diagnose(call: Call, place: Place, expected: Any, got: Any) -> str:
         if is_small and _overflow(_right(prepared, view), got):
             return f"softmax overflows: scores above {_LARGEST_SCORE}"
         return "reads a slot that was never written (NaN)"
-    if is_small:
-        for text, changed in _alternatives(prepared, view):
-            if close(changed.attended().to(got.device)[wrong], got[wrong]):
-                return text
+    fits = [
+        text
+        for text, changed in (_alternatives(prepared, view) if is_small else ())
+        if close(changed.attended().to(got.device)[wrong], got[wrong])
+    ]
+    if fits:
+        return tuple(dict.fromkeys(fits))
     if bool((got[wrong] == 0).all()):
         return "zeros where there are keys"
     if bool((expected[wrong] == 0).all()):
@@ -193,7 +196,7 @@ def _alternatives(prepared: PreparedAttention, view: _View) -> Iterator[tuple[st
     if cap:
         yield "soft cap ignored", replace(right, soft_cap=None)
         yield "soft cap taken before the scale", replace(right, scale_last=True)
-    if window and cap:
+    if window or cap:  # the same as one of those above, where the case has one of the two
         yield "sliding window and soft cap ignored", replace(right, window=None, soft_cap=None)
     if window:
         yield "window one key too wide", replace(right, window=window + 1)

@@ -19,8 +19,8 @@ _PLAIN = {
 _WINDOW, _SOFT_CAP, _SCALES = "sliding window", "soft cap", "scales of the fp8 cache"
 
 
-def diagnose_step(call: Call, place: Place, expected: Any, got: Any) -> str:
-    """Return the likely mistake: an ignored argument with the part of the batch, or wrong slots."""
+def diagnose_step(call: Call, place: Place, expected: Any, got: Any) -> str | tuple[str, ...]:
+    """Return the likely mistakes: ignored arguments with the part of the batch, or wrong slots."""
     field = place.field
     if field == "kv_cache":
         return _cache_words(call, expected, got)
@@ -34,9 +34,14 @@ def diagnose_step(call: Call, place: Place, expected: Any, got: Any) -> str:
     first_prefill = call.facts.split.tokens
     decodes, prefills = bool(wrong[:first_prefill].any()), bool(wrong[first_prefill:].any())
     part = "" if decodes and prefills else " in prefills" if prefills else " in decodes"
-    for what, changes in _alternatives(call):
-        if close(_attended(call, changes)[wrong], got[wrong]):
-            return f"{what} ignored{part}"
+    fits = [
+        f"{what} ignored{where}"
+        for what, changes in _alternatives(call)
+        if close(_attended(call, changes)[wrong], got[wrong])
+        for where in dict.fromkeys((part, ""))  # decodes alone may be all that the batch has
+    ]
+    if fits:
+        return tuple(fits)
     if not got.isfinite().all():
         return f"a slot read that no token was written to{part}"
     return f"wrong attention{part}"
@@ -55,7 +60,7 @@ def _alternatives(call: Call) -> list[tuple[str, dict[str, Any]]]:
         found.append((_WINDOW, {"sliding_window": None}))
     if constants["logits_soft_cap"]:
         found.append((_SOFT_CAP, {"logits_soft_cap": None}))
-    if len(found) == 2:
+    if found:  # the same as one of those above, where the step has one of the two
         both = {"sliding_window": None, "logits_soft_cap": None}
         found.append((f"{_WINDOW} and {_SOFT_CAP}", both))
     if constants["kv_cache_dtype"] != "auto":

@@ -48,11 +48,11 @@ def _entry(run: Run, finding: Finding, mark: str, root: Path, *, fails: bool) ->
     place = source_place(finding.function, root)
     new = "New since base: " if is_new(finding, run.base) else ""
     about = f"{finding.operation} of {finding.candidate}: {shorten(finding.diagnosis, _TEXT)}"
+    if finding.has_known_mistake:
+        about += f": {shorten(finding.message, _TEXT)}"
     replay = inline_replay(finding) or finding.command
     return {
-        "description": escape_line(
-            f"{new}{about}: {shorten(finding.message, _TEXT)}. Replay: {replay}"
-        ),
+        "description": escape_line(f"{new}{about}. Replay: {replay}"),
         "check_name": f"attnproof/{rule_id(finding)}",
         "fingerprint": mark,
         "severity": _SEVERITIES[finding.kind] if fails else _ADVICE,

@@ -110,7 +110,8 @@ def _result(run: Run, finding: Finding, mark: str, rule: int, root: Path) -> dic
 def _lines(finding: Finding) -> Iterable[str]:
     """Yield the lines of a message: the mistake, its evidence, the command with the case in it."""
     about = f"{finding.operation} of {finding.candidate} ({finding.device}, {finding.kind})"
-    yield f"{about}: {shorten(finding.diagnosis, _TEXT)}: {shorten(finding.message, _TEXT)}"
+    message = f": {shorten(finding.message, _TEXT)}" if finding.has_known_mistake else ""
+    yield f"{about}: {shorten(finding.diagnosis, _TEXT)}{message}"
     yield f"Shown by {attempt('the evidence', lambda: evidence(finding), escape_line)}."
     yield f"Replay: {inline_replay(finding) or finding.command}"
 

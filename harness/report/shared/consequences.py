@@ -108,7 +108,7 @@ def consequence(finding: Finding) -> str:
     if finding.oracle == "purity" and finding.kind is Kind.CONTRACT:
         return "None that is known: no engine writes this memory as long as the result is used."
     field = _field(finding)
-    for rule in _BY_DIAGNOSIS:
+    for rule in _BY_DIAGNOSIS if finding.has_known_mistake else ():
         if (
             rule.oracle in ("", finding.oracle)
             and (not rule.fields or field in rule.fields)

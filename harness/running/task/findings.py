@@ -19,6 +19,7 @@ from attnproof.harness.model.verdict import (
     Explanation,
     Kind,
 )
+from attnproof.harness.oracles.diagnosis import heading
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.occurrences import Occurrence, Tally
@@ -149,7 +150,7 @@ def _finding(
         field=failure.where or ("" if failure.oracle in _WITHOUT_FIELD else failure.field),
         place=failure.place,
         fields=tuple(sorted(tally.fields)),
-        diagnosis=tally.diagnosis_of(failure),
+        diagnosis=heading(failure, tally.explained, tally.diagnosed),
         message=failure.message,
         expected=failure.expected,
         got=failure.got,

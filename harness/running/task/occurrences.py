@@ -9,7 +9,6 @@ from typing import Any
 
 from attnproof.harness.model.case import Case, Origin, Sourced, encode
 from attnproof.harness.model.verdict import Failure
-from attnproof.harness.oracles.diagnosis import ALIKE
 
 
 @dataclass
@@ -18,8 +17,10 @@ class Tally:
 
     shown: Counter[Origin] = field(default_factory=Counter)
     """Cases by origin."""
-    diagnoses: Counter[str] = field(default_factory=Counter)
-    """Cases by the diagnosis of their first failure."""
+    explained: Counter[str] = field(default_factory=Counter)
+    """Cases by the known mistakes that explain every wrong element."""
+    diagnosed: int = 0
+    """Cases in which known mistakes were tried."""
     oracles: set[str] = field(default_factory=set)
     fields: set[str] = field(default_factory=set)
     kinds: set[str] = field(default_factory=set)
@@ -32,16 +33,13 @@ class Tally:
     def add(self, sourced: Sourced, failures: list[Failure]) -> None:
         """Count a case with its failures by this cause."""
         self.shown[sourced.origin] += 1
-        self.diagnoses[failures[0].diagnosis] += 1
+        fits = [set(failure.fits) for failure in failures if failure.fits is not None]
+        if fits:
+            self.diagnosed += 1
+            self.explained.update(set.intersection(*fits))
         self.oracles.update(failure.oracle for failure in failures)
         self.fields.update(failure.field for failure in failures)
         self.kinds.update(failure.kind for failure in failures)
-
-    def diagnosis_of(self, failure: Failure) -> str:
-        """Return the diagnosis of the smallest case's failure, corrected by larger cases."""
-        own = failure.diagnosis
-        alike = sorted(ALIKE) if own in ALIKE else []
-        return max((own, *alike), key=lambda name: self.diagnoses[name])  # its own if equal
 
 
 @dataclass

@@ -97,7 +97,7 @@ def test_failing_run_saves_its_cases_and_prints_replay_commands(options, capfd):
         assert replay(by) == MISMATCH
         shown = capfd.readouterr().out
         assert "expected" in shown
-        assert finding["diagnosis"] in shown
+        assert finding["message"] in shown
         assert (
             replay(ReplayOptions(case=str(case_path), candidates=["reference"], out=out))
             == VERIFIED
