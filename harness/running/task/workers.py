@@ -58,7 +58,7 @@ from attnproof.harness.running.worker.worker import (
 _IMPORT_S = 120.0
 _FIRST_CALL_S = 90.0
 """Timeout of a first call that may compile, in seconds."""
-_TIMES_REFERENCE, _TIMES_INTERPRETED = 50, 5000
+_TIMES_REFERENCE, _TIMES_INTERPRETED = 50, 20_000
 """Least timeout of a case: that many times the reference's CPU time for one call, of which the
 candidate makes about eight. Triton's interpreter takes milliseconds where a loop takes
 microseconds."""

@@ -86,7 +86,7 @@ def test_process_that_closes_the_pipe_is_ended(tmp_path, monkeypatch):
 @pytest.mark.parametrize("times", [0.05, 0.3, 100.0])
 def test_a_case_that_is_slow_for_the_reference_has_more_time(lane, times, tmp_path, monkeypatch):
     def compute_expected(_trial, *, poisoned):
-        return times / {"cpu": 50, "interpreter": 5000}[lane]
+        return times / {"cpu": 50, "interpreter": 20_000}[lane]
 
     monkeypatch.setattr(ObservedTrial, "compute_expected", compute_expected)
     path = tmp_path / "slow.py"
