@@ -25,6 +25,7 @@ def finding_card(finding: Finding, replay: str) -> str:
     """Return the text of a finding; `replay` is the command line that repeats it."""
     head = f"{finding.operation} [{finding.candidate}] ({finding.kind}): {finding.diagnosis}"
     lines = [head, f"  {finding.message}"]
+    lines += [f"  {finding.interface}"] if finding.interface else []
     drawing = picture(finding.case, finding.outputs, finding.place, finding.steps)
     end = [f"at {finding.function}"] if finding.function else []
     end += [f"replay: {replay}"] if replay else []

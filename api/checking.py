@@ -13,22 +13,29 @@ import msgspec
 from attnproof import reference
 from attnproof.api.card import picture
 from attnproof.harness.escaping import escape_line, escape_lines
-from attnproof.harness.interfaces import INTERFACES
+from attnproof.harness.interfaces.weakest import earlier_form
 from attnproof.harness.model.call_kinds import Parts
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, decode
 from attnproof.harness.model.inline_case import inline_case
 from attnproof.harness.model.operation import Operation
+from attnproof.harness.model.place import Place
 from attnproof.harness.model.run import Difference
 from attnproof.harness.model.verdict import Explanation, Failure
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import judge
 from attnproof.harness.oracles.diagnosis import heading
 from attnproof.harness.oracles.trial import Trial
-from attnproof.harness.running.candidates import offered_by, with_interface
+from attnproof.harness.running.candidates import offered_by
 from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.cases import CaseError, CaseFile, read_case
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.interface_choice import (
+    Fitting,
+    interface_line,
+    with_interface,
+    with_named_interface,
+)
 from attnproof.harness.running.task.deviations import explain as divide
 from attnproof.harness.running.task.explanation import explain
 from attnproof.harness.running.task.workers import real_kinds
@@ -63,27 +70,48 @@ def check(
         raise UsageError(f"the case is one of {given.operation}, not of {operation}")
     chosen = ALL[given.operation]
     name = getattr(function, "__qualname__", type(function).__name__)
+    holder = _holder(function, chosen)
     (candidate,) = with_interface([Candidate(name, "a function")], interface or "")
+    candidate = with_named_interface(candidate, holder)
     (candidate,) = with_contract([candidate], CallOptions(contract=contract))
-    given = INTERFACES[candidate.interface].fit(given) if candidate.interface else given
-    offer = _offer(function, chosen, candidate)
+    offer = _offer(holder, chosen, candidate)
+    given = _fitted(given, chosen, candidate, holder, offer)
     trial = Trial(chosen, given, offer, offered_by(reference, chosen), "cpu")
     failures = real_kinds(chosen, given, judge(trial).failures)
     failing = divide((), given, failures, candidate.judged).unknown
     if failing:
-        raise AssertionError(_text(trial, failing, name))
+        raise AssertionError(_text(trial, failing, candidate))
 
 
-def _offer(function: object, operation: Operation, candidate: Candidate) -> Any:
+def _holder(function: object, operation: Operation) -> object:
+    """Return an object that has the function under the operation's name."""
+    if list(operation.call.names(operation.name)) == [operation.name] and callable(function):
+        return SimpleNamespace(**{operation.name: function})
+    return function
+
+
+def _offer(holder: object, operation: Operation, candidate: Candidate) -> Any:
     """Return the function as the harness calls it (UsageError)."""
-    names = operation.call.names(operation.name)
-    if list(names) == [operation.name] and callable(function):
-        function = SimpleNamespace(**{operation.name: function})
-    offer = offered_by(function, operation, candidate.interface)
+    offer = offered_by(holder, operation, candidate.interface)
     if offer is None:
-        needed = ", ".join(names)
+        needed = ", ".join(operation.call.names(operation.name))
         raise UsageError(f"{candidate.name} is not offered as {operation.name}: it needs {needed}")
     return offer
+
+
+def _fitted(
+    case: Case, operation: Operation, candidate: Candidate, holder: object, offer: Any
+) -> Case:
+    """Return the case without what the function's interface cannot say."""
+
+    def outputs_of(trial_case: Case) -> dict[Place, Any]:
+        trial = Trial(operation, trial_case, offer, offered_by(reference, operation), "cpu")
+        made = trial.first
+        return {} if made.error is not None or made.malformed else made.outputs
+
+    name = operation.name
+    forms = {name: earlier_form(name, getattr(holder, name, None))}
+    return Fitting(candidate, forms, outputs_of)(case)
 
 
 def _case(case: Case | str | os.PathLike[str]) -> Case:
@@ -111,12 +139,12 @@ def _decoded(text: str) -> Case:
         raise UsageError(f"the text is not a case: {error}") from None
 
 
-def _text(trial: Trial, failures: tuple[Failure, ...], name: str) -> str:
+def _text(trial: Trial, failures: tuple[Failure, ...], candidate: Candidate) -> str:
     """Return the failures in words, and a picture of the case."""
     first = failures[0]
     try:
         own = getattr(trial.function, "own", {})
-        explanation = explain(trial, Parts({}, tuple(own)), name)
+        explanation = explain(trial, Parts({}, tuple(own)), candidate.name)
         outputs = [msgspec.convert(output, Difference) for output in explanation.outputs]
     except Exception as error:  # the failure stands without the comparison
         explanation, outputs = Explanation([], f"the outputs cannot be shown: {error}"), []
@@ -125,5 +153,6 @@ def _text(trial: Trial, failures: tuple[Failure, ...], name: str) -> str:
     drawing = picture(trial.case, outputs, first.place, explanation.steps)
     log = (first.log or explanation.log).rstrip()
     logs = [log] if log else []
-    end = f"case {trial.case.id}: {inline_case(trial.case)}"
-    return escape_lines("\n".join([*map(escape_line, lines), "", drawing, *logs, end]))
+    end = [escape_line(interface_line(candidate))]
+    end.append(f"case {trial.case.id}: {inline_case(trial.case)}")
+    return escape_lines("\n".join([*map(escape_line, lines), "", drawing, *logs, *end]))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from attnproof.harness.interfaces.fitting import (
-    answered_without,
     with_prompts,
     without_later_fields,
     without_optional_fields,
     without_progress,
 )
-from attnproof.harness.interfaces.functions import adapt_v32
+from attnproof.harness.interfaces.functions import adapt_earlier, adapt_rows, adapt_v32
 from attnproof.harness.interfaces.interface import Interface
 from attnproof.harness.interfaces.offering import offered_as as offered_as
 
@@ -46,7 +45,7 @@ _STILL_THERE = frozenset(
 """Operations of sections 1 to 9 that vLLM 0.32 has."""
 
 DEFAULT = "any"
-"""Interface of a candidate that declares none, where no vLLM is installed."""
+"""Interface of a candidate that declares none and names no engine's class."""
 INTERFACES: dict[str, Interface] = {
     one.name: one
     for one in (
@@ -54,13 +53,14 @@ INTERFACES: dict[str, Interface] = {
             name=DEFAULT,
             engine="signatures of vLLM 0.11, batches of every release",
             sections=_PUBLISHED | _LATER | {"15"},
-            adapt=answered_without,
+            adapt=adapt_rows,
         ),
         Interface(
             name="vllm-0.10",
             engine="vLLM 0.10",
             sections=_PUBLISHED,
             fit=without_progress,
+            adapt=adapt_earlier,
         ),
         Interface(
             name="vllm-0.11",
@@ -68,6 +68,7 @@ INTERFACES: dict[str, Interface] = {
             sections=_PUBLISHED,
             operations=frozenset(("get_dcp_local_seq_lens",)),
             fit=without_later_fields,
+            adapt=adapt_earlier,
         ),
         Interface(
             name="vllm-0.32",

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-from contextlib import suppress
-from copy import deepcopy
-from functools import wraps
 from typing import Any
 
 from msgspec import structs
 
-from attnproof import reference
 from attnproof.harness.cases.batches import later
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations.batch.reorder import REORDER
@@ -23,10 +18,6 @@ _LATER_PARAMS = {
 }
 """Arguments of earlier operations that only later engines have."""
 
-_PROMPTS = "num_prompt_tokens"
-"""Field of an engine's rows that 0.32 reads."""
-_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-"""Kinds of a function's parameters that take any number of arguments."""
 _OPTIONAL = ("logits_indices", "num_logits", "encoder_seq_lens", "dcp_local_seq_lens")
 """Fields of a batch that may be None."""
 
@@ -41,70 +32,17 @@ def _without_later_params(case: Case) -> Case:
 
 def _with_known_progress(case: Case, known: dict[int, int]) -> Case:
     """Return the case with its progress replaced by `known`, if it is of XFormers' builder."""
-    progress = case.params.get(PROGRESS)
+    progress = case.params.get(PROGRESS, 0)
     if case.operation != BUILDER or progress not in known:
         return case
     return structs.replace(case, params=case.params | {PROGRESS: known[progress]})
 
 
-def answered_without(name: str, function: Any) -> Any:
-    """Return the function; `reference` answers calls with arguments that it does not take."""
-    later = _LATER_PARAMS.get(name, ())
-    if not later or not inspect.isfunction(function):
-        return function
-    if name == REORDER:
-        return _answered_without_prompts(function)
-    parameters = inspect.signature(function).parameters
-    missing = set(later).difference(parameters)
-    takes_any = any(one.kind in _ANY_NUMBER for one in parameters.values())
-    if takes_any or not missing:
-        return function
-    ours = getattr(reference, name)
-    bind = inspect.signature(ours).bind
-
-    @wraps(function)
-    def answer(*args: Any, **kwargs: Any) -> Any:
-        known = missing.isdisjoint(bind(*args, **kwargs).arguments)
-        return (function if known else ours)(*args, **kwargs)
-
-    return answer
-
-
-def _answered_without_prompts(function: Any) -> Any:
-    """Return the function; `reference` answers calls whose prompts it does not read.
-
-    No signature shows whether it knows the prompts of requests: it is tried on a copy.
-    """
-    ours = getattr(reference, REORDER)
-
-    @wraps(function)
-    def answer(input_batch: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hasattr(input_batch, _PROMPTS):
-            return function(input_batch, scheduler_output, *args, **kwargs)
-        tried = _Watched(deepcopy(input_batch))
-        with suppress(Exception):  # it is called again, and raises again
-            function(tried, deepcopy(scheduler_output), *args, **kwargs)
-        known = function if tried.read else ours
-        return known(input_batch, scheduler_output, *args, **kwargs)
-
-    return answer
-
-
-class _Watched:
-    """Rows of an engine that record whether the prompts of the requests are read."""
-
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-        self.read = False
-
-    def __getattr__(self, name: str) -> Any:
-        self.read |= name == _PROMPTS
-        return getattr(self._rows, name)
-
-
 def without_progress(case: Case) -> Case:
-    """Return the case for engines that know no progress of requests: vLLM 0.10."""
+    """Return the case for engines that know no progress and no uniform batches: vLLM 0.10."""
     case = without_later_fields(case)
+    if case.params.get("require_uniform"):
+        return structs.replace(case, params=case.params | {"require_uniform": False})
     if case.operation != REORDER:
         return _with_known_progress(case, {1: 0})
     kept = ("query_lens", "decode_threshold")
@@ -113,7 +51,7 @@ def without_progress(case: Case) -> Case:
 
 def without_later_fields(case: Case) -> Case:
     """Return the case for engines whose batch has the fields of section 1 only: vLLM 0.11."""
-    case = _with_known_progress(_without_later_params(case), {2: 1})
+    case = _with_known_progress(_without_later_params(case), {0: 1, 2: 1})
     batch = None if case.batch is None else later.without_later_fields(case.batch)
     return case if batch is case.batch else structs.replace(case, batch=batch)
 
@@ -136,7 +74,7 @@ def with_prompts(case: Case) -> Case:
     """
     if case.operation == "CommonAttentionMetadata" and case.batch and case.batch.subclassed:
         return structs.replace(case, batch=structs.replace(case.batch, subclassed=False))
-    case = _with_known_progress(case, {1: 2})
+    case = _with_known_progress(case, {0: 2, 1: 2})
     computed = case.params.get("computed_lens")
     if case.operation != REORDER or computed is None or case.params.get("prompt_lens") is not None:
         return case

@@ -6,13 +6,12 @@ import importlib
 import inspect
 import warnings
 from collections.abc import Callable
-from dataclasses import fields
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from attnproof.harness.interfaces import builders, vllm_batch
+from attnproof.harness.interfaces import builders, naming, vllm_batch
 from attnproof.harness.interfaces.conversion import Conversion
 from attnproof.harness.model.call import Thunk
 from attnproof.harness.operations.batch.reorder import REORDER
@@ -20,6 +19,11 @@ from attnproof.reference.shared import CommonAttentionMetadata
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Convert = Callable[..., Arguments]
+SPLIT = "split_decodes_and_prefills"
+SPLIT_OPTIONS = {"require_uniform": (2, False), "treat_short_extends_as_decodes": (3, True)}
+"""Arguments of the split that 0.10 does not have, and 0.11: place and default."""
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+"""Kinds of a function's parameters that take any number of arguments."""
 
 
 class Adapted:
@@ -32,7 +36,7 @@ class Adapted:
         self.function = function
         self.conversion = conversion
         self.convert = convert or self._converted
-        self.__name__ = function.__name__
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def _converted(self, *args: Any, **kwargs: Any) -> Arguments:
         theirs = self.conversion.theirs
@@ -72,7 +76,9 @@ class Reduced(Adapted):
 
     def unbind(self, result: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
         """Convert the batch back; its computed tokens are those of the given batch."""
-        return builders.with_computed(super().unbind(result, given, *args, **kwargs), given)
+        made = super().unbind(result, given, *args, **kwargs)
+        mirrored = naming.has_mirrors(self.conversion.metadata_class)
+        return made if mirrored else builders.with_computed(made, given)
 
 
 class InputBatch:
@@ -100,9 +106,25 @@ class InputBatch:
 
 def with_progress(input_batch: Any, *args: Any, **kwargs: Any) -> Arguments:
     """Convert rows without progress to rows with it."""
-    if not hasattr(input_batch, "req_ids") or hasattr(input_batch, "num_computed_tokens_cpu"):
+    # Our stand-in says it itself: it records what is read.
+    known = hasattr(input_batch, "has_progress") or hasattr(input_batch, "num_computed_tokens_cpu")
+    if not hasattr(input_batch, "req_ids") or getattr(input_batch, "has_progress", known):
         return (input_batch, *args), kwargs
     return (InputBatch(input_batch, len(input_batch.req_ids)), *args), kwargs
+
+
+def parameters_of(function: Any) -> dict[str, Any]:
+    """Return the kinds of a function's parameters by name, none if they cannot be told."""
+    try:
+        return {one.name: one.kind for one in inspect.signature(function).parameters.values()}
+    except (TypeError, ValueError):
+        return {}
+
+
+def takes(function: Any, name: str) -> bool:
+    """True if a function has a parameter of that name, or takes any, or if it cannot be told."""
+    kinds = parameters_of(function)
+    return not kinds or name in kinds or any(kind in _ANY_NUMBER for kind in kinds.values())
 
 
 def offsets_on_cpu(query_start_loc_p: Any) -> Arguments:
@@ -110,29 +132,89 @@ def offsets_on_cpu(query_start_loc_p: Any) -> Arguments:
     return (query_start_loc_p.cpu(),), {"device": query_start_loc_p.device}
 
 
+class _LaterDefaults:
+    """Conversion that leaves out the later arguments of the split that have their default.
+
+    An engine that does not know them is called without.
+    """
+
+    def __init__(self, function: Any, conversion: Conversion) -> None:
+        self._theirs = conversion.theirs
+        self._unknown = {
+            name: one for name, one in SPLIT_OPTIONS.items() if not takes(function, name)
+        }
+
+    def __bool__(self) -> bool:
+        """True if the function does not take one of them."""
+        return bool(self._unknown)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Arguments:
+        """Convert the arguments."""
+        values = list(args)
+        for place, default in sorted(self._unknown.values(), reverse=True):
+            if len(values) == place + 1 and values[place] is default:
+                values.pop()
+        named = {
+            name: self._theirs(value)
+            for name, value in kwargs.items()
+            if name not in self._unknown or value is not self._unknown[name][1]
+        }
+        return tuple(map(self._theirs, values)), named
+
+
+def adapt_rows(name: str, function: Any) -> Any:
+    """Return a function that takes our batches; an engine's rows always have progress."""
+    if not callable(function) or inspect.isclass(function):
+        return function
+    if name == REORDER:
+        return Adapted(function, _OURS, with_progress)
+    convert = _LaterDefaults(function, _OURS)
+    return Adapted(function, _OURS, convert) if name == SPLIT and convert else function
+
+
+def adapt_earlier(name: str, function: Any) -> Any:
+    """Return a function of vLLM up to 0.15: it takes vLLM's own class if its module names that."""
+    cls = naming.earlier_batch(function)
+    return adapt_rows(name, function) if cls is None else _adapt(name, function, _conversion(cls))
+
+
+@cache
+def _conversion(cls: type[Any]) -> Conversion:
+    return Conversion(lambda: cls, _slice_class)
+
+
 def adapt_v32(name: str, function: Any) -> Any:
     """Return a function of the interface vllm-0.32 with our arguments and results."""
+    return _adapt(name, function, V32)
+
+
+def _adapt(name: str, function: Any, conversion: Conversion) -> Any:
     if name in _CLASSES:
-        return _CLASSES[name](function, V32)
+        return _CLASSES[name](function, conversion)
     if inspect.isclass(function) or not callable(function):
         return function
     if name == "make_local_attention_virtual_batches":
-        return First(function, V32)
+        return First(function, conversion)
     if name == "make_kv_sharing_fast_prefill_common_attn_metadata":
-        return Reduced(function, V32)
+        return Reduced(function, conversion)
     if name == REORDER:
-        return Adapted(function, V32, with_progress)
-    if name == "compute_causal_conv1d_metadata":
-        return Adapted(function, V32, offsets_on_cpu)
-    return Adapted(function, V32)
+        return Adapted(function, conversion, with_progress)
+    if name == "compute_causal_conv1d_metadata" and "device" in parameters_of(function):
+        return Adapted(function, conversion, offsets_on_cpu)
+    if name == SPLIT:
+        return Adapted(function, conversion, _LaterDefaults(function, conversion))
+    return Adapted(function, conversion)
 
 
 def _metadata_class() -> Any:
     """Return the batch of the vLLM that is installed, our own class without a fitting one."""
-    found = _installed("vllm.v1.attention.backend", "CommonAttentionMetadata")
-    names = {f.name for f in fields(found)} if found is not None else set()
-    fits = "is_prefilling" in names and "seq_lens_cpu" not in names
+    found = _installed("vllm.v1.attention.backend", naming.BATCH)
+    fits = found is not None and not naming.has_mirrors(found)
     return found if fits else vllm_batch.CommonAttentionMetadata
+
+
+def _slice_class() -> Any:
+    return _installed("vllm.v1.worker.ubatch_utils", "UBatchSlice")
 
 
 def _installed(module: str, name: str) -> Any:
@@ -145,7 +227,8 @@ def _installed(module: str, name: str) -> Any:
         return None
 
 
-V32 = Conversion(_metadata_class, partial(_installed, "vllm.v1.worker.ubatch_utils", "UBatchSlice"))
+V32 = Conversion(_metadata_class, _slice_class)
+_OURS = Conversion(lambda: CommonAttentionMetadata)
 _CLASSES: dict[str, Callable[..., Any]] = {
     "AttentionMetadataBuilder": builders.v1_builder,
     "create_fast_prefill_custom_backend": partial(

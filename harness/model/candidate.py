@@ -36,7 +36,12 @@ class Candidate(msgspec.Struct, frozen=True):
     deviations: tuple[str, ...] = ()
     """Files of its known deviations, and shipped lists such as "vllm:0.11"."""
     interface: str = ""
-    """Name of the engine interface that it speaks, "" for every one (built-in candidates)."""
+    """Name of the engine interface that it speaks, "" for every one (built-in candidates), and
+    until a worker has found that of a candidate which declares none."""
+    interface_reason: str = ""
+    """Why it is that interface."""
+    declared: bool = True
+    """False if the interface follows from the classes that the candidate names."""
     judged: frozenset[Kind] = STRICT
     """Classes of failures that fail it."""
 

@@ -215,6 +215,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Why no engine makes the shrunk case, "" if one may."""
     function: str = ""
     """Source of the candidate's function or class, such as "backend.py:12"; "" if unknown."""
+    interface: str = ""
+    """A sentence on the interfaces in which the case passes, "" without any."""
     command: str
     """The `attnproof replay` command that reproduces it."""
     outputs: list[Difference] = []

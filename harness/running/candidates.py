@@ -21,6 +21,7 @@ import msgspec
 from attnproof import reference
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.interfaces import INTERFACES
+from attnproof.harness.interfaces.naming import is_engine_batch
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate, Lane, device_type
 from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.files import read_regular
@@ -30,7 +31,6 @@ from attnproof.harness.running.engines import (
     engine_of,
     find_spec,
     installed_version,
-    interface_of,
     require_engine,
 )
 from attnproof.harness.running.errors import UsageError
@@ -195,34 +195,6 @@ def _checked(path: Path) -> Path:
     return path
 
 
-def interface_to_adapt(candidate: Candidate) -> str:
-    """Return the interface that the candidate's functions speak, "" if ours."""
-    return "" if engine_of(candidate.target) else candidate.interface
-
-
-def with_interface(candidates: list[Candidate], name: str) -> list[Candidate]:
-    """Return the candidates with the interface of this name (UsageError).
-
-    Without a name it is the one that the candidate's entry point declares, otherwise that of the
-    installed vLLM, or the default. Built-in candidates speak every interface, and an adapter that
-    of its engine.
-    """
-    if name and name not in INTERFACES:
-        near = get_close_matches(name, INTERFACES, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"--interface is {name!r}: {hint}expected one of {', '.join(INTERFACES)}")
-    chosen = []
-    for candidate in candidates:
-        if candidate.target in (OPTIMIZED, REFERENCE):
-            chosen.append(candidate)
-            continue
-        engine = engine_of(candidate.target)
-        interface = interface_of(engine) if engine else name or candidate.interface
-        interface = interface or interface_of(None)
-        chosen.append(msgspec.structs.replace(candidate, interface=interface))
-    return chosen
-
-
 @lru_cache(maxsize=100)
 def version_of(candidate: Candidate) -> str:
     """Return the version of a candidate's installed package, "" without one.
@@ -366,6 +338,7 @@ def offered_by(module: Any, operation: Operation, interface: str = "") -> Any:
     found = {name: getattr(module, name, None) for name in names}
     own = {name: part for name, part in found.items() if callable(part)}
     if interface:
+        own = {name: part for name, part in own.items() if not is_engine_batch(part)}
         adapt = INTERFACES[interface].adapt
         own = {name: adapt(name, part) for name, part in own.items()}
     ours = {name: getattr(reference, name) for name in names}

@@ -69,9 +69,8 @@ def installed_version(package: str) -> str:
     return version(distributions[0]) if distributions else ""
 
 
-def interface_of(engine: Engine | None) -> str:
-    """Return the interface of an engine's installed release; that of vLLM for None."""
-    engine = engine or _VLLM
+def interface_of(engine: Engine) -> str:
+    """Return the interface of an engine's installed release."""
     if engine.interface:
         return engine.interface
     numbers = engine.version.split(".")[:2]

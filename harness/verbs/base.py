@@ -51,7 +51,11 @@ def _problem(
         return f"it drew {drawn} cases for each operation, this run draws {examples}"
     devices = {one.pair: one.device for one in base.operations}
     names = [operation.name for operation in operations]
+    interfaces = base.settings.get("interfaces") or {}
     for candidate in candidates:
+        spoken = interfaces.get(candidate.name, candidate.interface)
+        if spoken != candidate.interface:
+            return f"{candidate.name} had the interface {spoken}, here {candidate.interface}"
         for name in names:
             device = devices.get((name, candidate.name))
             if device is None:

@@ -40,6 +40,7 @@ def bench(options: BenchOptions, *, command: str = "attnproof bench") -> int:
         out=options.out,
         jobs=options.jobs,
         contract=options.contract,
+        interface=options.interface,
         deviations=options.deviations,
         fail_on=options.fail_on,
         timeout_s=options.timeout_s,

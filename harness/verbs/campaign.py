@@ -25,7 +25,7 @@ from attnproof.harness.guard import attempt
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.candidates import BUILT_IN, version_of
+from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.parent.plan import Plan, probe
 from attnproof.harness.running.task.settings import Settings
@@ -116,7 +116,7 @@ def _plan(options: CampaignOptions, given: VerifyOptions) -> Plan:
         usual_depth=False,
         minimise_known=False,
     )
-    lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
+    candidates, lacking = probe(candidates, operations, settings)
     jobs = options.jobs or len(os.sched_getaffinity(0))
     return Plan(operations, candidates, settings, [], [], jobs, lacking)
 

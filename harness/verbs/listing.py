@@ -11,12 +11,14 @@ from attnproof.harness.operations import ALL
 from attnproof.harness.report.catalogue import Entry, entry_of, page
 from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.interface_choice import with_interface
 from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.operation_index import index_of, offer
 from attnproof.harness.verbs.operation_table import make_console, print_index
 from attnproof.harness.verbs.options import MEMORY_BYTES, CallOptions, ListOptions
+from attnproof.harness.verbs.progress import print_interface
 from attnproof.harness.verbs.screen import Screen
 from attnproof.harness.verbs.selection import pick_operations
 
@@ -30,7 +32,7 @@ def show_operations(options: ListOptions) -> None:
             raise UsageError("--markdown lists no candidates: leave out --candidate")
         say(page(entries).removesuffix("\n"))
         return
-    candidates = resolve(options.candidates, "auto")
+    candidates = with_interface(resolve(options.candidates, "auto"), "")
     offers = {candidate.name: _offers(candidate) for candidate in candidates}
     if not names:
         words = {name: {op: o.word for op, o in by.items()} for name, by in offers.items()}
@@ -55,6 +57,7 @@ def _offers(candidate: Candidate) -> dict[str, _Offer]:
     warm_up([candidate])
     worker = Worker(candidate, ALL, timeout_s=CallOptions.timeout_s, memory_bytes=MEMORY_BYTES)
     worker.stop()
+    print_interface(worker.candidate)
     offers = {n: _Offer(offer(candidate, op, n in worker.offers)) for n, op in ALL.items()}
     return offers | {name: _Offer("not offered", why) for name, why in worker.withheld.items()}
 

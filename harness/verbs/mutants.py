@@ -26,9 +26,9 @@ from attnproof.harness.running.candidates import (
     offered_by,
     preload_package,
     resolve,
-    with_interface,
 )
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
+from attnproof.harness.running.interface_choice import with_interface, with_named_interface
 from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength.mutants.judging import Prepared, judge, prepare
@@ -64,6 +64,7 @@ def examine_mutants(options: MutantsOptions) -> int:
     module = _loaded(candidate)
     if not root_of(module).is_absolute():
         raise UsageError(f"candidate {candidate.name} has no source file: name a file or package")
+    candidate = with_named_interface(candidate, module)
     offered = [one for one in operations if offered_by(module, one, candidate.interface)]
     if not offered:
         raise UsageError(f"candidate {candidate.name} offers none of the operations asked for")

@@ -69,7 +69,8 @@ class CallOptions(CandidateOptions):
         str,
         typer.Option(
             help="engine whose batches and signatures the candidates use: vllm-0.10, vllm-0.11, "
-            "vllm-0.32, sglang-0.5 or any, the batches of all (default: the installed vLLM, or any)"
+            "vllm-0.32, sglang-0.5 or any, the batches of all (default: that of the classes that "
+            "the candidates name, or any)"
         ),
     ] = ""
     timeout_s: Annotated[

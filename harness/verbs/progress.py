@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from attnproof.harness.escaping import escape_line
+from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.run import OperationResult, OracleCount
+from attnproof.harness.running.interface_choice import interface_line
 from attnproof.harness.running.parent.session import ProgressCallbacks
 from attnproof.harness.running.task.task import Outcome
 from attnproof.harness.verbs.messages import say
@@ -46,6 +48,12 @@ def no_progress(_expected_cases: int) -> Iterator[ProgressCallbacks]:
         ended=lambda _outcome: None,
         tick=lambda: None,
     )
+
+
+def print_interface(candidate: Candidate) -> None:
+    """Print the candidate's interface, and why it is that one."""
+    if text := interface_line(candidate):
+        say(escape_line(text))
 
 
 def print_result(outcome: Outcome) -> None:

@@ -10,7 +10,6 @@ from rich.text import Text
 
 from attnproof.harness.escaping import escape_lines, shell_command, shell_path
 from attnproof.harness.guard import attempt
-from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.run import Difference
@@ -22,7 +21,7 @@ from attnproof.harness.report.shared.literal import case_literal
 from attnproof.harness.report.shared.wording import shared_mistake
 from attnproof.harness.report.terminal.case import draw_case, draw_difference
 from attnproof.harness.report.terminal.sequence import draw_steps
-from attnproof.harness.running.candidates import installed_target, resolve, with_interface
+from attnproof.harness.running.candidates import installed_target, resolve
 from attnproof.harness.running.cases import CaseError, CaseFile, find_case
 from attnproof.harness.running.errors import (
     INCOMPLETE,
@@ -31,6 +30,7 @@ from attnproof.harness.running.errors import (
     InfrastructureError,
     UsageError,
 )
+from attnproof.harness.running.interface_choice import interface_line, with_interface
 from attnproof.harness.running.parent.plan import find_skip
 from attnproof.harness.running.task.broad_deviations import broad_entries
 from attnproof.harness.running.task.candidate_process import (
@@ -46,6 +46,7 @@ from attnproof.harness.running.task.deviations import (
 )
 from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.left_behind import left_behind
+from attnproof.harness.running.task.other_interfaces import interface_sentence
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.verbs.checks import check_call
@@ -130,6 +131,8 @@ def _replay_on(
         )
     except CandidateUnloadableError as error:
         raise UsageError(str(error)) from None
+    if line := interface_line(worker.candidate):
+        console.print_line(line)
     try:
         lacking = worker.why_not_offered(operation.name)
         if lacking is not None:
@@ -144,8 +147,7 @@ def _replay_on(
 
 
 def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
-    interface = INTERFACES.get(worker.candidate.interface)
-    case = interface.fit(case) if interface else case
+    case = worker.fitted(case)
     found = worker.judge(case).failures or failures_of_further_calls(worker, case)
     explanation = attempt(
         "the expected values", lambda: worker.explain(case), lambda fault: Explanation([], fault)
@@ -191,6 +193,13 @@ def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
     log = failures[0].log or explanation.log
     if log:
         console.print(log.rstrip(), style="dim")
+    if explained.unknown:
+        operation = ALL[case.operation]
+        sentence = attempt(
+            "the other interfaces", lambda: interface_sentence(worker, operation, case), str
+        )
+        if sentence:
+            console.print_line(sentence)
     return _conclude(explained, console, label)
 
 

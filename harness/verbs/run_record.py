@@ -55,6 +55,10 @@ def record_run(
             "jobs": plan.jobs,
             "contract": options.fail_on or options.contract,
             "interface": options.interface,
+            "interfaces": {one.name: one.interface for one in plan.candidates if one.interface},
+            "reasons for interfaces": {
+                one.name: one.interface_reason for one in plan.candidates if one.interface
+            },
             "interrupted": interrupted,
         },
         operations=results,

@@ -19,7 +19,7 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import FAULTS, Run, RunVerdict
 from attnproof.harness.report.shared.comparison import read_run, with_base
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.candidates import BUILT_IN, resolve, with_interface
+from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.errors import (
     INCOMPLETE,
     INFRASTRUCTURE,
@@ -27,6 +27,7 @@ from attnproof.harness.running.errors import (
     SLOWER,
     VERIFIED,
 )
+from attnproof.harness.running.interface_choice import with_interface
 from attnproof.harness.running.parent.environment import gpu_name
 from attnproof.harness.running.parent.plan import Plan, misspelt_notes, probe
 from attnproof.harness.running.parent.session import ProgressCallbacks, run
@@ -90,6 +91,7 @@ def run_verification(
     observe_recorded: Callable[[Outcome], None],
     *,
     observe_reading: RecordingObserver = no_recording_progress,
+    announce: Callable[[Candidate], None] = lambda _candidate: None,
     command: str = "attnproof verify",
     timing: TimingOptions | None = None,
     minimise_known: bool = True,
@@ -97,7 +99,8 @@ def run_verification(
     """Run the cases and return the run; print nothing but the progress of timing.
 
     `observe_recorded` gets the outcome of each function of a recording before the run begins,
-    `observe_reading` watches while they are compared.
+    `observe_reading` watches while they are compared; `announce` gets each candidate with its
+    interface.
     `command` is the command line that the report names. Verified operations are timed if
     `timing` is given or `options.bench` is set. Cases of known deviations are shrunk unless
     `minimise_known` is False. The caller ends with `output.finish` or `output.discard`. Raise
@@ -116,7 +119,9 @@ def run_verification(
     strength, unread = read_strength(options.strength)
     broad = broad_entries(options.deviations, operations)
     settings = _settings(options, seed, minimise_known=minimise_known)
-    lacking = probe([c for c in candidates if c not in BUILT_IN], operations, settings)
+    candidates, lacking = probe(candidates, operations, settings)
+    for candidate in candidates:
+        announce(candidate)
     depth = depth_of(options, operations, candidates, lacking, base)
     settings = msgspec.structs.replace(
         settings, examples=depth.examples, usual_depth=depth.is_usual

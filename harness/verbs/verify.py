@@ -12,7 +12,6 @@ from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Run
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running import interrupt
-from attnproof.harness.running.task.task import Outcome
 from attnproof.harness.verbs.ci import publish
 from attnproof.harness.verbs.closing_summary import closing_summary
 from attnproof.harness.verbs.messages import say
@@ -20,6 +19,7 @@ from attnproof.harness.verbs.options import TimingOptions, VerifyOptions
 from attnproof.harness.verbs.progress import (
     no_progress,
     no_recording_progress,
+    print_interface,
     print_result,
     recording_progress,
     run_progress,
@@ -56,6 +56,7 @@ def _verify(
         no_progress if options.quiet else run_progress,
         _print_nothing if options.quiet else print_result,
         observe_reading=no_recording_progress if options.quiet else recording_progress,
+        announce=_print_nothing if options.quiet else print_interface,
         command=command,
         timing=timing,
         minimise_known=minimise_known,
@@ -76,8 +77,8 @@ def _verify(
     return exit_code(finished), place
 
 
-def _print_nothing(_outcome: Outcome) -> None:
-    """Take the place of `print_result` in a quiet run."""
+def _print_nothing(_outcome: object) -> None:
+    """Take the place of the functions that print in a quiet run."""
 
 
 def _bare(run: Run, fault: str) -> str:

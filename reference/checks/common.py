@@ -72,8 +72,10 @@ def check_common_metadata(operation: str, metadata: BatchFields) -> None:
     """Require consistent shapes, dtypes, devices and scalars of a batch; no tensor is read."""
     md = metadata
     if not isinstance(md, BatchFields):
-        given = type(md).__name__
-        raise TypeError(f"{operation}: metadata is {given}, expected CommonAttentionMetadata")
+        given, expected = type(md).__name__, "CommonAttentionMetadata"
+        if given == expected:  # an engine's class of the same name
+            given, expected = f"{type(md).__module__}.{given}", f"attnproof.reference.{expected}"
+        raise TypeError(f"{operation}: metadata is {given}, expected {expected}")
     rows = md.num_reqs
     check_int(operation, "num_reqs", rows, 0)
     check_int(operation, "num_actual_tokens", md.num_actual_tokens, 0)

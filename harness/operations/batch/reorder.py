@@ -23,6 +23,8 @@ from attnproof.harness.operations.shared.params import Numbers, Params, Positive
 
 REORDER = "reorder_batch_to_split_decodes_and_prefills"
 _REGIONS = ("decode", "short extend", "long extend", "prefill")
+PROGRESS_FIELDS = ("num_computed_tokens_cpu", "num_prompt_tokens")
+"""Arrays of a batch that vLLM reads since 0.11 and since 0.32."""
 _STALE = 0x5A5A
 _QUERY_LENS = st.lists(st.sampled_from((1, 2, 3, 0, 5, 40)), max_size=10)
 _REORDER_THRESHOLD = st.sampled_from((1, 2, 3, 8))
@@ -47,10 +49,13 @@ def _reorder_problem(case: Case) -> str:
 
 
 class Engine:
-    """Stand-in for an engine's input batch, which records reads after the first swap.
+    """Stand-in for an engine's input batch, which records what is read, and after which swap.
 
     Its arrays of computed and prompt tokens, if it has them, are longer than its rows.
     """
+
+    num_computed_tokens_cpu: np.ndarray
+    num_prompt_tokens: np.ndarray
 
     def __init__(
         self,
@@ -66,15 +71,26 @@ class Engine:
         self.state = dict(scheduled[::-1] if len(scheduled) % 2 else scheduled)
         self.swaps: list[tuple[int, int]] = []
         self.read_after_swap = False
-        self.arrays: list[np.ndarray] = []
-        if computed_lens is not None:
-            self.num_computed_tokens_cpu = self._array(computed_lens)
-        if prompt_lens is not None:
-            self.num_prompt_tokens = self._array(prompt_lens)
+        self.progress = {
+            name: np.array([*lengths, *[_STALE] * 3], np.int32)
+            for name, lengths in zip(PROGRESS_FIELDS, (computed_lens, prompt_lens), strict=True)
+            if lengths is not None
+        }
+        self.read: set[str] = set()
+        """Names of the arrays of progress that were read."""
 
-    def _array(self, lengths: list[int]) -> np.ndarray:
-        self.arrays.append(np.array([*lengths, *[_STALE] * 3], np.int32))
-        return self.arrays[-1]
+    def __getattr__(self, name: str) -> np.ndarray:
+        """Return an array of progress, which is an attribute of a batch that has it only."""
+        array: np.ndarray | None = self.__dict__.get("progress", {}).get(name)
+        if array is None:
+            raise AttributeError(f"'Engine' object has no attribute {name!r}")
+        self.read.add(name)
+        return array
+
+    @property
+    def has_progress(self) -> bool:
+        """True if it has the computed tokens of its requests."""
+        return bool(self.progress)
 
     @property
     def req_ids(self) -> list[str]:
@@ -92,7 +108,7 @@ class Engine:
         """Exchange rows i and j."""
         self.swaps.append((i, j))
         self.rows[i], self.rows[j] = self.rows[j], self.rows[i]
-        for array in self.arrays:
+        for array in self.progress.values():
             array[[i, j]] = array[[j, i]]
 
 
@@ -173,9 +189,6 @@ def _reorder_timed(batch: Batch) -> Iterator[Case]:
     yield _reorder_case([*front, *rest], 1)
 
 
-_PROGRESS_FIELDS = ("num_computed_tokens_cpu", "num_prompt_tokens")
-
-
 @dataclass(frozen=True, kw_only=True)
 class _EngineFacts(Facts):
     engine: Engine
@@ -205,7 +218,10 @@ def _reorder_outputs(call: Call, result: Any) -> Outputs:
 def order_of(engine: Engine) -> Free:
     """Return the order of the rows and what led to it, which is free within `order_violations`."""
     return Free(
-        req_ids=list(engine.rows), swaps=len(engine.swaps), read_after_swap=engine.read_after_swap
+        req_ids=list(engine.rows),
+        swaps=len(engine.swaps),
+        read_after_swap=engine.read_after_swap,
+        read=sorted(engine.read),
     )
 
 
@@ -253,7 +269,7 @@ def _fewer_rows(field: str, param: str) -> Fault:
     """Return the fault of progress that the last row lacks."""
 
     def change(batch: Any) -> Any:
-        fields = {name: getattr(batch, name) for name in _PROGRESS_FIELDS if hasattr(batch, name)}
+        fields = {name: getattr(batch, name) for name in PROGRESS_FIELDS if hasattr(batch, name)}
         fields[field] = fields[field][: len(batch.req_ids) - 1]
         return SimpleNamespace(req_ids=batch.req_ids, swap_states=batch.swap_states, **fields)
 

@@ -26,7 +26,7 @@ from attnproof.harness.running.errors import UsageError
 SUMMARY = "attnproof.summary/1"
 """Schema of the summaries that are read and written."""
 _DEPTHS = {"examples": "drawn cases for each operation", "trace steps": "steps of the traces"}
-_COMPARED = ("contract", "interface", "traces", "recordings")
+_COMPARED = ("contract", "interface", "interfaces", "traces", "recordings")
 """Settings that decide on what is a finding, and on the input beside the drawn cases."""
 
 
@@ -196,4 +196,6 @@ def _differences(old: ComparedRun, new: ComparedRun) -> Iterable[str]:
 
 
 def _words(value: object) -> str:
+    if isinstance(value, dict):
+        value = [f"{name} {of_it}" for name, of_it in value.items()]
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -102,6 +102,11 @@ _BY_ORACLE = {
 
 
 def consequence(finding: Finding) -> str:
+    """Return sentences on the consequence for an engine and the interface, "" without any."""
+    return " ".join(filter(None, (_effect(finding), finding.interface)))
+
+
+def _effect(finding: Finding) -> str:
     """Return the consequence of the mistake for an engine, a sentence; "" without one."""
     if finding.unreal:
         return f"None that is known: {finding.unreal}."

@@ -10,6 +10,7 @@ from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, Reason, Verdict
+from attnproof.harness.running.candidates import BUILT_IN
 from attnproof.harness.running.devices import why_absent
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.extras import install_hint
@@ -50,15 +51,24 @@ class Skip(NamedTuple):
     reason: Reason
 
 
-def probe(candidates: list[Candidate], operations: list[Operation], settings: Settings) -> Lacking:
-    """Import each candidate in a worker; return what each one does not offer.
+class Probed(NamedTuple):
+    """What the import of the candidates has shown."""
+
+    candidates: list[Candidate]
+    """All candidates, each with its interface."""
+    lacking: Lacking
+
+
+def probe(candidates: list[Candidate], operations: list[Operation], settings: Settings) -> Probed:
+    """Import each candidate in a worker, except those built in.
 
     Raises UsageError for a candidate that cannot be imported or offers no operation.
     """
     by_name = {operation.name: operation for operation in operations}
-    lacking: Lacking = {}
+    probed = Probed([], {})
     for candidate in candidates:
-        if why_absent(candidate):
+        if candidate in BUILT_IN or why_absent(candidate):
+            probed.candidates.append(candidate)
             continue
         try:
             worker = Worker(
@@ -74,8 +84,10 @@ def probe(candidates: list[Candidate], operations: list[Operation], settings: Se
                 f"define functions such as {operations[0].name}{near}"
             )
         reasons = {name: worker.why_not_offered(name) for name in by_name}
-        lacking[candidate.name] = {name: why for name, why in reasons.items() if why is not None}
-    return lacking
+        lacking = {name: why for name, why in reasons.items() if why is not None}
+        probed.candidates.append(worker.candidate)
+        probed.lacking[candidate.name] = lacking
+    return probed
 
 
 def _misspelt(worker: Worker) -> list[str]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from attnproof.harness.cases.variation.altered_calls import fault_of
-from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.deviation import Deviation
@@ -109,13 +108,8 @@ class Examination:
 
     def fitted(self, sourced: Sourced) -> Sourced:
         """Return the case without what the candidate's interface cannot say."""
-        interface = INTERFACES.get(self.candidate.interface)
-        case = interface.fit(sourced.case) if interface else sourced.case
-        if case is sourced.case:
-            return sourced
-        if case.fault and not fault_of(self.operation, case).applies(case):
-            case = msgspec.structs.replace(case, fault="")
-        return msgspec.structs.replace(sourced, case=case)
+        case = self.worker.fitted(sourced.case)
+        return sourced if case is sourced.case else msgspec.structs.replace(sourced, case=case)
 
     def check(self, sourced: Sourced, *, shrinking: bool = False) -> tuple[Failure, ...]:
         """Judge a case and count it; return the failures that fail the candidate.

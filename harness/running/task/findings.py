@@ -23,6 +23,7 @@ from attnproof.harness.oracles.diagnosis import heading
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.occurrences import Occurrence, Tally
+from attnproof.harness.running.task.other_interfaces import interface_sentence
 from attnproof.harness.running.task.root_causes import Found
 
 _WITHOUT_FIELD = (PROCESS, ERRORS)
@@ -46,7 +47,21 @@ def findings_of(examination: Examination, *, with_outputs: bool = True) -> list[
         other = kept.get(finding.case_id)
         if other is None or order[finding.oracle] < order[other.oracle]:
             kept[finding.case_id] = finding
-    return list(kept.values())
+    if not with_outputs:
+        return list(kept.values())
+    return [_with_interface(examination, finding) for finding in kept.values()]
+
+
+def _with_interface(examination: Examination, finding: Finding) -> Finding:
+    """Return the finding with the interfaces under which its case passes."""
+    if finding.oracle == PROCESS:
+        return finding
+    sentence = attempt(
+        "the other interfaces",
+        lambda: interface_sentence(examination.worker, examination.operation, finding.case),
+        str,
+    )
+    return msgspec.structs.replace(finding, interface=sentence)
 
 
 def advice_of(examination: Examination, *, with_outputs: bool = True) -> list[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from attnproof.harness.cases.variation.other_values import other_options, other_values
-from attnproof.harness.interfaces import INTERFACES
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.verdict import ORACLES, Failure
 from attnproof.harness.operations import ALL
@@ -75,13 +74,12 @@ def failures_of_further_calls(
 
 
 def _failures_of_later_calls(worker: Worker, case: Case, wrong: list[Case]) -> tuple[Failure, ...]:
-    interface = INTERFACES.get(worker.candidate.interface)
     others = other_values(case, problem_of, _LATER)
     again = [*others[:1], *other_options(case, problem_of, _OPTIONS)]
     calls = [*((one, False) for one in others), *((one, True) for one in again)]
     for other, in_place in calls:
         call_after = partial(worker.call_after, in_place=in_place)
-        later = interface.fit(other) if interface else other
+        later = worker.fitted(other)
         try:
             failures = call_after(case, later).failures
             if any(map(is_death, failures)):  # perhaps the machine's
@@ -101,9 +99,8 @@ def _failures_of_later_calls(worker: Worker, case: Case, wrong: list[Case]) -> t
 def _failures_of_relations(worker: Worker, case: Case, wrong: list[Case]) -> tuple[Failure, ...]:
     related = related_cases(ALL[case.operation], case)
     whole = worker.outputs(case) if related else {}
-    interface = INTERFACES.get(worker.candidate.interface)
     for cases, judge in related if whole else ():
-        fitted = [interface.fit(one) if interface else one for one in cases]
+        fitted = [worker.fitted(one) for one in cases]
         if any(map(problem_of, fitted)):
             continue
         try:

@@ -39,6 +39,7 @@ from attnproof.harness.running.exchange.observed import (
     Observed,
     ObservedTrial,
 )
+from attnproof.harness.running.interface_choice import Fitting, with_reported_interface
 from attnproof.harness.running.task.candidate_process import (
     CandidateProcess,
     Launching,
@@ -157,6 +158,7 @@ class Worker:
         """Longest time of a reply so far, first calls apart."""
         self._operations = operations
         self._memory_bytes = memory_bytes
+        self._fitting: Fitting | None = None
         self._called = False
         """True after a reply to good input or a death: the next call is no first call."""
         self._deadline: float | None = None
@@ -181,6 +183,11 @@ class Worker:
         """Command lines of processes that were left behind by the processes so far."""
         return self._process.survivors
 
+    @property
+    def is_hurried(self) -> bool:
+        """True if the time for explanations is limited."""
+        return self._deadline is not None
+
     def start(self) -> None:
         """Fork a fresh process and wait until it has imported the candidate."""
         self.ended_cases, self.cases = self.cases, deque(maxlen=_MOST_CASES)
@@ -190,6 +197,11 @@ class Worker:
         ready = self._process.start(import_s)
         self.offers, self.withheld, self.places = ready.offers, ready.withheld, ready.places
         self.misspelt = ready.misspelt
+        if self._fitting is None:
+            self.candidate = with_reported_interface(
+                self.candidate, ready.interface, ready.interface_reason
+            )
+            self._fitting = Fitting(self.candidate, ready.forms, self._outputs_of_trial)
         if ready.compiles:
             self._first_call_s = max(self._first_call_s, _FIRST_CALL_S)
 
@@ -202,6 +214,27 @@ class Worker:
         own = self.misspelt.get(operation)
         hint = f"; {escape_line(own)}: did you mean {operation}?" if own else ""
         return Reason(Cause.NO_FUNCTION, f"the candidate has no such function{hint}")
+
+    def fitted(self, case: Case) -> Case:
+        """Return the case without what the candidate's interface cannot say."""
+        assert self._fitting is not None
+        return self._fitting(case)
+
+    def beside(self, interface: str) -> Worker:
+        """Return a worker of the candidate in another interface; the caller must stop it."""
+        candidate = msgspec.structs.replace(self.candidate, interface=interface, declared=True)
+        return Worker(
+            candidate,
+            self._operations,
+            timeout_s=self.timeout_s,
+            memory_bytes=self._memory_bytes,
+        )
+
+    def _outputs_of_trial(self, case: Case) -> dict[Place, Any]:
+        try:
+            return self.outputs(case)
+        except InvalidCaseError:
+            return {}
 
     def judge(self, case: Case, *, digested: bool = False, repeated: bool = True) -> Verdict:
         """Return the verdict on a case; a crash or a hang is a verdict too (InvalidCaseError).

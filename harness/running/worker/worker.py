@@ -23,6 +23,7 @@ import msgspec
 import torch
 
 from attnproof import reference
+from attnproof.harness.interfaces.weakest import earlier_form
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import decode
 from attnproof.harness.model.operation import Operation
@@ -33,7 +34,6 @@ from attnproof.harness.running.candidates import (
     enter_lane,
     exchange,
     imports_once,
-    interface_to_adapt,
     load,
     offered_by,
     withheld,
@@ -41,6 +41,7 @@ from attnproof.harness.running.candidates import (
 from attnproof.harness.running.exchange.memory import SharedMemory
 from attnproof.harness.running.exchange.observed import Observed, Observer
 from attnproof.harness.running.extras import required_by
+from attnproof.harness.running.interface_choice import interface_to_adapt, with_named_interface
 from attnproof.harness.running.processes.channel import FORKED_STATUS, Channel, messages
 from attnproof.harness.running.worker.interpreter import skip_discarded_checks, skip_repeated_work
 from attnproof.harness.running.worker.misspelt import misspelt
@@ -80,6 +81,11 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """Source of the function or class of each operation, such as "backend.py:12"."""
     misspelt: dict[str, str] = {}
     """Names of the candidate's functions by the operations not offered that they resemble."""
+    interface: str = ""
+    """The interface that the candidate's classes have chosen, "" if it had one before."""
+    interface_reason: str = ""
+    forms: dict[str, str] = {}
+    """Interfaces whose arguments the functions take, where those of later engines are lacking."""
 
 
 class Unloadable(msgspec.Struct, frozen=True, tag=True):
@@ -154,7 +160,8 @@ class _Worker:
             module = load(self._candidate)
             select(self._candidate.device)
             exchange(module, self._exchanged)
-            interface = interface_to_adapt(self._candidate)
+            chosen = with_named_interface(self._candidate, module)
+            interface = interface_to_adapt(chosen)
             self._offers = {
                 name: offered_by(module, op, interface) for name, op in self._operations.items()
             }
@@ -180,6 +187,9 @@ class _Worker:
             imports_once(self._candidate) or _may_compile(module, set(sys.modules) - known),
             self._places(module),
             self._misspelt(module),
+            "" if chosen is self._candidate else chosen.interface,
+            utf8(chosen.interface_reason),
+            _forms(module, self._offers),
         )
 
     def _misspelt(self, module: Any) -> dict[str, str]:
@@ -235,6 +245,15 @@ class _Worker:
             self._candidate.device,
             of_reference=self._candidate.target == reference.__name__,
         )
+
+
+def _forms(module: Any, names: Iterable[str]) -> dict[str, str]:
+    """Return the earlier forms of the candidate's functions by operation."""
+    try:
+        forms = {name: earlier_form(name, getattr(module, name, None)) for name in names}
+    except Exception:  # a candidate that breaks the look-up
+        return {}
+    return {name: form for name, form in forms.items() if form}
 
 
 def _may_compile(module: Any, imported: set[str]) -> bool:

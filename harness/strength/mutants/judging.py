@@ -142,13 +142,15 @@ def prepare(
 ) -> Prepared:
     """Draw the cases of an operation, and judge them without a mutant."""
     cases = draw(ALL[operation], candidate, examples, run_seed)
-    known = {case.id for case in cases}
     further = draw(ALL[operation], candidate, deep, run_seed + 1) if deep else []
     seconds: dict[str, float] = {}
     places: dict[str, Places] = {}
     accepted = 0
     worker = _worker(reach.recorded(ALL[operation]), module, candidate)
     try:
+        cases = list({case.id: case for case in map(worker.fitted, cases)}.values())
+        further = list(map(worker.fitted, further))
+        known = {case.id for case in cases}
         for case in [*cases, *(one for one in further if one.id not in known)]:
             started = time.monotonic()
             reach.take()
@@ -318,6 +320,7 @@ def _worker(operation: Operation, module: Any, candidate: Candidate) -> Worker:
         _TARGET,
         lane=candidate.lane,
         interface=candidate.interface,
+        declared=candidate.declared,
         judged=candidate.judged,
     )
     return Worker(

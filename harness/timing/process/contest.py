@@ -11,13 +11,9 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
-from attnproof.harness.running.candidates import (
-    enter_lane,
-    interface_to_adapt,
-    load_to_time,
-    offered_by,
-)
+from attnproof.harness.running.candidates import enter_lane, load_to_time, offered_by
 from attnproof.harness.running.errors import InfrastructureError
+from attnproof.harness.running.interface_choice import interface_to_adapt
 from attnproof.harness.timing.plan.entries import (
     Entry,
     FailureKind,

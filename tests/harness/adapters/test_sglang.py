@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import offered_by, resolve, version_of, with_interface
+from attnproof.harness.running.candidates import offered_by, resolve, version_of
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.interface_choice import with_interface
 from attnproof.harness.verbs.options import VerifyOptions
 from attnproof.harness.verbs.verify import verify
 from tests.harness.adapters.conftest import RELEASES

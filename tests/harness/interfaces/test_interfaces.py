@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from attnproof import reference
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.batches.tensors import lay_out
 from attnproof.harness.interfaces import DEFAULT, INTERFACES, interfaces_of
@@ -19,8 +18,8 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
 from attnproof.harness.operations.batch.reorder import REORDER, Engine
-from attnproof.harness.running.candidates import with_interface
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.interface_choice import with_interface
 from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.running.task.task import examine
 from attnproof.harness.running.worker.worker import warm_up
@@ -78,44 +77,50 @@ def test_without_an_engine_cases_keep_what_later_ones_have():
     assert fitted(DEFAULT, case) is case
 
 
-def test_rows_with_prompts_are_answered_by_the_reference_unless_the_function_reads_them():
-    def earlier(input_batch, scheduler_output, decode_threshold=1):
-        input_batch.swap_states(0, 1)
-        return True
+def test_rows_always_have_progress_as_those_of_an_engine():
+    def published(input_batch, scheduler_output, decode_threshold=1):
+        return [*input_batch.num_computed_tokens_cpu, *input_batch.num_prompt_tokens]
 
-    def later(input_batch, scheduler_output, decode_threshold=1):
-        assert len(input_batch.num_prompt_tokens) >= 2
-        return earlier(input_batch, scheduler_output)
-
-    adapt = INTERFACES[DEFAULT].adapt
-    for function, swaps in ((earlier, []), (later, [(0, 1)])):
+    for name in ("any", "vllm-0.10", "vllm-0.11", "vllm-0.32"):
+        rows = Engine([1, 5])
+        assert INTERFACES[name].adapt(REORDER, published)(rows, rows) == [1, 1, 0, 0]
         rows = Engine([1, 5], [7, 0], [3, 5])
-        assert adapt(REORDER, function)(rows, rows) is bool(swaps)
-        assert rows.swaps == swaps
-        rows = Engine([1, 5], [7, 0])
-        assert adapt(REORDER, earlier)(rows, rows) is True
+        assert INTERFACES[name].adapt(REORDER, published)(rows, rows)[:2] == [7, 0]
 
 
 def test_a_function_is_not_called_with_arguments_that_it_lacks():
-    def without(common_attn_metadata, decode_threshold=1, require_uniform=False):
+    def first(common_attn_metadata, decode_threshold=1):
         return "own"
 
-    def later(common_attn_metadata, decode_threshold=1, treat_short_extends_as_decodes=True):
-        return "own"
+    def second(common_attn_metadata, decode_threshold=1, require_uniform=False):
+        return require_uniform
 
-    batch = make_batch([6, 1], [3, 4], 4, later=True, prompt_lens=(9, 2))
-    metadata, _ = lay_out(batch)
-    adapt, told = INTERFACES[DEFAULT].adapt, {"treat_short_extends_as_decodes": False}
-    answer = adapt(SPLIT, without)
-    assert answer(metadata, 1) == "own"
-    expected = reference.split_decodes_and_prefills(metadata, 1, **told)
-    assert answer(metadata, 1, **told) == answer(metadata, 1, False, False) == expected
-    assert adapt(SPLIT, later)(metadata, 1, **told) == "own"
-    assert adapt(SPLIT, lambda *args, **kwargs: "own")(metadata, 1, **told) == "own"
+    metadata, _ = lay_out(LATER)
+    adapt = INTERFACES[DEFAULT].adapt
+    for named in ((1, False, True), (1, False), (1,)):
+        assert adapt(SPLIT, first)(metadata, *named) == "own"
+        assert adapt(SPLIT, second)(metadata, *named) is False
+    assert adapt(SPLIT, first)(metadata, require_uniform=False) == "own"
+    assert adapt(SPLIT, second)(metadata, 1, True, True) is True
+    with pytest.raises(TypeError):
+        adapt(SPLIT, first)(metadata, 1, True)
+    with pytest.raises(TypeError):
+        adapt(SPLIT, second)(metadata, 1, False, False)
+    assert adapt(SPLIT, lambda *args, **kwargs: args)(metadata, 1, False, True) == (
+        metadata,
+        1,
+        False,
+        True,
+    )
+
+
+def test_a_split_of_an_engine_without_uniform_batches_is_not_asked_for_them():
+    case = Case(SPLIT, make_batch([1], [3], 4), {"decode_threshold": 1, "require_uniform": True})
+    assert fitted("vllm-0.10", case).params == {"decode_threshold": 1, "require_uniform": False}
 
 
 def test_a_case_that_fits_is_the_same():
-    case = Case(SPLIT, make_batch([1], [3], 4), {"decode_threshold": 1, "require_uniform": True})
+    case = Case(SPLIT, make_batch([1], [3], 4), {"decode_threshold": 1, "require_uniform": False})
     assert all(interface.fit(case) is case for interface in INTERFACES.values())
 
 
@@ -206,7 +211,7 @@ def test_the_interface_of_candidates():
     mine, ours = Candidate("mine", "/mine.py"), Candidate("optimized", "attnproof.optimized")
     chosen = with_interface([mine, ours], "vllm-0.32")
     assert [one.interface for one in chosen] == ["vllm-0.32", ""]
-    assert with_interface([mine], "")[0].interface in INTERFACES
+    assert with_interface([mine], "") == [mine]  # its classes choose, when it is imported
     with pytest.raises(UsageError, match=r"'vllm-9': did you mean vllm-0.32\? expected"):
         with_interface([mine], "vllm-9")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.candidates import resolve, with_interface
+from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.interface_choice import with_interface
 from attnproof.harness.running.parent.plan import misspelt_notes, probe
 from attnproof.harness.running.task.settings import Settings
 
@@ -15,7 +16,7 @@ OPERATIONS = [ALL["build_slot_mapping"], ALL["split_attn_metadata"]]
 
 def probed(tmp_path, text: str):
     (tmp_path / "mine.py").write_text(text)
-    return probe(resolve([str(tmp_path / "mine.py")], "cpu"), OPERATIONS, Settings())
+    return probe(resolve([str(tmp_path / "mine.py")], "cpu"), OPERATIONS, Settings()).lacking
 
 
 def test_a_nearly_right_function_gets_a_note(tmp_path):

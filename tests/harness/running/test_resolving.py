@@ -8,15 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from attnproof.harness.running.candidates import (
-    BUILT_IN,
-    installed_target,
-    load,
-    name_of,
-    resolve,
-    with_interface,
-)
+from attnproof.harness.running.candidates import BUILT_IN, installed_target, load, name_of, resolve
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.interface_choice import with_interface
 
 RIGHT = (
     "from attnproof.reference import *\nfrom attnproof.reference import _make_metadata_with_slice\n"

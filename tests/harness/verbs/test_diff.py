@@ -18,7 +18,7 @@ from attnproof.harness.verbs.diff import diff
 from attnproof.harness.verbs.options import DiffOptions, VerifyOptions
 
 OPERATION = ALL["build_slot_mapping"]
-MINE = Candidate("mine", "mine.py", "cpu")
+MINE = Candidate("mine", "mine.py", "cpu", interface="vllm-0.11")
 
 
 def finding(diagnosis, **changes):
@@ -157,6 +157,11 @@ def test_a_base_run_like_this_one_is_accepted():
         ({}, {"contract": "strict"}, "its contract is engine, here strict"),
         ({}, {"fail_on": "type"}, "its contract is engine, here type"),
         ({}, {"interface": "vllm-0.32"}, "its interface is the default, here vllm-0.32"),
+        (
+            {"settings": base().settings | {"interfaces": {"mine": "any"}}},
+            {},
+            "mine had the interface any, here vllm-0.11",
+        ),
         ({}, {"examples": 201}, "it drew 200 cases for each operation, this run draws 201"),
         ({"operations": []}, {}, "it did not judge build_slot_mapping of mine"),
         (
