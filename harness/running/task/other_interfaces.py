@@ -20,10 +20,13 @@ def interface_sentence(worker: Worker, operation: Operation, case: Case) -> str:
     judged = INTERFACES.get(candidate.interface)
     if judged is None or engine_of(candidate.target) is not None or worker.is_hurried:
         return ""
+    # Then it is judged by the weakest contract: a case of less would excuse any mistake.
+    is_weakest = judged.name == DEFAULT or not candidate.declared
     passing = [
         other.name
         for other in INTERFACES.values()
         if (other.name == DEFAULT or other.has(operation.name, operation.section))
+        and not (is_weakest and other.fit(case) != case)
         and (other.adapt is not judged.adapt or other.fit(case) != case)
         and _passes(worker, other, case)
     ]

@@ -108,6 +108,7 @@ def test_what_a_function_reads_it_has_to_order_by(tmp_path, form, old, new):
     """A function that knows progress is not excused by the order of an engine that does not."""
     outcome = examined(FORMS[form].replace(old, new), tmp_path, "any")
     assert {finding.kind for finding in outcome.findings} == {"wrong-result"}
+    assert {finding.interface for finding in outcome.findings} == {""}
 
 
 def test_replay_judges_by_the_same_contract(tmp_path):
