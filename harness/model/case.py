@@ -20,6 +20,8 @@ Rows = Annotated[tuple[Count, ...], Meta(max_length=2**16)]
 Indices = Annotated[tuple[Count, ...], Meta(max_length=2**20)]
 Padding = Annotated[int, Meta(ge=0, le=2**20)]
 """Number of entries behind the live ones."""
+MOST_BEFORE = 2000
+"""Calls that a case may need before it."""
 Origin = Literal["fuzz", "boundary", "trace", "corpus", "recorded"]
 
 
@@ -136,6 +138,8 @@ class Case(
     """Other arguments by name, as JSON values."""
     fault: str = ""
     """Name of the operation's fault that makes the input malformed, "" for valid input."""
+    before: Annotated[tuple[Case, ...], Meta(max_length=MOST_BEFORE)] = ()
+    """Cases of the operation that a fresh process is called on first, in order."""
 
     @cached_property
     def id(self) -> str:

@@ -46,7 +46,7 @@ class Cause(StrEnum):
     NOTHING_DRAWN = auto()
     """The strategy of the operation gives no case."""
     NOT_REPEATED = auto()
-    """A crash or a hang that a fresh process did not show again."""
+    """A crash, a hang or a single wrong value that a fresh process did not show again."""
     RECORDING = auto()
     """A recording has a value that cannot be read."""
     INVALID_CASE = auto()

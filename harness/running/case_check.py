@@ -25,6 +25,10 @@ def problem_of(case: Case) -> str:
     operation = ALL.get(case.operation)
     if operation is None:
         return f"no operation {case.operation!r}"
+    for earlier in case.before:
+        found = _problem_before(case, earlier)
+        if found:
+            return f"{case.operation}: in a call before it: {found}"
     inputs = operation.inputs
     if case.fault and not has_fault(operation, case.fault):
         return f"{case.operation} has no fault {case.fault!r}"
@@ -42,3 +46,11 @@ def problem_of(case: Case) -> str:
     if case.fault and not fault_of(operation, case).applies(case):
         return f"{case.operation}: its fault {case.fault!r} does not apply to this case"
     return ""
+
+
+def _problem_before(case: Case, earlier: Case) -> str:
+    if earlier.before:
+        return "it names calls before it too"
+    if earlier.operation != case.operation:
+        return f"its operation is {earlier.operation!r}"
+    return problem_of(earlier)

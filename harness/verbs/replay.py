@@ -44,6 +44,7 @@ from attnproof.harness.running.task.deviations import (
     explain,
     with_deviations,
 )
+from attnproof.harness.running.task.earlier_calls import failures_of_earlier_calls, named_by_calls
 from attnproof.harness.running.task.further_calls import failures_of_further_calls
 from attnproof.harness.running.task.left_behind import left_behind
 from attnproof.harness.running.task.other_interfaces import interface_sentence
@@ -148,7 +149,11 @@ def _replay_on(
 
 def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
     case = worker.fitted(case)
-    found = worker.judge(case).failures or failures_of_further_calls(worker, case)
+    found = (
+        worker.judge(case).failures
+        or failures_of_further_calls(worker, case)
+        or failures_of_earlier_calls(worker, case)
+    )
     explanation = attempt(
         "the expected values", lambda: worker.explain(case), lambda fault: Explanation([], fault)
     )
@@ -157,6 +162,12 @@ def _judge(worker: Worker, case: Case, console: Screen, label: str) -> int:
         found = (*found, left_behind(worker.survivors))
     candidate = worker.candidate
     explained = explain(deviations_of(candidate), case, found, candidate.judged)
+    if case.before:
+        unknown, advice = (
+            tuple(named_by_calls(failure, case) for failure in failures)
+            for failures in (explained.unknown, explained.advice)
+        )
+        explained = explained._replace(unknown=unknown, advice=advice)
     known = [failure for _, failure in explained.known]
     failures = [*explained.unknown, *known, *explained.advice]
     differences: list[Difference] = attempt(

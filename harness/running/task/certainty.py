@@ -1,26 +1,26 @@
-"""Tell the deaths that a candidate causes from those that the machine causes.
+"""Tell the failures that a candidate causes from those that the machine causes.
 
-A crash, a hang or a failed allocation counts only if a fresh process shows it again.
+A failure counts only if a fresh process shows it again, alone or after the same earlier calls.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable
 
 import msgspec
 
-from attnproof.harness.model.case import Case
+from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.verdict import PROCESS, Failure, Verdict
-from attnproof.harness.running import interrupt
 from attnproof.harness.running.task.candidate_process import LATE
+from attnproof.harness.running.task.earlier_calls import SEARCH_SECONDS, with_earlier_calls
 from attnproof.harness.running.task.shrink import SHRINK_SECONDS
 from attnproof.harness.running.task.workers import Worker
 
 _OUT_OF_MEMORY = ("MemoryError", "allocate memory")
 """Parts of messages of failed allocations, in Python and PyTorch."""
-_MOST_HISTORY_S = 20.0
-"""Seconds that may be spent on the earlier cases of a process to see a failure again."""
+_MOST_SEARCH_S = 60.0
+"""Seconds that may be spent on the earlier calls of wrong values, all together."""
 _TIMES_FIRST_CALL = 2
 """Factor on the timeout of a first call that was late."""
 _SECOND_SHARE = 0.5
@@ -32,19 +32,22 @@ LEFT_BEHIND = "leaves processes behind"
 
 
 class Certainty:
-    """The deaths of one candidate: which happened again, and which did not."""
+    """The failures of one candidate: which happened again, and which did not."""
 
     def __init__(self, worker: Worker, shrink_seconds: float = SHRINK_SECONDS) -> None:
         self.unrepeated: list[str] = []
-        """Deaths that did not happen again, in words."""
+        """Failures that did not happen again, in words."""
         self._worker = worker
         self._timeout_s = worker.timeout_s
         """Timeout of a case in seconds, before a shorter one is learnt."""
         self._shrink_seconds = shrink_seconds
         self._confirmed: set[tuple[str, str, str]] = set()
         """Root causes that happened again in a fresh process."""
-        self._after_others: set[tuple[str, str, str]] = set()
-        """Root causes that happen only after the same earlier calls."""
+        self._after_others: dict[tuple[str, str, str], Case] = {}
+        """Cases of deaths that happen only after the same earlier calls, by root cause."""
+        self.needed: list[tuple[Case, ...]] = []
+        """Calls that root causes need before their cases."""
+        self._search_s = _MOST_SEARCH_S
         self._first_hangs = False
         """True if the first call of a fresh process hangs."""
 
@@ -56,7 +59,7 @@ class Certainty:
         if death is None or death.root in self._confirmed:
             return verdict
         if death.root in self._after_others:  # the case alone does not show it
-            return worker.judge(case)
+            return verdict if case.before else worker.judge(case)
         replaced = worker.deaths > deaths
         history = list(worker.ended_cases if replaced else worker.cases)[:-1]
         first = all(earlier.fault for earlier in history)
@@ -77,14 +80,58 @@ class Certainty:
         if death.field == LATE and first:
             self._first_hangs = False
             return again
-        if self._repeats_after(history, case, death):
-            self._after_others.add(death.root)
-            message = f"{death.message}, after {len(history)} other calls in the same process"
-            after_others = msgspec.structs.replace(death, message=message)
-            return msgspec.structs.replace(verdict, failures=(after_others,))
+        end = time.monotonic() + SEARCH_SECONDS
+        after = with_earlier_calls(case, history, lambda one: self._shows(death, one), end)
+        if after is not None:
+            self._after_others[death.root] = after
+            return msgspec.structs.replace(verdict, failures=(death,))
         worker.timeout_s = self._timeout_s
         self.unrepeated.append(f"{death.message} in case {case.id}")
         return again
+
+    def confirmed(
+        self,
+        failure: Failure,
+        cases: list[tuple[Sourced, list[Case]]],
+        shows: Callable[[Case], Failure | None],
+    ) -> tuple[Failure, Sourced] | None:
+        """Return the failure, and the first of the cases with which a fresh process shows it.
+
+        It is alone, or after some of the calls before it, which are given with it; None if no
+        process shows it again. `shows` starts one.
+        """
+        if is_death(failure):  # `judge` has confirmed it
+            after = self._after_others.get(failure.root)
+            return failure, _replaced(cases[0][0], after) if after else cases[0][0]
+        for sourced, _ in cases:
+            again = shows(sourced.case)
+            if again is not None:
+                return again, sourced
+        for sourced, history in cases:
+            after = self._after_calls(sourced.case, history, lambda one: shows(one) is not None)
+            again = None if after is None else shows(after)
+            if after is not None and again is not None:
+                return again, _replaced(sourced, after)
+        return None
+
+    @property
+    def depends_on_calls(self) -> bool:
+        """True if a failure shows only after other calls."""
+        return bool(self.needed or self._after_others)
+
+    def _after_calls(
+        self, case: Case, history: list[Case], shows: Callable[[Case], bool]
+    ) -> Case | None:
+        """Return the case after calls that another failure needs, or after some of its history."""
+        for before in self.needed:
+            known = msgspec.structs.replace(case, before=before)
+            if shows(known):
+                return known
+        begun = time.monotonic()
+        end = begun + min(SEARCH_SECONDS, self._search_s)
+        after = with_earlier_calls(case, history, shows, end)
+        self._search_s -= time.monotonic() - begun
+        return after
 
     def repeated(self, death: Failure, case: Case) -> Failure | None:
         """Return the death of a fresh process in the case, None if there is none."""
@@ -112,17 +159,13 @@ class Certainty:
         # A first call was given three already, as it may have compiled something.
         return 0.0 if self._first_hangs else min(self._shrink_seconds, self._timeout_s / 4)
 
-    def _repeats_after(self, history: Collection[Case], case: Case, death: Failure) -> bool:
-        """True if a fresh process dies in the case after the same calls as before."""
-        self._worker.restart_warm()
-        end = time.monotonic() + _MOST_HISTORY_S
-        for earlier in history:
-            interrupt.check()
-            deaths = self._worker.deaths
-            self._worker.judge(earlier)
-            if self._worker.deaths > deaths or time.monotonic() > end:
-                return False
+    def _shows(self, death: Failure, case: Case) -> bool:
+        """True if the process dies in the case in the same way."""
         return any(failure.root == death.root for failure in self._worker.judge(case).failures)
+
+
+def _replaced(sourced: Sourced, case: Case) -> Sourced:
+    return msgspec.structs.replace(sourced, case=case)
 
 
 def is_death(failure: Failure) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from attnproof.harness.cases.coverage.features import cells_of
 from attnproof.harness.model.case import REAL, Origin, Sourced
-from attnproof.harness.model.verdict import ORACLES
+from attnproof.harness.model.verdict import ORACLES, Failure
 from attnproof.harness.running.task.deviations import Explained
 from attnproof.harness.running.task.occurrences import Occurrence, Tally, count_occurrences
 from attnproof.harness.running.task.root_causes import Root
@@ -63,6 +63,11 @@ class Counts:
         """Add the checks of a case, one number for each oracle."""
         for oracle, made in enumerate(checks):
             self.checks[oracle] += made
+
+    def withdraw(self, failures: tuple[Failure, ...]) -> None:
+        """Take back a failed case, if nothing shows its failures again."""
+        self.failed -= 1
+        self.failures_by_oracle -= Counter({failure.oracle for failure in failures})
 
     def add_verdict(
         self, explained: Explained, sourced: Sourced, *, shrinking: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -27,6 +28,7 @@ from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.task.certainty import Certainty, is_death
 from attnproof.harness.running.task.counts import Counts
 from attnproof.harness.running.task.deviations import Explained, explain
+from attnproof.harness.running.task.earlier_calls import SEARCH_SECONDS, failures_of_earlier_calls
 from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.left_behind import left_behind
 from attnproof.harness.running.task.root_causes import Root, RootCauses
@@ -153,17 +155,20 @@ class Examination:
             unknown = self._explain_real(smaller.case, judge(smaller.case)).unknown
             return next((other for other in unknown if other.root == failure.root), None)
 
-        smallest = self._minimise(failure, sourced, fails)
-        self.record(*smallest, sourced)
+        shown, smallest = self._minimise(failure, sourced, fails)
+        # A try makes several calls: those that are known to matter are tried alone.
+        history: list[Case] | None = [] if self.certainty.depends_on_calls else None
+        self._confirm_and_record(shown, smallest, sourced, judge, history)
 
     def minimise_and_record(self, failure: Failure, sourced: Sourced, first: Sourced) -> None:
         """Add a root cause with the smallest case found; `first` is its first case."""
+        smallest = sourced
         try:
             failure, smallest = self.minimise(failure, sourced)
+            self._confirm_and_record(failure, smallest, first, self._failures)
         except BaseException:  # an interrupt: what was found so far is kept
-            self.record(failure, sourced, first)
+            self.record(failure, smallest, first)
             raise
-        self.record(failure, smallest, first)
 
     def minimise(self, failure: Failure, sourced: Sourced) -> tuple[Failure, Sourced]:
         """Return the failure and the smallest case found that fails by the same root cause."""
@@ -205,6 +210,7 @@ class Examination:
         failure: Failure,
         sourced: Sourced,
         wanted: Callable[[Sourced], Failure | None],
+        seconds: float | None = None,
     ) -> tuple[Failure, Sourced]:
         """Return the failure and the smallest case found for which `wanted` returns one."""
         best = {sourced.case.id: failure}
@@ -216,7 +222,9 @@ class Examination:
             return found is not None
 
         tries = _DEADLY_TRIES if failure.oracle == PROCESS else _TRIES
-        smallest = shrink(sourced.case, fails, tries, self.certainty.shrink_seconds(failure))
+        if seconds is None:
+            seconds = self.certainty.shrink_seconds(failure)
+        smallest = shrink(sourced.case, fails, tries, seconds)
         changed = smallest is not sourced.case
         if is_death(failure) and (changed or self.certainty.was_hurried(failure)):
             repeated = self.certainty.repeated(failure, smallest)
@@ -224,6 +232,62 @@ class Examination:
                 return failure, sourced
             best[smallest.id] = repeated
         return best[smallest.id], Sourced(smallest, sourced.origin, sourced.source)
+
+    def _confirm_and_record(
+        self,
+        failure: Failure,
+        smallest: Sourced,
+        first: Sourced,
+        judge: Callable[[Case], tuple[Failure, ...]],
+        history: list[Case] | None = None,
+    ) -> None:
+        """Add a root cause with a case that shows it in a fresh process, perhaps after others.
+
+        One that a single case has shown once is none, and none of what follows from calls that
+        another root cause names. A wrong value is never the machine's: that of several cases is
+        kept. `history` are the calls before the case, by default those of its process.
+        """
+
+        def shows(case: Case) -> Failure | None:
+            if not case.before:
+                self.worker.restart_warm()
+            try:
+                explained = self._explain_real(case, judge(case))
+            except InvalidCaseError:
+                return None
+            if case.before:
+                self._verdicts[case.id] = explained
+            return next((one for one in explained.unknown if one.root == failure.root), None)
+
+        distinct = {one.case.id: one for one in (smallest, first)}.values()
+        cases = [
+            (one, self.worker.calls_before(one.case) if history is None else history)
+            for one in distinct
+        ]
+        confirmed = self.certainty.confirmed(failure, cases, shows)
+        if confirmed is not None:
+            failure, shown = confirmed
+            if shown.case.before:
+                failure, shown = self._minimise(
+                    failure, shown, lambda one: shows(one.case), SEARCH_SECONDS
+                )
+            if shown.case.before and shown.case.before not in self.certainty.needed:
+                self.certainty.needed.append(shown.case.before)
+            self.record(failure, shown, first)
+        elif self.counts.failed_by_root[failure.root] > 1 and not self.certainty.depends_on_calls:
+            message = f"{failure.message}; not again in a fresh process"
+            failure = msgspec.structs.replace(failure, message=message)
+            self.record(failure, smallest, first)
+        else:
+            self.certainty.unrepeated.append(f"{failure.message} in case {smallest.case.id}")
+            if self.certainty.depends_on_calls:
+                self.roots.dismissed.add(failure.root)
+            known = self._verdicts.pop(smallest.case.id, Explained((failure,)))
+            self._verdicts[smallest.case.id] = Explained()
+            self.counts.withdraw(known.unknown)
+
+    def _failures(self, case: Case) -> tuple[Failure, ...]:
+        return self.worker.judge(case).failures
 
     def end_process(self) -> bool:
         """End the candidate's process; record what it leaves behind, True if that is new."""
@@ -273,6 +337,7 @@ class Examination:
 
     def repeat_in_fresh_process(self) -> None:
         """Call some cases once more in a new worker, in reverse order (oracle determinism)."""
+        earlier = {case.id: self.worker.calls_before(case) for case, _ in self._digests}
         self.worker.restart()
         # First the cases of an engine: what they show is no advice.
         newest_first = self._digests[::-1]
@@ -288,12 +353,32 @@ class Examination:
                 continue
             got = verdict.failures[0].diagnosis if verdict.failures else verdict.digest
             failure = msgspec.structs.replace(FRESH_PROCESS, expected=digest, got=got)
-            explained = self._explain_real(case, (failure,))
-            self.ledger.settle(case, explained)
-            self.counts.add_verdict(explained, sourced)
-            if explained.unknown:
-                self.record(explained.unknown[0], sourced, sourced)
+            if self._settle_other_digest(failure, sourced, earlier[case.id]):
                 return
+
+    def _settle_other_digest(self, failure: Failure, sourced: Sourced, earlier: list[Case]) -> bool:
+        """Record why a case has another result in a fresh process, True if that is no advice.
+
+        It is wrong without the earlier calls, or another result after some of them.
+        """
+        case, later = sourced.case, self.worker.calls_before(sourced.case)
+        explained = self._explain_real(case, (failure,))
+        self.ledger.settle(case, explained)
+        self.worker.restart_warm()
+        self._verdicts.pop(case.id, None)
+        wrong = self.roots.new_failure(self.check(sourced))
+        if wrong is not None:
+            self.minimise_and_record(wrong, sourced, sourced)
+            return True
+        self.counts.add_verdict(explained, sourced)
+        if not explained.unknown:
+            return False
+        self.worker.restart_warm()
+        alone = self.worker.call_once(case).digest
+        history = later if alone == failure.expected else earlier
+        judge = partial(failures_of_earlier_calls, self.worker)
+        self._confirm_and_record(explained.unknown[0], sourced, sourced, judge, history)
+        return True
 
     def _explain(self, case: Case, failures: tuple[Failure, ...]) -> Explained:
         return explain(self.deviations, case, failures, self.judged)

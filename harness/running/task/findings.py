@@ -21,6 +21,7 @@ from attnproof.harness.model.verdict import (
 )
 from attnproof.harness.oracles.diagnosis import heading
 from attnproof.harness.running.candidates import version_of
+from attnproof.harness.running.task.earlier_calls import named_by_calls
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.occurrences import Occurrence, Tally
 from attnproof.harness.running.task.other_interfaces import interface_sentence
@@ -143,8 +144,9 @@ def _finding(
     *,
     with_outputs: bool,
 ) -> Finding:
-    failure, smallest, first = found.failure, found.smallest, found.first
+    smallest, first = found.smallest, found.first
     case, candidate = smallest.case, examination.candidate
+    failure = named_by_calls(found.failure, case)
     explanation, outputs = Explanation([], ""), list[Difference]()
     if with_outputs:
         explanation, outputs = attempt(
@@ -156,7 +158,7 @@ def _finding(
     identity = f"{case.operation}/{candidate.name}/{name}"
     return Finding(
         id=hashlib.blake2b(identity.encode(), digest_size=4).hexdigest(),
-        root=failure.root,
+        root=found.failure.root,
         operation=case.operation,
         candidate=candidate.name,
         device=candidate.lane,

@@ -64,7 +64,8 @@ class Ledger:
             self._batches.add(name)
             self._write(b'{"event":"batch","batch_id":"%s","batch":%s}\n' % (name.encode(), batch))
         rest = {"operation": case.operation, "batch_id": name, "params": case.params}
-        return _encode(rest | ({"fault": case.fault} if case.fault else {}))
+        optional = {"fault": case.fault, "before": case.before}
+        return _encode(rest | {name: value for name, value in optional.items() if value})
 
     def _write(self, line: bytes) -> None:
         try:

@@ -36,6 +36,8 @@ class RootCauses:
     """Root causes found so far, and which failures they account for."""
 
     found: dict[Root, Found] = field(default_factory=dict)
+    dismissed: set[Root] = field(default_factory=set)
+    """Root causes that no fresh process shows, in a candidate that depends on earlier calls."""
     recorded: Callable[[Found], None] = _forget
     """Called with each new root cause."""
 
@@ -72,5 +74,7 @@ class RootCauses:
         return [
             failure
             for failure in failures
-            if failure.group not in accounted and not any(map(failure.follows_from, self.found))
+            if failure.group not in accounted
+            and failure.root not in self.dismissed
+            and not any(map(failure.follows_from, self.found))
         ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.running.case_check import problem_of
 
+_Entries = TypeVar("_Entries", list[Any], tuple[Case, ...])
 SHRINK_SECONDS = 30.0
 """Usual time limit of shrinking one finding."""
 _WORK = 2_000_000
@@ -54,6 +55,8 @@ def is_emptier(smaller: Case, case: Case) -> bool:
 
 def simpler(case: Case) -> Iterator[Case]:
     """Yield simpler cases, the largest reductions first."""
+    for before in _shorter(case.before):
+        yield msgspec.structs.replace(case, before=before)
     if case.batch is not None:
         for batch in _simpler_batches(case.batch):
             yield msgspec.structs.replace(case, batch=batch)
@@ -191,6 +194,15 @@ def _fitted(batch: Batch) -> Batch:
     return msgspec.structs.replace(batch, **changes)
 
 
+def _shorter(values: _Entries) -> Iterator[_Entries]:
+    """Yield the values without a part of them, the largest parts first."""
+    width = len(values)
+    while width:
+        for start in range(0, len(values), width):
+            yield values[:start] + values[start + width :]
+        width //= 2
+
+
 def _simpler_values(value: Any) -> Iterator[Any]:
     if isinstance(value, bool):
         if value:
@@ -202,11 +214,7 @@ def _simpler_values(value: Any) -> Iterator[Any]:
             for simple in _simpler_values(item):
                 yield value | {name: simple}
     elif isinstance(value, list):
-        width = len(value)
-        while width:
-            for start in range(0, len(value), width):
-                yield value[:start] + value[start + width :]
-            width //= 2
+        yield from _shorter(value)
         for index, item in enumerate(value):
             for simple in _simpler_values(item):
                 yield [*value[:index], simple, *value[index + 1 :]]

@@ -276,7 +276,7 @@ def _interim(examination: Examination) -> _Parts:
 
 
 def _certain(examination: Examination, conclusion: _Conclusion) -> _Conclusion:
-    """Return the verdict; UNVERIFIED if a crash or a hang was seen once and not again."""
+    """Return the verdict; UNVERIFIED if a failure was seen once and not again."""
     seen = examination.certainty.unrepeated
     if not seen or conclusion.verdict == "FAIL" or conclusion.reason is not None:
         return conclusion

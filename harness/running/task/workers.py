@@ -46,6 +46,7 @@ from attnproof.harness.running.task.candidate_process import (
     launching,
 )
 from attnproof.harness.running.task.explanation import explain
+from attnproof.harness.running.task.process_failures import BREAKS, FORKS, PRINTS
 from attnproof.harness.running.worker.worker import (
     CALL_AFTER,
     CALL_IN_PLACE,
@@ -67,31 +68,6 @@ _MOST_TIMEOUTS = 15
 """Longest such timeout, in timeouts of a case."""
 _MOST_CASES = 2000
 _NO_CHECKS = tuple(int(name == PROCESS) for name in ORACLES)
-PRINTS = Failure(
-    oracle=PROCESS,
-    field="",
-    diagnosis="writes to standard output",
-    message="the candidate wrote to standard output",
-)
-
-
-FORKS = Failure(
-    oracle=PROCESS,
-    field="forks",
-    diagnosis="forks a process that returns from the call",
-    message="the candidate forked a process that returned from the call as well",
-    expected="one return from each call",
-    got="two",
-)
-
-
-BREAKS = Failure(
-    oracle=PROCESS,
-    field="breaks",
-    diagnosis="breaks its process",
-    message="the harness fails in the candidate's process, and not in the reference's",
-    expected="a process in which other code runs",
-)
 
 
 class InvalidCaseError(InfrastructureError):
@@ -218,6 +194,9 @@ class Worker:
     def fitted(self, case: Case) -> Case:
         """Return the case without what the candidate's interface cannot say."""
         assert self._fitting is not None
+        if case.before:
+            before = tuple(map(self._fitting, case.before))
+            case = msgspec.structs.replace(case, before=before)
         return self._fitting(case)
 
     def beside(self, interface: str) -> Worker:
@@ -278,6 +257,7 @@ class Worker:
         With `in_place` the second call gets the tensors of the first one, filled anew.
         Its failures are those of `oracles.later_calls`, or a death. Raises InvalidCaseError.
         """
+        self.cases.append(case)
         verdict = self._verdict(
             (CALL_IN_PLACE if in_place else CALL_AFTER) + encode(case) + b"\n",
             other,
@@ -294,7 +274,9 @@ class Worker:
         """Return all outputs of the case, none if the candidate dies."""
         script = self._operations[case.operation].call.script(case)
         steps = [(line.label, line.code) for line in script.lines] if script else []
-        if not self._process.runs or (self._deadline and time.monotonic() > self._deadline):
+        end = self._deadline  # then no other process is started, as calls before it need
+        late = end is not None and (case.before or time.monotonic() > end)
+        if late or not self._process.runs:
             return Explanation([], "", steps)
         trial, log = self._trial(case), ""
         reply = self._asked_about(CALL_ONCE, trial)
@@ -308,6 +290,17 @@ class Worker:
         elif not isinstance(reply, Invalid):
             log = self._replaced(reply).log
         return Explanation([], log, steps)
+
+    def calls_before(self, case: Case) -> list[Case]:
+        """Return the cases that the last process called on the case was called on before it.
+
+        All of the running process if it is not known.
+        """
+        for calls in map(list, (self.cases, self.ended_cases)):
+            for index in range(len(calls) - 1, -1, -1):
+                if calls[index].id == case.id:
+                    return calls[:index]
+        return list(self.cases)
 
     def restart(self, first_call_s: float = 0.0) -> None:
         """Replace the process by a fresh one, whose first call may take at least that long."""
@@ -394,7 +387,10 @@ class Worker:
         )
 
     def _asked_about(self, kind: bytes, trial: ObservedTrial) -> Reply | None:
-        case, timeout_s = trial.case, self.timeout_s
+        case = trial.case
+        if case.before:
+            self._call_before(case)
+        timeout_s = self.timeout_s
         if not self._called:
             timeout_s = max(timeout_s, self._first_call_s)
         if self._deadline is not None:
@@ -418,6 +414,12 @@ class Worker:
         """Return the least timeout of a case for which the reference takes that long."""
         times = _TIMES_INTERPRETED if self.candidate.lane == "interpreter" else _TIMES_REFERENCE
         return min(times * reference_s, _MOST_TIMEOUTS * self._usual_s)
+
+    def _call_before(self, case: Case) -> None:
+        """Replace the process by a fresh one that has been called on what the case needs."""
+        self.restart_warm()
+        for earlier in case.before:
+            self.judge(earlier)
 
     def _replaced(self, reply: Reply | None) -> Failure:
         """Start a fresh process; return the death of the old one as a failure."""
