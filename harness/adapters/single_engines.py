@@ -13,11 +13,12 @@ import torch
 from attnproof.harness.adapters.single_modules import load_single
 from attnproof.harness.model.call import Thunk
 from attnproof.harness.operations import ALL
+from attnproof.harness.running.engine_source import own_names_of
 from attnproof.harness.running.engines import installed_version
 
 
 class UnsupportedEngineError(ImportError):
-    """The engine is not installed, or its release is not supported."""
+    """The engine is not installed, or a module that it has cannot be imported."""
 
 
 class Bound:
@@ -86,17 +87,26 @@ class Launch(Bound):
         return value if apart else value.contiguous()
 
 
-def supported(package: str, title: str, tried: Iterable[str], distribution: str) -> str:
-    """Return the installed release of a package (UnsupportedEngineError)."""
-    wanted = "; ".join(f"`pip install --no-deps {distribution}=={release}`" for release in tried)
+class UnfitError(Exception):
+    """The reason that an operation of the installed engine is not offered."""
+
+
+def version_of(package: str, title: str, distribution: str) -> str:
+    """Return the installed release of a package, "" if unknown (UnsupportedEngineError)."""
     if importlib.util.find_spec(package) is None:
-        raise UnsupportedEngineError(f"{title} is not installed; supported: {wanted}")
-    found = installed_version(package)
-    if found not in tried:
         raise UnsupportedEngineError(
-            f"{title} {found or 'of unknown version'} is not supported: install {wanted}"
+            f"{title} is not installed: `pip install --no-deps {distribution}` installs it"
         )
-    return found
+    return installed_version(package)
+
+
+def home_of(title: str, places: Iterable[str], name: str) -> str:
+    """Return the first module that defines the function, by its source (UnfitError)."""
+    places = tuple(places)
+    for place in places:
+        if name in own_names_of(place):
+            return place
+    raise UnfitError(f"the {title} that is installed has no {name}")
 
 
 def interprets() -> bool:
@@ -117,9 +127,18 @@ def module_of(title: str, name: str, *needed: str) -> ModuleType:
 
 
 def divided(
-    found: dict[str, Any], reasons: dict[str, str], other: str
+    makers: dict[str, Callable[[], Any]], reasons: dict[str, str], other: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the offered operations, and a reason for every other one; `other` by default."""
+    """Make the offered operations; return them and a reason for every other one.
+
+    A maker raises UnfitError if the engine has no such function. The reason is `other` by default.
+    """
+    found: dict[str, Any] = {}
+    for name, make in makers.items():
+        try:
+            found[name] = make()
+        except UnfitError as reason:
+            reasons = reasons | {name: str(reason)}
     called = {name for operation in ALL.values() for name in operation.call.names(operation.name)}
     lacking = dict.fromkeys(called | ALL.keys(), other) | reasons
     return found, {name: reason for name, reason in lacking.items() if name not in found}

@@ -6,11 +6,11 @@ times it. In 0.10 the adapter `vllm` offers the list form, in 0.11 this one.
 
 from __future__ import annotations
 
-from attnproof.harness.adapters.vllm.catalogue import BLOCK_TABLE
-from attnproof.harness.adapters.vllm.installed import UnsupportedVLLMError, find, minor, version
-from attnproof.harness.adapters.vllm.slots import V1Slots
+from attnproof.harness.adapters.vllm.catalogue import BLOCK_TABLE, UnfitError, made
+from attnproof.harness.adapters.vllm.installed import UnsupportedVLLMError, version
 
 VERSION = version()
-if minor(VERSION) == (0, 32):
-    raise UnsupportedVLLMError(f"vLLM {VERSION} computes slots in a Triton kernel, for a GPU")
-build_slot_mapping = V1Slots(find(BLOCK_TABLE.places, BLOCK_TABLE.name))
+try:
+    build_slot_mapping = made(BLOCK_TABLE, "build_slot_mapping", VERSION)
+except UnfitError as reason:
+    raise UnsupportedVLLMError(str(reason)) from None

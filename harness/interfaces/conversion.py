@@ -55,9 +55,17 @@ _RENAMED: dict[str, Callable[[Any], Any]] = {
     "seq_lens_cpu_upper_bound": _bound,
     "encoder_seq_lens_cpu": attrgetter("encoder_seq_lens"),
     "max_logits_per_req": _most_logits,
+    # From 0.15 to 0.28 the mirrors are properties, of fields that the engine's runner fills.
+    "_seq_lens_cpu": attrgetter("seq_lens_cpu"),
+    "_num_computed_tokens_cpu": attrgetter("num_computed_tokens_cpu"),
 }
 """Fields of a later vLLM, with readers of their values from our metadata."""
-_ORIGINS = {"encoder_seq_lens_cpu": "encoder_seq_lens", "encoder_seq_lens": ""}
+_ORIGINS = {
+    "encoder_seq_lens_cpu": "encoder_seq_lens",
+    "encoder_seq_lens": "",
+    "_seq_lens_cpu": "seq_lens_cpu",
+    "_num_computed_tokens_cpu": "num_computed_tokens_cpu",
+}
 """Our names of renamed fields, "" for one that is derived from another."""
 
 
@@ -179,9 +187,12 @@ class Conversion:
         if type(metadata) is not self.metadata_class:  # a copy of a subclass's object
             cls = type(given)
         names = [f.name for f in fields(cls) if f.init]
-        values = {name: getattr(metadata, name) for name in names if hasattr(metadata, name)}
-        if not hasattr(metadata, "seq_lens_cpu"):
-            values |= _later_fields(metadata, given)
+        values = _derived(metadata, given)
+        values |= {
+            name: getattr(metadata, name)
+            for name in names
+            if name not in values and hasattr(metadata, name)
+        }
         made: CommonAttentionMetadata = cls(**values)
         return made
 
@@ -218,8 +229,31 @@ def subclass_with(base: type[Any], cls: type[Any], but: type[Any]) -> type[Any]:
     return make_dataclass(cls.__name__, added, bases=(base,))
 
 
-def _later_fields(metadata: Any, given: Any) -> dict[str, Any]:
-    """Return the values of our fields that a later engine derives or keeps as a bound.
+def _mirrors(metadata: Any) -> dict[str, Any]:
+    """Return the mirrors that an engine keeps behind properties, and does not read these.
+
+    A property of an empty mirror would make one that is the device's own tensor on a CPU.
+    """
+    lengths, computed = metadata._seq_lens_cpu, metadata._num_computed_tokens_cpu
+    lengths = metadata.seq_lens.cpu().clone() if lengths is None else lengths
+    if computed is None:
+        computed = lengths - metadata.query_start_loc_cpu.diff()
+    return {"seq_lens_cpu": lengths, "num_computed_tokens_cpu": computed}
+
+
+def _derived(metadata: Any, given: Any) -> dict[str, Any]:
+    """Return the values of our fields that the engine has in another form."""
+    if hasattr(metadata, "_seq_lens_cpu"):
+        values = _mirrors(metadata)
+    else:
+        values = {} if hasattr(metadata, "seq_lens_cpu") else _without_mirrors(metadata, given)
+    if hasattr(metadata, "encoder_seq_lens_cpu"):
+        values["encoder_seq_lens"] = metadata.encoder_seq_lens_cpu
+    return values
+
+
+def _without_mirrors(metadata: Any, given: Any) -> dict[str, Any]:
+    """Return the mirrors of an engine that derives them or keeps a bound.
 
     Derived computed tokens get the dtype of the given batch.
     """
@@ -230,8 +264,4 @@ def _later_fields(metadata: Any, given: Any) -> dict[str, Any]:
         computed = computed.to(given.num_computed_tokens_cpu.dtype)
     exact = not _is_later(given)
     lengths = metadata.seq_lens_cpu_upper_bound if exact else metadata.seq_lens.clone()
-    return {
-        "seq_lens_cpu": lengths,
-        "num_computed_tokens_cpu": computed,
-        "encoder_seq_lens": metadata.encoder_seq_lens_cpu,
-    }
+    return {"seq_lens_cpu": lengths, "num_computed_tokens_cpu": computed}

@@ -6,14 +6,22 @@ Imports none of them.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable
 from importlib.metadata import packages_distributions, version
 from typing import Any, NamedTuple
 
 from attnproof.harness.interfaces import DEFAULT
+from attnproof.harness.model.candidate import Candidate
+from attnproof.harness.running.engine_source import members_of, names_of
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.releases import TRIED, nearest
 
 ADAPTERS = "attnproof.harness.adapters."
 """Prefix of the adapters' targets."""
+BATCH_PLACES = ("v1.attention.backend", "v1.attention.backends.utils")
+"""Modules below `vllm` that may have its batch, the later one first."""
+V0_UTILS = "attention.backends.utils"
+"""Module below `vllm` of the first generation of engines."""
 
 
 class Engine(NamedTuple):
@@ -34,6 +42,21 @@ class Engine(NamedTuple):
     def version(self) -> str:
         """Version of the installed package, "" without one."""
         return installed_version(self.package)
+
+    @property
+    def release(self) -> str:
+        """Tried release that is nearest to the installed one: its known deviations hold."""
+        return nearest(self.package, self.version)
+
+    @property
+    def untried(self) -> str:
+        """Sentence on an installed release that was not tried, "" for one that was."""
+        if not self.version or self.version.partition("+")[0] in TRIED[self.package]:
+            return ""
+        return (
+            f"{self.title} {self.version} was not tried: what it offers is judged, with the known "
+            f"deviations of {self.release}; {self.page} names the tried releases"
+        )
 
 
 _VLLM = Engine("vllm", "vLLM", "vllm-0.11", "docs/vllm.md")
@@ -63,6 +86,12 @@ def require_engine(name: str, target: str) -> None:
         )
 
 
+def untried_notes(candidates: Iterable[Candidate]) -> list[str]:
+    """Return a sentence on each engine of the candidates whose release was not tried."""
+    engines = filter(None, (engine_of(candidate.target) for candidate in candidates))
+    return list(dict.fromkeys(engine.untried for engine in engines if engine.untried))
+
+
 def installed_version(package: str) -> str:
     """Return the version of the distribution that has a package, "" without one."""
     distributions = packages_distributions().get(package, [])
@@ -73,13 +102,13 @@ def interface_of(engine: Engine) -> str:
     """Return the interface of an engine's installed release."""
     if engine.interface:
         return engine.interface
-    numbers = engine.version.split(".")[:2]
-    if len(numbers) < 2 or not all(number.isdigit() for number in numbers):
-        return DEFAULT
-    release = tuple(map(int, numbers))
-    if release < (0, 11):
+    batches = (members_of(f"vllm.{place}", "CommonAttentionMetadata") for place in BATCH_PLACES)
+    fields = next(filter(None, batches), frozenset())
+    if "is_prefilling" in fields:
+        return "vllm-0.32"
+    if "compute_slot_mapping" in names_of(f"vllm.{V0_UTILS}"):
         return "vllm-0.10"
-    return "vllm-0.11" if release < (0, 12) else "vllm-0.32"
+    return "vllm-0.11" if fields else DEFAULT
 
 
 def find_spec(name: str) -> Any:

@@ -9,13 +9,9 @@ import re
 from pathlib import Path
 
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.releases import TRIED
 
-_RELEASES = {
-    "vllm": ("0.10.2", "0.11.2", "0.32.0"),
-    "vllm-triton": ("0.10.2", "0.11.2", "0.32.0"),
-    "sglang": ("0.5.23",),
-    "flashinfer": ("0.7",),
-}
+_RELEASES = TRIED | {"vllm-triton": TRIED["vllm"]}
 """Releases that each list was made on."""
 _FOLDER = Path(__file__).parents[1] / "adapters"
 
@@ -28,8 +24,9 @@ def is_shipped_list(name: str) -> bool:
 def shipped_list(name: str) -> tuple[str, str]:
     """Return the path of a shipped list, and the release whose entries hold (UsageError)."""
     engine, _, version = name.partition(":")
-    for release in _RELEASES[engine]:
+    for release in reversed(_RELEASES[engine]):  # the latest of "0.5"
         if version in (release, ".".join(release.split(".")[:2])):
             return str(_FOLDER / f"{engine.replace('-', '_')}_deviations.toml"), release
-    known = (f"{one}:{'.'.join(r.split('.')[:2])}" for one, rs in _RELEASES.items() for r in rs)
+    releases = _RELEASES.items()
+    known = dict.fromkeys(f"{one}:{'.'.join(r.split('.')[:2])}" for one, rs in releases for r in rs)
     raise UsageError(f"--deviations {name}: no such list, expected a file or {', '.join(known)}")

@@ -10,6 +10,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.operations import ALL
 from attnproof.harness.report.catalogue import Entry, entry_of, page
 from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.engines import untried_notes
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.interface_choice import with_interface
 from attnproof.harness.running.task.workers import Worker
@@ -34,6 +35,8 @@ def show_operations(options: ListOptions) -> None:
         return
     candidates = with_interface(resolve(options.candidates, "auto"), "")
     offers = {candidate.name: _offers(candidate) for candidate in candidates}
+    for note in untried_notes(candidates):
+        say(f"note: {note}")
     if not names:
         words = {name: {op: o.word for op, o in by.items()} for name, by in offers.items()}
         print_index(index_of(entries, words))

@@ -20,6 +20,7 @@ from attnproof.harness.model.run import FAULTS, Run, RunVerdict
 from attnproof.harness.report.shared.comparison import read_run, with_base
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import resolve
+from attnproof.harness.running.engines import untried_notes
 from attnproof.harness.running.errors import (
     INCOMPLETE,
     INFRASTRUCTURE,
@@ -81,7 +82,8 @@ class Verification:
     unused: list[str]
     """A line on each part of the corpus that was not run."""
     broad: list[str]
-    """A sentence on each entry of known deviations that would hide a new bug."""
+    """A sentence on each entry of known deviations that would hide a new bug, and on each engine
+    whose release was not tried."""
 
 
 @interrupt.restored_handlers()
@@ -137,6 +139,7 @@ def run_verification(
     for outcome in held:
         observe_recorded(outcome)
     unused += misspelt_notes(lacking)
+    broad += untried_notes(candidates)
     output = Output(options.out)
     # Otherwise Hypothesis writes constants of the source into the current folder.
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(output.scratch / "hypothesis")

@@ -23,6 +23,5 @@ def offered(*, interpreted: bool) -> tuple[dict[str, Any], dict[str, str]]:
     """Return SGLang's operations of a lane by our names, and a reason for every other one."""
     here, there = (kernels, twins) if interpreted else (twins, kernels)
     makers: dict[str, Callable[[], Any]] = here.OPERATIONS
-    found = {name: make() for name, make in makers.items()}
     absent = dict.fromkeys(there.OPERATIONS, _NO_KERNEL if interpreted else _NO_TWIN)
-    return divided(found, _REASONS | absent, _OTHER)
+    return divided(makers, _REASONS | absent, _OTHER)

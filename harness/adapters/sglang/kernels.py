@@ -8,18 +8,30 @@ from typing import Any
 
 import torch
 
-from attnproof.harness.adapters.sglang.pool import KERNELS, pool_writer
-from attnproof.harness.adapters.single_engines import Bound, Launch, module_of
+from attnproof.harness.adapters.sglang.pool import KERNELS, function_of, pool_writer
+from attnproof.harness.adapters.single_engines import Bound, Launch
 from attnproof.harness.model.call import Thunk
 
-module = partial(module_of, "SGLang")
-_ALLOCATOR = "sglang.kernels.ops.memory.allocator"
-_INDICES = "sglang.kernels.ops.attention.kv_indices"
-_POSITION = "sglang.kernels.ops.attention.position"
+_ALLOCATOR = (
+    "sglang.kernels.ops.memory.allocator",
+    "sglang.srt.mem_cache.triton_ops.allocator",
+    "sglang.srt.mem_cache.allocator",
+)
+_INDICES = (
+    "sglang.kernels.ops.attention.kv_indices",
+    "sglang.kernels.ops.kvcache.kv_indices",
+    "sglang.srt.layers.attention.triton_ops.kv_indices",
+    "sglang.srt.layers.attention.utils",
+)
+_POSITION = (
+    "sglang.kernels.ops.attention.position",
+    "sglang.srt.model_executor.triton_ops.position",
+    "sglang.srt.model_executor.forward_batch_info",
+)
 
 
 def _alloc_extend() -> Bound:
-    kernel = module(_ALLOCATOR).alloc_extend_kernel
+    kernel = function_of(_ALLOCATOR, "alloc_extend_kernel")
 
     def bind(prefix_lens: torch.Tensor, *tensors_and_size: Any) -> Thunk:
         *tensors, size = tensors_and_size
@@ -30,7 +42,7 @@ def _alloc_extend() -> Bound:
 
 
 def _alloc_decode() -> Bound:
-    kernel = module(_ALLOCATOR).alloc_decode_kernel
+    kernel = function_of(_ALLOCATOR, "alloc_decode_kernel")
 
     def bind(seq_lens: torch.Tensor, *tensors_and_size: Any) -> Thunk:
         *tensors, size = tensors_and_size
@@ -41,12 +53,15 @@ def _alloc_decode() -> Bound:
 
 
 def _kv_indices() -> Bound:
-    kernel = module(_INDICES).create_flashinfer_kv_indices_triton
+    kernel = function_of(_INDICES, "create_flashinfer_kv_indices_triton")
+    has_pages = "ENTRY_PAGE_SIZE" in kernel.arg_names
 
     def bind(table: torch.Tensor, rows: torch.Tensor, *others: Any, entry_page_size: Any) -> Thunk:
         launch = kernel[(len(rows),)]
         stride = table.stride(0)
-        return partial(launch, table, rows, *others, stride, ENTRY_PAGE_SIZE=entry_page_size)
+        # Kernels of entries that are tokens take no page size, and refuse another one than 1.
+        pages = {"ENTRY_PAGE_SIZE": entry_page_size} if has_pages or entry_page_size != 1 else {}
+        return partial(launch, table, rows, *others, stride, **pages)
 
     return Launch("create_flashinfer_kv_indices", bind, written=5)
 
@@ -57,9 +72,9 @@ def _write_pool() -> Bound:
     return Launch("write_req_to_token_pool", bind, written=0, row_stride=False)
 
 
-def _function(home: str, name: str, operation: str) -> Bound:
+def _function(places: tuple[str, ...], name: str, operation: str) -> Bound:
     """Return a function that launches a kernel and returns its results."""
-    function = getattr(module(home), name)
+    function = function_of(places, name)
     return Launch(operation, lambda *args: partial(function, *args))
 
 

@@ -8,16 +8,26 @@ from typing import Any
 
 import torch
 
-from attnproof.harness.adapters.single_engines import Bound, module_of
+from attnproof.harness.adapters.single_engines import Bound, home_of, module_of
 from attnproof.harness.model.call import Thunk
 
-ALLOCATION = "sglang.srt.mem_cache.allocation"
-KERNELS = "sglang.kernels.ops.memory.common"
+ALLOCATION = ("sglang.srt.mem_cache.allocation", "sglang.srt.mem_cache.common")
+KERNELS = (
+    "sglang.kernels.ops.memory.common",
+    "sglang.srt.mem_cache.triton_ops.common",
+    "sglang.srt.mem_cache.common",
+)
+"""Modules that may have a release's functions, the latest first."""
+
+
+def function_of(places: tuple[str, ...], name: str) -> Any:
+    """Return a function of SGLang from the first module that defines it (UnfitError)."""
+    return getattr(module_of("SGLang", home_of("SGLang", places, name)), name)
 
 
 def pool_writer(backend: str) -> Bound:
     """Return the writer of an attention backend: "torch_native" in torch, "triton" a kernel."""
-    home = module_of("SGLang", ALLOCATION, KERNELS)
+    home = module_of("SGLang", home_of("SGLang", ALLOCATION, "write_cache_indices"), *KERNELS)
     # The engine's context and platform decide this; they are placeholders here.
     names = vars(home)
     names["attention_backends"] = lambda: (backend, backend)

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import numpy as np
 import torch
 
-from attnproof.harness.adapters.sglang.pool import pool_writer
-from attnproof.harness.adapters.single_engines import Bound, module_of
+from attnproof.harness.adapters.sglang.pool import ALLOCATION, function_of, pool_writer
+from attnproof.harness.adapters.single_engines import Bound
 from attnproof.harness.model.call import Thunk
 from attnproof.reference.shared import CommonAttentionMetadata
 
-module = partial(module_of, "SGLang")
-_ALLOCATOR = "sglang.srt.mem_cache.allocator.paged"
-_LAYOUT = "sglang.srt.layers.dcp.layout"
-_LOCAL = "sglang.srt.layers.attention.local_attention"
-_POSITION = "sglang.srt.model_executor.forward_batch_info"
+_ALLOCATOR = ("sglang.srt.mem_cache.allocator.paged", "sglang.srt.mem_cache.allocator")
+_LAYOUT = ("sglang.srt.layers.dcp.layout",)
+_LOCAL = (
+    "sglang.srt.layers.attention.local_attention",
+    "sglang.srt.layers.attention.flashattention_backend",
+)
+_POSITION = ("sglang.srt.model_executor.forward_batch_info",)
 
 
 def _alloc_extend() -> Bound:
-    naive = module(_ALLOCATOR).alloc_extend_naive
+    naive = function_of(_ALLOCATOR, "alloc_extend_naive")
 
     def bind(
         prefix_lens: Any, seq_lens: Any, last_loc: Any, free: Any, out: torch.Tensor, size: Any
@@ -33,7 +36,7 @@ def _alloc_extend() -> Bound:
 
 
 def _alloc_decode() -> Bound:
-    naive = module(_ALLOCATOR).alloc_decode_naive
+    naive = function_of(_ALLOCATOR, "alloc_decode_naive")
 
     def bind(seq_lens: torch.Tensor, last_loc: Any, free: Any, out: Any, size: Any) -> Thunk:
         # The allocator counts on the host's copy of the lengths, before the call.
@@ -44,26 +47,27 @@ def _alloc_decode() -> Bound:
 
 
 def _compute_position() -> Bound:
-    function = module(_POSITION).compute_position_torch
+    function = function_of(_POSITION, "compute_position_torch")
     return Bound(
         "compute_position", lambda prefixes, lengths, _sum: partial(function, prefixes, lengths)
     )
 
 
 def _get_last_loc() -> Any:
-    return module("sglang.srt.mem_cache.allocation").get_last_loc_torch
+    return function_of(ALLOCATION, "get_last_loc_torch")
 
 
 def _local_attention() -> Bound:
     """Adapt the function of arrays, called as SGLang's metadata builder does."""
-    function = module(_LOCAL).make_local_attention_virtual_batches
+    function = function_of(_LOCAL, "make_local_attention_virtual_batches")
+    # Earlier releases keep the chunk's size always.
+    kept = {"preserve_attn_chunk_size": True}
+    kept = kept if kept.keys() <= signature(function).parameters.keys() else {}
 
     def bind(chunk: Any, batch: CommonAttentionMetadata, page_size: Any = 0) -> Thunk:
         offsets, lengths = batch.query_start_loc_cpu.numpy(), batch.seq_lens_cpu.numpy()
         table = batch.block_table_tensor
-        return partial(
-            function, chunk, offsets, lengths, table, page_size, preserve_attn_chunk_size=True
-        )
+        return partial(function, chunk, offsets, lengths, table, page_size, **kept)
 
     return Bound("make_local_attention_virtual_batches", bind, _virtual_batch)
 
@@ -100,8 +104,8 @@ OPERATIONS: dict[str, Callable[[], Any]] = {
     "compute_position": _compute_position,
     "get_last_loc": _get_last_loc,
     "write_req_to_token_pool": partial(pool_writer, "torch_native"),
-    "get_dcp_lens": lambda: module(_LAYOUT).get_dcp_lens,
-    "localize_dcp_indices": lambda: module(_LAYOUT).localize_dcp_indices,
+    "get_dcp_lens": partial(function_of, _LAYOUT, "get_dcp_lens"),
+    "localize_dcp_indices": partial(function_of, _LAYOUT, "localize_dcp_indices"),
     "make_local_attention_virtual_batches": _local_attention,
 }
 """Functions that make each operation of the lane."""

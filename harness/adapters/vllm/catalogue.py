@@ -1,22 +1,29 @@
-"""Catalogue of vLLM: the module of each operation by version, and reasons for the others."""
+"""Catalogue of vLLM: the places of each operation, and reasons for those that it has not.
+
+What a release has decides, not its number: names in the source of its modules, parameters, and
+members of its classes.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from attnproof import reference
 from attnproof.harness.adapters.quiet import quietly
 from attnproof.harness.adapters.vllm import builders, drafter, functions
 from attnproof.harness.adapters.vllm.functions import Adapted, First
-from attnproof.harness.adapters.vllm.installed import find, minor
+from attnproof.harness.adapters.vllm.installed import defines, find
 from attnproof.harness.adapters.vllm.kernel_blocks import KernelBlocks
 from attnproof.harness.adapters.vllm.metadata import CONVERSION, UTILS
 from attnproof.harness.adapters.vllm.slots import V0Slots, V1Slots
 from attnproof.harness.interfaces.builders import fast_prefill_backend, v1_builder
 from attnproof.harness.operations import ALL
+from attnproof.harness.running.engine_source import members_of
+from attnproof.harness.running.engines import V0_UTILS
 
-_V0 = "attention.backends.utils"
 _ABSTRACT = ("attention.backends.abstract", "v1.attention.backend")
 _XFORMERS = ("v1.attention.backends.xformers",)
 _UBATCH = ("v1.worker.ubatch_utils", UTILS)
@@ -30,18 +37,23 @@ class Entry(NamedTuple):
     """The place of one operation in vLLM."""
 
     places: tuple[str, ...]
-    """Modules below `vllm` that may have it, by version."""
+    """Modules below `vllm` that may have it, depending on the release."""
     adapt: Callable[[Any], Any] | None = None
     """Function that makes the operation take our arguments; None to offer it unchanged."""
     name: str = ""
     """Name in vLLM, "" if it equals ours."""
-    since: tuple[int, int] = (0, 0)
-    """First two numbers of the release that has it: to import a module of another meaning in an
-    earlier release may need many packages."""
+    method: str = ""
+    """Method that is called, of a class."""
+    passes: tuple[str, ...] = ()
+    """Parameters that the adapter fills; empty for those of ours, by position."""
+    members: tuple[str, ...] = ()
+    """Members that a class must have."""
 
 
-_LATER = (0, 32)
-PROPOSER = Entry(("v1.spec_decode.llm_base_proposer",), name="SpecDecodeBaseProposer", since=_LATER)
+_BATCH = "common_attn_metadata"
+PROPOSER = Entry(
+    ("v1.spec_decode.llm_base_proposer", "v1.spec_decode.eagle"), name="SpecDecodeBaseProposer"
+)
 """The class of which some operations of section 14 are methods."""
 
 
@@ -74,25 +86,49 @@ ENTRIES: dict[str, Entry] = {
     "compute_causal_conv1d_metadata": Entry((UTILS,), functions.conv1d),
     "get_kv_cache_layout": Entry((UTILS,), functions.layout_reader),
     "get_per_layer_parameters": Entry((UTILS,), functions.layers),
-    "is_all_cross_attn_metadata_set": Entry((_V0,), functions.cross_attention),
-    "AttentionMetadataBuilder": Entry((UTILS, *_ABSTRACT[1:]), _v1_builder),
+    "is_all_cross_attn_metadata_set": Entry((V0_UTILS,), functions.cross_attention),
+    "AttentionMetadataBuilder": Entry(
+        (UTILS, *_ABSTRACT[1:]),
+        _v1_builder,
+        members=("_init_reorder_batch_threshold", "use_cascade_attention"),
+    ),
+    "AttentionBackend": Entry(_ABSTRACT, members=("get_state_cls", "make_metadata")),
+    "AttentionMetadata": Entry(_ABSTRACT, members=("num_prefills",)),
+    "build_slot_mapping": Entry((V0_UTILS,), V0Slots, "compute_slot_mapping"),
     "XFormersAttentionMetadataBuilder": Entry(_XFORMERS, _xformers_builder),
     "split_decodes_prefills_and_extends": Entry((UTILS,), Adapted),
     "maybe_create_ubatch_slices": Entry(_UBATCH[:1], Adapted),
     "mamba_get_block_table_tensor": Entry((UTILS,), functions.state_blocks),
     "map_to_kernel_block_table": Entry(
-        ("v1.worker.utils",), KernelBlocks, "AttentionGroup", _LATER
+        ("v1.worker.utils",),
+        KernelBlocks,
+        "AttentionGroup",
+        members=("map_to_kernel_block_table",),
     ),
-    "prepare_inputs": PROPOSER._replace(adapt=drafter.prepare_inputs),
-    "compute_new_slot_mapping": Entry((_DRAFTER,), drafter.compute_new_slot_mapping, since=_LATER),
-    "extend_all_queries_by_N": Entry((_DRAFTER,), Adapted, since=_LATER),
+    "prepare_inputs": PROPOSER._replace(
+        adapt=drafter.prepare_inputs,
+        method="prepare_inputs",
+        passes=(_BATCH, "sampled_token_ids", "num_draft_tokens"),
+    ),
+    "compute_new_slot_mapping": Entry((_DRAFTER,), drafter.compute_new_slot_mapping),
+    "extend_all_queries_by_N": Entry((_DRAFTER,), Adapted),
 }
 """Operations whose arguments are adapted, or whose name is not enough to find them."""
-_SAME_NAME = Entry((UTILS, *_UBATCH[:1], *_ABSTRACT, *_XFORMERS, _MLA, _V0))
+_SAME_NAME = Entry((UTILS, *_UBATCH[:1], *_ABSTRACT, *_XFORMERS, _MLA, V0_UTILS))
 """Default: an operation that takes our arguments as they are, under our name."""
 
 KERNELS: dict[str, Entry] = {
-    "BlockTables": Entry((f"{_RUNNER}.block_table",), _tables),
+    "BlockTables": Entry(
+        (f"{_RUNNER}.block_table",),
+        _tables,
+        passes=(
+            "block_sizes",
+            "max_num_reqs",
+            "max_num_batched_tokens",
+            "max_num_blocks_per_group",
+            "device",
+        ),
+    ),
     "prepare_dcp_local_seq_lens": Entry((f"{_RUNNER}.cp_utils",)),
     "prepare_pos_seq_lens": _INPUTS,
     "prepare_prefill_inputs": _INPUTS,
@@ -102,16 +138,30 @@ KERNELS: dict[str, Entry] = {
     "post_update": _INPUTS,
     "post_update_num_computed_tokens": _INPUTS,
     "eagle_step_update_slot_mapping_and_metadata": Entry((_DRAFTER,)),
-    "prepare_next_token_ids_padded": PROPOSER._replace(adapt=drafter.NextTokens),
-    "prepare_inputs_padded": PROPOSER._replace(adapt=drafter.prepare_inputs_padded),
+    "prepare_next_token_ids_padded": PROPOSER._replace(
+        adapt=drafter.NextTokens,
+        method="prepare_next_token_ids_padded",
+        passes=("sampled_token_ids", "requests", "gpu_input_batch", "discard_request_mask"),
+    ),
+    "prepare_inputs_padded": PROPOSER._replace(
+        adapt=drafter.prepare_inputs_padded,
+        method="prepare_inputs_padded",
+        passes=(_BATCH, "spec_decode_metadata", "valid_sampled_tokens_count"),
+    ),
     "copy_and_expand_eagle_inputs": Entry(
         (_DRAFTER,), drafter.ExpandedInputs, "_copy_and_expand_eagle_inputs"
     ),
 }
 """Operations that are Triton kernels or launch one, which the adapter `vllm_triton` offers."""
 
-BLOCK_TABLE = Entry(("v1.worker.block_table",), V1Slots, "BlockTable")
-_LISTS = Entry((_V0,), V0Slots, "compute_slot_mapping")
+BLOCK_TABLE = Entry(
+    ("v1.worker.block_table",),
+    V1Slots,
+    "BlockTable",
+    "compute_slot_mapping",
+    ("req_indices", "positions"),
+)
+"""`build_slot_mapping` of releases without the list form of V0, which 0.10 has beside it."""
 
 _OF_SGLANG = (
     "create_flashinfer_kv_indices",
@@ -135,54 +185,30 @@ _REASONS: dict[str, str] = {
     "paged_attention": _OURS,
     "decode_attention": _OURS,
     "reshape_and_cache_flash": _OPERATORS,
-    "XFormersAttentionImpl": _OPERATORS,
-    "XFormersAttentionBackend": _OPERATORS,
     "batch_sequence": "vLLM's functions keep nothing between steps: each is judged by itself",
     "swap_blocks": _OPERATORS,
     "copy_blocks": _OPERATORS,
+    "compute_flashinfer_kv_metadata": "a method of vLLM's builder for FlashInfer, which must be "
+    "installed",
     "get_batch_indices_positions": "FlashInfer's: no vLLM has it",
     **dict.fromkeys(_OF_SGLANG, _SGLANG),
 }
-"""Reasons for the operations that no version offers."""
+"""Reasons for the operations that no release offers."""
 
 
-def _withheld(version: str) -> dict[str, str]:
-    """Return reasons for names that the version has with another meaning."""
-    if minor(version) == (0, 10):
-        return {
-            "AttentionMetadataBuilder": "the builder of vLLM 0.10 has no "
-            "_init_reorder_batch_threshold",
-        }
-    gone = {
-        "AttentionBackend": f"the backend of vLLM {version} has no get_state_cls and no "
-        "make_metadata",
-        "AttentionMetadata": f"the metadata class of vLLM {version} is empty",
-    }
-    if minor(version) == (0, 11):
-        return gone
-    return gone | {
-        "AttentionMetadataBuilder": f"the builder of vLLM {version} has no use_cascade_attention",
-        "build_slot_mapping": f"vLLM {version} computes slots in a Triton kernel",
-        "compute_flashinfer_kv_metadata": f"a method of vLLM {version}'s builder for FlashInfer, "
-        "which must be installed",
-        "set_kv_cache_layout": f"vLLM {version} sets the layout by a method of its worker",
-        **dict.fromkeys(KERNELS, _KERNEL.format(version=version)),
-        **{name: _GONE.format(version=version, name=name) for name in _XFORMERS_CLASSES},
-    }
+class UnfitError(Exception):
+    """The reason that an operation of the installed vLLM is not offered."""
 
 
 def offered(version: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the operations of this vLLM by our names, and a reason for every other one."""
     found: dict[str, Any] = {}
-    withheld = _withheld(version)
-    lacking = {name: withheld.get(name) or reason for name, reason in _REASONS.items()}
+    lacking = dict(_REASONS)
     for name in names() - lacking.keys():
-        entry = _slots(version) if name == "build_slot_mapping" else ENTRIES.get(name, _SAME_NAME)
-        function = made(entry, name) if minor(version) >= entry.since else None
-        if function is not None and name not in withheld:
-            found[name] = function
-        else:
-            lacking[name] = withheld.get(name) or _GONE.format(version=version, name=name)
+        try:
+            found[name] = _operation(name, version)
+        except UnfitError as reason:
+            lacking[name] = str(reason)
     return found, lacking
 
 
@@ -191,14 +217,65 @@ def names() -> set[str]:
     return {name for operation in ALL.values() for name in operation.call.names(operation.name)}
 
 
-def _slots(version: str) -> Entry:
-    """Return the list form of 0.10, or the block table of later versions."""
-    return _LISTS if minor(version) == (0, 10) else BLOCK_TABLE
+def _operation(name: str, version: str) -> Any:
+    """Return an operation of the installed vLLM with our arguments (UnfitError)."""
+    if name in KERNELS and _is_there(KERNELS[name], name):
+        raise UnfitError(_KERNEL.format(version=version))
+    if name in _XFORMERS_CLASSES and defines(_XFORMERS, name):
+        raise UnfitError(_OPERATORS)
+    entry = ENTRIES.get(name, _SAME_NAME)
+    if name == "build_slot_mapping" and not _is_there(entry, name):
+        entry = BLOCK_TABLE
+    return made(entry, name, version)
 
 
-def made(entry: Entry, name: str) -> Any:
-    """Return the operation of the installed vLLM with our arguments, None without it."""
-    original = find(entry.places, entry.name or name)
-    if original is None or entry.adapt is None:
-        return original
-    return entry.adapt(original)
+def _is_there(entry: Entry, name: str) -> bool:
+    return defines(entry.places, entry.name or name)
+
+
+def made(entry: Entry, name: str, version: str) -> Any:
+    """Return an operation of the installed vLLM with our arguments (UnfitError).
+
+    Its name, parameters and members must be those that the adapter knows.
+    """
+    wanted = entry.name or name
+    # By its source: to import the module of a class that does not fit may need many packages.
+    members = frozenset().union(*(members_of(f"vllm.{place}", wanted) for place in entry.places))
+    missing = " and no ".join(one for one in entry.members if one not in members)
+    if missing and _is_there(entry, name):
+        raise UnfitError(f"the {wanted} of vLLM {version} has no {missing}")
+    original = find(entry.places, wanted)
+    if original is None:
+        missing = f"{wanted}.{entry.method}" if entry.method else name
+        raise UnfitError(_GONE.format(version=version, name=missing))
+    if entry.passes or entry.adapt is None:
+        _check_parameters(entry, name, original, version)
+    return original if entry.adapt is None else entry.adapt(original)
+
+
+def _check_parameters(entry: Entry, name: str, original: Any, version: str) -> None:
+    """Raise UnfitError if the function does not take what the adapter fills."""
+    function = getattr(original, entry.method) if entry.method else original
+    try:
+        signature = inspect.signature(function)
+        if entry.passes:
+            own = (None,) if entry.method else ()
+            signature.bind(*own, **dict.fromkeys(entry.passes))
+        else:
+            signature.bind(*_required(name))
+    except TypeError:
+        takes = ", ".join(one for one in signature.parameters if one != "self")
+        name = entry.method or name
+        raise UnfitError(
+            f"{name} of vLLM {version} takes ({takes}), for which there is no adapter"
+        ) from None
+
+
+def _required(name: str) -> list[str]:
+    """Return the names of our parameters that every call has, by position."""
+    parameters = inspect.signature(getattr(reference, name)).parameters.values()
+    return [
+        one.name
+        for one in parameters
+        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+    ]

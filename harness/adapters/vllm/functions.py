@@ -11,6 +11,7 @@ from typing import Any
 from attnproof.harness.adapters.vllm.installed import find
 from attnproof.harness.adapters.vllm.metadata import CONVERSION, UTILS, theirs
 from attnproof.harness.interfaces import functions as interface
+from attnproof.harness.running.engines import V0_UTILS
 
 Adapted = partial(interface.Adapted, conversion=CONVERSION)
 """Function of vLLM that takes our arguments and returns our results."""
@@ -52,7 +53,7 @@ class _EncoderMetadata:
     @property
     def is_all_encoder_attn_metadata_set(self) -> Any:
         """True if vLLM's own function finds the encoder part complete."""
-        answer = find(("attention.backends.utils",), "is_all_encoder_attn_metadata_set")
+        answer = find((V0_UTILS,), "is_all_encoder_attn_metadata_set")
         return answer(self._metadata)
 
 

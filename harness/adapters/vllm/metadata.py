@@ -6,14 +6,14 @@ from typing import Any
 
 from attnproof.harness.adapters.vllm.installed import find
 from attnproof.harness.interfaces.conversion import Conversion
+from attnproof.harness.running.engines import BATCH_PLACES
 
 UTILS = "v1.attention.backends.utils"
-_PLACES = ("v1.attention.backend", UTILS)
 _SLICE_PLACES = (("v1.worker.ubatch_utils", "UBatchSlice"), (UTILS, "UbatchSlice"))
 
 
 def _metadata_class() -> Any:
-    return find(_PLACES, "CommonAttentionMetadata")
+    return find(BATCH_PLACES, "CommonAttentionMetadata")
 
 
 def _slice_class() -> Any:

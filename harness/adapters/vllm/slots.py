@@ -126,7 +126,11 @@ class V1Slots:
     def _filled(self, block_table: torch.Tensor, block_size: int, size: int, device: Any) -> Any:
         """Return vLLM's block table filled with our rows."""
         rows, columns = block_table.shape
-        later = {"kernel_block_size": block_size, "dcp_kv_cache_interleave_size": 1}
+        later = {
+            "kernel_block_size": block_size,
+            "dcp_kv_cache_interleave_size": 1,
+            "cp_kv_cache_interleave_size": 1,
+        }
         known = signature(self._class).parameters
         table = self._class(
             block_size=block_size,

@@ -20,6 +20,7 @@ from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.verdict import CONSUMER, ORACLES, STRICT, Failure, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import version_of
+from attnproof.harness.running.engines import engine_of
 from attnproof.harness.running.errors import UsageError
 from attnproof.harness.running.shipped import is_shipped_list, shipped_list
 from attnproof.harness.running.task.conditions import NAMES, ConditionError, compiled, holds
@@ -48,7 +49,7 @@ def deviations_of(candidate: Candidate) -> tuple[Deviation, ...]:
     known: list[Deviation] = []
     for name in candidate.deviations:
         shipped = is_shipped_list(name)
-        path, version = shipped_list(name) if shipped else (name, version_of(candidate))
+        path, version = shipped_list(name) if shipped else (name, _release_of(candidate))
         known += load(path, version)
     _check_ids(known, ", ".join(candidate.deviations), version_of(candidate))
     return tuple(
@@ -56,6 +57,12 @@ def deviations_of(candidate: Candidate) -> tuple[Deviation, ...]:
         for d in known
         if not d.lanes or {candidate.lane, device_type(candidate.lane)} & set(d.lanes)
     )
+
+
+def _release_of(candidate: Candidate) -> str:
+    """Return the candidate's version; an engine's is the tried release that is nearest."""
+    engine = engine_of(candidate.target)
+    return engine.release if engine else version_of(candidate)
 
 
 def with_deviations(candidates: list[Candidate], names: Iterable[str]) -> list[Candidate]:

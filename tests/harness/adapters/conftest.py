@@ -63,3 +63,9 @@ def batch():
     extras = {"causal": False, "logits_indices": (0, 3, 4, 6), "encoder_seq_lens": (5, 6, 7)}
     made, _arena = lay_out(make_batch([1, 4, 2], [6, 0, 3], 4, **extras))
     return made
+
+
+@pytest.fixture
+def importing_adapter():
+    """Return a function that imports the adapter, with the vLLM that is installed then."""
+    return lambda: importlib.import_module(ADAPTER)

@@ -28,7 +28,11 @@ def test_every_operation_is_offered_or_has_a_reason(beside, release):
         ("0.11.2", "AttentionBackend", "has no get_state_cls and no make_metadata"),
         ("0.11.2", "compute_slot_mapping", "vLLM 0.11.2 has no compute_slot_mapping"),
         ("0.32.0", "AttentionMetadataBuilder", "has no use_cascade_attention"),
-        ("0.32.0", "build_slot_mapping", "vLLM 0.32.0 computes slots in a Triton kernel"),
+        (
+            "0.32.0",
+            "build_slot_mapping",
+            "compute_slot_mapping of vLLM 0.32.0 takes (num_reqs, query_start_loc, positions)",
+        ),
         ("0.32.0", "split_decodes_and_prefills", "vLLM 0.32.0 has no split_decodes_and_prefills"),
         *((release, "PersistentBatch", "attnproof's own") for release in STAND_INS),
         *((release, "swap_blocks", "compiled operators") for release in STAND_INS),

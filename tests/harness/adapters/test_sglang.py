@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import partial
 
 import pytest
 import torch
 
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import offered_by, resolve, version_of
-from attnproof.harness.running.errors import UsageError
+from attnproof.harness.running.engines import untried_notes
 from attnproof.harness.running.interface_choice import with_interface
-from attnproof.harness.verbs.options import VerifyOptions
-from attnproof.harness.verbs.verify import verify
+from attnproof.harness.running.releases import TRIED
 from tests.harness.adapters.conftest import RELEASES
 
 ADAPTERS = "attnproof.harness.adapters"
@@ -35,7 +35,7 @@ def installed(tmp_path, monkeypatch):
     def install(package: str, version: str = "") -> None:
         distribution, release = DISTRIBUTIONS[package]
         info = tmp_path / f"{distribution}.dist-info"
-        info.mkdir()
+        info.mkdir(exist_ok=True)
         told = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version or release}\n"
         (info / "METADATA").write_text(told, encoding="utf-8")
         (info / "top_level.txt").write_text(f"{package}\n", encoding="utf-8")
@@ -146,10 +146,27 @@ def test_flashinfers_function_finds_its_kernel(beside):
 
 
 @pytest.mark.parametrize("package", DISTRIBUTIONS)
-def test_another_release_is_one_line_with_the_remedy(beside, package):
-    with pytest.raises(ImportError, match=r"9\.9 is not supported: install `pip install") as error:
-        beside(package, version="9.9")
-    assert "\n" not in str(error.value)
+def test_untried_release_offers_what_it_has(beside, package):
+    tried = beside(package, "interpreter")
+    offered = {one.name for one in ALL.values() if hasattr(tried, one.name)}
+    [candidate] = resolve([package], "auto")
+    assert untried_notes([candidate]) == []
+    assert offered
+    untried = beside(package, "interpreter", "9.9")
+    assert {one.name for one in ALL.values() if hasattr(untried, one.name)} == offered
+    [note] = untried_notes([candidate])
+    assert " 9.9 was not tried: what it offers is judged" in note
+    assert f"known deviations of {TRIED[package][-1]}; docs/sglang.md" in note
+
+
+def test_function_that_a_release_has_not_is_not_offered(beside, monkeypatch):
+    beside("sglang")
+    parts = {name: sys.modules[f"{ADAPTERS}.sglang.{name}"] for name in ("catalogue", "twins")}
+    elsewhere = partial(parts["twins"].function_of, ("sglang.elsewhere",), "get_dcp_lens")
+    monkeypatch.setitem(parts["twins"].OPERATIONS, "get_dcp_lens", elsewhere)
+    found, reasons = parts["catalogue"].offered(interpreted=False)
+    assert "get_dcp_lens" not in found
+    assert reasons["get_dcp_lens"] == "the SGLang that is installed has no get_dcp_lens"
 
 
 def test_a_module_that_the_wheel_lacks_is_one_line(installed, monkeypatch):
@@ -158,15 +175,6 @@ def test_a_module_that_the_wheel_lacks_is_one_line(installed, monkeypatch):
     with pytest.raises(single.UnsupportedEngineError, match=r"sglang\.absent cannot be") as error:
         single.module_of("SGLang", "sglang.absent")
     assert "\n" not in str(error.value)
-
-
-def test_another_release_is_a_usage_error_before_the_run(installed, tmp_path, capfd):
-    installed("sglang", "9.9")
-    out = tmp_path / "out"
-    with pytest.raises(UsageError, match=r"SGLang 9\.9 is not supported") as error:
-        verify(VerifyOptions(ops="get_dcp_lens", candidates=["sglang"], steps=0, out=out))
-    assert error.value.exit_code == 2
-    assert not out.exists()
 
 
 def test_kernels_are_given_well_formed_cases_only(installed):

@@ -24,7 +24,13 @@ class CommonAttentionMetadata:
     encoder_seq_lens: Any = None
     encoder_seq_lens_cpu: Any = None
     seq_lens_cpu_upper_bound: Any = None
+    is_prefilling: Any = None
     unknown_to_us: str = "left alone"
 
     def compute_num_computed_tokens(self):
         return (self.seq_lens - self.query_start_loc.diff()).int()
+
+
+class AttentionMetadataBuilder:
+    def _init_reorder_batch_threshold(self, reorder_batch_threshold=1):
+        self.reorder_batch_threshold = reorder_batch_threshold

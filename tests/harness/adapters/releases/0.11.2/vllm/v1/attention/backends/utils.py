@@ -50,6 +50,9 @@ class AttentionMetadataBuilder:
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         self.ranks = vllm_config.parallel_config.decode_context_parallel_size
 
+    def _init_reorder_batch_threshold(self, reorder_batch_threshold=1):
+        self.reorder_batch_threshold = reorder_batch_threshold
+
     def use_cascade_attention(self, common_prefix_len, query_lens, dcp_world_size):
         return common_prefix_len > dcp_world_size
 

@@ -2,6 +2,8 @@
 
 
 class Kernel:
+    arg_names = ("req_to_token_ptr_stride", "ENTRY_PAGE_SIZE")
+
     def __getitem__(self, grid):
         def launch(table, rows, lens, indptr, start, out, stride, **options):
             out.fill_(stride * options["ENTRY_PAGE_SIZE"])
