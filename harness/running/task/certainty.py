@@ -21,7 +21,7 @@ _OUT_OF_MEMORY = ("MemoryError", "allocate memory")
 """Parts of messages of failed allocations, in Python and PyTorch."""
 _MOST_SEARCH_S = 60.0
 """Seconds that may be spent on the earlier calls of wrong values, all together."""
-_TIMES_FIRST_CALL = 2
+TIMES_FIRST_CALL = 2
 """Factor on the timeout of a first call that was late."""
 _SECOND_SHARE = 0.5
 """Factor on the timeout of a late call that is made again: on a busy machine the least limit below
@@ -65,7 +65,7 @@ class Certainty:
         first = all(earlier.fault for earlier in history)
         if death.field == LATE and first:  # it may have compiled something
             self._first_hangs = True
-            worker.restart(_TIMES_FIRST_CALL * self._timeout_s)
+            worker.restart(TIMES_FIRST_CALL * self._timeout_s)
         elif death.field == LATE:
             worker.timeout_s = self._timeout_s * _SECOND_SHARE
         if not replaced:  # it lives: memory that was not there, or a forked copy

@@ -25,7 +25,7 @@ from attnproof.harness.oracles import errors
 from attnproof.harness.oracles.determinism import FRESH_PROCESS
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import faults_for
-from attnproof.harness.running.task.certainty import Certainty, is_death
+from attnproof.harness.running.task.certainty import TIMES_FIRST_CALL, Certainty, is_death
 from attnproof.harness.running.task.counts import Counts
 from attnproof.harness.running.task.deviations import Explained, explain
 from attnproof.harness.running.task.earlier_calls import SEARCH_SECONDS, failures_of_earlier_calls
@@ -346,7 +346,8 @@ class Examination:
             sourced = Sourced(case, "fuzz", "fresh process")
             self.ledger.announce(sourced)
             verdict = self.worker.call_once(case)
-            if any(map(is_death, verdict.failures)):  # perhaps the machine's
+            if any(map(is_death, verdict.failures)):  # perhaps the machine's, or it compiles
+                self.worker.restart(TIMES_FIRST_CALL * self.worker.timeout_s)
                 verdict = self.worker.call_once(case)
             if verdict.digest == digest:
                 self.ledger.settle(case, self._explain(case, verdict.failures))

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 import attnproof
+from attnproof.harness.interfaces import functions
+from attnproof.harness.interfaces.conversion import Conversion
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import resolve
@@ -75,6 +77,9 @@ def latest(tmp_path):
 @pytest.fixture
 def chosen(tmp_path, monkeypatch):
     """Return the candidate with its interface, beside the engine in a folder."""
+    # Processes of a candidate are copies of this one, which may have looked for an engine before.
+    own = Conversion(functions._metadata_class, functions._slice_class)
+    monkeypatch.setattr(functions, "V32", own)
 
     def choose(source, folder=None):
         if folder is not None:

@@ -87,6 +87,13 @@ def test_a_death_after_the_same_earlier_calls_is_a_finding(examined):
     assert outcome.result.origins.get("shrinking", 0) <= 1
 
 
+def test_a_fresh_process_may_compile_longer_than_a_call_may_take(examined):
+    compiles = "if CALLS == 1 and FLAG.exists(): time.sleep(1.4)\n    FLAG.touch()"
+    outcome = examined(compiles, examples=10, timeout_s=1.0)
+    assert outcome.findings == []
+    assert outcome.result.verdict == "PASS"
+
+
 def cpu_s_of_children():
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

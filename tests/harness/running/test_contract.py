@@ -132,8 +132,10 @@ def alloc_decode(seq_lens, last_loc, free_pages, out_indices, page_size):
 
 
 def test_a_fresh_process_is_judged_on_cases_of_an_engine_first(examined, monkeypatch):
-    other = Verdict((), (), "another result")
-    monkeypatch.setattr(Worker, "call_once", lambda _worker, _case: other)
+    def call_once(_worker, case):
+        return Verdict((), (), "after other calls" if case.before else "alone")
+
+    monkeypatch.setattr(Worker, "call_once", call_once)
     found = [f for seed in range(4) for f in examined("", ENGINE, examples=20, seed=seed).findings]
     assert [finding.oracle for finding in found] == ["determinism"] * 4
     assert {finding.unreal for finding in found} == {""}

@@ -108,11 +108,13 @@ def run():
 supervise(run)
 """
 PRINT_SIGNALS = """
-import signal
+import os, signal
 from attnproof.harness.running.processes.supervision import supervise
+def name(number, _):
+    os.write(1, f"{signal.Signals(number).name}\\n".encode())  # print may be interrupted itself
 def run():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: print(signal.Signals(number).name, flush=True))
+        signal.signal(number, name)
     print("ready", flush=True)
     input()
     return 7
