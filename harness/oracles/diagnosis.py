@@ -293,7 +293,8 @@ def _repeated_tile(_context: Context, _field: str, right: np.ndarray, wrong: np.
         return ""
     for power in range(4, int(places[0] + 1).bit_length()):
         tile = 1 << power
-        for sources in (places % tile, places - tile):
+        start = places[0] - tile  # of the first tile: a list may have had entries before
+        for sources in (places % tile, start + (places - start) % tile, places - tile):
             if np.array_equal(wrong[places], right[sources]):
                 return "repeats the values of an earlier tile"
     return ""
