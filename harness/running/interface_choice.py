@@ -14,7 +14,7 @@ import msgspec
 
 from attnproof.harness.cases.variation.altered_calls import fault_of
 from attnproof.harness.interfaces import DEFAULT, INTERFACES
-from attnproof.harness.interfaces.naming import chosen_interface
+from attnproof.harness.interfaces.naming import Choice, chosen_interface
 from attnproof.harness.interfaces.weakest import weakest_interface
 from attnproof.harness.model.candidate import OPTIMIZED, REFERENCE, Candidate
 from attnproof.harness.model.case import Case
@@ -65,8 +65,11 @@ def with_named_interface(candidate: Candidate, module: Any) -> Candidate:
     """
     if candidate.interface or candidate.target in (OPTIMIZED, REFERENCE):
         return candidate
-    parts = [getattr(module, name, None) for name in _operation_names()]
-    chosen = chosen_interface([part for part in parts if callable(part)], DEFAULT)
+    try:
+        parts = [getattr(module, name, None) for name in _operation_names()]
+        chosen = chosen_interface([part for part in parts if callable(part)], DEFAULT)
+    except BaseException:  # the candidate has broken what the search needs
+        chosen = Choice(DEFAULT, "its functions cannot be searched for a class of batches")
     return with_reported_interface(candidate, *chosen)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -89,7 +90,8 @@ class CandidateProcess:
         self.survivors: list[str] = []
         """Command lines of processes that were left behind by the processes so far."""
         self._name = candidate.name
-        self._order = msgspec.msgpack.encode(Order(candidate, operations, memory_bytes, exchanged))
+        # Pickled: a path may hold bytes that are no UTF-8.
+        self._order = pickle.dumps(Order(candidate, operations, memory_bytes, exchanged))
         self._memory_bytes = memory_bytes
         self._launcher = launcher
         self._child: Child | None = None
