@@ -84,10 +84,28 @@ class Certainty:
         after = with_earlier_calls(case, history, lambda one: self._shows(death, one), end)
         if after is not None:
             self._after_others[death.root] = after
-            return msgspec.structs.replace(verdict, failures=(death,))
+            shown, after = self._of_an_engine(death, after, history)
+            self._after_others[shown.root] = after
+            return msgspec.structs.replace(verdict, failures=(shown,))
         worker.timeout_s = self._timeout_s
         self.unrepeated.append(f"{death.message} in case {case.id}")
         return again
+
+    def _of_an_engine(
+        self, death: Failure, after: Case, history: list[Case]
+    ) -> tuple[Failure, Case]:
+        """Return the death and its case, with a last call that an engine makes if that dies too.
+
+        Where the calls before decide, the last call is any: it excuses nothing.
+        """
+        last = next((one for one in reversed(history) if not self._worker.why_unreal(one)), None)
+        if last is None or not self._worker.why_unreal(after):
+            return death, after
+        real = msgspec.structs.replace(last, before=after.before)
+        for again in self._worker.judge(real).failures:
+            if (again.oracle, again.field) == (death.oracle, death.field):
+                return msgspec.structs.replace(again, diagnosis=death.diagnosis), real
+        return death, after
 
     def confirmed(
         self,

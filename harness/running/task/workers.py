@@ -215,6 +215,10 @@ class Worker:
         except InvalidCaseError:
             return {}
 
+    def why_unreal(self, case: Case) -> str:
+        """Return the reason why no engine makes a case, "" if one does."""
+        return self._operations[case.operation].why_unreal(case)
+
     def judge(self, case: Case, *, digested: bool = False, repeated: bool = True) -> Verdict:
         """Return the verdict on a case; a crash or a hang is a verdict too (InvalidCaseError).
 
