@@ -35,6 +35,7 @@ _WRONG_BLOCK, _OTHER_OF_MINE = "wrong block", "wrong block of the same request"
 _ONE_REQUEST, _PADDED = "off by one request", "zero-length (padded) rows miscounted"
 _UNOWNED = "a block that no request owns"
 _ZERO_LENGTH = "zero-length row taken for a real one"
+_STALE, _BEYOND_ROW = "stale entry read", "a slot for a position beyond its block-table row"
 _MOST_BLOCKS = 4096
 """Wrong blocks of a field whose owners are looked up."""
 _SHARE = 0.9
@@ -46,6 +47,8 @@ _IMPLIED = {
     _ONE_BLOCK: (_OTHER_OF_MINE,),
     _ZERO_LENGTH: (_ONE_TOKEN,),
     _PADDED: (_ONE_REQUEST,),
+    _BEYOND_ROW: (_STALE,),
+    "a refused batch left behind": ("an earlier batch left behind",),
     "sliding window ignored": ("sliding window and soft cap ignored",),
     "soft cap ignored": ("sliding window and soft cap ignored",),
 }
@@ -82,9 +85,7 @@ def is_overflow(expected: Any, got: Any) -> bool:
     if right is None or wrong is None or right.shape != wrong.shape or right.dtype.kind != "i":
         return False
     where = right != wrong
-    if not where.any() or np.abs(right[where]).min() < 2**31:
-        return False
-    return bool((wrong[where] == right[where].astype(np.int32)).all())
+    return bool(where.any() and (wrong[where] == right[where].astype(np.int32)).all())
 
 
 def heading(failure: Failure, explained: Counter[str] | None = None, cases: int = 1) -> str:
@@ -127,7 +128,9 @@ def diagnose(
     right, wrong = _array(expected), _array(got)
     if fact or right is None or wrong is None:
         return fact or f"{field} is wrong", None
-    return _values(context, field, right.astype(np.int64), wrong.astype(np.int64))
+    right, wrong = right.astype(np.int64), wrong.astype(np.int64)
+    rest = np.where(wrong == right.astype(np.int32), right, wrong)  # overflow has its own root
+    return _values(context, field, right, rest if (rest != right).any() else wrong)
 
 
 def _fact(field: str, expected: Any, got: Any) -> str:
@@ -203,9 +206,11 @@ def _values(
 ) -> tuple[str, tuple[str, ...]]:
     """Return the diagnosis of wrong integers, and the mistakes that fit all of them."""
     stale = _stale(context, field, right, wrong)
-    if stale:  # poison is there by no other mistake
-        return stale, (stale,)
     is_slots = field == "slot_mapping" or context.holds(field, Quantity.SLOTS)
+    if stale:  # poison is there by no other mistake, but what follows a row may be stale or not
+        slots = is_slots and stale == _STALE
+        beyond = slots and _lost_slots(context, field, right, wrong) == _BEYOND_ROW
+        return stale, (stale, _BEYOND_ROW) if beyond else (stale,)
     rules = [_zero_length, _repeated_tile, _rebased, _progress]
     if field in _IDS:
         rules += [_ids_of_slots, _off_by_one_block, _other_blocks]
@@ -267,7 +272,7 @@ def _other_rows(context: Context, field: str, right: np.ndarray, wrong: np.ndarr
 def _stale(_context: Context, _field: str, right: np.ndarray, wrong: np.ndarray) -> str:
     bad = wrong[right != wrong]
     if (np.abs(bad - STALE_PATTERNS[0]) <= 1).any():
-        return "stale entry read"
+        return _STALE
     return "memory returned that was never written" if are_poison(bad).any() else ""
 
 
@@ -356,7 +361,7 @@ def _lost_slots(context: Context, _field: str, right: np.ndarray, wrong: np.ndar
     if (right[where] == -1).all():
         inside = (np.flatnonzero(where) < context.facts.tokens).all()
         if "columns" in context.case.params and inside:
-            return "a slot for a position beyond its block-table row"
+            return _BEYOND_ROW
         return "a slot for an entry that must have none"
     return "token without its slot" if (wrong[where] == -1).all() else ""
 

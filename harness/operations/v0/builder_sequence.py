@@ -207,16 +207,17 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-def _diagnose(call: Call, place: Place, _expected: Any, _got: Any) -> str:
+def _diagnose(call: Call, place: Place, _expected: Any, _got: Any) -> str | tuple[str, ...]:
     if place.field.startswith("earlier."):
         return "metadata of an earlier batch changed"
     assert place.step is not None
     lines = call["script"].lines[: place.step + 1]
-    if any(line.raises for line in lines[:-1]):
-        return "a refused batch left behind"
     prepared = any(line.kind == "prepare" for line in lines[1:])
     known = place.field not in ("raises", "builds") and prepared
-    return "an earlier batch left behind" if known else ""
+    earlier = "an earlier batch left behind" if known else ""
+    if any(line.raises for line in lines[:-1]):
+        return "a refused batch left behind", earlier
+    return earlier
 
 
 def _case(*steps: dict[str, Any]) -> Case:

@@ -73,3 +73,11 @@ def test_wrapped_slot():
 def test_a_result_is_diagnosed_by_its_quantity(quantity, words):
     context = Context(Case("slice_query_start_locs"), Facts(result=quantity))
     assert diagnose(context, "result", ints(0, 2), ints(3, 5))[0] == words
+
+
+def test_mistakes_beside_an_overflow_or_behind_a_short_row_are_found():
+    case = Case("build_slot_mapping", BATCH, {"columns": 1})
+    context, beyond = Context(case, CONTEXT.facts), "a slot for a position beyond its block-table"
+    for right, wrong in (([2**38 - 1, -1], [-1, 6]), ([4, -1], [4, 0x5A5A5A5A])):
+        _, fits = diagnose(context, "result", torch.tensor(right), torch.tensor(wrong))
+        assert any(text.startswith(beyond) for text in fits)

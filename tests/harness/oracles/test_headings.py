@@ -337,5 +337,8 @@ def test_a_mistake_is_named_if_it_alone_explains_nine_in_ten_cases(explained, ca
 def test_a_single_case_names_all_mistakes_that_fit():
     assert heading(failure("not rebased", "off by one token")) == "not rebased or off by one token"
     assert heading(failure("wrong order", "another request's row")) == "wrong order"
+    both = ("an earlier batch left behind", "a refused batch left behind")
+    assert heading(failure(*both)) == "a refused batch left behind"
+    assert heading(failure(*both), Counter({both[0]: 9, both[1]: 6}), 9) == both[0]
     assert heading(failure()).startswith("result[3] is 7, expected 4: a row")
     assert heading(failure(message="x" * 200, about="")) == "result is wrong"
