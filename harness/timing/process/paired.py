@@ -173,10 +173,9 @@ class _Runner:
         """Return the nanoseconds of one call, the mean of `calls` on inputs made for them."""
         untimed = self._untimed_calls()
         made = [self._make() for _ in range(self._sets(calls))]
-        order = made * -(-calls // len(made))
+        order = (made * -(-calls // len(made)))[:calls]
         if len(made) < calls:
             random.shuffle(order)
-        order = order[:calls]
         kept = sorted(_unknown.sample(range(calls), min(calls, _KEPT)))
         thunks = [one.run for one in order]
         for one in made:

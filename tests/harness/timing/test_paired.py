@@ -195,7 +195,7 @@ def test_inputs_are_used_in_turn_if_there_is_no_time_to_make_one_for_each_call()
     last = called[-found.calls :]
     assert len(set(last)) == 4
     uses = [last.count(made) for made in set(last)]
-    assert max(uses) - min(uses) <= 1 + max(uses) // 4
+    assert max(uses) - min(uses) <= 1
     assert not set(last) & set(called[: -found.calls])
 
 
