@@ -48,7 +48,7 @@ class RunFinding(msgspec.Struct, frozen=True):
     message: str
     command: str
     cause: str = ""
-    """What is wrong; "" in a run of an earlier version, which cannot be compared."""
+    """Cause of the finding; "" in a run of an earlier version, which cannot be compared."""
 
     @property
     def pair(self) -> tuple[str, str]:

@@ -132,7 +132,7 @@ class OperationResult(msgspec.Struct, frozen=True, kw_only=True):
     """Cases by origin; "shrinking" are those tried to make a failing case smaller."""
     oracles: dict[str, OracleCount] = {}
     causes: tuple[str, ...] = ()
-    """What is wrong in some case (`cause_of` each root cause), sorted: findings, and what follows
+    """Causes that some case shows (`cause_of` each root cause), sorted: findings, and what follows
     from them."""
     features: dict[str, dict[str, int]] = {}
     """Well-formed cases by origin and by the cells that they fill (`cases.coverage.features`), a
@@ -231,7 +231,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cause(self) -> str:
-        """What is wrong, as text that is equal in each run."""
+        """Cause as text that is equal in each run."""
         return cause_of(self.root)
 
 

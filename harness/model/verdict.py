@@ -27,7 +27,7 @@ class Kind(StrEnum):
     UNSAFE = "unsafe"
     """A crash, a hang, a write outside, a changed input, stale data, shared memory."""
     CONTRACT = "contract"
-    """What no batch of an engine shows, such as malformed input that is not refused."""
+    """Finding that no batch of an engine shows, such as malformed input that is not refused."""
     TYPE = "type"
     """The right value in another type: a numpy scalar, another dtype, another class."""
 

@@ -89,7 +89,7 @@ def _operation_names() -> list[str]:
 
 
 class Fitting:
-    """What a candidate gets of each case."""
+    """Function from a case to the part of it that a candidate's interface can say."""
 
     def __init__(
         self,

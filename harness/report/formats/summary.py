@@ -72,7 +72,7 @@ class SummaryFinding(msgspec.Struct, kw_only=True):
     fields: tuple[str, ...]
     """All fields that are wrong by the same root cause."""
     cause: str
-    """What is wrong, equal in each run of the same code: oracle, place and class."""
+    """Oracle, place and class: equal in each run of the same code."""
     diagnosis: str
     message: str
     case_id: str

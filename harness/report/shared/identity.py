@@ -22,7 +22,7 @@ class Identified(Protocol):
 
     @property
     def cause(self) -> str:
-        """What is wrong: oracle, place and class."""
+        """Oracle, place and class of the finding."""
 
 
 class Identity(NamedTuple):

@@ -52,7 +52,7 @@ class Skip(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """What the import of the candidates has shown."""
+    """Candidates as their imports have shown them."""
 
     candidates: list[Candidate]
     """All candidates, each with its interface."""

@@ -78,7 +78,7 @@ class _Task:
     """Packages that the process has imported for its operations."""
     died: bool = False
     interim: Outcome | None = None
-    """What the operation has if the process is killed now."""
+    """Outcome of the operation if the process is killed now."""
 
 
 @dataclass

@@ -44,7 +44,7 @@ def memory_of(pid: int, most: int) -> tuple[int, int]:
 
 
 class Activity(NamedTuple):
-    """What a process and its descendants do, and have done."""
+    """State and CPU time of a process and its descendants."""
 
     cpu_s: float
     """CPU time of all of them, and of the children that they have waited for, in seconds."""

@@ -62,7 +62,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class _Parts(msgspec.Struct, frozen=True):
-    """What an examination has found; the fields are those of `Outcome`."""
+    """Results of an examination; the fields are those of `Outcome`."""
 
     findings: list[Finding] = []
     advice: list[Finding] = []
