@@ -180,7 +180,7 @@ def test_a_candidate_of_our_classes_passes_beside_an_engine(attnproof, latest, t
 
 def test_a_mismatch_of_classes_names_both_and_the_option(attnproof, tmp_path):
     # The interface calls with every option: a signature without them would be a second mistake.
-    every = BODY.format("common_attn_metadata, decode_threshold=1, *_, **__", "common_attn_metadata")
+    every = PLAIN.replace("decode_threshold=1)", "decode_threshold=1, *_, **__)")
     source = "from attnproof.reference.checks.common import check_common_metadata\n" + every
     checked = f"    check_common_metadata('{SPLIT}', common_attn_metadata)\n    md ="
     source = source.replace("    md =", checked)
