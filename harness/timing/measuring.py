@@ -118,7 +118,9 @@ def time_all(
     timed, compared = _results(work, verdicts, plan.peer, noise)
     failed, problems = _failures(work, verdicts)
     steps, step_problems = _steps(steps, work)
-    wrong = _wrong_results(work)
+    wrong = _first_failures(work, FailureKind.WRONG)
+    remembered = _first_failures(work, FailureKind.REMEMBERED)
+    problems += [f"{one.operation} of {one.candidate} {one.reason}" for one in remembered]
     bench = Bench(
         timings=timed,
         comparisons=compared,
@@ -129,7 +131,8 @@ def time_all(
         control_ns=[round(ns, 1) for ns in work.control_ns],
         seconds=round(time.monotonic() - started, 1),
     )
-    return Outcome(without_times(bench, wrong), problems + step_problems, wrong, interrupted)
+    bench = without_times(bench, [*wrong, *remembered])
+    return Outcome(bench, problems + step_problems, wrong, interrupted)
 
 
 def _turns(entries: int) -> int:
@@ -238,7 +241,7 @@ def _failures(
     """Return the candidates that failed while they were timed, and the unexpected failures."""
     untimed, problems = [], []
     for entry, measured in _measured(work, Entry):
-        for name, failure in _unless_wrong(measured):
+        for name, failure in _without_a_time(measured):
             known = _known_deviations(failure, verdicts[name], entry)
             reason = f"known deviation {known}: {failure.text}" if known else failure.text
             untimed.append(_untimed(entry.operation, name, reason, entry.workload.name))
@@ -247,19 +250,19 @@ def _failures(
     return untimed, problems
 
 
-def _unless_wrong(measured: Measured) -> list[tuple[str, TimingFailure]]:
-    """Return the failures that leave open whether the candidate is right."""
-    failures = measured.failures.items()
-    return [(name, found) for name, found in failures if found.kind is not FailureKind.WRONG]
+def _without_a_time(measured: Measured) -> list[tuple[str, TimingFailure]]:
+    """Return the failures that hold for this entry alone, and leave open what is right."""
+    whole = (FailureKind.WRONG, FailureKind.REMEMBERED)
+    return [(name, found) for name, found in measured.failures.items() if found.kind not in whole]
 
 
-def _wrong_results(work: _Work) -> list[WrongResult]:
-    """Return the first wrong result of each candidate and operation."""
+def _first_failures(work: _Work, kind: FailureKind) -> list[WrongResult]:
+    """Return the first failure of this kind of each candidate and operation."""
     found: dict[tuple[str, str], WrongResult] = {}
     for index, measured in work.measured.items():
         where = work.entries[index].workload.name
         for name, failure in measured.failures.items():
-            if failure.kind is FailureKind.WRONG:
+            if failure.kind is kind:
                 wrong = WrongResult(failure.operation, name, where, failure.text)
                 found.setdefault((wrong.operation, name), wrong)
     return list(found.values())
@@ -280,7 +283,7 @@ def _steps(steps: list[Steps], work: _Work) -> tuple[list[Steps], list[str]]:
     for entry, measured in _measured(work, StepEntry):
         problems += [
             f"a step of {entry.trace} by {name} {failure.text}"
-            for name, failure in _unless_wrong(measured)
+            for name, failure in _without_a_time(measured)
         ]
         for sample in measured.samples:
             timed[entry.trace, sample.name].append(step_benchmark.step(entry, sample))

@@ -76,6 +76,8 @@ class FailureKind(StrEnum):
     RAISED = auto()
     WRONG = auto()
     """The candidate returned another result than the verified one."""
+    REMEMBERED = auto()
+    """The candidate answers a repeated input from memory."""
     DIED = auto()
     """The candidate crashed or hung, which ended the timing process."""
     GIVEN_UP = auto()
@@ -88,7 +90,7 @@ class TimingFailure(msgspec.Struct, frozen=True, array_like=True):
     kind: FailureKind
     text: str
     operation: str = ""
-    """Operation whose result is wrong, "" for other failures."""
+    """Operation whose result is wrong or remembered, "" for other failures."""
 
 
 class Measured(msgspec.Struct, frozen=True, tag=True):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+import random
 import time
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from attnproof.harness.cases.variation.unseen import unseen
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place
 from attnproof.harness.running.candidates import enter_lane, load_to_time, offered_by
+from attnproof.harness.running.case_check import problem_of
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.interface_choice import interface_to_adapt
 from attnproof.harness.timing.plan.entries import (
@@ -33,9 +36,12 @@ from attnproof.harness.timing.process.comparison import (
 )
 from attnproof.harness.timing.process.counters import count
 from attnproof.harness.timing.process.paired import Budget, Contestant, measure
+from attnproof.harness.timing.process.remembering import VALUES, remembering
 from attnproof.harness.timing.process.steady import steady
 
 _FEWEST_ROUNDS = 4
+_MOST_TOKENS = 8192
+"""Tokens of a batch whose answers may be remembered: the reference computes several like it."""
 
 
 class Contest:
@@ -48,6 +54,7 @@ class Contest:
         self._interfaces = {c.name: interface_to_adapt(c) for c in candidates}
         self._expected: dict[str, dict[Place, Any]] = {}
         """The reference's outputs by case, of the latest entry."""
+        self._tried = _largest_affordable(entries)
 
     def answer(self, request: Request) -> Measured:
         """Time the candidates on the entry; those that raise or are wrong are failures."""
@@ -72,7 +79,8 @@ class Contest:
         while groups:
             group = groups.pop()
             try:
-                samples += self._timed(group, request, counted=counted)
+                timed = self._timed(group, request, counted=counted)
+                samples += [one for one in timed if not self._remembers(entry, one.name, failures)]
             except InfrastructureError:
                 raise
             except WrongResultError as wrong:
@@ -103,6 +111,29 @@ class Contest:
             for one, found, cost in zip(ready, taken, costs, strict=True)
         ]
 
+    def _remembers(
+        self, entry: Entry | StepEntry, name: str, failures: dict[str, TimingFailure]
+    ) -> bool:
+        """True if the candidate answers repeated inputs from memory, which is then its failure.
+
+        Tried once for each operation and candidate. Raises WrongResultError, and whatever the
+        candidate raises.
+        """
+        if not isinstance(entry, Entry) or entry not in self._tried:
+            return False
+        [candidate] = [one for one in self._candidates if one.name == name]
+        if candidate.deviations or (name, entry.case.id) in entry.deviating:
+            return False  # its outputs for new values are unknown
+        makers = []
+        for case in unseen(entry.case, problem_of, random.SystemRandom(), VALUES):
+            expected = expected_outputs(entry.operation, case, candidate.device)
+            makers.append(self._calls(entry.operation, case, name, expected).make)
+        with steady():
+            text = remembering(name, makers, candidate.lane)
+        if text:
+            failures[name] = TimingFailure(FailureKind.REMEMBERED, text, entry.operation.name)
+        return bool(text)
+
     def _load(self) -> None:
         import torch
 
@@ -120,7 +151,16 @@ class Contest:
     def _contestant(self, entry: Entry | StepEntry, name: str) -> Contestant:
         cases = [(entry.operation, entry.case)] if isinstance(entry, Entry) else entry.cases
         self._expect(cases)
-        calls = [self._calls(operation, case, name, entry.deviating) for operation, case in cases]
+        calls = [
+            self._calls(
+                operation,
+                case,
+                name,
+                self._expected[case.id],
+                deviates=(name, case.id) in entry.deviating,
+            )
+            for operation, case in cases
+        ]
         single_use = any(one.is_single_use() for one in calls)
         if isinstance(entry, Entry):
             return Contestant(name, calls[0].make, single_use)
@@ -136,16 +176,33 @@ class Contest:
             )
 
     def _calls(
-        self, operation: Operation, case: Case, name: str, deviating: Container[tuple[str, str]]
+        self,
+        operation: Operation,
+        case: Case,
+        name: str,
+        expected: dict[Place, Any],
+        *,
+        deviates: bool = False,
     ) -> CandidateCalls:
         return CandidateCalls(
             operation,
             case,
             offered_by(self._modules[name], operation, self._interfaces[name]),
             self._candidates[0].device,
-            self._expected[case.id],
-            deviates=(name, case.id) in deviating,
+            expected,
+            deviates=deviates,
         )
+
+
+def _largest_affordable(entries: Sequence[Entry | StepEntry]) -> list[Entry]:
+    """Return of each operation the largest entry that the reference computes in milliseconds."""
+    found: dict[str, Entry] = {}
+    for entry in sorted(
+        (one for one in entries if isinstance(one, Entry)), key=lambda one: one.workload.tokens
+    ):
+        if entry.workload.tokens <= _MOST_TOKENS or entry.operation.name not in found:
+            found[entry.operation.name] = entry
+    return list(found.values())
 
 
 def _step(calls: Sequence[TimedCall]) -> TimedCall:

@@ -10,10 +10,11 @@ from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.cases.steps.workloads import timed_batch
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.run import OperationResult
+from attnproof.harness.model.timing import Costs
 from attnproof.harness.operations import ALL
 from attnproof.harness.timing import measuring
 from attnproof.harness.timing.measuring import TimingPlan, time_all
-from attnproof.harness.timing.plan.entries import FailureKind, Measured, TimingFailure
+from attnproof.harness.timing.plan.entries import FailureKind, Measured, Sample, TimingFailure
 from attnproof.harness.timing.plan.timetable import timed_cases
 from attnproof.harness.timing.plan.verdicts import CandidateVerdicts, CaseVerdict
 
@@ -21,24 +22,30 @@ SPLIT = "split_decodes_and_prefills"
 
 
 @pytest.fixture
-def dying(monkeypatch):
-    """A stand-in for the process that times, in which every candidate dies."""
+def timing_of(monkeypatch):
+    """Run a plan whose entries are measured in turn as the function's argument says."""
 
-    class Dying(contextlib.nullcontext):
-        def __init__(self, *_):
-            super().__init__(self)
+    def run(*measured):
+        answers = iter(measured)
 
-        def measure(self, *_, **__):
-            text = "crashed with SIGSEGV while it was timed"
-            return Measured([], {"mine": TimingFailure(FailureKind.DIED, text)})
+        class Process(contextlib.nullcontext):
+            def __init__(self, *_):
+                super().__init__(self)
 
-    monkeypatch.setattr(measuring, "TimingProcess", Dying)
+            def measure(self, *_, **keywords):
+                return Measured([], {}) if keywords else next(answers)
+
+        monkeypatch.setattr(measuring, "TimingProcess", Process)
+        return time_all(*_plan(len(measured)), lambda *_: None)
+
+    return run
 
 
-def test_a_death_leaves_no_sample_of_the_control(dying):
-    """A sample of 0 would make a baseline invalid."""
-    workload = timed_batch("mixed, 3 requests", "mixed", make_batch([1, 1, 5], [9, 20, 3], 16))
-    cases = timed_cases([ALL[SPLIT]], [workload])
+def _plan(number):
+    batches = [make_batch([1, 1, 5 + i], [9, 20, 3], 16) for i in range(number)]
+    cases = timed_cases(
+        [ALL[SPLIT]], [timed_batch(f"batch {b.query_lens}", "mixed", b) for b in batches]
+    )
     passed = OperationResult(name=SPLIT, section="", candidate="mine", device="cpu", verdict="PASS")
     judged = {timed.case.id: CaseVerdict(timed.case.id) for timed in cases}
     plan = TimingPlan(
@@ -50,6 +57,25 @@ def test_a_death_leaves_no_sample_of_the_control(dying):
         seconds=1.0,
     )
     verdicts = {"mine": CandidateVerdicts("cpu", {SPLIT: passed}, judged)}
-    outcome = time_all(plan, verdicts, lambda *_: None)
+    return plan, verdicts
+
+
+def test_a_death_leaves_no_sample_of_the_control(timing_of):
+    """A sample of 0 would make a baseline invalid."""
+    text = "crashed with SIGSEGV while it was timed"
+    outcome = timing_of(Measured([], {"mine": TimingFailure(FailureKind.DIED, text)}))
     assert outcome.bench.control_ns == []
     assert outcome.problems == [f"{SPLIT} of mine crashed with SIGSEGV while it was timed"]
+
+
+def test_a_candidate_with_a_memory_has_no_time_on_any_workload(timing_of):
+    text = "answers repeated inputs from memory"
+    failure = TimingFailure(FailureKind.REMEMBERED, text, SPLIT)
+    costs = Costs(allocations=0, allocated_bytes=0, dispatches=0, copies=0, copied_bytes=0)
+    times = [Sample("mine", 10, [100.0] * 5, [], costs)]
+    outcome = timing_of(Measured(times, {}), Measured([], {"mine": failure}))
+    assert outcome.bench.timings == []
+    assert outcome.wrong == []
+    reason = f"{text} (batch (1, 1, 6))"
+    assert [one.reason for one in outcome.bench.untimed] == [reason]
+    assert outcome.problems == [f"{SPLIT} of mine {reason}"]

@@ -88,6 +88,12 @@ def {SLICE}(query_start_loc, request_slice):
     known[key] = query_start_loc, right(query_start_loc, request_slice)
     return known[key][1]
 """
+LATEST_ONLY = """
+class LatestOnly(dict):
+    def __setitem__(self, key, value):
+        self.clear()
+        super().__setitem__(key, value)
+"""
 SLOW = f"""
 from attnproof.reference import {SLICE} as right
 def {SLICE}(query_start_loc, request_slice):
@@ -122,8 +128,8 @@ def candidates(tmp_path):
     return make
 
 
-def entry(names, operation=SPLIT):
-    (timed,) = timed_cases([ALL[operation]], [WORKLOAD])[:1]
+def entry(names, operation=SPLIT, workload=WORKLOAD):
+    (timed,) = timed_cases([ALL[operation]], [workload])[:1]
     return Entry(timed.operation, timed.workload, timed.case, tuple(names))
 
 
@@ -242,6 +248,23 @@ def test_answers_remembered_for_an_object_save_no_time(candidates, key):
         found = process.measure(0, roomy)
     times = {sample.name: median(sample.host_ns) for sample in found.samples}
     assert times["slow"] / times["remembering"] < 3  # 50 if the same inputs were timed again
+
+
+@pytest.mark.parametrize("store", ["known = {}", "known = LatestOnly()"])
+def test_answers_remembered_for_the_bytes_of_an_input_are_no_times(candidates, store):
+    remembering = REMEMBERS.replace("KEY", "query_start_loc.numpy().tobytes()")
+    remembering = remembering.replace("found[0] is query_start_loc", "True")
+    remembering = remembering.replace("known = {}", LATEST_ONLY + store)
+    made = candidates(remembering=remembering, slow=SLOW)
+    lengths = [1, 1, *range(100, 110)]
+    batch = make_batch(lengths, [40] * len(lengths), 16)
+    timed = timed_batch("mixed, 12 requests", "mixed", batch)
+    with TimingProcess(made, [entry(["remembering", "slow"], SLICE, timed)]) as process:
+        found = process.measure(0, QUICK)
+    assert [sample.name for sample in found.samples] == ["slow"]
+    failure = found.failures["remembering"]
+    assert (failure.kind, failure.operation) == (FailureKind.REMEMBERED, SLICE)
+    assert failure.text.startswith("answers repeated inputs from memory: three in four calls take ")
 
 
 def test_known_deviation_is_no_wrong_result_unless_it_changes(candidates):
