@@ -1,6 +1,7 @@
 """Judge the installed engine on its edge cases, and print the table release x operation.
 
     python tools/releases.py vllm docs/vllm.md
+    python tools/releases.py sglang docs/sglang.md interpreter
 
 judges what the candidate offers on all boundary cases, their faults and the corpus, without
 drawing or shrinking; prints the failures that no known deviation explains; and writes the
@@ -42,7 +43,8 @@ def _cases(candidate: Candidate, operation: Operation) -> Iterator[Case]:
     """Yield the operation's edge cases as the candidate's interface says them."""
     faults = faults_for(operation, candidate)
     corpus = _ROOT / "tests" / "corpus" / candidate.name.partition("-")[0]
-    own = [one for one in read_corpus(corpus) if one.case.operation == operation.name]
+    known = read_corpus(corpus) if corpus.is_dir() else []
+    own = [one for one in known if one.case.operation == operation.name]
     for sourced in explicit_cases(operation, faults, [], own, set(), with_boundaries=True):
         case = INTERFACES[candidate.interface].fit(sourced.case)
         if case.fault and not (faults and fault_of(operation, case).applies(case)):
@@ -97,20 +99,24 @@ def _table(columns: dict[str, dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def main(name: str, page: str) -> int:
-    """Judge the installed release and write its column; return the exit code."""
-    [candidate] = with_interface(resolve([name], "auto"), "")
+def main(name: str, page: str, device: str = "auto") -> int:
+    """Judge the installed release on the device and write its column; return the exit code.
+
+    The table stands behind a comment that names the candidate, and the device if one is given.
+    """
+    [candidate] = with_interface(resolve([name], device), "")
     release = version_of(candidate).partition("+")[0]
     shown = _judge(candidate)
     text = Path(page).read_text(encoding="utf-8")
-    marker = f"<!-- releases of {name} -->\n"
+    label = name if device == "auto" else f"{name}, {device}"
+    marker = f"<!-- releases of {label} -->\n"
     before, after = text.split(marker)
     columns = _rows(after.partition("<!-- end -->")[0])
     columns[release] = {operation: _MARKS[word] for operation, word in shown.items()}
     rest = after.partition("<!-- end -->")[2]
     new = f"{before}{marker}\n{_table(columns)}\n\n<!-- end -->{rest}"
     Path(page).write_text(new, encoding="utf-8")
-    print(f"{name} {release}: {dict(Counter(shown.values()))}")
+    print(f"{label} {release}: {dict(Counter(shown.values()))}")
     return int("fails" in shown.values())
 
 

@@ -18,6 +18,10 @@ from types import ModuleType
 from typing import Any
 
 
+_COMPILED = {"sglang": "sgl_kernel"}
+"""Packages of compiled kernels that an engine's modules import, and which need a GPU."""
+
+
 class Placeholder:
     """Stand-in for an imported name: false; a base without members; a decorator of no effect."""
 
@@ -48,16 +52,19 @@ class _PlaceholderModule(ModuleType):
 
 
 class _Finder:
-    """Finds a package's wanted modules by path, and placeholders for all others."""
+    """Finds a package's wanted modules by path, and placeholders for all others.
+
+    The package of its compiled kernels has placeholders only.
+    """
 
     def __init__(self, package: str, wanted: Iterable[str]) -> None:
-        self._package = package
+        self._packages = _names_of(package)
         self._root = root_of(package)
         self._wanted = frozenset(wanted)
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
-        """Return the spec of a module of the package, None for any other."""
-        if name.partition(".")[0] != self._package:
+        """Return the spec of a module of the packages, None for any other."""
+        if name.partition(".")[0] not in self._packages:
             return None
         if name in self._wanted:
             path = self._root.joinpath(*name.split(".")[1:]).with_suffix(".py")
@@ -93,7 +100,7 @@ def load_single(name: str, needed: Iterable[str] = ()) -> ModuleType:
 
 @contextmanager
 def _nothing_of(package: str) -> Iterator[None]:
-    """Take a package out of the imported modules; put it back afterwards."""
+    """Take a package and its kernels out of the imported modules; put them back afterwards."""
     before = _taken(package)
     try:
         yield
@@ -103,8 +110,13 @@ def _nothing_of(package: str) -> Iterator[None]:
 
 
 def _taken(package: str) -> dict[str, ModuleType]:
-    names = [name for name in sys.modules if name.partition(".")[0] == package]
+    packages = _names_of(package)
+    names = [name for name in sys.modules if name.partition(".")[0] in packages]
     return {name: sys.modules.pop(name) for name in names}
+
+
+def _names_of(package: str) -> tuple[str, ...]:
+    return tuple(filter(None, (package, _COMPILED.get(package))))
 
 
 @contextmanager

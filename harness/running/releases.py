@@ -12,12 +12,14 @@ TRIED = {
         "0.12.0",
         "0.15.1",
         "0.20.2",
+        "0.24.0",
         "0.28.0",
+        "0.31.0",
         "0.32.0",
         "0.33.0",
     ),
-    "sglang": ("0.5.23",),
-    "flashinfer": ("0.7.2.post1",),
+    "sglang": ("0.5.10", "0.5.12", "0.5.15", "0.5.17", "0.5.20", "0.5.23"),
+    "flashinfer": ("0.5.0", "0.5.3", "0.6.0", "0.6.9", "0.6.18.post1", "0.7.0", "0.7.2.post1"),
 }
 """Releases of each package, in order: docs/vllm.md and docs/sglang.md have their results.
 

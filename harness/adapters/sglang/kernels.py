@@ -59,8 +59,9 @@ def _kv_indices() -> Bound:
     def bind(table: torch.Tensor, rows: torch.Tensor, *others: Any, entry_page_size: Any) -> Thunk:
         launch = kernel[(len(rows),)]
         stride = table.stride(0)
-        # Kernels of entries that are tokens take no page size, and refuse another one than 1.
-        pages = {"ENTRY_PAGE_SIZE": entry_page_size} if has_pages or entry_page_size != 1 else {}
+        if not has_pages and entry_page_size != 1:  # the interpreter would ignore the argument
+            raise TypeError("the kernel takes no ENTRY_PAGE_SIZE: its entries are tokens")
+        pages = {"ENTRY_PAGE_SIZE": entry_page_size} if has_pages else {}
         return partial(launch, table, rows, *others, stride, **pages)
 
     return Launch("create_flashinfer_kv_indices", bind, written=5)
