@@ -17,7 +17,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-
 _COMPILED = {"sglang": "sgl_kernel"}
 """Packages of compiled kernels that an engine's modules import, and which need a GPU."""
 

@@ -131,7 +131,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         place = self.field
         if self.diagnosis in (LOST, SHARES, COPIES):  # what is done to one field is done to others
             place = self.diagnosis
-        elif self.diagnosis == OVERFLOW:  # it explains every wrong element
+        elif self.diagnosis == OVERFLOW and self.fits is None:  # a fact: every wrong element
             place = f"{place} {OVERFLOW}"
         elif place.endswith("raises"):  # in a sequence: errors of two types are two mistakes
             place = f"{place} {self.got}"

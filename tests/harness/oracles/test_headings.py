@@ -10,13 +10,14 @@ from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from attnproof import reference
 from attnproof.harness.model.case import Sourced
-from attnproof.harness.model.verdict import Failure
+from attnproof.harness.model.verdict import OVERFLOW, Failure
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import equality, sequences
 from attnproof.harness.oracles.diagnosis import heading
@@ -342,3 +343,11 @@ def test_a_single_case_names_all_mistakes_that_fit():
     assert heading(failure(*both), Counter({both[0]: 9, both[1]: 6}), 9) == both[0]
     assert heading(failure()).startswith("result[3] is 7, expected 4: a row")
     assert heading(failure(message="x" * 200, about="")) == "result is wrong"
+
+
+def test_a_guess_that_integers_wrapped_is_no_root_cause_of_its_own():
+    """Blocks far behind the start of a cache are wrong by any mistake, not by this one only."""
+    fact = Failure(oracle="equality", field="result", diagnosis=OVERFLOW, message="")
+    other = msgspec.structs.replace(fact, diagnosis="block not copied", fits=("block not copied",))
+    assert fact.root != other.root
+    assert msgspec.structs.replace(fact, fits=(OVERFLOW,)).root == other.root
