@@ -63,14 +63,19 @@ def _judge(candidate: Candidate) -> dict[str, str]:
             continue
         shown[name] = "conforms"
         unexplained: Counter[str] = Counter()
+        judged = 0
         for case in _cases(candidate, operation):
             try:
                 explained = explain(known, case, worker.judge(case).failures)
-            except InvalidCaseError:
+            except InvalidCaseError as error:
+                print(f"{name}: a case cannot be run: {error}"[:300], flush=True)
                 continue
+            judged += 1
             if explained.known:
                 shown[name] = "deviates"
             unexplained.update(f"{one.diagnosis}: {one.message}" for one in explained.unknown)
+        if not judged:
+            del shown[name]
         for text, times in unexplained.items():
             shown[name] = "fails"
             print(f"{name}, {times} cases: {text}"[:300], flush=True)

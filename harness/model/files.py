@@ -19,6 +19,13 @@ def read_regular(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
 
     Raises OSError for anything else: a pipe may never end, and a device has no end.
     """
+    data = _first_bytes(path, most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
+    return data
+
+
+def _first_bytes(path: str | Path, count: int) -> bytes:
     # Without O_NONBLOCK, opening a FIFO would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor)
@@ -27,10 +34,7 @@ def read_regular(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        data = file.read(most_bytes + 1)
-    if len(data) > most_bytes:
-        raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
-    return data
+        return file.read(count)
 
 
 class DamagedError(Exception):
@@ -55,8 +59,9 @@ def decode_json(data: bytes | msgspec.Raw, kind: Any = Any) -> Any:
 def is_of_another(path: Path, mark: str) -> bool:
     """True if there is something at the path whose first 1000 bytes do not have the mark."""
     try:
-        return path.stat().st_size > 0 and mark.encode() not in read_regular(path)[:1000]
+        beginning = _first_bytes(path, 1000)
     except FileNotFoundError:
         return False
-    except OSError:
+    except OSError:  # such as a folder, or a FIFO
         return True
+    return bool(beginning) and mark.encode() not in beginning

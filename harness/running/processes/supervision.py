@@ -45,10 +45,18 @@ def supervise(run: Callable[[], int]) -> NoReturn:
     with suppress(BlockingIOError):
         reported = os.read(receiver, 2)
     if reported != bytes([code % 256]):
-        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        how = f"exit code {code}" if code >= 0 else _signal_name(-code)
         _complain(f"the command ended before its last line ({how}): there is no verdict")
         code = INFRASTRUCTURE
     sys.exit(code)
+
+
+def _signal_name(number: int) -> str:
+    """Return the name of a signal; most real-time signals have a number only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _become(

@@ -82,12 +82,12 @@ class Certainty:
             return again
         end = time.monotonic() + SEARCH_SECONDS
         after = with_earlier_calls(case, history, lambda one: self._shows(death, one), end)
+        worker.timeout_s = self._timeout_s
         if after is not None:
             self._after_others[death.root] = after
             shown, after = self._of_an_engine(death, after, history)
             self._after_others[shown.root] = after
             return msgspec.structs.replace(verdict, failures=(shown,))
-        worker.timeout_s = self._timeout_s
         self.unrepeated.append(f"{death.message} in case {case.id}")
         return again
 
@@ -174,7 +174,7 @@ class Certainty:
             return 0.0
         if failure.field != LATE:
             return self._shrink_seconds
-        # A first call was given three already, as it may have compiled something.
+        # A first call had one timeout and `TIMES_FIRST_CALL` more: it may have compiled something.
         return 0.0 if self._first_hangs else min(self._shrink_seconds, self._timeout_s / 4)
 
     def _shows(self, death: Failure, case: Case) -> bool:

@@ -36,7 +36,7 @@ def test_timed_cases_have_unseen_ones_of_their_size(operation):
     for one in found:
         assert problem_of(one) == ""
         assert one.num_requests == timed.case.num_requests
-        assert 0.8 * timed.case.num_tokens <= one.num_tokens <= timed.case.num_tokens
+        assert one.num_tokens == timed.case.num_tokens  # code may be compiled for it
 
 
 def test_decodes_stay_before_prefills_whose_lengths_change():

@@ -12,7 +12,7 @@ import pytest
 
 from attnproof.harness.campaign.ledger import read_ledger
 from attnproof.harness.cases.traces.reading import TraceError, read_trace
-from attnproof.harness.model.files import DamagedError, read_json
+from attnproof.harness.model.files import MOST_BYTES, DamagedError, is_of_another, read_json
 from attnproof.harness.report.shared.comparison import read_run
 from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.cases import CaseError, find_case, read_case
@@ -145,3 +145,17 @@ def test_an_archive_that_asks_for_much_memory_is_refused(tmp_path):
     (tmp_path / CASES).write_bytes(data)
     with pytest.raises(CaseError, match="cannot be read: Memory usage limit exceeded"):
         find_case("0123456789ab", tmp_path)
+
+
+def test_what_is_no_report_is_of_another(tmp_path):
+    own, other, large, empty = (tmp_path / name for name in ("own", "other", "large", "empty"))
+    own.write_text("<!-- mark -->\n", encoding="utf-8")
+    other.write_text("notes", encoding="utf-8")
+    with large.open("wb") as file:  # larger than any file that is read whole
+        file.write(b"mark")
+        file.truncate(MOST_BYTES + 2)
+    empty.touch()
+    os.mkfifo(tmp_path / "pipe")
+    wanted = {"own": False, "other": True, "large": False, "empty": False, "none": False}
+    wanted |= {"pipe": True, ".": True}
+    assert {name: is_of_another(tmp_path / name, "mark") for name in wanted} == wanted

@@ -29,6 +29,7 @@ ENDS = {
     "exit at once": (lambda: os._exit(0), "exit code 0"),
     "exit as a failure": (lambda: os._exit(1), "exit code 1"),
     "killed": (lambda: os.kill(os.getpid(), signal.SIGKILL), "SIGKILL"),
+    "killed by a signal without a name": (lambda: os.kill(os.getpid(), 40), "signal 40"),
     "terminated": (lambda: os.kill(os.getpid(), signal.SIGTERM), "SIGTERM"),
     "leaves a process": (forked_early, "exit code 0"),
 }
