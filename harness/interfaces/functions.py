@@ -132,10 +132,34 @@ def offsets_on_cpu(query_start_loc_p: Any) -> Arguments:
     return (query_start_loc_p.cpu(),), {"device": query_start_loc_p.device}
 
 
-class _LaterDefaults:
-    """Conversion that leaves out the later arguments of the split that have their default.
+class _Same(Conversion):
+    """Conversion that changes nothing: a batch has its class, memory and later fields."""
 
-    An engine that does not know them is called without.
+    def theirs(self, value: Any) -> Any:
+        """Return the argument."""
+        return value
+
+    def ours(self, value: Any, _given: Any = None) -> Any:
+        """Return the result."""
+        return value
+
+
+def _takes_by_place(function: Any, name: str) -> bool:
+    """True if a function has a positional parameter of that name, or if it is unknown."""
+    kinds = parameters_of(function)
+    if not kinds or inspect.Parameter.VAR_POSITIONAL in kinds.values():
+        return True
+    return kinds.get(name) in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+
+
+class _LaterDefaults:
+    """Conversion of the later arguments of the split for a function without places for them.
+
+    Those that it takes by name only go by name; those that it does not know are left out if they
+    have their default.
     """
 
     def __init__(self, function: Any, conversion: Conversion) -> None:
@@ -143,16 +167,25 @@ class _LaterDefaults:
         self._unknown = {
             name: one for name, one in SPLIT_OPTIONS.items() if not takes(function, name)
         }
+        self._without_place = [
+            (place, name)
+            for name, (place, _) in SPLIT_OPTIONS.items()
+            if not _takes_by_place(function, name)
+        ]
 
     def __bool__(self) -> bool:
-        """True if the function does not take one of them."""
-        return bool(self._unknown)
+        """True if the function has no place for one of them."""
+        return bool(self._without_place)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Arguments:
         """Convert the arguments."""
         values = list(args)
-        for place, default in sorted(self._unknown.values(), reverse=True):
-            if len(values) == place + 1 and values[place] is default:
+        for place, name in sorted(self._without_place, reverse=True):
+            if len(values) != place + 1:
+                continue
+            if name not in self._unknown:
+                kwargs |= {name: values.pop()}
+            elif values[place] is self._unknown[name][1]:
                 values.pop()
         named = {
             name: self._theirs(value)
@@ -168,8 +201,8 @@ def adapt_rows(name: str, function: Any) -> Any:
         return function
     if name == REORDER:
         return Adapted(function, _OURS, with_progress)
-    convert = _LaterDefaults(function, _OURS)
-    return Adapted(function, _OURS, convert) if name == SPLIT and convert else function
+    convert = _LaterDefaults(function, _SAME)
+    return Adapted(function, _SAME, convert) if name == SPLIT and convert else function
 
 
 def adapt_earlier(name: str, function: Any) -> Any:
@@ -229,6 +262,7 @@ def _installed(module: str, name: str) -> Any:
 
 V32 = Conversion(_metadata_class, _slice_class)
 _OURS = Conversion(lambda: CommonAttentionMetadata)
+_SAME = _Same(lambda: CommonAttentionMetadata)
 _CLASSES: dict[str, Callable[..., Any]] = {
     "AttentionMetadataBuilder": builders.v1_builder,
     "create_fast_prefill_custom_backend": partial(

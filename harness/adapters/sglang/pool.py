@@ -31,7 +31,8 @@ def pool_writer(backend: str) -> Bound:
     # The engine's context and platform decide this; they are placeholders here.
     names = vars(home)
     names["attention_backends"] = lambda: (backend, backend)
-    names["support_triton"] = lambda name: name != "torch_native"
+    # Releases read the backend's name in places of their own.
+    names["support_triton"] = lambda _name: backend != "torch_native"
     names["is_pin_memory_available"] = lambda _device: False
 
     def bind(

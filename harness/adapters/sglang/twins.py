@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from attnproof.harness.adapters.sglang.pool import ALLOCATION, function_of, pool_writer
-from attnproof.harness.adapters.single_engines import Bound
+from attnproof.harness.adapters.single_engines import Bound, UnfitError
 from attnproof.harness.model.call import Thunk
 from attnproof.reference.shared import CommonAttentionMetadata
 
@@ -57,10 +57,17 @@ def _get_last_loc() -> Any:
     return function_of(ALLOCATION, "get_last_loc_torch")
 
 
+def _get_dcp_lens() -> Any:
+    function = function_of(_LAYOUT, "get_dcp_lens")
+    if "interleave_size" not in signature(function).parameters:
+        raise UnfitError("get_dcp_lens of the SGLang that is installed takes no interleave_size")
+    return function
+
+
 def _local_attention() -> Bound:
     """Adapt the function of arrays, called as SGLang's metadata builder does."""
     function = function_of(_LOCAL, "make_local_attention_virtual_batches")
-    # Earlier releases keep the chunk's size always.
+    # Earlier releases shorten the chunk to whole pages of the longest sequence always.
     kept = {"preserve_attn_chunk_size": True}
     kept = kept if kept.keys() <= signature(function).parameters.keys() else {}
 
@@ -104,7 +111,7 @@ OPERATIONS: dict[str, Callable[[], Any]] = {
     "compute_position": _compute_position,
     "get_last_loc": _get_last_loc,
     "write_req_to_token_pool": partial(pool_writer, "torch_native"),
-    "get_dcp_lens": partial(function_of, _LAYOUT, "get_dcp_lens"),
+    "get_dcp_lens": _get_dcp_lens,
     "localize_dcp_indices": partial(function_of, _LAYOUT, "localize_dcp_indices"),
     "make_local_attention_virtual_batches": _local_attention,
 }

@@ -116,8 +116,8 @@ class Contest:
     ) -> bool:
         """True if the candidate answers repeated inputs from memory, which is then its failure.
 
-        Tried once for each operation and candidate. Raises WrongResultError, and whatever the
-        candidate raises.
+        Tried on one entry of each operation and kind of workload. Raises WrongResultError, and
+        whatever the candidate raises.
         """
         if not isinstance(entry, Entry) or entry not in self._tried:
             return False
@@ -195,14 +195,15 @@ class Contest:
 
 
 def _largest_affordable(entries: Sequence[Entry | StepEntry]) -> list[Entry]:
-    """Return of each operation the largest entry that the reference computes in milliseconds."""
-    found: dict[str, Entry] = {}
+    """Return of each operation and kind of workload the largest entry with few tokens."""
+    largest: dict[tuple[str, str], Entry] = {}
     for entry in sorted(
         (one for one in entries if isinstance(one, Entry)), key=lambda one: one.workload.tokens
     ):
-        if entry.workload.tokens <= _MOST_TOKENS or entry.operation.name not in found:
-            found[entry.operation.name] = entry
-    return list(found.values())
+        key = entry.operation.name, entry.workload.kind
+        if entry.workload.tokens <= _MOST_TOKENS or key not in largest:
+            largest[key] = entry
+    return list(largest.values())
 
 
 def _step(calls: Sequence[TimedCall]) -> TimedCall:

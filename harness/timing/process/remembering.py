@@ -15,6 +15,8 @@ from attnproof.harness.timing.process.comparison import TimedCall, WrongResultEr
 VALUES = 9
 """Inputs with values of their own, of which in turn one is known and the next one new."""
 _FEWEST = 5
+_USES = 12
+"""Calls on known values before the timed one: answers may be remembered from a later use on."""
 _RATIO = 2.0
 """Time of a call on new values, relative to known ones, from which these are remembered."""
 _LEAST_NS = 2000.0
@@ -29,10 +31,11 @@ def remembering(name: str, makers: Sequence[Callable[[], TimedCall]], lane: Lane
     """
     if len(makers) < _FEWEST:
         return ""
-    makers[0]().run()
     known, new = [], []
     for before, after in pairwise(makers):
-        # The known values come first: the second call has the warmer caches.
+        for _ in range(_USES):
+            before().run()
+        # The call on known values comes first: the second one has the warmer caches.
         pair = [before(), after()]
         for call in pair:
             call.touch()

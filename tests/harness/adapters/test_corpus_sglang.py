@@ -15,6 +15,7 @@ from attnproof.harness.model.verdict import Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.cases import read_corpus
+from attnproof.harness.running.releases import TRIED
 from attnproof.harness.running.task.conditions import holds
 from attnproof.harness.running.task.deviations import load
 from attnproof.harness.running.task.workers import Worker
@@ -22,10 +23,9 @@ from attnproof.harness.running.task.workers import Worker
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "tests" / "corpus" / "sglang"
 PAGE = (ROOT / "docs" / "sglang.md").read_text(encoding="utf-8")
-TRIED = ("0.5.23",)
 KNOWN = {
     version: load(str(ROOT / "harness/adapters/sglang_deviations.toml"), version)
-    for version in TRIED
+    for version in TRIED["sglang"]
 }
 DEVIATIONS = {(d.id, d.versions): d for known in KNOWN.values() for d in known}.values()
 CASES = {sourced.source: sourced.case for sourced in read_corpus(FOLDER)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 from functools import partial
 
@@ -32,7 +33,7 @@ def installed(tmp_path, monkeypatch):
     before = dict(sys.modules)
     version_of.cache_clear()
 
-    def install(package: str, version: str = "") -> None:
+    def install(package: str, version: str = "", earlier: dict[str, str] | None = None) -> None:
         distribution, release = DISTRIBUTIONS[package]
         info = tmp_path / f"{distribution}.dist-info"
         info.mkdir(exist_ok=True)
@@ -40,7 +41,15 @@ def installed(tmp_path, monkeypatch):
         (info / "METADATA").write_text(told, encoding="utf-8")
         (info / "top_level.txt").write_text(f"{package}\n", encoding="utf-8")
         monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.syspath_prepend(RELEASES / f"{package}-{release}")
+        stand_in = RELEASES / f"{package}-{release}"
+        if earlier:
+            stand_in = shutil.copytree(stand_in, tmp_path / "earlier")
+            for path in stand_in.rglob("*.py"):
+                text = path.read_text(encoding="utf-8")
+                for new, old in earlier.items():
+                    text = text.replace(new, old)
+                path.write_text(text, encoding="utf-8")
+        monkeypatch.syspath_prepend(stand_in)
         for name in [name for name in sys.modules if _is_of(name, package)]:
             del sys.modules[name]
         monkeypatch.setattr(importlib.import_module(ADAPTERS), package, None, raising=False)
@@ -57,8 +66,8 @@ def installed(tmp_path, monkeypatch):
 def beside(installed, monkeypatch):
     """Import an adapter in a lane, with the stand-in for its package."""
 
-    def adapter(package: str, lane: str = "cpu", version: str = ""):
-        installed(package, version)
+    def adapter(package: str, lane: str = "cpu", version: str = "", earlier=None):
+        installed(package, version, earlier)
         monkeypatch.setenv("TRITON_INTERPRET", "1" if lane == "interpreter" else "0")
         return importlib.import_module(f"{ADAPTERS}.{package}")
 
@@ -113,6 +122,29 @@ def test_the_pool_is_written_in_torch(beside):
     prefix = torch.tensor([5])
     adapter.write_req_to_token_pool(table, one, [prefix], one, one * 3, one * 2, slots)
     assert table.tolist() == [[0, 0, 0], [5, 8, 9]]
+
+
+def test_the_pool_is_written_in_torch_wherever_the_backend_is_named(beside):
+    places = {
+        "import attention_backends": "import get_server_args",
+        "attention_backends()[0]": "get_server_args().attention_backend",
+    }
+    adapter = beside("sglang", earlier=places)
+    table, one = torch.zeros(2, 3, dtype=torch.int32), torch.tensor([1])
+    adapter.write_req_to_token_pool(table, one, [one], one, one * 2, one, torch.tensor([8]))
+    assert table.tolist() == [[0, 0, 0], [1, 8, 0]]
+
+
+def test_shares_without_an_interleave_are_not_offered(beside):
+    adapter = beside("sglang", earlier={", interleave_size=1": ""})
+    assert "takes no interleave_size" in adapter.NOT_OFFERED["get_dcp_lens"]
+
+
+def test_a_kernel_of_tokens_refuses_pages(beside):
+    adapter = beside("sglang", "interpreter", earlier={', "ENTRY_PAGE_SIZE"': ""})
+    one = torch.tensor([1])
+    with pytest.raises(TypeError, match="takes no ENTRY_PAGE_SIZE: its entries are tokens"):
+        adapter.create_flashinfer_kv_indices(one[:, None], *[one] * 3, None, one, entry_page_size=2)
 
 
 def test_kernels_get_packed_tensors_and_write_ours(beside):

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from attnproof.harness.adapters import single_modules
 from attnproof.harness.adapters.single_modules import load_single, root_of
 
 UTILITY = """
@@ -46,6 +47,15 @@ def test_all_other_names_are_placeholders(package):
     assert not utility.is_gpu()
     assert not utility.add(1, 2)
     assert utility.Allocator.__mro__ == (utility.Allocator, object)
+
+
+def test_compiled_kernels_are_placeholders(package, monkeypatch, tmp_path):
+    kernels = "kernels_of_tests"
+    monkeypatch.setitem(single_modules._COMPILED, package, kernels)
+    source = f"from {kernels}.flash import merge\n"
+    (tmp_path / package / "backend.py").write_text(source, encoding="utf-8")
+    assert not load_single(f"{package}.backend").merge(1)
+    assert not [name for name in sys.modules if name.startswith(kernels)]
 
 
 def test_nothing_of_the_package_stays_imported(package, monkeypatch):

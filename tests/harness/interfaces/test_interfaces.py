@@ -114,6 +114,23 @@ def test_a_function_is_not_called_with_arguments_that_it_lacks():
     )
 
 
+def test_an_argument_without_a_place_goes_by_name_with_the_batch_as_it_is():
+    def named(batch, decode_threshold=1, require_uniform=False, **others):
+        return batch, require_uniform, others
+
+    def keyword(batch, decode_threshold=1, *, require_uniform=False, **others):
+        return batch, require_uniform, others
+
+    metadata, _ = lay_out(LATER)
+    for function in (named, keyword):
+        adapted = INTERFACES[DEFAULT].adapt(SPLIT, function)
+        option = {"treat_short_extends_as_decodes": False}
+        batch, *rest = adapted(metadata, 1, True, False)
+        assert batch is metadata
+        assert rest == [True, option]
+        assert adapted(metadata, 1)[1:] == (False, {})
+
+
 def test_a_split_of_an_engine_without_uniform_batches_is_not_asked_for_them():
     case = Case(SPLIT, make_batch([1], [3], 4), {"decode_threshold": 1, "require_uniform": True})
     assert fitted("vllm-0.10", case).params == {"decode_threshold": 1, "require_uniform": False}
