@@ -106,7 +106,7 @@ class InputBatch:
 
 def with_progress(input_batch: Any, *args: Any, **kwargs: Any) -> Arguments:
     """Convert rows without progress to rows with it."""
-    # Our stand-in says it itself: it records what is read.
+    # Our stand-in has a flag of its own: it records what is read.
     known = hasattr(input_batch, "has_progress") or hasattr(input_batch, "num_computed_tokens_cpu")
     if not hasattr(input_batch, "req_ids") or getattr(input_batch, "has_progress", known):
         return (input_batch, *args), kwargs
@@ -114,7 +114,7 @@ def with_progress(input_batch: Any, *args: Any, **kwargs: Any) -> Arguments:
 
 
 def parameters_of(function: Any) -> dict[str, Any]:
-    """Return the kinds of a function's parameters by name, none if they cannot be told."""
+    """Return the kinds of a function's parameters by name, none without a signature."""
     try:
         return {one.name: one.kind for one in inspect.signature(function).parameters.values()}
     except (TypeError, ValueError):
@@ -122,7 +122,7 @@ def parameters_of(function: Any) -> dict[str, Any]:
 
 
 def takes(function: Any, name: str) -> bool:
-    """True if a function has a parameter of that name, or takes any, or if it cannot be told."""
+    """True if a function has a parameter of that name, or takes any, or has no signature."""
     kinds = parameters_of(function)
     return not kinds or name in kinds or any(kind in _ANY_NUMBER for kind in kinds.values())
 

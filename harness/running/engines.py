@@ -50,7 +50,7 @@ class Engine(NamedTuple):
 
     @property
     def untried(self) -> str:
-        """Sentence on an installed release that was not tried, "" for one that was."""
+        """Warning about an untried release, "" for a tried one."""
         if not self.version or self.version.partition("+")[0] in TRIED[self.package]:
             return ""
         return (

@@ -25,7 +25,7 @@ from attnproof.harness.running.errors import UsageError
 
 
 def interface_to_adapt(candidate: Candidate) -> str:
-    """Return the interface that the candidate's functions speak, "" if ours."""
+    """Return the interface to convert arguments and results to, "" if ours."""
     return "" if engine_of(candidate.target) else candidate.interface
 
 

@@ -12,9 +12,9 @@ from attnproof.harness.cases.variation.related import renamed
 from attnproof.harness.model.case import Batch, Case
 
 _TRIES = 2
-"""Draws of one kind for each case that is wanted."""
+"""Draws of one kind for each wanted case, as draws may be equal."""
 _LESS = 3
-"""Most computed tokens that a request loses."""
+"""Most computed tokens that a request loses: few, so that the cost stays."""
 _PER_ROW = ("encoder_seq_lens", "dcp_local_seq_lens", "prompt_lens")
 
 

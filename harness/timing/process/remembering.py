@@ -15,6 +15,7 @@ from attnproof.harness.timing.process.comparison import TimedCall, WrongResultEr
 VALUES = 9
 """Inputs with values of their own, of which in turn one is known and the next one new."""
 _FEWEST = 5
+"""Least number of inputs: quartiles of fewer times say nothing."""
 _USES = 12
 """Calls on known values before the timed one: answers may be remembered from a later use on."""
 _RATIO = 2.0
