@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from attnproof.harness.cases.variation.other_values import other_options, other_values
 from attnproof.harness.model.case import Case, Sourced
+from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import ORACLES, Failure
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import determinism, invariants
@@ -46,7 +48,8 @@ def make_further_calls(examination: Examination, examples: int) -> None:
     accepted, checks = examination.counts.accepted, examination.counts.checks
     drawn = [one for one in accepted if one.origin == "fuzz"]
     others = [one for one in accepted if one.origin != "fuzz"]
-    for sourced in (*_spread(drawn, count), *_spread(others, count)):
+    chosen = (*_spread(drawn, count), *_spread(others, count))
+    for sourced in _real(examination.operation, chosen, others):
         interrupt.check()
         examination.judge_again(sourced, judge)
         checks[_DETERMINISM] += 1
@@ -113,6 +116,22 @@ def _failures_of_relations(worker: Worker, case: Case, wrong: list[Case]) -> tup
         if failures and not failing:
             return failures
     return ()
+
+
+def _real(
+    operation: Operation, chosen: Iterable[Sourced], cases: list[Sourced]
+) -> Iterator[Sourced]:
+    """Yield the chosen cases, in the place of an unreal one another that an engine makes, if any.
+
+    What an unreal case shows is advice, whatever real ones would show.
+    """
+    chosen = list(chosen)
+    known = {one.case.id for one in chosen}
+    others = (
+        one for one in cases if one.case.id not in known and not operation.why_unreal(one.case)
+    )
+    for one in chosen:
+        yield next(others, one) if operation.why_unreal(one.case) else one
 
 
 def _spread(cases: list[Sourced], count: int) -> list[Sourced]:
