@@ -22,6 +22,8 @@ from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 CASES_PER_FURTHER = 10
 """Drawn cases of a run for each drawn case, and each other one, that is called on other input
 afterwards."""
+_FEWEST = 6
+"""Least number of these cases of each origin: the later calls of one may have equal results."""
 _LATER, _OPTIONS = 3, 3
 """Later calls of a case, of which the first is repeated with the same objects, filled anew; and
 those objects filled with another option of the case."""
@@ -44,7 +46,7 @@ def make_further_calls(examination: Examination, examples: int) -> None:
     def judge(case: Case) -> tuple[Failure, ...]:
         return failures_of_further_calls(examination.worker, case, wrong)
 
-    count = -(-examples // CASES_PER_FURTHER)
+    count = max(_FEWEST, -(-examples // CASES_PER_FURTHER))
     accepted, checks = examination.counts.accepted, examination.counts.checks
     drawn = [one for one in accepted if one.origin == "fuzz"]
     others = [one for one in accepted if one.origin != "fuzz"]
