@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from functools import partial
 
 from attnproof.harness.cases.variation.other_values import other_options, other_values
 from attnproof.harness.model.case import Case, Sourced
 from attnproof.harness.model.operation import Operation
-from attnproof.harness.model.verdict import ORACLES, Failure
+from attnproof.harness.model.verdict import ORACLES, Failure, Kind
 from attnproof.harness.operations import ALL
 from attnproof.harness.oracles import determinism, invariants
 from attnproof.harness.oracles.later_calls import DEPENDS
@@ -50,8 +49,10 @@ def make_further_calls(examination: Examination, examples: int) -> None:
     accepted, checks = examination.counts.accepted, examination.counts.checks
     drawn = [one for one in accepted if one.origin == "fuzz"]
     others = [one for one in accepted if one.origin != "fuzz"]
-    chosen = (*_spread(drawn, count), *_spread(others, count))
-    for sourced in _real(examination.operation, chosen, others):
+    chosen = [*_spread(drawn, count), *_spread(others, count)]
+    if Kind.CONTRACT not in examination.judged:
+        chosen = real_ones(examination.operation, chosen, others)
+    for sourced in chosen:
         interrupt.check()
         examination.judge_again(sourced, judge)
         checks[_DETERMINISM] += 1
@@ -120,20 +121,16 @@ def _failures_of_relations(worker: Worker, case: Case, wrong: list[Case]) -> tup
     return ()
 
 
-def _real(
-    operation: Operation, chosen: Iterable[Sourced], cases: list[Sourced]
-) -> Iterator[Sourced]:
-    """Yield the chosen cases, in the place of an unreal one another that an engine makes, if any.
+def real_ones(operation: Operation, chosen: list[Sourced], cases: list[Sourced]) -> list[Sourced]:
+    """Return the chosen cases, in the place of unreal ones others that engines make, if any.
 
     What an unreal case shows is advice, whatever real ones would show.
     """
-    chosen = list(chosen)
     known = {one.case.id for one in chosen}
     others = (
         one for one in cases if one.case.id not in known and not operation.why_unreal(one.case)
     )
-    for one in chosen:
-        yield next(others, one) if operation.why_unreal(one.case) else one
+    return [next(others, one) if operation.why_unreal(one.case) else one for one in chosen]
 
 
 def _spread(cases: list[Sourced], count: int) -> list[Sourced]:
