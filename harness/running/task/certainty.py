@@ -74,8 +74,7 @@ class Certainty:
         if any(failure.root == death.root for failure in again.failures):
             self._confirmed.add(death.root)
             if death.field == LATE and not first:
-                learnt = max(_SHORTEST_S, _TIMES_SLOWEST * worker.slowest_s)
-                worker.timeout_s = min(self._timeout_s, learnt)
+                self._learn_limit()
             return verdict
         if death.field == LATE and first:
             self._first_hangs = False
@@ -87,9 +86,16 @@ class Certainty:
             self._after_others[death.root] = after
             shown, after = self._of_an_engine(death, after, history)
             self._after_others[shown.root] = after
+            if death.field == LATE:
+                self._learn_limit()
             return msgspec.structs.replace(verdict, failures=(shown,))
         self.unrepeated.append(f"{death.message} in case {case.id}")
         return again
+
+    def _learn_limit(self) -> None:
+        """Limit the calls of a candidate that hangs: it may hang often."""
+        learnt = max(_SHORTEST_S, _TIMES_SLOWEST * self._worker.slowest_s)
+        self._worker.timeout_s = min(self._timeout_s, learnt)
 
     def _of_an_engine(
         self, death: Failure, after: Case, history: list[Case]

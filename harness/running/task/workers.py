@@ -338,6 +338,8 @@ class Worker:
         reply = self._asked_about(kind, trial)
         if isinstance(reply, Invalid):
             if not self._reference_can(kind, case):
+                if not self._process.runs:
+                    self.start()
                 raise InvalidCaseError(case, reply.reason, reply.log)
             self._replace()
             failure = msgspec.structs.replace(BREAKS, got=reply.reason, log=reply.log)
@@ -361,9 +363,13 @@ class Worker:
         return verdict
 
     def _reference_can(self, kind: bytes, case: Case) -> bool:
-        """True if the harness can make the same calls of the reference, in a process of its own."""
+        """True if the harness can make the same calls of the reference, in a process of its own.
+
+        The candidate's process is ended.
+        """
         if self.candidate.target == reference.__name__:
             return False
+        self.end_process()  # the launcher would wait for it when it collects the other one
         try:
             worker = Worker(
                 Candidate("reference", reference.__name__, self.candidate.lane),
