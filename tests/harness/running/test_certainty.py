@@ -6,6 +6,8 @@ import resource
 
 import pytest
 
+from attnproof.harness.running.task.workers import Worker
+
 SPLIT = "split_decodes_and_prefills"
 HEAD = """
 import os, signal, time
@@ -108,6 +110,23 @@ def test_a_hang_is_complete_within_three_timeouts(examined):
     assert hangs[0].diagnosis == "does not answer within 1.5 s"
     assert hangs[0].requests == 3
     assert cpu_s_of_children() - begun < 60
+
+
+@pytest.mark.slow
+def test_hangs_after_other_calls_get_a_learnt_limit(examined, monkeypatch):
+    limits = []
+
+    def recorded(worker, reply):
+        limits.append(worker.timeout_s)
+        return replaced(worker, reply)
+
+    replaced = Worker._replaced
+    monkeypatch.setattr(Worker, "_replaced", recorded)
+    outcome = examined("while CALLS % 120 == 0: pass", examples=2, timeout_s=2.0)
+    assert outcome.result.verdict == "FAIL"
+    assert all("other calls in the same process" in one.message for one in outcome.findings)
+    assert limits[0] == 2.0
+    assert limits[-1] == 1.0
 
 
 def test_an_import_that_fails_later_keeps_the_findings(examine_candidate, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from attnproof.harness.model.candidate import Candidate
@@ -82,6 +83,25 @@ def test_a_case_that_the_harness_cannot_prepare_is_its_own_fault(examine_candida
     assert result.reason.startswith("the harness failed on case ")
     assert result.reason.endswith("RuntimeError: no such tensor")
     assert "in prepare_badly\n" in result.log
+
+
+def test_a_case_that_the_harness_cannot_prepare_ends_no_process_of_a_candidate():
+    operation = ALL[SPLIT]
+
+    def prepare_badly(case, pattern, device):
+        if case.params["require_uniform"]:
+            raise RuntimeError("no such tensor")
+        return operation.call.prepare(case, pattern, device)
+
+    bad = msgspec.structs.replace(CASE, params=CASE.params | {"require_uniform": True})
+    worker = worker_of("attnproof.optimized", with_prepare(operation, prepare_badly))
+    try:
+        with pytest.raises(InvalidCaseError, match="no such tensor"):
+            worker.judge(bad)
+        assert worker.judge(CASE).failures == ()
+        assert worker.deaths == 0
+    finally:
+        worker.stop()
 
 
 def test_an_oracle_that_fails_is_a_fault_of_the_harness():
