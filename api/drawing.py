@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-import tempfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from hypothesis import HealthCheck, Phase, Verbosity, configuration, given, settings
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as seeded
 from hypothesis.stateful import run_state_machine_as_test
 
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running.errors import UsageError
-from attnproof.harness.running.task.fuzz import strategy
+from attnproof.harness.running.task.fuzz import own_storage, strategy
 from attnproof.harness.verbs.selection import pick_operations
 
 _MOST_STEPS = 25
@@ -89,7 +86,7 @@ def _drawn(operation: Operation, examples: int, seed: int, *, malformed: bool) -
         verbosity=Verbosity.quiet,
     )
     first = seeded(zlib.crc32(f"{seed}/{operation.name}".encode()))
-    with _storage_elsewhere():
+    with own_storage():
         if machine is not None:
             methods = {"judge": staticmethod(take)}
             bound = first(type(machine.__name__, (machine,), methods))
@@ -98,15 +95,3 @@ def _drawn(operation: Operation, examples: int, seed: int, *, malformed: bool) -
             faults = operation.inputs.faults_on("cpu") if malformed else {}
             first(how(given(strategy(operation, faults))(take)))()
     return drawn
-
-
-@contextmanager
-def _storage_elsewhere() -> Iterator[None]:
-    """Keep Hypothesis from writing to the current folder inside the block."""
-    kept = vars(configuration).get("__hypothesis_home_directory")
-    with tempfile.TemporaryDirectory(prefix="attnproof-") as folder:
-        configuration.set_hypothesis_home_dir(folder)
-        try:
-            yield
-        finally:
-            configuration.set_hypothesis_home_dir(kept)

@@ -46,7 +46,6 @@ def examine(order: Order, folder: Path) -> Answer:
     key = key_of(order.operation, order.candidate)
     for value in order.values:
         database.save(key, value)
-    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(folder / "hypothesis")
     settings = msgspec.structs.replace(order.settings, examples_db=str(folder / EXAMPLES))
     drawn = order.steps
     steps = _sampled(drawn.count, drawn.seed)[drawn.part :: drawn.parts] if drawn else []

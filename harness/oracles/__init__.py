@@ -21,6 +21,7 @@ from attnproof.harness.oracles import (
 from attnproof.harness.oracles.attempt import digest
 from attnproof.harness.oracles.oracle import Oracle
 from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.phases import Phase, counted
 
 _FOR_RESULTS: tuple[Oracle, ...] = (
     determinism,
@@ -40,6 +41,7 @@ CONTRACTS = {"process": "no crash, no hang, no runaway memory, no output to stdo
 """Requirement of each oracle in a clause, in the order of judgement."""
 
 
+@counted(Phase.JUDGE)
 def judge(trial: Trial, *, digested: bool = False, repeated: bool = True) -> Verdict:
     """Return the verdict of the oracles on one case.
 

@@ -24,6 +24,7 @@ from attnproof.harness.operations.shared.metadata import CLASS
 from attnproof.harness.operations.shared.sequence import Transcript
 from attnproof.harness.oracles.device import DeviceLostError, is_lost, no_waiting, wait_for
 from attnproof.harness.oracles.guards import GuardedAllocations, new_memory_filled
+from attnproof.harness.phases import Phase, during
 
 ATOMS = frozenset((int, float, bool, str, type(None)))
 """Types of values that hold no others."""
@@ -105,7 +106,7 @@ def attempt(
     guards = GuardedAllocations(fill)
     try:
         not_waiting = nullcontext() if waiting else no_waiting()
-        with guards, new_memory_filled(fill), not_waiting:
+        with during(Phase.CALL), guards, new_memory_filled(fill), not_waiting:
             result = operation.call.run(function, call)
         wait_for(device)  # so that this call gets the errors of its kernels
         made.stray_writes = guards.changed()

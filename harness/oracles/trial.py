@@ -26,6 +26,7 @@ from attnproof.harness.oracles.attempt import (
 from attnproof.harness.oracles.defaults import WithoutDefaults
 from attnproof.harness.oracles.guards import FILLS
 from attnproof.harness.oracles.late_copies import LateCall, call_with_late_copies
+from attnproof.harness.phases import Phase, counted
 
 
 @dataclass
@@ -46,6 +47,7 @@ class Trial:
     kept: dict[Place, str] = field(default_factory=dict)
     """Inputs on the device in whose memory outputs of the reference are, once it is called."""
 
+    @counted(Phase.LAY_OUT)
     def prepare(self, pattern: int) -> Call:
         """Return a new call with poison pattern `pattern` (0 or 1) in its stale entries."""
         earlier = self.earlier

@@ -163,6 +163,10 @@ class VerifyOptions(RunOptions):
         ),
     ] = False
     bench: Annotated[bool, typer.Option("--bench", help="time the verified operations too")] = False
+    profile: Annotated[
+        bool,
+        typer.Option("--profile", help="print the run's CPU seconds by phase and process"),
+    ] = False
     base: Annotated[
         Path | None,
         typer.Option(help="report of an earlier run: findings that are new since it come first"),

@@ -17,6 +17,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.files import read_regular
 from attnproof.harness.model.run import Run
 from attnproof.harness.oracles import CONTRACTS
+from attnproof.harness.phases import Phase, counted
 from attnproof.harness.report import write_report
 from attnproof.harness.running.cases import CaseFile, write_case
 from attnproof.harness.running.errors import InfrastructureError, UsageError
@@ -61,6 +62,7 @@ class Output:
                 f"--out {folder} cannot be written: {error.strerror}; name another folder"
             ) from None
 
+    @counted(Phase.REPORT)
     def finish(self, run: Run, candidates: list[Candidate]) -> Path:
         """Write the report, move it to its place, and return that folder.
 

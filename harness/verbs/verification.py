@@ -141,8 +141,6 @@ def run_verification(
     unused += misspelt_notes(lacking)
     broad += untried_notes(candidates)
     output = Output(options.out)
-    # Otherwise Hypothesis writes constants of the source into the current folder.
-    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(output.scratch / "hypothesis")
     jobs = options.jobs or min(_DEFAULT_JOBS, len(os.sched_getaffinity(0)))
     limit = options.maxfail or int(options.first)
     plan = Plan(operations, candidates, settings, steps, corpus, jobs, lacking, limit)

@@ -10,6 +10,7 @@ from pathlib import Path
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.guard import attempt
 from attnproof.harness.model.run import Run
+from attnproof.harness.phases import profiled
 from attnproof.harness.report.terminal.bench import bench_text
 from attnproof.harness.running import interrupt
 from attnproof.harness.verbs.ci import publish
@@ -51,6 +52,17 @@ def _verify(
     options: VerifyOptions, command: str, timing: TimingOptions | None, minimise_known: bool
 ) -> tuple[int, Path]:
     """Return the exit code and the folder of the report."""
+    if not options.profile:
+        return _verified(options, command, timing, minimise_known)
+    with profiled() as table:
+        ended = _verified(options, command, timing, minimise_known)
+        print(table(), file=sys.stderr)
+    return ended
+
+
+def _verified(
+    options: VerifyOptions, command: str, timing: TimingOptions | None, minimise_known: bool
+) -> tuple[int, Path]:
     done = run_verification(
         options,
         no_progress if options.quiet else run_progress,

@@ -60,8 +60,22 @@ def fault_of(operation: Operation, case: Case) -> Fault:
     found = _NAMES.fullmatch(case.fault)
     if found is None:
         return operation.inputs.faults[case.fault]
+    # A case is asked about several times in a row, and the reference is slow.
+    last = _Last.asked
+    if last is None or last[0] is not operation or last[1] != case:
+        last = _Last.asked = operation, case, _altered_value(operation, case, int(found[1]))
+    return last[2]
+
+
+class _Last:
+    """The last operation and case of `fault_of`, with the fault."""
+
+    asked: tuple[Operation, Case, Fault] | None = None
+
+
+def _altered_value(operation: Operation, case: Case, number: int) -> Fault:
     calls = [operation.call.prepare(replace(case, fault=""), pattern, "cpu") for pattern in (0, 1)]
-    fault = _alteration(calls[0], int(found[1]))
+    fault = _alteration(calls[0], number)
     if fault is None:
         return Fault("", lambda old: old, applies=lambda _: False)
     for call in calls:

@@ -23,6 +23,7 @@ from attnproof.harness.oracles.attempt import Attempt, Change
 from attnproof.harness.oracles.late_copies import LateCall
 from attnproof.harness.oracles.later_calls import Kept, Overwritten
 from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.exchange.memory import SharedMemory
 from attnproof.harness.running.exchange.values import Block, Plain, Reader, TensorData, Writer
 from attnproof.reference.interface import MetadataError
@@ -113,6 +114,7 @@ class Observer:
         self._memory = memory
         self._end_forked = end_forked
 
+    @counted(Phase.OBSERVE)
     def observe(self, *, once: bool, repeated: bool) -> dict[str, Any]:
         """Make the calls that the oracles judge; return the fields of the report.
 
@@ -145,6 +147,7 @@ class Observer:
             report["unwaited"] = self._attempt(Attempt(Call({}), error=made.error))
         return report | {"case_id": trial.case.id, "used": self._memory.used}
 
+    @counted(Phase.OBSERVE)
     def observe_after(self, earlier: Trial, *, in_place: bool) -> dict[str, Any]:
         """Make the call of `earlier` and then those of the trial; return the report's fields.
 
@@ -217,12 +220,14 @@ class ObservedTrial(Trial):
         """Calls of the reference by pattern."""
         self._bytes = torch.empty(0, dtype=torch.uint8)
 
+    @counted(Phase.RECEIVE)
     def add(self, observed: Observed, memory: SharedMemory) -> None:
         """Take the report on the calls (ForgedReportError)."""
         if observed.case_id != self.case.id:
             raise ForgedReportError("a report on another case")
         self._observed, self._bytes = observed, memory.copy(observed.used)
 
+    @counted(Phase.REFERENCE)
     def compute_expected(self, *, poisoned: bool) -> float:
         """Call the reference, while the candidate's process works; return the CPU time of a call.
 
@@ -287,6 +292,7 @@ class ObservedTrial(Trial):
         self._calls[pattern] = super()._prepared(pattern)
         return self._calls[pattern]
 
+    @counted(Phase.RECEIVE)
     def _with_call(self, data: AttemptData, pattern: int) -> Attempt:
         """Return the attempt on this process's arguments, with the memory that the call left."""
         arena = self._blocks(data)[: data.arena]
@@ -308,6 +314,7 @@ class ObservedTrial(Trial):
         same = map(torch.equal, call.arena.buffers, _typed(arena, call))
         return call if all(same) else None
 
+    @counted(Phase.RECEIVE)
     def _made(self, data: AttemptData | None) -> Attempt:
         if data is None:
             raise ForgedReportError("a report without a call that was asked for")

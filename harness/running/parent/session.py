@@ -22,6 +22,7 @@ from attnproof.harness.escaping import escape_lines
 from attnproof.harness.model.candidate import OPTIMIZED, Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.run import Cause, OperationResult, Reason
+from attnproof.harness.phases import Process, enter_process
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import imports_once
 from attnproof.harness.running.errors import AttnproofError
@@ -30,7 +31,7 @@ from attnproof.harness.running.parent.root_causes import link
 from attnproof.harness.running.processes.linux import adopt_orphans, die_with_parent
 from attnproof.harness.running.processes.tree import children_of, end_children
 from attnproof.harness.running.task.candidate_process import launching
-from attnproof.harness.running.task.fuzz import warm_up_hypothesis
+from attnproof.harness.running.task.fuzz import own_storage, warm_up_hypothesis
 from attnproof.harness.running.task.task import BEFORE_FIRST_CASE, Outcome, examine
 from attnproof.harness.running.worker.worker import warm_up
 
@@ -188,6 +189,7 @@ class _Session:
         first = self._order(operation, candidate)
 
         def drive() -> None:
+            enter_process(Process.TASK)
             interrupt.listen(parent)
             die_with_parent(parent, signal.SIGKILL)  # it may be inside a call for long
             adopt_orphans()
@@ -322,6 +324,7 @@ def _examine_all(
     by.launcher.stop()
 
 
+@own_storage()
 def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Outcome], bool]:
     """Examine every pair; return the outcomes in order, and True if the run was interrupted.
 

@@ -12,6 +12,8 @@ import socket
 import struct
 from collections.abc import Iterator
 
+from attnproof.harness.phases import Phase, counted
+
 _HEADER = struct.Struct("!4s16sQ")
 """Mark, nonce, and length of the payload in bytes."""
 _MARK = b"\xa7npf"
@@ -34,6 +36,7 @@ class Channel:
         self._nonce = b""
         self._pid = os.getpid()
 
+    @counted(Phase.RECEIVE)
     def receive(self) -> bytes | None:
         """Return the next request, None after the last one."""
         header = self._read(_HEADER.size)
@@ -42,6 +45,7 @@ class Channel:
         _, self._nonce, size = _HEADER.unpack(header)
         return self._read(size)
 
+    @counted(Phase.SEND)
     def send(self, payload: bytes) -> None:
         """Reply to the last request."""
         self.end_forked()
@@ -83,6 +87,7 @@ class Exchange:
         """True if the whole request is sent."""
         return not self._unsent
 
+    @counted(Phase.SEND)
     def send(self) -> None:
         """Send what can be sent without waiting (OSError if the channel is closed)."""
         if self.sent:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
+from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.processes.channel import Exchange, ForgedError, is_silent
 from attnproof.harness.running.processes.stopwatch import INTERVAL_S, Stopwatch
@@ -102,6 +103,7 @@ class Child:
             self._seen = End(EndKind.CLOSED_PIPE)
         return None
 
+    @counted(Phase.RECEIVE)
     def _reply(self, exchange: Exchange, timeout_s: float) -> bytes | None:
         """Return the reply, None if a limit is reached (ForgedError, EOFError, OSError)."""
         poller, stopwatch = select.poll(), Stopwatch(self.pid)

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from attnproof.harness.phases import Phase, Process, counted, enter_process
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.processes.channel import FORKED_STATUS, Channel
@@ -186,6 +187,7 @@ def _launch(
     # A signal to the whole group, as Ctrl-C and `timeout` send it, is for the process that judges.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    enter_process(Process.LAUNCHER)
     close_descriptors(control.fileno())
     adopt_orphans()
     with suppress(OSError):
@@ -198,6 +200,7 @@ def _launch(
     os._exit(0)
 
 
+@counted(Phase.START)
 def _carried_out(
     order: Any,
     descriptors: list[int],

@@ -13,6 +13,7 @@ import msgspec
 from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.verdict import PROCESS, Failure
+from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.candidates import preload, preload_package
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.exchange.memory import SharedMemory
@@ -106,6 +107,7 @@ class CandidateProcess:
         """True if a process was started and not ended."""
         return self._child is not None
 
+    @counted(Phase.START)
     def start(self, import_s: float) -> Ready:
         """Fork a process and return its reply when it has imported the candidate.
 
@@ -174,6 +176,7 @@ class CandidateProcess:
             log=log,
         )
 
+    @counted(Phase.START)
     def end(self) -> None:
         """Kill the process and those that it started."""
         if self._child is not None:

@@ -23,6 +23,7 @@ from attnproof.harness.model.verdict import (
 )
 from attnproof.harness.oracles import errors
 from attnproof.harness.oracles.determinism import FRESH_PROCESS
+from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running import interrupt
 from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.task.certainty import TIMES_FIRST_CALL, Certainty, is_death
@@ -205,6 +206,7 @@ class Examination:
             self._verdicts.pop(other.case.id, None)
         return list(others.values())
 
+    @counted(Phase.SHRINK)
     def _minimise(
         self,
         failure: Failure,

@@ -20,6 +20,7 @@ from attnproof.harness.model.verdict import (
     Kind,
 )
 from attnproof.harness.oracles.diagnosis import heading
+from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.candidates import version_of
 from attnproof.harness.running.task.earlier_calls import named_by_calls
 from attnproof.harness.running.task.examination import Examination
@@ -31,6 +32,7 @@ _WITHOUT_FIELD = (PROCESS, ERRORS)
 """Oracles whose failures have a kind in place of an output field."""
 
 
+@counted(Phase.REPORT)
 def findings_of(examination: Examination, *, with_outputs: bool = True) -> list[Finding]:
     """Return one finding for each smallest case, from the first oracle that it fails.
 

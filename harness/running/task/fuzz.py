@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
+import hypothesis
 import msgspec
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import HealthCheck, Phase, Verbosity, configuration, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from hypothesis.stateful import run_state_machine_as_test
@@ -71,11 +76,31 @@ def strategy(operation: Operation, faults: Mapping[str, Fault]) -> st.SearchStra
     return draw_case()
 
 
+@contextmanager
+def own_storage() -> Iterator[None]:
+    """Let Hypothesis keep the constants of the source in the user's cache, inside the block.
+
+    Otherwise it writes them into the current folder. To collect them anew takes two seconds.
+    """
+    kept = vars(configuration).get("__hypothesis_home_directory")
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:  # there is no home
+        cache = Path(tempfile.gettempdir())
+    # Another version may collect others: the same seed would draw other cases.
+    folder = cache / "attnproof" / f"hypothesis-{hypothesis.__version__}"
+    configuration.set_hypothesis_home_dir(folder)
+    try:
+        yield
+    finally:
+        configuration.set_hypothesis_home_dir(kept)
+
+
 def warm_up_hypothesis() -> None:
     """Let Hypothesis collect constants of the source, before the tasks are forked."""
 
     # Hypothesis collects the constants when it first draws one: one draw in twenty is a constant.
-    # Collecting takes 0.2 s, which each task would spend otherwise.
+    # Collecting takes 0.4 s with a cache, which each task would spend otherwise.
     @settings(max_examples=300, database=None, verbosity=Verbosity.quiet)
     @given(st.integers())
     def draw(_number: int) -> None:

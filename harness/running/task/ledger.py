@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from attnproof.harness.model.case import Case, Sourced, encode
+from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.errors import InfrastructureError
 from attnproof.harness.running.task.deviations import Explained
 
@@ -36,6 +37,7 @@ class Ledger:
         self._head = _encode({"operation": operation, "candidate": candidate})[1:-1]
         self._batches: set[str] = set()
 
+    @counted(Phase.LEDGER)
     def announce(self, sourced: Sourced) -> None:
         """Write the case before it is run."""
         case, encoded = sourced.case, encode(sourced.case)
@@ -47,6 +49,7 @@ class Ledger:
             % (case.id.encode(), self._head, origin, encoded)
         )
 
+    @counted(Phase.LEDGER)
     def settle(self, case: Case, explained: Explained) -> None:
         """Write the verdict: unexplained failures, then those that known deviations explain."""
         found = _encode([[f.oracle, f.field, f.diagnosis] for f in explained.unknown])

@@ -10,6 +10,7 @@ from contextlib import suppress
 from attnproof.harness.cases.variation.altered_calls import has_fault
 from attnproof.harness.model.case import EngineStep, Sourced
 from attnproof.harness.model.fault import Fault
+from attnproof.harness.phases import Phase, counted
 from attnproof.harness.running.candidates import faults_for
 from attnproof.harness.running.task.examination import Examination
 from attnproof.harness.running.task.explicit_cases import cases_of_steps, explicit_cases
@@ -29,6 +30,7 @@ from attnproof.harness.running.task.workers import InvalidCaseError
 _MOST_PASSES = 1_000_000
 
 
+@counted(Phase.DRAW)
 def run_cases(
     examination: Examination,
     settings: Settings,

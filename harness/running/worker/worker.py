@@ -31,6 +31,7 @@ from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.text import text_of, utf8
 from attnproof.harness.oracles.device import DeviceLostError, select
 from attnproof.harness.oracles.trial import Trial
+from attnproof.harness.phases import Phase, Process, counted, enter_process
 from attnproof.harness.running.candidates import (
     enter_lane,
     exchange,
@@ -117,6 +118,7 @@ def serve(
     operations: dict[str, Operation], memory: SharedMemory, order: bytes, channel: Channel
 ) -> None:
     """Reply to messages until the task closes the channel."""
+    enter_process(Process.WORKER)
     wanted: Order = pickle.loads(order)
     faulthandler.enable(file=2, all_threads=False)
     enter_lane(wanted.candidate)
@@ -234,6 +236,7 @@ class _Worker:
             **report, printed=_printed(), has_children=self._had_children, forked=forked
         )
 
+    @counted(Phase.RECEIVE)
     def _trial(self, data: bytes) -> Trial:
         """Return a trial of the candidate on an encoded case."""
         case = decode(data)
