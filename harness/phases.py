@@ -9,7 +9,8 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections import Counter
+from array import array
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import IntEnum, auto
@@ -145,12 +146,13 @@ def counted(phase: Phase) -> Callable[[Callable[Parameters, Result]], Callable[P
 def _table(folder: Path) -> str:
     if _Current.sums is not None:
         _Current.sums.count()
-    seconds: Counter[tuple[Process, Phase]] = Counter()
+    seconds: defaultdict[tuple[Process, Phase], float] = defaultdict(float)
     number: Counter[Process] = Counter()
     for path in folder.iterdir():
         process = Process[path.name.partition("-")[0]]
         number[process] += 1
-        for phase, spent in zip(Phase, memoryview(path.read_bytes()).cast("d"), strict=True):
+        # A process that is killed at its begin leaves an empty file.
+        for phase, spent in zip(Phase, array("d", path.read_bytes()), strict=False):
             seconds[process, phase] += spent
     names = [f"{number[one]} {one.name.lower()}{'s' * (number[one] != 1)}" for one in Process]
     lines = [["CPU seconds", *names, "all"]]
@@ -159,8 +161,8 @@ def _table(folder: Path) -> str:
         ("all", [*Phase]),
     ]
     for name, phases in rows:
-        spent = [sum(seconds[process, phase] for phase in phases) for process in Process]
-        lines.append([name, *(f"{one:.2f}" for one in (*spent, sum(spent)))])
+        row = [sum(seconds[process, phase] for phase in phases) for process in Process]
+        lines.append([name, *(f"{one:.2f}" for one in (*row, sum(row)))])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join([name.ljust(widths[0]), *map(str.rjust, cells, widths[1:])])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attnproof.harness.cases.memory.arena import filled_anew
-from attnproof.harness.cases.variation.altered_calls import fault_of
+from attnproof.harness.cases.variation.altered_calls import alteration_of, fault_of
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.fault import Fault
@@ -56,8 +56,13 @@ class Trial:
         if earlier is not None:
             _fill_objects(earlier, call)
         if self.case.fault:
-            self.fault.malform(call)
+            self.alteration.malform(call)
         return call
+
+    @cached_property
+    def alteration(self) -> Fault:
+        """The fault of a malformed case, perhaps without the error that it must raise."""
+        return alteration_of(self.operation, self.case)
 
     @cached_property
     def fault(self) -> Fault:

@@ -34,6 +34,8 @@ _NAMES = re.compile(r"altered value (\d{1,9})")
 _MOST_ITEMS = 6
 """Items of a list or dict that may be altered."""
 _FAR = 2**20
+_NONE = Fault("", lambda old: old, applies=lambda _: False)
+"""Fault of a call without a value to alter."""
 _SHARE_ALIKE, _SHARE_OF_TWO = 0.3, 0.2
 """Shares of the calls in which all tensors of a dtype are altered alike, or two values."""
 _INTEGERS = (torch.int32, torch.int64)
@@ -67,6 +69,15 @@ def fault_of(operation: Operation, case: Case) -> Fault:
     return last[2]
 
 
+def alteration_of(operation: Operation, case: Case) -> Fault:
+    """Return what malforms the calls of a case: its fault, perhaps without the error."""
+    found = _NAMES.fullmatch(case.fault)
+    if found is None:
+        return operation.inputs.faults[case.fault]
+    call = operation.call.prepare(replace(case, fault=""), 0, "cpu")
+    return _alteration(call, int(found[1])) or _NONE
+
+
 class _Last:
     """The last operation and case of `fault_of`, with the fault."""
 
@@ -77,7 +88,7 @@ def _altered_value(operation: Operation, case: Case, number: int) -> Fault:
     calls = [operation.call.prepare(replace(case, fault=""), pattern, "cpu") for pattern in (0, 1)]
     fault = _alteration(calls[0], number)
     if fault is None:
-        return Fault("", lambda old: old, applies=lambda _: False)
+        return _NONE
     for call in calls:
         fault.malform(call)
     errors = [_error_of_reference(operation, call) for call in calls]

@@ -15,6 +15,7 @@ import torch
 from attnproof.harness.backports import BaseExceptionGroup
 from attnproof.harness.model.call import Call
 from attnproof.harness.model.case import Case
+from attnproof.harness.model.fault import Fault
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.model.place import Place, by_place
 from attnproof.harness.model.text import text_of, utf8
@@ -240,6 +241,11 @@ class ObservedTrial(Trial):
                 ended = time.process_time()
                 _ = self.expected_poisoned if poisoned else None
         return ended - begun
+
+    @property
+    def alteration(self) -> Fault:
+        """The fault, which `judge` needs with its error."""
+        return self.fault
 
     @property
     def overwritten(self) -> Overwritten | None:
