@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 
@@ -30,11 +31,22 @@ def skip_repeated_work() -> None:
     """Patch the interpreter of this process; the results of kernels do not change."""
     try:
         interpreter = importlib.import_module("triton.runtime.interpreter")
+        core = importlib.import_module("triton.language.core")
+        semantic = importlib.import_module("triton.language.semantic")
     except ImportError:
         return
-    for name, replacement in (("_patch_lang", _patched_once), ("_get_np_dtype", _looked_up_once)):
-        if hasattr(interpreter, name):
-            setattr(interpreter, name, replacement(getattr(interpreter, name)))
+    patches: list[tuple[Any, str, Callable[[Any], Any]]] = [
+        (interpreter, "_patch_lang", _patched_once),
+        (interpreter, "_get_np_dtype", _looked_up_once),
+        (core, "_unwrap_if_constexpr", partial(_unwrapped_by_type, core)),
+        (core.tensor, "__init__", _constants_once),
+        (core.block_type, "__init__", _blocks_once),
+        *((kind, "__eq__", _same_first) for kind in (core.dtype, core.pointer_type)),
+        (semantic.TritonSemantic, "broadcast_impl_value", _alike_first),
+    ]
+    for owner, name, replacement in patches:
+        if hasattr(owner, name):
+            setattr(owner, name, replacement(getattr(owner, name)))
     executor = getattr(interpreter, "GridExecutor", None)
     if executor is not None:
         executor.__call__ = _without_profile(executor.__call__)
@@ -72,6 +84,79 @@ def _looked_up_once(numpy_dtype: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return known[name]
 
     return look_up
+
+
+# The interpreter makes each operation of a kernel some thirty Python objects, of which those below
+# depend on types and shapes alone: half of its time.
+
+
+def _unwrapped_by_type(core: Any, unwrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    held = (list, tuple, core.tuple, core.constexpr)
+    plain: set[type] = set()
+    """Types of values that are returned as they are."""
+
+    def unwrap_by_type(value: Any) -> Any:
+        kind = type(value)
+        if kind in plain:
+            return value
+        if issubclass(kind, held):
+            return unwrap(value)
+        plain.add(kind)
+        return value
+
+    return unwrap_by_type
+
+
+def _constants_once(initialise: Callable[..., None]) -> Callable[..., None]:
+    known: dict[tuple[int, ...], tuple[Any, Any]] = {}
+    """Shape and number of elements, as constants of a kernel, by shape."""
+
+    def initialise_tensor(tensor: Any, handle: Any, type: Any) -> None:  # noqa: A002
+        shape = tuple(type.shape) if type.is_block() else ()
+        if shape not in known:
+            initialise(tensor, handle, type)
+            if vars(tensor).keys() == {"handle", "shape", "numel", "type", "dtype"}:
+                known[shape] = tensor.shape, tensor.numel
+            return
+        tensor.handle, tensor.type, tensor.dtype = handle, type, type.scalar
+        tensor.shape, tensor.numel = known[shape]
+
+    return initialise_tensor
+
+
+def _blocks_once(initialise: Callable[..., None]) -> Callable[..., None]:
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
+    """Attributes of the type of a block by the type of its elements and its shape."""
+
+    def initialise_block(block: Any, element_ty: Any, shape: Any) -> None:
+        # A pointer cannot be hashed; its name has the type that it points to.
+        space = getattr(element_ty, "address_space", None)
+        sizes = (getattr(size, "value", size) for size in shape)
+        key = (type(element_ty), element_ty.name, space, *sizes)
+        if key not in known:
+            initialise(block, element_ty, shape)
+            known[key] = vars(block).copy()
+        else:
+            vars(block).update(known[key])
+
+    return initialise_block
+
+
+def _same_first(equal: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    def is_same_or_equal(one: Any, other: Any) -> bool:
+        return one is other or equal(one, other)
+
+    return is_same_or_equal
+
+
+def _alike_first(broadcast: Callable[..., Any]) -> Callable[..., Any]:
+    def broadcast_unlike(semantic: Any, lhs: Any, rhs: Any) -> Any:
+        one, other = lhs.type, rhs.type
+        if one.is_block() and other.is_block() and tuple(one.shape) == tuple(other.shape):
+            return lhs, rhs
+        return broadcast(semantic, lhs, rhs)
+
+    return broadcast_unlike
 
 
 def _without_profile(launch: Callable[..., Any]) -> Callable[..., Any]:
