@@ -11,10 +11,12 @@ overlap.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -58,6 +60,49 @@ class _Segment(NamedTuple):
     strides: tuple[int, ...]
 
 
+class _Plan(NamedTuple):
+    """Places of the tensors of one dtype in a buffer."""
+
+    segments: list[_Segment]
+    start: int
+    """Words before the buffer, which decide its address."""
+    words: int
+    alone: bool
+    """True if each tensor has a storage of its own."""
+    backwards: bool
+    """True if the last tensor comes first."""
+
+
+@lru_cache(4096)
+def _plan(
+    pieces: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...], close: bool, on_cpu: bool
+) -> _Plan:
+    """Return the places of tensors with these names, shapes and strides in elements.
+
+    With `close` there are no words between them. Each call of a case asks for the same places.
+    """
+    lot = zlib.crc32(repr([(name, shape) for name, shape, _ in pieces]).encode())
+    backwards = close and lot % 2 == 1
+    # Code that copies wider words must look at the address, not at the storage offset alone.
+    shifted = on_cpu and lot // 2 % 2 == 1
+    segments, offset = [], GUARD_WORDS + (lot // 4 // _PLACES % _PLACES if shifted else 0)
+    for name, shape, strides in pieces[::-1] if backwards else pieces:
+        if not shifted and not close:
+            offset = -(-offset // _PLACES) * _PLACES
+        extent = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
+        extent = extent if math.prod(shape) else 0
+        segments.append(_Segment(name, offset, extent, shape, strides))
+        offset += extent + (0 if close else GUARD_WORDS)
+    return _Plan(
+        segments,
+        start=lot // 4 % _PLACES if shifted else 0,
+        words=offset + (GUARD_WORDS if close else 0),
+        alone=lot % 2 == 1 and not close and on_cpu,
+        backwards=backwards,
+    )
+
+
+@cache
 def _largest(dtype: np.dtype) -> int:
     return 1 if dtype == np.bool_ else int(np.iinfo(dtype).max)
 
@@ -98,27 +143,15 @@ class Arena:
 
     def _lay_out(self, pieces: list[Piece], stale: int, device: str, earlier: Arena | None) -> None:
         close = stale == STALE_PATTERNS[1]
-        lot = zlib.crc32(repr([(one.name, one.values.shape) for one in pieces]).encode())
         on_cpu = device == "cpu"
-        alone = lot % 2 == 1 and not close and on_cpu
-        if close and lot % 2 == 1:
+        shapes = tuple([(one.name, one.values.shape, one.strides) for one in pieces])
+        plan = _plan(shapes, close, on_cpu)
+        segments, start, alone = plan.segments, plan.start, plan.alone
+        if plan.backwards:
             pieces = pieces[::-1]
-        # Code that copies wider words must look at the address, not at the storage offset alone.
-        shifted = on_cpu and lot // 2 % 2 == 1
-        start = lot // 4 % _PLACES if shifted else 0
-        segments, offset = [], GUARD_WORDS + (lot // 4 // _PLACES % _PLACES if shifted else 0)
-        for piece in pieces:
-            if not shifted and not close:
-                offset = -(-offset // _PLACES) * _PLACES
-            shape = piece.values.shape
-            extent = sum((n - 1) * s for n, s in zip(shape, piece.strides, strict=True)) + 1
-            extent = extent if piece.values.size else 0
-            segments.append(_Segment(piece.name, offset, extent, shape, piece.strides))
-            offset += extent + (0 if close else GUARD_WORDS)
-        offset += GUARD_WORDS if close else 0
         dtype = pieces[0].values.dtype
         # A dtype too narrow for the pattern gets its largest word, which is a NaN as a float.
-        buffer = np.full(start + offset, min(stale, _largest(dtype)), dtype=dtype)[start:]
+        buffer = np.full(start + plan.words, min(stale, _largest(dtype)), dtype=dtype)[start:]
         word = buffer.itemsize
         for piece, segment in zip(pieces, segments, strict=True):
             values = np.ndarray(
