@@ -38,12 +38,16 @@ def skip_repeated_work() -> None:
     patches: list[tuple[Any, str, Callable[[Any], Any]]] = [
         (interpreter, "_patch_lang", _patched_once),
         (interpreter, "_get_np_dtype", _looked_up_once),
-        (core, "_unwrap_if_constexpr", partial(_unwrapped_by_type, core)),
-        (core.tensor, "__init__", _constants_once),
-        (core.block_type, "__init__", _blocks_once),
-        *((kind, "__eq__", _same_first) for kind in (core.dtype, core.pointer_type)),
-        (semantic.TritonSemantic, "broadcast_impl_value", _alike_first),
     ]
+    if hasattr(semantic, "TritonSemantic"):  # earlier versions make other objects
+        patches += [
+            (core, "_unwrap_if_constexpr", partial(_unwrapped_by_type, core)),
+            (core.tensor, "__init__", _constants_once),
+            (core.block_type, "__init__", _blocks_once),
+            (core.dtype, "__eq__", _same_first),
+            (core.pointer_type, "__eq__", _same_first),
+            (semantic.TritonSemantic, "broadcast_impl_value", _alike_first),
+        ]
     for owner, name, replacement in patches:
         if hasattr(owner, name):
             setattr(owner, name, replacement(getattr(owner, name)))
