@@ -24,18 +24,19 @@ Result = TypeVar("Result")
 
 
 class Phase(IntEnum):
-    """What a process of a run does."""
+    """A kind of work in a run, to which the CPU time of a process is added."""
 
     START = 0
     """Imports, forks, and the end of processes."""
     DRAW = auto()
+    """Choice of cases, and whatever else a task does between them."""
     LAY_OUT = auto()
     """Tensors and objects of a call."""
     SEND = auto()
     CALL = auto()
     """Calls of the candidate, with the guards around its allocations."""
     OBSERVE = auto()
-    """What a call has returned and changed."""
+    """Reading of the results of a call, and of its changes to the arguments."""
     REFERENCE = auto()
     RECEIVE = auto()
     JUDGE = auto()
