@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
-from attnproof.harness.model.case import Case
+from attnproof.harness.model.case import Batch, Case
 
 
 class Change(NamedTuple):
@@ -65,10 +65,14 @@ def is_small(case: Case, limits: Limits) -> bool:
     factor = prod(max(1, value) for value in values if isinstance(value, int))
     tokens, batch = 1 + case.num_tokens, case.batch
     elements = _MOST_ELEMENTS if limits.most == MOST_SIZE else _MOST_LARGE_ELEMENTS
-    if batch is None or not limits.whole_contexts:
-        return (factor if batch is None else tokens * factor) <= elements
+    if batch is None:
+        return factor <= elements
+    rows, columns = _block_table_shape(batch)
+    if max(tokens, rows * columns) * factor > elements:
+        return False
+    if not limits.whole_contexts:
+        return True
     lengths = [q + c for q, c in zip(batch.query_lens, batch.computed_lens, strict=True)]
-    rows = batch.num_requests + batch.padded_requests
     products = sum(q * length for q, length in zip(batch.query_lens, lengths, strict=True))
     cache = len({block for row in batch.blocks for block in row}) * batch.block_size
     table = max((1 + rows) * max(lengths, default=0), cache) + tokens
@@ -84,11 +88,16 @@ def size_of(case: Case) -> int:
     if batch is None:
         total += case.num_tokens
     if batch is not None:
-        rows = batch.num_requests + batch.padded_requests
+        rows, columns = _block_table_shape(batch)
         tokens = batch.num_tokens + batch.padded_tokens + batch.spare_slots + batch.logits_padding
-        columns = max(map(len, batch.blocks), default=0) + batch.spare_columns
         total += rows + tokens + rows * columns // 32
     return total
+
+
+def _block_table_shape(batch: Batch) -> tuple[int, int]:
+    """Return rows and columns of the block table."""
+    rows = batch.num_requests + batch.padded_requests
+    return rows, max(map(len, batch.blocks), default=0) + batch.spare_columns
 
 
 def _entries(value: object) -> int:
