@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from attnproof.harness.model.case import Case
 from attnproof.harness.model.operation import Operation
 from attnproof.harness.running.errors import UsageError
-from attnproof.harness.running.task.fuzz import own_storage, strategy
+from attnproof.harness.running.task.fuzz import strategy, without_local_constants
 from attnproof.harness.verbs.selection import pick_operations
 
 _MOST_STEPS = 25
@@ -86,7 +86,7 @@ def _drawn(operation: Operation, examples: int, seed: int, *, malformed: bool) -
         verbosity=Verbosity.quiet,
     )
     first = seeded(zlib.crc32(f"{seed}/{operation.name}".encode()))
-    with own_storage():
+    with without_local_constants():
         if machine is not None:
             methods = {"judge": staticmethod(take)}
             bound = first(type(machine.__name__, (machine,), methods))

@@ -52,12 +52,9 @@ def attnproof() -> Forked:
     import attnproof.harness.verbs.replay
     import attnproof.harness.verbs.verify  # noqa: F401
     from attnproof.harness.running.candidates import BUILT_IN
-    from attnproof.harness.running.task.fuzz import own_storage, warm_up_hypothesis
     from attnproof.harness.running.worker.worker import warm_up
 
     warm_up(BUILT_IN)
-    with own_storage():
-        warm_up_hypothesis()
 
     def run(
         *arguments: object, cwd: Path | None = None, **environment: str

@@ -15,7 +15,6 @@ from attnproof.harness.model.case import EngineStep
 from attnproof.harness.model.verdict import ENGINE
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.errors import InfrastructureError
-from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.running.task.task import examine
 from attnproof.harness.running.worker.worker import warm_up
@@ -65,7 +64,6 @@ def look(
 ) -> Iterator[Sighting]:
     """Verify the sides with each seed, `jobs` at a time; yield the results as they come."""
     warm_up()
-    warm_up_hypothesis()
     with tempfile.TemporaryDirectory(prefix="attnproof-strength-") as folder:
         each = [
             (number, side, seed, steps, Path(folder)) for seed in seeds for number, side in sides

@@ -29,7 +29,6 @@ from attnproof.harness.running.candidates import (
 )
 from attnproof.harness.running.errors import INCOMPLETE, MISMATCH, VERIFIED, UsageError
 from attnproof.harness.running.interface_choice import with_interface, with_named_interface
-from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength.mutants.judging import Prepared, judge, prepare
 from attnproof.harness.strength.mutants.mutant import KILLED, Result
@@ -125,7 +124,6 @@ def _budget_s(options: MutantsOptions, candidate: Candidate) -> float:
 def _prepare_process(candidate: Candidate, operations: list[Operation]) -> None:
     """Import here what each fork of this process would import by itself."""
     warm_up()
-    warm_up_hypothesis()
     for operation in operations:
         preload_package(candidate, operation)
     if candidate.target == OPTIMIZED:  # it imports numba with the first call, in each process

@@ -24,11 +24,9 @@ def warm_parent():
     import attnproof.harness.verbs.replay
     import attnproof.harness.verbs.verify  # noqa: F401
     from attnproof.harness.running.candidates import BUILT_IN
-    from attnproof.harness.running.task.fuzz import warm_up_hypothesis
     from attnproof.harness.running.worker.worker import warm_up
 
     warm_up(BUILT_IN)
-    warm_up_hypothesis()
 
 
 @pytest.fixture(scope="module", autouse=True)

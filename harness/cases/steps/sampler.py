@@ -24,6 +24,8 @@ _PARENTS = 8
 """Number of earlier prompts that are tried for a shared prefix."""
 _RECENT = 1000
 """Number of most recent prompts from which those prompts are drawn."""
+_REQUESTS_PER_STEP, _FEWEST, _MOST = 3, 60, 600
+"""Requests for each step that is chosen, and their least and largest number."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +99,13 @@ def batches_from_sampler(
     profile: str = "azure-conv",
     config: SchedulerConfig | None = None,
     *,
-    num_requests: int = 600,
+    num_requests: int = 0,
 ) -> TraceBatches:
-    """Choose `count` engine steps of a sampled workload as `batches_from_trace` does."""
+    """Choose `count` engine steps of a sampled workload as `batches_from_trace` does.
+
+    It has `num_requests` requests, by default some for each step that is chosen.
+    """
+    num_requests = num_requests or max(_FEWEST, min(_MOST, _REQUESTS_PER_STEP * count))
     requests = sample_requests(num_requests, seed, profile)
     name = f"sampled:{profile}"
     return batches_from_requests(requests, name, count, seed, config, max_requests=0)

@@ -31,7 +31,6 @@ from attnproof.harness.running.parent.root_causes import link
 from attnproof.harness.running.processes.linux import adopt_orphans, die_with_parent
 from attnproof.harness.running.processes.tree import children_of, end_children
 from attnproof.harness.running.task.candidate_process import launching
-from attnproof.harness.running.task.fuzz import own_storage, warm_up_hypothesis
 from attnproof.harness.running.task.task import BEFORE_FIRST_CASE, Outcome, examine
 from attnproof.harness.running.worker.worker import warm_up
 
@@ -324,7 +323,6 @@ def _examine_all(
     by.launcher.stop()
 
 
-@own_storage()
 def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Outcome], bool]:
     """Examine every pair; return the outcomes in order, and True if the run was interrupted.
 
@@ -333,7 +331,6 @@ def run(plan: Plan, folder: Path, callbacks: ProgressCallbacks) -> tuple[list[Ou
     end the process afterwards either, so that the caller can write the report.
     """
     warm_up(plan.candidates)
-    warm_up_hypothesis()
     gc.freeze()  # collections in forked processes then skip the objects imported here
     session = _Session(plan, folder, callbacks)
     session.schedule()

@@ -20,14 +20,15 @@ def explicit_cases(
     left_out: Container[str] = (),
     *,
     with_boundaries: bool = True,
+    few: bool = False,
 ) -> Iterator[Sourced]:
     """Yield boundaries, each fault on some of them, cases of engine steps, and those of `corpus`.
 
-    `left_out` holds ids of boundaries.
+    `left_out` holds ids of boundaries. With `few` a fault gets the smallest boundary alone.
     """
     every = operation.inputs.boundaries() if with_boundaries else ()
     boundaries = [one for one in every if one[1].id not in left_out]
-    chosen = {name: _some_of(name, fault, boundaries) for name, fault in faults.items()}
+    chosen = {name: _some_of(name, fault, boundaries, few=few) for name, fault in faults.items()}
     for index, (name, case) in enumerate(boundaries):
         yield Sourced(case, "boundary", name)
         for fault in (fault for fault, indices in chosen.items() if index in indices):
@@ -37,7 +38,9 @@ def explicit_cases(
     yield from corpus
 
 
-def _some_of(name: str, fault: Fault, boundaries: list[tuple[str, Case]]) -> set[int]:
+def _some_of(
+    name: str, fault: Fault, boundaries: list[tuple[str, Case]], *, few: bool
+) -> set[int]:
     """Return the indices of the boundaries that get the fault: the smallest, and some others.
 
     In the smallest, no other request makes up for the malformed one, and code for one token is
@@ -49,6 +52,8 @@ def _some_of(name: str, fault: Fault, boundaries: list[tuple[str, Case]]) -> set
         index: _size(case) for index, (_, case) in enumerate(boundaries) if fault.applies(case)
     }
     fitting, number = sorted(sizes, key=sizes.__getitem__), zlib.crc32(name.encode())
+    if few:
+        return {*fitting[:1]}
     others = sorted(fitting[1:])
     chosen = {*fitting[:1], *others[number % max(1, len(others)) :][:1]}
     if fault.error is TypeError:

@@ -21,11 +21,12 @@ from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 CASES_PER_FURTHER = 10
 """Drawn cases of a run for each drawn case, and each other one, that is called on other input
 afterwards."""
-_FEWEST = 6
+_FEWEST, _FEWEST_COSTLY = 6, 3
 """Least number of these cases of each origin: the later calls of one may have equal results."""
 _LATER, _OPTIONS = 3, 3
 """Later calls of a case, of which the first is repeated with the same objects, filled anew; and
-those objects filled with another option of the case."""
+those objects filled with another option of the case. A run makes one of the later calls, and one
+of the others, after each case: the cases take turns."""
 _MOST_WRONG = 5
 """Cases of further calls that fail by themselves and are judged like the others."""
 _DETERMINISM, _INVARIANTS = (list(ORACLES).index(one.NAME) for one in (determinism, invariants))
@@ -41,17 +42,22 @@ def make_further_calls(examination: Examination, examples: int) -> None:
         return
 
     wrong: list[Case] = []
+    turns: dict[str, int] = {}
 
     def judge(case: Case) -> tuple[Failure, ...]:
-        return failures_of_further_calls(examination.worker, case, wrong)
+        # A smaller case, or a repetition, gets all calls: any of them may show the root cause.
+        turn = turns.pop(case.id, None)
+        return failures_of_further_calls(examination.worker, case, wrong, turn)
 
-    count = max(_FEWEST, -(-examples // CASES_PER_FURTHER))
+    fewest = _FEWEST_COSTLY if examination.costly_share > 1 else _FEWEST
+    count = max(fewest, -(-examples // CASES_PER_FURTHER))
     accepted, checks = examination.counts.accepted, examination.counts.checks
     drawn = [one for one in accepted if one.origin == "fuzz"]
     others = [one for one in accepted if one.origin != "fuzz"]
     chosen = [*_spread(drawn, count), *_spread(others, count)]
     if Kind.CONTRACT not in examination.judged:
         chosen = real_ones(examination.operation, chosen, others)
+    turns |= {sourced.case.id: turn for turn, sourced in enumerate(chosen)}
     for sourced in chosen:
         interrupt.check()
         examination.judge_again(sourced, judge)
@@ -65,23 +71,29 @@ def make_further_calls(examination: Examination, examples: int) -> None:
 
 
 def failures_of_further_calls(
-    worker: Worker, case: Case, wrong: list[Case] | None = None
+    worker: Worker, case: Case, wrong: list[Case] | None = None, turn: int | None = None
 ) -> tuple[Failure, ...]:
     """Return the failures of calls after the case, and of calls on related cases.
 
-    Cases that fail by themselves are left out and added to `wrong`.
+    Cases that fail by themselves are left out and added to `wrong`. A `turn`, the number of the
+    case in a run, selects some of the calls after the case; None stands for all of them.
     """
     if case.fault or not ALL[case.operation].call.takes_arguments:
         return ()
     wrong = [] if wrong is None else wrong
-    return _failures_of_later_calls(worker, case, wrong) or _failures_of_relations(
+    return _failures_of_later_calls(worker, case, wrong, turn) or _failures_of_relations(
         worker, case, wrong
     )
 
 
-def _failures_of_later_calls(worker: Worker, case: Case, wrong: list[Case]) -> tuple[Failure, ...]:
+def _failures_of_later_calls(
+    worker: Worker, case: Case, wrong: list[Case], turn: int | None
+) -> tuple[Failure, ...]:
     others = other_values(case, problem_of, _LATER)
     again = [*others[:1], *other_options(case, problem_of, _OPTIONS)]
+    if turn is not None:
+        others = others[turn % max(1, len(others)) :][:1]
+        again = again[turn % max(1, len(again)) :][:1]
     calls = [*((one, False) for one in others), *((one, True) for one in again)]
     for other, in_place in calls:
         call_after = partial(worker.call_after, in_place=in_place)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
-import hypothesis
 import msgspec
-from hypothesis import HealthCheck, Phase, Verbosity, configuration, given, seed, settings
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
+from hypothesis.internal.conjecture.providers import HypothesisProvider
 from hypothesis.stateful import run_state_machine_as_test
 
 from attnproof.harness.backports import BaseExceptionGroup
@@ -76,37 +73,25 @@ def strategy(operation: Operation, faults: Mapping[str, Fault]) -> st.SearchStra
     return draw_case()
 
 
-@contextmanager
-def own_storage() -> Iterator[None]:
-    """Let Hypothesis keep the constants of the source in the user's cache, inside the block.
+class _NoConstants:
+    def set_for_type(self, _kind: str) -> tuple[()]:
+        return ()
 
-    Otherwise it writes them into the current folder. To collect them anew takes two seconds.
+
+@contextmanager
+def without_local_constants() -> Iterator[None]:
+    """Let Hypothesis draw the same numbers wherever attnproof is installed, inside the block.
+
+    It draws one integer in twenty among constants of the source code, which it collects from
+    editable installations only: in 0.4 s, and in the current folder.
     """
-    kept = vars(configuration).get("__hypothesis_home_directory")
-    try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    except RuntimeError:  # there is no home
-        cache = Path(tempfile.gettempdir())
-    # Another version may collect others: the same seed would draw other cases.
-    folder = cache / "attnproof" / f"hypothesis-{hypothesis.__version__}"
-    configuration.set_hypothesis_home_dir(folder)
+    name = "_local_constants"
+    kept = vars(HypothesisProvider).get(name, _NoConstants())
+    setattr(HypothesisProvider, name, _NoConstants())
     try:
         yield
     finally:
-        configuration.set_hypothesis_home_dir(kept)
-
-
-def warm_up_hypothesis() -> None:
-    """Let Hypothesis collect constants of the source, before the tasks are forked."""
-
-    # Hypothesis collects the constants when it first draws one: one draw in twenty is a constant.
-    # Collecting takes 0.4 s with a cache, which each task would spend otherwise.
-    @settings(max_examples=300, database=None, verbosity=Verbosity.quiet)
-    @given(st.integers())
-    def draw(_number: int) -> None:
-        pass
-
-    draw()
+        setattr(HypothesisProvider, name, kept)
 
 
 def fuzz(examination: Examination, examples: int, run_seed: int) -> list[Case]:
@@ -218,7 +203,8 @@ def _explore(
     body: Callable[[Case], None], examination: Examination, examples: int, run_seed: int
 ) -> list[Discovery]:
     try:
-        _drawn(body, examination, examples, run_seed)()
+        with without_local_constants():
+            _drawn(body, examination, examples, run_seed)()
     except Discovery as found:
         return [found]
     except BaseExceptionGroup as group:  # of an interrupt too, which `_discoveries` raises

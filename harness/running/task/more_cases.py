@@ -27,8 +27,9 @@ _DRAWN_PER_VARIED = 4
 """Drawn cases for each variation of one."""
 _DRAWN_PER_STEP = 8
 """Drawn cases for each variation of an engine step."""
-_MANY_ROWS = 100
-"""Requests above which a run of few cases gives the interpreter one boundary."""
+_LARGE, _TILE = 100, 128
+"""Size or number of steps above which a run of few cases gives the interpreter two boundaries, the
+largest and one that fills its tiles of this many entries exactly."""
 _MOST_INTERPRETED, _MOST_INTERPRETED_RESULTS = 200, 1 << 16
 """Maximum of `size_of` a case in Triton's interpreter, which takes 0.1 s a row in some kernels,
 and of the tensor entries of its results."""
@@ -70,14 +71,15 @@ def more_cases(
         yield Sourced(case, "boundary", name)
 
 
-def ids_of_many_rows(operation: Operation) -> set[str]:
-    """Return the ids of the boundaries with many requests, but for the one with the most.
+def ids_of_large(operation: Operation) -> set[str]:
+    """Return the ids of the large boundaries, but for the largest and one of full tiles.
 
-    Triton's interpreter takes milliseconds a request.
+    Triton's interpreter takes milliseconds for a request, an entry or a step.
     """
-    cases = [case for _, case in operation.inputs.boundaries()]
-    many = sorted((one.num_requests, one.id) for one in cases if one.num_requests > _MANY_ROWS)
-    return {case_id for _, case_id in many[:-1]}
+    sizes = {case.id: case.num_steps or size_of(case) for _, case in operation.inputs.boundaries()}
+    large = sorted((size, case_id) for case_id, size in sizes.items() if size > _LARGE)
+    full = [case_id for size, case_id in large if size % _TILE == 0]
+    return {case_id for _, case_id in large[:-1]} - {*full[:1]}
 
 
 def is_interpreted_soon(operation: Operation, case: Case) -> bool:

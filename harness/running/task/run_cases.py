@@ -18,7 +18,7 @@ from attnproof.harness.running.task.further_calls import CASES_PER_FURTHER, make
 from attnproof.harness.running.task.fuzz import fuzz
 from attnproof.harness.running.task.more_cases import (
     altered,
-    ids_of_many_rows,
+    ids_of_large,
     is_interpreted_soon,
     more_cases,
 )
@@ -49,12 +49,18 @@ def run_cases(
     drawn = fuzz(examination, examples, first_seed)
     few = settings.examples < Settings().examples and settings.costly_share > 1
     interpreted = examination.candidate.lane == "interpreter"
-    left_out = ids_of_many_rows(operation) if few and interpreted else set()
+    left_out = ids_of_large(operation) if few and interpreted else set()
     boundaries = settings.boundaries
     faults = examination.early_faults
     kept = _runnable(examination, corpus, faults)
     for sourced in explicit_cases(
-        operation, faults, steps, kept, left_out, with_boundaries=boundaries
+        operation,
+        faults,
+        steps,
+        kept,
+        left_out,
+        with_boundaries=boundaries,
+        few=few and examination.costly_share > 1,
     ):
         _judge(examination, sourced)
     if faults and boundaries and settings.vary:

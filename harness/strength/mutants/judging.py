@@ -29,7 +29,7 @@ from attnproof.harness.running.task.further_calls import failures_of_further_cal
 from attnproof.harness.running.task.fuzz import BATCH, strategy
 from attnproof.harness.running.task.more_cases import (
     altered,
-    ids_of_many_rows,
+    ids_of_large,
     is_interpreted_soon,
     more_cases,
     options_of,
@@ -78,7 +78,7 @@ def draw(operation: Operation, candidate: Candidate, examples: int, run_seed: in
     small = [sourced.case for sourced in more if size_of(sourced.case) <= MOST_SIZE]
     cases = [*explicit, *small, *drawn]
     if interpreted:
-        many = ids_of_many_rows(operation)
+        many = ids_of_large(operation)
         cases = [one for one in cases if one.id not in many]
         cases = [one for one in cases if one.fault or is_interpreted_soon(operation, one)]
     return list({case.id: case for case in cases}.values())
@@ -303,9 +303,9 @@ def _failures_of_further_calls(worker: Worker, cases: list[Case]) -> list[Failur
     """Return the failures of calls on other input after some of the cases, up to the first."""
     good = [case for case in cases if not case.fault]
     wrong: list[Case] = []
-    for case in good[:: len(good) // _FURTHER + 1]:
+    for turn, case in enumerate(good[:: len(good) // _FURTHER + 1]):
         with _time_limit(worker.candidate):
-            found = failures_of_further_calls(worker, case, wrong)
+            found = failures_of_further_calls(worker, case, wrong, turn)
         found = found or tuple(one for case in wrong for one in worker.judge(case).failures)
         failures = [one for one in found if one.kind in worker.candidate.judged]
         if failures:

@@ -28,7 +28,7 @@ from attnproof.harness.cases.variation.varied import varied
 from attnproof.harness.model.case import Case
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.case_check import problem_of, problem_of_made
-from attnproof.harness.running.task.more_cases import ids_of_many_rows, is_interpreted_soon
+from attnproof.harness.running.task.more_cases import ids_of_large, is_interpreted_soon
 
 SPLIT = ALL["split_decodes_and_prefills"]
 SLOTS = ALL["build_slot_mapping"]
@@ -323,7 +323,7 @@ def test_the_interpreter_gets_cases_with_few_tokens_and_small_results(chunk, que
 
 def test_of_many_rows_all_but_the_largest_boundary_are_left_out():
     operation = ALL["write_req_to_token_pool"]
-    left_out = ids_of_many_rows(operation)
+    left_out = ids_of_large(operation)
     rows = {case.id: case.num_requests for _, case in operation.inputs.boundaries()}
     many = {case_id for case_id, count in rows.items() if count > 100}
     (kept,) = many - left_out

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from attnproof.harness.running.candidates import BUILT_IN
-from attnproof.harness.running.task.fuzz import warm_up_hypothesis
 from attnproof.harness.running.worker.worker import warm_up
 from attnproof.harness.strength.catalogue import all_mutations
 from attnproof.harness.strength.running import run
@@ -29,7 +28,6 @@ REPOSITORY = Path(__file__).parents[3]
 def _prepared_process():
     """Load and compile once what every worker needs; workers are forks of this process."""
     warm_up(BUILT_IN)
-    warm_up_hypothesis()
 
 
 @pytest.mark.parametrize("mutation", all_mutations(), ids=lambda mutation: mutation.id)
