@@ -33,7 +33,7 @@ def judge(trial: Trial) -> Iterator[Failure]:
             _ = trial.expected  # raises too if the input is not good
             yield _error_on_good_input(trial.first)
         return
-    for made in (trial.first, trial.poisoned):
+    for made in trial.guarded:
         failures = [_without(made, failure) for failure in _judge_fault(trial, made)]
         yield from failures
         if failures:
@@ -60,8 +60,8 @@ def _without(made: Attempt, failure: Failure) -> Failure:
 
 
 def checks(trial: Trial) -> int:
-    """Return the number of calls: two with malformed input, one with good input."""
-    return 2 if trial.case.fault else 1
+    """Return the number of calls: one or two with malformed input, one with good input."""
+    return len(trial.guarded) if trial.case.fault else 1
 
 
 def _error_on_good_input(made: Attempt) -> Failure:

@@ -20,7 +20,7 @@ CONTRACT = "no memory beside an input, a buffer or an output is written"
 
 def judge(trial: Trial) -> Iterator[Failure]:
     """Yield a failure for each changed guard word of inputs, `out=` buffers and allocations."""
-    for made in (trial.first, trial.poisoned):
+    for made in trial.guarded:
         call = made.call
         for intrusion in call.arena.unexpected_writes(call.written) if call.arena else ():
             if not intrusion.inside:
@@ -43,6 +43,6 @@ def judge(trial: Trial) -> Iterator[Failure]:
 
 
 def checks(trial: Trial) -> int:
-    """Return the number of calls checked: two, or none without memory to guard."""
+    """Return the number of calls checked, none without memory to guard."""
     tensors = any(isinstance(value, torch.Tensor) for value in trial.first.outputs.values())
-    return 2 if trial.first.call.arena or tensors else 0
+    return len(trial.guarded) if trial.first.call.arena or tensors else 0

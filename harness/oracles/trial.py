@@ -41,6 +41,8 @@ class Trial:
     device: str
     of_reference: bool = False
     """True if the candidate is the reference itself."""
+    poisons: bool = True
+    """False to leave out the call with the other poison pattern."""
     earlier: Call | None = None
     """Call whose tensors and objects get the values of the case if they are alike, None to make
     new ones."""
@@ -73,6 +75,11 @@ class Trial:
     def first(self) -> Attempt:
         """The candidate's first call."""
         return self._attempt(0)
+
+    @property
+    def guarded(self) -> tuple[Attempt, ...]:
+        """The first call, and the one with the other poison pattern unless it is left out."""
+        return (self.first, self.poisoned) if self.poisons else (self.first,)
 
     @cached_property
     def expected(self) -> dict[Place, Any]:

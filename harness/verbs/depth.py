@@ -32,6 +32,8 @@ class Depth(NamedTuple):
     """Engine steps taken from the traces."""
     is_usual: bool
     """True if both are at least the numbers of a run without `--examples` and `--steps`."""
+    sparse: bool
+    """True if a run has fewer cases than usual because of its many operations."""
 
 
 def depth_of(
@@ -55,7 +57,8 @@ def depth_of(
     steps = usual_steps if options.steps is None else options.steps
     if options.thorough:
         steps = max(steps, _THOROUGH_STEPS)
-    return Depth(examples, steps, examples >= usual and steps >= usual_steps)
+    sparse = options.examples is None and usual < _MOST
+    return Depth(examples, steps, examples >= usual and steps >= usual_steps, sparse)
 
 
 def _usual(pairs: int, *, thorough: bool) -> int:

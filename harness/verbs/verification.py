@@ -126,7 +126,7 @@ def run_verification(
         announce(candidate)
     depth = depth_of(options, operations, candidates, lacking, base)
     settings = msgspec.structs.replace(
-        settings, examples=depth.examples, usual_depth=depth.is_usual
+        settings, examples=depth.examples, usual_depth=depth.is_usual, sparse=depth.sparse
     )
     corpus = pick_corpus(options.corpus)
     unused = unused_corpus(corpus, operations, candidates)

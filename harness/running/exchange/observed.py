@@ -116,10 +116,11 @@ class Observer:
         self._end_forked = end_forked
 
     @counted(Phase.OBSERVE)
-    def observe(self, *, once: bool, repeated: bool) -> dict[str, Any]:
+    def observe(self, *, once: bool, repeated: bool, poisoned: bool) -> dict[str, Any]:
         """Make the calls that the oracles judge; return the fields of the report.
 
-        With `once` only the first call is made, without `repeated` not the second one.
+        With `once` only the first call is made, without `repeated` not the second one, and
+        without `poisoned` not the one with the other poison pattern.
         """
         trial, found = self._trial, dict.fromkeys(("again", "poisoned", "unwaited", "late"))
         self._memory.clear()
@@ -139,10 +140,10 @@ class Observer:
             report["late"] = LateData(
                 late.copies, late.may_wait, late.source_changed, self._attempt(made)
             )
-        if judged or (trial.case.fault and not once):
-            poisoned = trial.poisoned
+        if poisoned and (judged or (trial.case.fault and not once)):
+            made = trial.poisoned
             self._end_forked()
-            report["poisoned"] = self._attempt(poisoned, logged=logged)
+            report["poisoned"] = self._attempt(made, logged=logged)
         if judged and cost.checks(trial):
             made = trial.unwaited  # only whether it raised is judged
             report["unwaited"] = self._attempt(Attempt(Call({}), error=made.error))

@@ -51,10 +51,10 @@ class Certainty:
         self._first_hangs = False
         """True if the first call of a fresh process hangs."""
 
-    def judge(self, case: Case, *, digested: bool, repeated: bool) -> Verdict:
+    def judge(self, case: Case, *, digested: bool, repeated: bool, poisoned: bool) -> Verdict:
         """Return the worker's verdict on the case, without deaths that do not happen again."""
         worker, deaths = self._worker, self._worker.deaths
-        verdict = worker.judge(case, digested=digested, repeated=repeated)
+        verdict = worker.judge(case, digested=digested, repeated=repeated, poisoned=poisoned)
         death = next((f for f in verdict.failures if is_death(f)), None)
         if death is None or death.root in self._confirmed:
             return verdict

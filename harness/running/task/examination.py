@@ -38,6 +38,9 @@ from attnproof.harness.running.task.workers import InvalidCaseError, Worker, rea
 
 _FRESH_CASES = 10
 """Number of cases that are called again in a fresh process, divided by `costly_share`."""
+_SPARSE_SHARE = 2
+"""One case in this many is called twice on equal input in a sparse run, the others with another
+poison pattern."""
 _REPORT_S = 0.5
 """Least seconds between two calls of `reported` without a new root cause."""
 _MOST_DEATHS = 80
@@ -71,6 +74,8 @@ class Examination:
     """Classes of failures that fail the candidate; the others are advice."""
     costly_share: int = 1
     """`Settings.costly_share` if a case is costly, otherwise 1."""
+    sparse: bool = False
+    """`Settings.sparse`."""
     shrink_seconds: float = SHRINK_SECONDS
     """`Settings.shrink_seconds`."""
     roots: RootCauses = field(default_factory=RootCauses)
@@ -131,7 +136,10 @@ class Examination:
         if is_advised and self._unreal_deaths >= _MOST_UNREAL_DEATHS:
             return ()
         deaths = self.worker.deaths
-        explained = self._run(sourced, repeated=self.counts.cases % self.costly_share == 0)
+        number = self.counts.cases
+        share = max(_SPARSE_SHARE if self.sparse else 1, self.costly_share)
+        poisoned = not self.sparse or number % _SPARSE_SHARE != 0
+        explained = self._run(sourced, repeated=number % share == 0, poisoned=poisoned)
         self._unreal_deaths += is_advised * (self.worker.deaths - deaths)
         self.counts.add_case(sourced, shrinking=shrinking)
         self.counts.add_verdict(explained, sourced, shrinking=shrinking)
@@ -390,11 +398,15 @@ class Examination:
         """Return the explained failures, with the classes that they have on the case."""
         return self._explain(case, real_kinds(self.operation, case, failures))
 
-    def _run(self, sourced: Sourced, *, repeated: bool = True) -> Explained:
+    def _run(
+        self, sourced: Sourced, *, repeated: bool = True, poisoned: bool = True
+    ) -> Explained:
         case = sourced.case
         self.ledger.announce(sourced)
         digested = repeated and len(self._digests) * self.costly_share < _FRESH_CASES
-        verdict = self.certainty.judge(case, digested=digested, repeated=repeated)
+        verdict = self.certainty.judge(
+            case, digested=digested, repeated=repeated, poisoned=poisoned
+        )
         self._last = sourced
         if self.worker.has_children and self._parent is None:
             self._parent = sourced

@@ -33,6 +33,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     costly_share: int = 8
     """If cases are costly (`is_costly`), one in this many drawn cases is run, and one in this
     many cases is called twice on equal input."""
+    sparse: bool = False
+    """True to call a candidate in each case either twice on equal input or with another poison
+    pattern, not both: in runs of many operations."""
     usual_depth: bool = True
     """True if as many cases as usual are run: only then is an absent known deviation stale."""
     minimise_known: bool = True

@@ -135,6 +135,7 @@ def examine(
                 known,
                 candidate.judged,
                 costly_share=share,
+                sparse=settings.sparse,
                 shrink_seconds=settings.shrink_seconds,
                 roots=RootCauses({one.root: one for one in settings.known}),
                 notes=notes,

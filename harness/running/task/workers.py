@@ -52,6 +52,8 @@ from attnproof.harness.running.worker.worker import (
     CALL_IN_PLACE,
     CALL_ONCE,
     JUDGE,
+    JUDGE_FIRST,
+    JUDGE_UNPOISONED,
     JUDGE_UNREPEATED,
     Invalid,
     Reply,
@@ -67,6 +69,13 @@ microseconds."""
 _MOST_TIMEOUTS = 15
 """Longest such timeout, in timeouts of a case."""
 _MOST_CASES = 2000
+_KINDS = {
+    (True, True): JUDGE,
+    (False, True): JUDGE_UNREPEATED,
+    (True, False): JUDGE_UNPOISONED,
+    (False, False): JUDGE_FIRST,
+}
+"""Kinds of messages by `repeated` and `poisoned`."""
 _NO_CHECKS = tuple(int(name == PROCESS) for name in ORACLES)
 
 
@@ -219,14 +228,16 @@ class Worker:
         """Return the reason why no engine makes a case, "" if one does."""
         return self._operations[case.operation].why_unreal(case)
 
-    def judge(self, case: Case, *, digested: bool = False, repeated: bool = True) -> Verdict:
+    def judge(
+        self, case: Case, *, digested: bool = False, repeated: bool = True, poisoned: bool = True
+    ) -> Verdict:
         """Return the verdict on a case; a crash or a hang is a verdict too (InvalidCaseError).
 
         `digested` adds a hash of the outputs. Without `repeated` the oracle determinism is left
-        out.
+        out, without `poisoned` the oracle padding.
         """
         verdict = self._verdict(
-            JUDGE if repeated else JUDGE_UNREPEATED,
+            _KINDS[repeated, poisoned],
             case,
             lambda trial: judge(trial, digested=digested, repeated=repeated),
         )
@@ -335,6 +346,7 @@ class Worker:
         self, kind: bytes, case: Case, judged: Callable[[ObservedTrial], Verdict]
     ) -> Verdict:
         trial = self._trial(case)
+        trial.poisons = kind not in (JUDGE_UNPOISONED, JUDGE_FIRST)
         reply = self._asked_about(kind, trial)
         if isinstance(reply, Invalid):
             if not self._reference_can(kind, case):

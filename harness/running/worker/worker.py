@@ -50,7 +50,8 @@ from attnproof.harness.running.worker.misspelt import misspelt
 from attnproof.harness.running.worker.places import place_of
 
 IMPORT = b"import"
-JUDGE, JUDGE_UNREPEATED, CALL_ONCE, CALL_AFTER, CALL_IN_PLACE = b"J", b"U", b"C", b"A", b"P"
+JUDGE, JUDGE_UNREPEATED, JUDGE_UNPOISONED, JUDGE_FIRST = b"J", b"U", b"N", b"F"
+CALL_ONCE, CALL_AFTER, CALL_IN_PLACE = b"C", b"A", b"P"
 """Kinds of messages; those of CALL_AFTER and CALL_IN_PLACE hold two cases, one a line."""
 _MOST_OUTPUT = 1 << 20
 """Bytes of standard error that are kept for the next case."""
@@ -222,8 +223,11 @@ class _Worker:
             if kind in (CALL_AFTER, CALL_IN_PLACE):
                 report = observer.observe_after(earlier[0], in_place=kind == CALL_IN_PLACE)
             else:
-                once = kind == CALL_ONCE
-                report = observer.observe(once=once, repeated=kind != JUDGE_UNREPEATED)
+                report = observer.observe(
+                    once=kind == CALL_ONCE,
+                    repeated=kind in (JUDGE, JUDGE_UNPOISONED),
+                    poisoned=kind in (JUDGE, JUDGE_UNREPEATED),
+                )
         except DeviceLostError as error:
             log = "".join(traceback.format_exception(error.__cause__)[-12:])
             return Lost(utf8(str(error)).splitlines()[0][:200], utf8(log))
