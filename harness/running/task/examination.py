@@ -37,10 +37,10 @@ from attnproof.harness.running.task.shrink import SHRINK_SECONDS, shrink
 from attnproof.harness.running.task.workers import InvalidCaseError, Worker, real_kinds
 
 _FRESH_CASES = 10
-"""Number of cases that are called again in a fresh process, divided by `costly_share`."""
+"""Number of cases that are called again in a fresh process, fewer where fewer are called twice."""
 _SPARSE_SHARE = 2
-"""One case in this many is called twice on equal input in a sparse run, the others with another
-poison pattern."""
+"""One case in this many is called twice on equal input in a sparse run, or rarer where a case is
+costly; the others are called with another poison pattern."""
 _REPORT_S = 0.5
 """Least seconds between two calls of `reported` without a new root cause."""
 _MOST_DEATHS = 80
@@ -110,6 +110,11 @@ class Examination:
         return any(oracle == errors.NAME for _, oracle, _ in roots)
 
     @property
+    def _share(self) -> int:
+        """One case in this many is called twice on equal input."""
+        return max(_SPARSE_SHARE if self.sparse else 1, self.costly_share)
+
+    @property
     def is_sequence(self) -> bool:
         """True if the cases are sequences, which take long to find alone and to shrink."""
         return self.operation.inputs.machine is not None
@@ -137,9 +142,9 @@ class Examination:
             return ()
         deaths = self.worker.deaths
         number = self.counts.cases
-        share = max(_SPARSE_SHARE if self.sparse else 1, self.costly_share)
         poisoned = not self.sparse or number % _SPARSE_SHARE != 0
-        explained = self._run(sourced, repeated=number % share == 0, poisoned=poisoned)
+        repeated = number % self._share == 0
+        explained = self._run(sourced, repeated=repeated, poisoned=poisoned)
         self._unreal_deaths += is_advised * (self.worker.deaths - deaths)
         self.counts.add_case(sourced, shrinking=shrinking)
         self.counts.add_verdict(explained, sourced, shrinking=shrinking)
@@ -403,7 +408,7 @@ class Examination:
     ) -> Explained:
         case = sourced.case
         self.ledger.announce(sourced)
-        digested = repeated and len(self._digests) * self.costly_share < _FRESH_CASES
+        digested = repeated and len(self._digests) * self._share < _FRESH_CASES
         verdict = self.certainty.judge(
             case, digested=digested, repeated=repeated, poisoned=poisoned
         )

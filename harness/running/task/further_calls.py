@@ -21,8 +21,9 @@ from attnproof.harness.running.task.workers import InvalidCaseError, Worker
 CASES_PER_FURTHER = 10
 """Drawn cases of a run for each drawn case, and each other one, that is called on other input
 afterwards."""
-_FEWEST, _FEWEST_COSTLY = 6, 3
-"""Least number of these cases of each origin: the later calls of one may have equal results."""
+_FEWEST, _FEWEST_SPARSE, _FEWEST_COSTLY = 6, 3, 2
+"""Least number of these cases of each origin: the later calls of one may have equal results. Fewer
+in a sparse run, and where a case is costly."""
 _LATER, _OPTIONS = 3, 3
 """Later calls of a case, of which the first is repeated with the same objects, filled anew; and
 those objects filled with another option of the case. A run makes one of the later calls, and one
@@ -49,7 +50,9 @@ def make_further_calls(examination: Examination, examples: int) -> None:
         turn = turns.pop(case.id, None)
         return failures_of_further_calls(examination.worker, case, wrong, turn)
 
-    fewest = _FEWEST_COSTLY if examination.costly_share > 1 else _FEWEST
+    fewest = _FEWEST_SPARSE if examination.sparse else _FEWEST
+    if examination.costly_share > 1:
+        fewest = _FEWEST_COSTLY
     count = max(fewest, -(-examples // CASES_PER_FURTHER))
     accepted, checks = examination.counts.accepted, examination.counts.checks
     drawn = [one for one in accepted if one.origin == "fuzz"]

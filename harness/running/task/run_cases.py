@@ -60,7 +60,7 @@ def run_cases(
         kept,
         left_out,
         with_boundaries=boundaries,
-        few=few and examination.costly_share > 1,
+        few=settings.sparse or (few and examination.costly_share > 1),
     ):
         _judge(examination, sourced)
     if faults and boundaries and settings.vary:
