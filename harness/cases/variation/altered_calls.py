@@ -85,17 +85,21 @@ class _Last:
 
 
 def _altered_value(operation: Operation, case: Case, number: int) -> Fault:
-    calls = [operation.call.prepare(replace(case, fault=""), pattern, "cpu") for pattern in (0, 1)]
-    fault = _alteration(calls[0], number)
-    if fault is None:
-        return _NONE
-    for call in calls:
-        fault.malform(call)
-    errors = [_error_of_reference(operation, call) for call in calls]
-    one, other = (_with_error(fault, error) for error in errors)
+    fault, found = _NONE, set()
     # Stale entries alone, which differ between the patterns, make no malformed call.
-    same = None not in errors and (one.error, one.field) == (other.error, other.field)
-    return one if same else _with_error(fault, None)
+    for pattern in (0, 1):
+        call = operation.call.prepare(replace(case, fault=""), pattern, "cpu")
+        if pattern == 0:
+            fault = _alteration(call, number) or _NONE
+        if fault is _NONE:
+            return _NONE
+        fault.malform(call)
+        error = _error_of_reference(operation, call)
+        refused = _with_error(fault, error)
+        found.add((refused.error, refused.field))
+        if error is None or len(found) > 1:
+            return _with_error(fault, None)
+    return refused
 
 
 def altered_cases(operation: Operation, cases: Sequence[Case], number: int) -> Iterator[Case]:

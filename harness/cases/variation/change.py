@@ -34,6 +34,7 @@ MOST_SIZE, MOST_LARGE = 1500, 70_000
 _MOST_ELEMENTS, _MOST_LARGE_ELEMENTS = 2**19, 2**22
 """Maximum of tensor elements of a case, and of a large one."""
 _MOST_PRODUCTS = 2**25
+_CONTAINERS = (dict, list, tuple)
 
 
 class Limits(NamedTuple):
@@ -104,5 +105,6 @@ def _entries(value: object) -> int:
     if isinstance(value, dict):
         return sum(map(_entries, value.values()))
     if isinstance(value, list | tuple):
-        return len(value) + sum(map(_entries, value))
+        # Most lists hold numbers, of which there may be many.
+        return len(value) + sum(_entries(item) for item in value if type(item) in _CONTAINERS)
     return 0

@@ -145,11 +145,11 @@ class Reader:
 
     def read(self, plain: Plain) -> Any:
         """Return the value (ValueError, TypeError, LookupError if no `Writer` wrote it)."""
-        if isinstance(plain, list):
-            return plain
-        if not isinstance(plain, dict):
+        if type(plain) is not dict:
             return plain
         kind = plain["t"]
+        if kind == "place":
+            return Place(*plain["fields"])
         if kind == "tensor":
             return self._tensor(self._tensors[plain["index"]])
         if kind in _KINDS:
@@ -276,8 +276,6 @@ def _read_rarer(kind: str, plain: Plain) -> Any:
             return plain["text"]
         case "large":
             return int(plain["digits"], 16)
-        case "place":
-            return Place(*plain["fields"])
         case "slice":
             return slice(*plain["fields"])
         case "free":

@@ -403,9 +403,7 @@ class Examination:
         """Return the explained failures, with the classes that they have on the case."""
         return self._explain(case, real_kinds(self.operation, case, failures))
 
-    def _run(
-        self, sourced: Sourced, *, repeated: bool = True, poisoned: bool = True
-    ) -> Explained:
+    def _run(self, sourced: Sourced, *, repeated: bool = True, poisoned: bool = True) -> Explained:
         case = sourced.case
         self.ledger.announce(sourced)
         digested = repeated and len(self._digests) * self._share < _FRESH_CASES

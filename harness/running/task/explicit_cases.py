@@ -38,9 +38,7 @@ def explicit_cases(
     yield from corpus
 
 
-def _some_of(
-    name: str, fault: Fault, boundaries: list[tuple[str, Case]], *, few: bool
-) -> set[int]:
+def _some_of(name: str, fault: Fault, boundaries: list[tuple[str, Case]], *, few: bool) -> set[int]:
     """Return the indices of the boundaries that get the fault: the smallest, and some others.
 
     In the smallest, no other request makes up for the malformed one, and code for one token is
