@@ -22,7 +22,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """True if the folder `out` stays: then its report is written."""
     examples: int | None
     steps: int | None
-    thorough: bool
+    depth: str
     seed: int | None
     traces: list[str]
     corpus: str | None

@@ -49,7 +49,7 @@ def _verified(order: Order) -> Answer:
         out=Path(order.out),
         examples=order.examples,
         steps=order.steps,
-        thorough=order.thorough,
+        depth=order.depth,
         seed=order.seed,
         traces=[Path(trace) for trace in order.traces],
         corpus=None if order.corpus is None else Path(order.corpus),

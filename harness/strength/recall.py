@@ -60,13 +60,19 @@ def plan_sides(numbers: list[int]) -> list[tuple[int, Side]]:
 
 
 def look(
-    sides: list[tuple[int, Side]], seeds: list[int], jobs: int, steps: list[EngineStep]
+    sides: list[tuple[int, Side]],
+    seeds: list[int],
+    jobs: int,
+    steps: list[EngineStep],
+    settings: Settings,
 ) -> Iterator[Sighting]:
     """Verify the sides with each seed, `jobs` at a time; yield the results as they come."""
     warm_up()
     with tempfile.TemporaryDirectory(prefix="attnproof-strength-") as folder:
         each = [
-            (number, side, seed, steps, Path(folder)) for seed in seeds for number, side in sides
+            (number, side, steps, msgspec.structs.replace(settings, seed=seed), Path(folder))
+            for seed in seeds
+            for number, side in sides
         ]
         for given, sighting in in_processes(_verify, each, jobs):
             if sighting is None:
@@ -74,20 +80,21 @@ def look(
             yield sighting
 
 
-def _verify(number: int, side: Side, seed: int, steps: list[EngineStep], folder: Path) -> Sighting:
-    """Verify one side of a pair as `verify` does by default."""
+def _verify(
+    number: int, side: Side, steps: list[EngineStep], settings: Settings, folder: Path
+) -> Sighting:
+    """Verify one side of a pair as `verify` does."""
     pair, started = all_pairs()[number], time.monotonic()
     name = f"{side}_{number}"
     candidate = Candidate(name, f"{_TARGETS}:{name}", judged=ENGINE)
-    ledger = folder / f"{name}-{seed}.jsonl"
-    settings = Settings(examples_db="", seed=seed)
+    ledger = folder / f"{name}-{settings.seed}.jsonl"
     outcome = examine(ALL[pair.operation], candidate, settings, steps, [], ledger)
     first = outcome.findings[0] if outcome.findings else None
     unverified = outcome.result.verdict == "UNVERIFIED"
     return Sighting(
         pair=number,
         side=side,
-        seed=seed,
+        seed=settings.seed,
         cases=outcome.result.cases,
         seconds=round(time.monotonic() - started, 1),
         findings=[f"{found.oracle}: {found.message}" for found in outcome.findings],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attnproof.harness.running.devices import check_device
 from attnproof.harness.running.errors import UsageError
+from attnproof.harness.verbs.depth import DEPTHS
 from attnproof.harness.verbs.options import CallOptions, TimingOptions, VerifyOptions
 
 _MOST = 1_000_000
@@ -23,6 +24,7 @@ def check_call(options: CallOptions) -> None:
 def check_run(options: VerifyOptions) -> None:
     """Raise UsageError for a value out of range, an unknown device, or a trace without steps."""
     check_call(options)
+    check_depth(options.depth)
     for name in ("examples", "steps", "jobs", "maxfail", "seconds", "memory_gib"):
         value = getattr(options, name) or 0
         # Not `value < 0 or …`: a NaN must fail too.
@@ -34,6 +36,12 @@ def check_run(options: VerifyOptions) -> None:
     _check_source(options.seed or 0, options)
     if options.examples == 0:
         raise UsageError("--examples is 0, expected at least 1")
+
+
+def check_depth(name: str) -> None:
+    """Raise UsageError for a depth that does not exist."""
+    if name not in DEPTHS:
+        raise UsageError(f"--depth is {name}, expected {', '.join(DEPTHS[:-1])} or {DEPTHS[-1]}")
 
 
 def check_timing(options: TimingOptions) -> None:

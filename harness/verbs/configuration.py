@@ -157,7 +157,7 @@ KEYS: dict[str, _Key] = {
     "steps": _Key("steps", _whole),
     "seconds": _Key("seconds", _number),
     "seed": _Key("seed", _whole),
-    "thorough": _Key("thorough", _flag),
+    "depth": _Key("depth", _text),
     "vary": _Key("vary", _flag),
     "remember": _Key("remember", _flag),
 }

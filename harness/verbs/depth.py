@@ -12,15 +12,14 @@ from attnproof.harness.running.parent.plan import Lacking, find_skip
 from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.verbs.options import VerifyOptions
 
+DEPTHS = ("quick", "default", "thorough")
 _ALL_EXAMPLES = 7_000
-"""Drawn cases of a run without `--examples`, within the bounds for one operation."""
+"""Drawn cases of a run at the default depth, within the bounds for one operation."""
 _LEAST, _STEP, _MOST = 36, 9, Settings().examples
 """Bounds for one operation, and the number of cases that one seed draws."""
 _INTERPRETED_PAIRS = 2
 """Pairs of operation and candidate that take as long as one in Triton's interpreter."""
 _CASES_PER_STEP = 4
-_THOROUGH_STEPS = 200
-"""Least number of engine steps of a thorough run."""
 
 
 class Depth(NamedTuple):
@@ -30,10 +29,18 @@ class Depth(NamedTuple):
     """Drawn cases."""
     steps: int
     """Engine steps taken from the traces."""
-    is_usual: bool
-    """True if both are at least the numbers of a run without `--examples` and `--steps`."""
-    sparse: bool
-    """True if a run has fewer cases than usual because of its many operations."""
+    sparse: bool = False
+    """`Settings.sparse`."""
+    costly_share: int = Settings().costly_share
+    is_usual: bool = True
+    """True if a run has at least the cases and engine steps of the default depth."""
+
+
+_FIXED = {
+    "quick": Depth(2 * _STEP, 8, sparse=True, is_usual=False),
+    "thorough": Depth(_MOST, 200, costly_share=1),
+}
+"""Depths that do not depend on the number of operations."""
 
 
 def depth_of(
@@ -43,7 +50,7 @@ def depth_of(
     lacking: Lacking,
     base: ComparedRun | None,
 ) -> Depth:
-    """Return the number of cases: as given, or as many as the base run or a usual run has."""
+    """Return the number of cases: as given, or that of the base run, or of `options.depth`."""
     pairs = sum(
         _INTERPRETED_PAIRS if candidate.lane == "interpreter" else 1
         for candidate in candidates
@@ -51,21 +58,26 @@ def depth_of(
         if find_skip(operation, candidate) is None
         and operation.name not in lacking.get(candidate.name, {})
     )
-    usual = _usual(pairs, thorough=options.thorough)
-    examples = _examples_of(base) or usual if options.examples is None else options.examples
-    usual_steps = usual // _CASES_PER_STEP
-    steps = usual_steps if options.steps is None else options.steps
-    if options.thorough:
-        steps = max(steps, _THOROUGH_STEPS)
-    sparse = options.examples is None and usual < _MOST
-    return Depth(examples, steps, examples >= usual and steps >= usual_steps, sparse)
+    depth = depth_named(options.depth, pairs)
+    examples = (
+        _examples_of(base) or depth.examples if options.examples is None else options.examples
+    )
+    steps = depth.steps if options.steps is None else options.steps
+    return depth._replace(
+        examples=examples,
+        steps=steps,
+        sparse=depth.sparse and options.examples is None,
+        is_usual=depth.is_usual and examples >= depth.examples and steps >= depth.steps,
+    )
 
 
-def _usual(pairs: int, *, thorough: bool) -> int:
-    if thorough:
-        return _MOST
+def depth_named(name: str, pairs: int = 1) -> Depth:
+    """Return one of `DEPTHS` for a run of that many pairs of operation and candidate."""
+    if name in _FIXED:
+        return _FIXED[name]
     share = _ALL_EXAMPLES // max(pairs, 1) // _STEP * _STEP
-    return max(_LEAST, min(_MOST, share))
+    examples = max(_LEAST, min(_MOST, share))
+    return Depth(examples, examples // _CASES_PER_STEP, sparse=examples < _MOST)
 
 
 def _examples_of(base: ComparedRun | None) -> int:

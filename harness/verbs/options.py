@@ -99,7 +99,7 @@ class VerifyOptions(RunOptions):
         int | None,
         typer.Option(
             help="cases drawn for each operation (default: 207; in runs of many operations down "
-            "to 45)"
+            "to 36)"
         ),
     ] = None
     steps: Annotated[
@@ -116,14 +116,14 @@ class VerifyOptions(RunOptions):
             "calls with an altered value",
         ),
     ] = True
-    thorough: Annotated[
-        bool,
+    depth: Annotated[
+        str,
         typer.Option(
-            "--thorough",
-            help="207 drawn cases and 200 engine steps for each operation, all of them where a "
-            "case is costly too (default: 1 in 8); also judges optimized-unchecked",
+            help="quick (18 drawn cases and 8 engine steps for each operation), default, or "
+            "thorough (207 and 200, all of them where a case is costly too, of which others run "
+            "1 in 8; also judges optimized-unchecked)"
         ),
-    ] = False
+    ] = "default"
     seconds: Annotated[float, typer.Option(help="further time to draw cases, per operation")] = 0.0
     seed: Annotated[int | None, typer.Option(help="seed of the cases (default: a new one)")] = None
     traces: _Traces = field(default_factory=list)
@@ -305,6 +305,9 @@ class StrengthOptions:
     ] = field(default_factory=list)
     seeds: Annotated[int, typer.Option(help="runs of each pair, with consecutive seeds")] = 1
     seed: Annotated[int, typer.Option(help="first seed")] = 1
+    depth: Annotated[str, typer.Option(help="depth of each run: quick, default or thorough")] = (
+        "default"
+    )
     jobs: Annotated[int, typer.Option(help="pairs verified at a time (default: CPUs)")] = 0
     json: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False
     out: Annotated[Path, typer.Option(help="folder of strength.json")] = Path("reports/strength")

@@ -142,7 +142,7 @@ def coverage_notes(plan: Plan) -> list[str]:
         notes.append(
             f"{share - 1} in {share} of the drawn cases, and of the second calls on equal input, "
             "where a case is costly (in Triton's interpreter, and sequences in processes of their "
-            "own) and of optimized without its checks: --thorough makes them all"
+            "own) and of optimized without its checks: --depth thorough makes them all"
         )
     lanes = {candidate.lane for candidate in plan.candidates}
     if "cuda" not in map(device_type, lanes):

@@ -11,15 +11,15 @@ import msgspec
 from rich.table import Table
 
 from attnproof.harness.running.errors import MISMATCH, VERIFIED, UsageError
+from attnproof.harness.running.task.settings import Settings
 from attnproof.harness.strength.pairs.catalogue import all_pairs
 from attnproof.harness.strength.recall import Sighting, look, plan_sides
+from attnproof.harness.verbs.checks import check_depth
+from attnproof.harness.verbs.depth import depth_named
 from attnproof.harness.verbs.messages import say
 from attnproof.harness.verbs.options import StrengthOptions
 from attnproof.harness.verbs.screen import Screen
 from attnproof.harness.verbs.selection import pick_steps
-
-_STEPS = 51
-"""Engine steps of a run, as in `verify` by default."""
 
 _PIPED_COLUMNS = 200
 """Width of the table without a terminal: a thread stays on one line."""
@@ -28,14 +28,22 @@ _PIPED_COLUMNS = 200
 def measure(options: StrengthOptions) -> int:
     """Verify the pairs and print a line for each; return 1 for a miss or a false alarm."""
     numbers = _picked(options.pairs)
+    check_depth(options.depth)
     if options.seeds < 1:
         raise UsageError(f"--seeds {options.seeds}: expected 1 or more")
     seeds = list(range(options.seed, options.seed + options.seeds))
     jobs = options.jobs or len(os.sched_getaffinity(0))
     sides = plan_sides(numbers)
-    steps, _ = pick_steps([], _STEPS, options.seed)
+    depth = depth_named(options.depth)
+    steps, _ = pick_steps([], depth.steps, options.seed)
+    settings = Settings(
+        examples_db="",
+        examples=depth.examples,
+        costly_share=depth.costly_share,
+        sparse=depth.sparse,
+    )
     seen: list[Sighting] = []
-    for sighting in look(sides, seeds, jobs, steps):
+    for sighting in look(sides, seeds, jobs, steps, settings):
         seen.append(sighting)
         if not options.json:
             say(_line(sighting))

@@ -126,7 +126,11 @@ def run_verification(
         announce(candidate)
     depth = depth_of(options, operations, candidates, lacking, base)
     settings = msgspec.structs.replace(
-        settings, examples=depth.examples, usual_depth=depth.is_usual, sparse=depth.sparse
+        settings,
+        examples=depth.examples,
+        costly_share=depth.costly_share,
+        usual_depth=depth.is_usual,
+        sparse=depth.sparse,
     )
     corpus = pick_corpus(options.corpus)
     unused = unused_corpus(corpus, operations, candidates)
@@ -172,7 +176,7 @@ def exit_code(run: Run) -> int:
 def pick_candidates(options: VerifyOptions) -> list[Candidate]:
     """Return the candidates with interface, deviations and contract. Raise UsageError."""
     candidates = resolve(options.candidates, options.device)
-    if not options.candidates and not options.thorough:
+    if not options.candidates and options.depth != "thorough":
         candidates = [candidate for candidate in candidates if candidate.checked]
     if options.device == "auto" and not options.candidates and gpu_name() is not None:
         candidates.append(Candidate("optimized-cuda", OPTIMIZED, "cuda"))
@@ -188,7 +192,6 @@ def _settings(options: VerifyOptions, seed: int, *, minimise_known: bool) -> Set
         memory_bytes=int(options.memory_gib * 2**30),
         examples_db=".attnproof/examples" if options.remember else "",
         minimise_known=minimise_known,
-        costly_share=1 if options.thorough else Settings().costly_share,
         vary=options.vary,
     )
 
