@@ -94,3 +94,9 @@ def test_batches_of_sampled_requests() -> None:
     assert len({item.source for item in chosen.batches}) == 20
     assert chosen.batches[0].source.startswith("sampled:azure-conv#default,step=")
     assert chosen == batches_from_sampler(20, seed=3, num_requests=40)
+
+
+@pytest.mark.parametrize(("count", "requests"), [(4, 60), (51, 153), (300, 600)])
+def test_more_steps_come_of_more_requests(count: int, requests: int) -> None:
+    summary = batches_from_sampler(count).summary
+    assert f"{requests} of {requests} requests each" in summary

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from attnproof.harness.cases.batches.strategies import make_batch
 from attnproof.harness.model.case import Case, Sourced
+from attnproof.harness.model.verdict import Verdict
 from attnproof.harness.operations import ALL
-from attnproof.harness.running.task.further_calls import real_ones
+from attnproof.harness.running.task.further_calls import failures_of_further_calls, real_ones
 
 SLICE = "slice_query_start_locs"
 
@@ -24,3 +25,43 @@ def test_real_cases_take_the_places_of_unreal_ones():
     assert real_ones(operation, [unreal, real], cases) == [more, real]
     assert real_ones(operation, [unreal, other, real], cases) == [more, other, real]
     assert real_ones(operation, [unreal], [unreal]) == [unreal]
+
+
+class Recorder:
+    """A worker that finds nothing and keeps what it is asked."""
+
+    def __init__(self):
+        self.calls = []
+
+    def fitted(self, case):
+        return case
+
+    def outputs(self, _case):
+        return {}
+
+    def call_after(self, _case, other, *, in_place=False):
+        self.calls.append((other.id, in_place))
+        return Verdict((), ())
+
+
+def calls_after(case, turn=None):
+    worker = Recorder()
+    assert failures_of_further_calls(worker, case, None, turn) == ()
+    return worker.calls
+
+
+def test_cases_of_a_run_take_turns_at_further_calls():
+    case = sourced(1, 2, 3).case
+    every = calls_after(case)
+    turns = [calls_after(case, turn) for turn in range(len(every))]
+    assert all([in_place for _, in_place in made] == [False, True] for made in turns)
+    assert {one for made in turns for one in made} == set(every)
+
+
+def test_a_sparse_run_repeats_or_poisons_a_case(examine_candidate):
+    whole = examine_candidate("reference", SLICE, examples=18).result
+    sparse = examine_candidate("reference", SLICE, examples=18, sparse=True).result
+    assert whole.verdict == sparse.verdict == "PASS"
+    for oracle in ("determinism", "padding"):
+        few, many = sparse.oracles[oracle].checks, whole.oracles[oracle].checks
+        assert many / 4 < few < many * 3 / 4

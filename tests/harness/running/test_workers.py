@@ -19,6 +19,17 @@ CASE = Case(
     {"decode_threshold": 1, "require_uniform": False},
 )
 
+ONCE = f"""
+from attnproof import reference
+calls = []
+def {SPLIT}(*args, **kwargs):
+    calls.append(args)
+    if len(calls) > 1:
+        raise RuntimeError("called twice")
+    return reference.{SPLIT}(*args, **kwargs)
+"""
+
+
 CLOSING = f"""
 import os, time
 def {SPLIT}(*args, **kwargs):
@@ -53,6 +64,27 @@ def test_a_class_without_a_module_name_does_not_stop_the_import(tmp_path):
         assert worker.judge(CASE).failures == ()
     finally:
         worker.stop()
+
+
+@pytest.mark.parametrize(
+    ("repeated", "poisoned", "objecting"),
+    [
+        (True, True, {"determinism", "padding"}),
+        (True, False, {"determinism"}),
+        (False, True, {"padding"}),
+        (False, False, set()),
+    ],
+)
+def test_calls_beside_the_first_one_are_made_if_asked_for(tmp_path, repeated, poisoned, objecting):
+    path = tmp_path / "once.py"
+    path.write_text(ONCE, encoding="utf-8")
+    operations = {SPLIT: ALL[SPLIT]}
+    worker = Worker(Candidate("once", str(path)), operations, timeout_s=60, memory_bytes=4 << 30)
+    try:
+        verdict = worker.judge(CASE, repeated=repeated, poisoned=poisoned)
+    finally:
+        worker.stop()
+    assert {failure.oracle for failure in verdict.failures} == objecting
 
 
 @pytest.fixture
