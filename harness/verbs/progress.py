@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from attnproof.harness.escaping import escape_line
 from attnproof.harness.model.candidate import Candidate
-from attnproof.harness.model.run import OperationResult, OracleCount
+from attnproof.harness.model.run import Finding, OperationResult, OracleCount
 from attnproof.harness.running.interface_choice import interface_line
 from attnproof.harness.running.parent.session import ProgressCallbacks
 from attnproof.harness.running.task.task import Outcome
@@ -35,6 +35,7 @@ def run_progress(expected_cases: int) -> Iterator[ProgressCallbacks]:
             progressed=lambda _operation, _candidate, _cases: None,
             ended=print_result,
             tick=lambda: None,
+            failing=_print_first_finding,
         )
 
 
@@ -62,12 +63,20 @@ def print_result(outcome: Outcome) -> None:
         say("\n".join(_lines(outcome)))
 
 
+def _print_first_finding(interim: Outcome) -> None:
+    """Print what an operation fails by, long before its last case."""
+    name, candidate = interim.result.name, interim.result.candidate
+    say(escape_line(f"FAILING     {name} [{candidate}] {_described(interim.findings[0])}"))
+
+
 def _lines(outcome: Outcome) -> list[str]:
-    found = [
-        f"    {f.kind}: {f.diagnosis}{f': {f.message}' if f.has_known_mistake else ''}"
-        for f in outcome.findings
-    ]
+    found = [f"    {_described(finding)}" for finding in outcome.findings]
     return [line(outcome.result), *map(escape_line, found)]
+
+
+def _described(finding: Finding) -> str:
+    message = f": {finding.message}" if finding.has_known_mistake else ""
+    return f"{finding.kind}: {finding.diagnosis}{message}"
 
 
 def line(result: OperationResult) -> str:

@@ -55,6 +55,8 @@ class ProgressCallbacks:
     ended: Callable[[Outcome], None]
     tick: Callable[[], None]
     """Called several times a second."""
+    failing: Callable[[Outcome], None] = lambda _interim: None
+    """Called with the interim outcome that has an operation's first finding."""
 
 
 class _Order(msgspec.Struct, frozen=True):
@@ -253,7 +255,10 @@ class _Session:
                 return self._died(task, escape_lines(task.connection.recv_bytes().decode()))
         except (EOFError, OSError):
             return self._died(task, "")
+        known = task.interim is not None and task.interim.findings
         task.interim = msgspec.msgpack.decode(data, type=Outcome)
+        if task.interim.findings and not known:
+            self.callbacks.failing(task.interim)
         cases = task.interim.result.cases
         self.callbacks.progressed(task.operation.name, task.candidate.name, cases)
         return None

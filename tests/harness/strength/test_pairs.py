@@ -71,5 +71,5 @@ def test_recall_of_one_thread_as_json(attnproof, tmp_path):
     ],
 )
 def test_a_bug_of_another_engine_is_found_and_its_correction_passes(attnproof, thread, tmp_path):
-    done = attnproof("strength", thread, "--out", str(tmp_path))
+    done = attnproof("strength", thread, "--depth", "quick", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout
