@@ -26,8 +26,8 @@ _FEWEST, _FEWEST_SPARSE, _FEWEST_COSTLY = 6, 3, 2
 in a sparse run, and where a case is costly."""
 _LATER, _OPTIONS = 3, 3
 """Later calls of a case, of which the first is repeated with the same objects, filled anew; and
-those objects filled with another option of the case. A run makes one of the later calls, and one
-of the others, after each case: the cases take turns."""
+those objects filled with another option of the case. Where fewer cases are called, one of the
+later calls and one of the others are made after each: the cases take turns."""
 _MOST_WRONG = 5
 """Cases of further calls that fail by themselves and are judged like the others."""
 _DETERMINISM, _INVARIANTS = (list(ORACLES).index(one.NAME) for one in (determinism, invariants))
@@ -60,7 +60,8 @@ def make_further_calls(examination: Examination, examples: int) -> None:
     chosen = [*_spread(drawn, count), *_spread(others, count)]
     if Kind.CONTRACT not in examination.judged:
         chosen = real_ones(examination.operation, chosen, others)
-    turns |= {sourced.case.id: turn for turn, sourced in enumerate(chosen)}
+    if examination.sparse or examination.costly_share > 1:
+        turns |= {sourced.case.id: turn for turn, sourced in enumerate(chosen)}
     for sourced in chosen:
         interrupt.check()
         examination.judge_again(sourced, judge)

@@ -303,9 +303,9 @@ def _failures_of_further_calls(worker: Worker, cases: list[Case]) -> list[Failur
     """Return the failures of calls on other input after some of the cases, up to the first."""
     good = [case for case in cases if not case.fault]
     wrong: list[Case] = []
-    for turn, case in enumerate(good[:: len(good) // _FURTHER + 1]):
+    for case in good[:: len(good) // _FURTHER + 1]:
         with _time_limit(worker.candidate):
-            found = failures_of_further_calls(worker, case, wrong, turn)
+            found = failures_of_further_calls(worker, case, wrong)
         found = found or tuple(one for case in wrong for one in worker.judge(case).failures)
         failures = [one for one in found if one.kind in worker.candidate.judged]
         if failures:

@@ -321,11 +321,15 @@ def test_the_interpreter_gets_cases_with_few_tokens_and_small_results(chunk, que
     assert is_interpreted_soon(ALL[name], case) is quick
 
 
-def test_of_many_rows_all_but_the_largest_boundary_are_left_out():
-    operation = ALL["write_req_to_token_pool"]
+@pytest.mark.parametrize("name", ["post_update", "runner_sequence", "write_req_to_token_pool"])
+def test_of_large_boundaries_the_largest_and_one_of_full_tiles_are_kept(name):
+    operation = ALL[name]
     left_out = ids_of_large(operation)
-    rows = {case.id: case.num_requests for _, case in operation.inputs.boundaries()}
-    many = {case_id for case_id, count in rows.items() if count > 100}
-    (kept,) = many - left_out
-    assert left_out < many
-    assert rows[kept] == max(rows.values())
+    sizes = {case.id: case.num_steps or size_of(case) for _, case in operation.inputs.boundaries()}
+    large = {case_id: size for case_id, size in sizes.items() if size > 100}
+    kept = [size for case_id, size in large.items() if case_id not in left_out]
+    assert left_out <= large.keys()
+    assert max(kept) == max(large.values())
+    assert len(kept) <= 2
+    full = any(size % 128 == 0 for size in large.values())
+    assert any(size % 128 == 0 for size in kept) == full
