@@ -132,6 +132,8 @@ class Terminal:
             program(PRINT_SIGNALS)
         attributes = termios.tcgetattr(self.master)
         attributes[3] &= ~termios.ECHO
+        # Otherwise a key that sends a signal may discard what the command prints in answer.
+        attributes[3] |= termios.NOFLSH
         termios.tcsetattr(self.master, termios.TCSANOW, attributes)
 
     def read_line(self) -> str:
