@@ -65,8 +65,12 @@ def print_result(outcome: Outcome) -> None:
 
 def _print_first_finding(interim: Outcome) -> None:
     """Print what an operation fails by, long before its last case."""
+    say(_first_finding(interim))
+
+
+def _first_finding(interim: Outcome) -> str:
     name, candidate = interim.result.name, interim.result.candidate
-    say(escape_line(f"FAILING     {name} [{candidate}] {_described(interim.findings[0])}"))
+    return escape_line(f"FAILING     {name} [{candidate}] {_described(interim.findings[0])}")
 
 
 def _lines(outcome: Outcome) -> list[str]:
@@ -123,7 +127,10 @@ def _bars(expected_cases: int) -> Iterator[ProgressCallbacks]:
             if result.verdict not in ("PASS", "NOT OFFERED"):
                 progress.console.print("\n".join(_lines(outcome)))
 
-        yield ProgressCallbacks(planned, started, progressed, ended, progress.refresh)
+        def failing(interim: Outcome) -> None:
+            progress.console.print(_first_finding(interim))
+
+        yield ProgressCallbacks(planned, started, progressed, ended, progress.refresh, failing)
 
 
 def _progress(description: str) -> Progress:

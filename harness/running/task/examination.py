@@ -76,6 +76,8 @@ class Examination:
     """`Settings.costly_share` if a case is costly, otherwise 1."""
     sparse: bool = False
     """`Settings.sparse`."""
+    first_turn: int = 0
+    """Number of the first case in the turns of a sparse run."""
     shrink_seconds: float = SHRINK_SECONDS
     """`Settings.shrink_seconds`."""
     roots: RootCauses = field(default_factory=RootCauses)
@@ -141,7 +143,7 @@ class Examination:
         if is_advised and self._unreal_deaths >= _MOST_UNREAL_DEATHS:
             return ()
         deaths = self.worker.deaths
-        number = self.counts.cases
+        number = self.first_turn + self.counts.cases
         poisoned = not self.sparse or number % _SPARSE_SHARE != 0
         repeated = number % self._share == 0
         explained = self._run(sourced, repeated=repeated, poisoned=poisoned)

@@ -136,6 +136,8 @@ def examine(
                 candidate.judged,
                 costly_share=share,
                 sparse=settings.sparse,
+                # Edge cases have the same places in each run: otherwise half are never poisoned.
+                first_turn=settings.seed if settings.sparse else 0,
                 shrink_seconds=settings.shrink_seconds,
                 roots=RootCauses({one.root: one for one in settings.known}),
                 notes=notes,

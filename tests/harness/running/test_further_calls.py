@@ -66,3 +66,12 @@ def test_a_sparse_run_repeats_or_poisons_a_case(examine_candidate):
     for oracle in ("determinism", "padding"):
         few, many = sparse.oracles[oracle].checks, whole.oracles[oracle].checks
         assert many / 4 < few < many * 3 / 4
+
+
+def test_the_seed_decides_which_case_of_a_sparse_run_is_poisoned(examine_candidate):
+    made = [
+        examine_candidate("attnproof.reference", SLICE, examples=9, sparse=True, seed=seed).result
+        for seed in (2, 3)
+    ]
+    checks = [(one.oracles["padding"].checks, one.oracles["determinism"].checks) for one in made]
+    assert checks[0] != checks[1]
