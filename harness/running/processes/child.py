@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -78,8 +79,20 @@ class Child:
         self._streams = streams
         self._collect = collect
         self._ended = False
+        self._ahead: Exchange | None = None
+        """The message that was sent ahead, whose reply the next `ask` returns."""
         self._seen: End | None = None
         """Reason for the last missing reply, as far as it is known before the process ends."""
+
+    def send_ahead(self, message: bytes) -> None:
+        """Send a message while the last reply is judged; the next `ask` must be of this message.
+
+        What goes wrong shows in `ask`.
+        """
+        if is_silent(self._connection):
+            self._ahead = Exchange(self._connection, message)
+            with suppress(OSError):
+                self._ahead.send()
 
     def ask(
         self, message: bytes, timeout_s: float, meanwhile: Callable[[], float] = lambda: 0.0
@@ -89,10 +102,12 @@ class Child:
         `meanwhile` is called when the message is sent; it returns the least timeout in seconds. Its
         time does not count, and otherwise that of a `Stopwatch`.
         """
-        if not is_silent(self._connection):
-            self._seen = End(EndKind.FORGED)
-            return None
-        exchange = Exchange(self._connection, message)
+        exchange, self._ahead = self._ahead, None
+        if exchange is None:
+            if not is_silent(self._connection):
+                self._seen = End(EndKind.FORGED)
+                return None
+            exchange = Exchange(self._connection, message)
         try:
             exchange.send()
             timeout_s = max(timeout_s, meanwhile())

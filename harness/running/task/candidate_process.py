@@ -152,6 +152,11 @@ class CandidateProcess:
             return None
         return reply
 
+    def send_ahead(self, message: bytes) -> None:
+        """Send a message before its `ask`, which must be the next one."""
+        if self._child is not None:
+            self._child.send_ahead(message)
+
     def forged(self) -> None:
         """Note that the last reply was not a reply; the caller must call `death`."""
         assert self._child is not None

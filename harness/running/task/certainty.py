@@ -61,7 +61,7 @@ class Certainty:
         if death.root in self._after_others:  # the case alone does not show it
             return verdict if case.before else worker.judge(case)
         replaced = worker.deaths > deaths
-        history = list(worker.ended_cases if replaced else worker.cases)[:-1]
+        history = worker.calls_before(case)
         first = all(earlier.fault for earlier in history)
         if death.field == LATE and first:  # it may have compiled something
             self._first_hangs = True

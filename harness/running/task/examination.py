@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -34,7 +34,12 @@ from attnproof.harness.running.task.ledger import Ledger
 from attnproof.harness.running.task.left_behind import left_behind
 from attnproof.harness.running.task.root_causes import Root, RootCauses
 from attnproof.harness.running.task.shrink import SHRINK_SECONDS, shrink
-from attnproof.harness.running.task.workers import InvalidCaseError, Worker, real_kinds
+from attnproof.harness.running.task.workers import (
+    Following,
+    InvalidCaseError,
+    Worker,
+    real_kinds,
+)
 
 _FRESH_CASES = 10
 """Number of cases that are called again in a fresh process, fewer where fewer are called twice."""
@@ -87,6 +92,8 @@ class Examination:
     _parent: Sourced | None = None
     """First case after which the candidate's process had children."""
     _last: Sourced | None = None
+    _following: Sourced | None = None
+    """The case that `check` is to be called on next, if that is known."""
     _unreal_deaths: int = 0
     """Worker deaths by cases of no engine, where those fail no candidate."""
     notes: list[str] = field(default_factory=list)
@@ -126,6 +133,15 @@ class Examination:
         case = self.worker.fitted(sourced.case)
         return sourced if case is sourced.case else msgspec.structs.replace(sourced, case=case)
 
+    def one_ahead(self, cases: Iterable[Sourced]) -> Iterator[Sourced]:
+        """Yield the fitted cases; `check` of one sends the next, to run while it is judged."""
+        fitted = map(self.fitted, cases)
+        current = next(fitted, None)
+        while current is not None:
+            self._following = following = next(fitted, None)
+            yield current
+            self._following, current = None, following
+
     def check(self, sourced: Sourced, *, shrinking: bool = False) -> tuple[Failure, ...]:
         """Judge a case and count it; return the failures that fail the candidate.
 
@@ -143,16 +159,20 @@ class Examination:
         if is_advised and self._unreal_deaths >= _MOST_UNREAL_DEATHS:
             return ()
         deaths = self.worker.deaths
-        number = self.first_turn + self.counts.cases
-        poisoned = not self.sparse or number % _SPARSE_SHARE != 0
-        repeated = number % self._share == 0
-        explained = self._run(sourced, repeated=repeated, poisoned=poisoned)
+        following, self._following = self._following, None
+        if following is not None and following.case.id in self._verdicts:
+            following = None
+        explained = self._run(sourced, self.first_turn + self.counts.cases, following)
         self._unreal_deaths += is_advised * (self.worker.deaths - deaths)
         self.counts.add_case(sourced, shrinking=shrinking)
         self.counts.add_verdict(explained, sourced, shrinking=shrinking)
         if time.monotonic() >= self._report_due:
             self.report()
         return explained.unknown
+
+    def _turn(self, number: int) -> tuple[bool, bool]:
+        """Return whether the case of that number is called twice, and with other poison."""
+        return number % self._share == 0, not self.sparse or number % _SPARSE_SHARE != 0
 
     def judge_again(self, sourced: Sourced, judge: Callable[[Case], tuple[Failure, ...]]) -> None:
         """Judge an accepted case by another function; record and shrink a new root cause."""
@@ -405,9 +425,16 @@ class Examination:
         """Return the explained failures, with the classes that they have on the case."""
         return self._explain(case, real_kinds(self.operation, case, failures))
 
-    def _run(self, sourced: Sourced, *, repeated: bool = True, poisoned: bool = True) -> Explained:
+    def _run(
+        self, sourced: Sourced, number: int | None = None, following: Sourced | None = None
+    ) -> Explained:
+        """Judge a case by all calls, or by those of its number; `following` is sent meanwhile."""
         case = sourced.case
+        repeated, poisoned = (True, True) if number is None else self._turn(number)
         self.ledger.announce(sourced)
+        if following is not None and number is not None:
+            self.ledger.announce(following)
+            self.worker.following = Following(following.case, *self._turn(number + 1))
         digested = repeated and len(self._digests) * self._share < _FRESH_CASES
         verdict = self.certainty.judge(
             case, digested=digested, repeated=repeated, poisoned=poisoned

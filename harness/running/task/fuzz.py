@@ -105,19 +105,35 @@ def fuzz(examination: Examination, examples: int, run_seed: int) -> list[Case]:
         count = min(BATCH, examples - first)
         while True:
             batch_seed = zlib.crc32(f"{run_seed}/{first}/{rounds}".encode())
-            if not _find_causes(examination, count, batch_seed, drawn):
+            if not _fails(examination, count, batch_seed, drawn):
                 break
+            _find_causes(examination, count, batch_seed)
             rounds += 1
             if rounds == _ROUNDS:
                 return drawn
     return drawn
 
 
-def _find_causes(examination: Examination, examples: int, run_seed: int, drawn: list[Case]) -> bool:
-    """Draw `examples` cases once and record root causes, True if there were failures."""
+def _fails(examination: Examination, examples: int, run_seed: int, drawn: list[Case]) -> bool:
+    """Draw `examples` cases, then judge them up to the first new root cause, True if there is one.
+
+    The well-formed cases that were judged are added to `drawn`.
+    """
+    cases: list[Sourced] = []
+    _explore(lambda case: cases.append(Sourced(case, "fuzz")), examination, examples, run_seed)
+    for sourced in examination.one_ahead(cases):
+        if not sourced.case.fault:
+            drawn.append(sourced.case)
+        if examination.roots.new_failure(examination.check(sourced)) is not None:
+            return True
+    return False
+
+
+def _find_causes(examination: Examination, examples: int, run_seed: int) -> None:
+    """Draw cases that fail again; shrink and record their root causes."""
     latest: dict[Root, tuple[Discovery, Sourced]] = {}
     try:
-        discoveries = _one_pass(examination, examples, run_seed, latest, drawn)
+        discoveries = _one_pass(examination, examples, run_seed, latest)
         for discovery, first in discoveries:
             if not examination.is_new(discovery.failure, discovery.sourced):
                 continue  # shrunk to a case of another one: a further pass finds it alone
@@ -127,7 +143,6 @@ def _find_causes(examination: Examination, examples: int, run_seed: int, drawn: 
         for discovery, first in latest.values():
             examination.record(discovery.failure, discovery.sourced, first)
         raise
-    return bool(discoveries)
 
 
 def _one_pass(
@@ -135,12 +150,8 @@ def _one_pass(
     examples: int,
     run_seed: int,
     latest: dict[Root, tuple[Discovery, Sourced]],
-    drawn: list[Case],
 ) -> list[tuple[Discovery, Sourced]]:
-    """Return the discoveries with their first cases; add each to `latest` at once.
-
-    The well-formed cases that are drawn before the first failure are added to `drawn`.
-    """
+    """Return the discoveries with their first cases; add each to `latest` at once."""
     kinds: dict[Root, type[Discovery]] = {}
     stopped: list[InfrastructureError] = []
     firsts: dict[Root, Sourced] = {}
@@ -159,8 +170,6 @@ def _one_pass(
             budget["calls"] -= 1
             if _spent(examination, budget):
                 raise _Spent
-        elif not case.fault:
-            drawn.append(case)
         try:
             failures = examination.check(sourced, shrinking=bool(firsts))
         except InfrastructureError as error:  # Hypothesis would take it for a failing case

@@ -36,10 +36,15 @@ class Ledger:
             raise _unwritable(error.errno) from None
         self._head = _encode({"operation": operation, "candidate": candidate})[1:-1]
         self._batches: set[str] = set()
+        self._announced = ""
+        """Id of the last announced case, if it has no verdict yet."""
 
     @counted(Phase.LEDGER)
     def announce(self, sourced: Sourced) -> None:
-        """Write the case before it is run."""
+        """Write the case before it is run, once if it is announced ahead."""
+        if sourced.case.id == self._announced:
+            return
+        self._announced = sourced.case.id
         case, encoded = sourced.case, encode(sourced.case)
         if len(encoded) > _LARGE_BYTES and case.batch is not None:
             encoded = self._refer(case)
@@ -52,6 +57,8 @@ class Ledger:
     @counted(Phase.LEDGER)
     def settle(self, case: Case, explained: Explained) -> None:
         """Write the verdict: unexplained failures, then those that known deviations explain."""
+        if case.id == self._announced:
+            self._announced = ""
         found = _encode([[f.oracle, f.field, f.diagnosis] for f in explained.unknown])
         pairs = [[d.id, f.oracle, f.field, f.diagnosis] for d, f in explained.known]
         known = b',"known":%s' % _encode(pairs) if pairs else b""

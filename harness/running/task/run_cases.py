@@ -6,6 +6,7 @@ import time
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import takewhile
 
 from attnproof.harness.cases.variation.altered_calls import has_fault
 from attnproof.harness.model.case import EngineStep, Sourced
@@ -53,7 +54,7 @@ def run_cases(
     boundaries = settings.boundaries
     faults = examination.early_faults
     kept = _runnable(examination, corpus, faults)
-    for sourced in explicit_cases(
+    explicit = explicit_cases(
         operation,
         faults,
         steps,
@@ -61,8 +62,8 @@ def run_cases(
         left_out,
         with_boundaries=boundaries,
         few=settings.sparse or (few and examination.costly_share > 1),
-    ):
-        _judge(examination, sourced)
+    )
+    _judge_all(examination, explicit)
     if faults and boundaries and settings.vary:
         _run_altered(examination, examples)
     if settings.vary:
@@ -72,8 +73,7 @@ def run_cases(
         _run_varied(examination, varied)
     if examination.candidate.device != "cpu" and boundaries:
         _run_large(examination)
-    for sourced in real_cases(examination):
-        _judge(examination, sourced)
+    _judge_all(examination, real_cases(examination))
     remembered = list(saved.cases())
     for sourced in remembered:
         if not sourced.case.fault or examination.early_faults:
@@ -96,16 +96,19 @@ def run_cases(
 
 def _run_large(examination: Examination) -> None:
     """Judge the cases of real size, which only a GPU computes in reasonable time."""
-    for name, case in examination.operation.inputs.large():
-        _judge(examination, Sourced(case, "boundary", name))
+    large = examination.operation.inputs.large()
+    _judge_all(examination, (Sourced(case, "boundary", name) for name, case in large))
 
 
 def _run_varied(examination: Examination, varied: Iterable[Sourced]) -> None:
     """Judge the cases that the reference accepts, in the interpreter only small ones."""
     interpreted = examination.candidate.lane == "interpreter"
-    for sourced in varied:
-        if interpreted and not is_interpreted_soon(examination.operation, sourced.case):
-            continue
+    soon = (
+        one
+        for one in varied
+        if not interpreted or is_interpreted_soon(examination.operation, one.case)
+    )
+    for sourced in examination.one_ahead(soon):
         with suppress(InvalidCaseError):
             _judge(examination, sourced)
 
@@ -126,8 +129,7 @@ def _run_malformed(
     boundaries = settings.boundaries
     explicit = explicit_cases(operation, faults, [], kept, with_boundaries=boundaries)
     cases = [s for s in explicit if s.case.fault]
-    for sourced in cases:
-        _judge(examination, sourced)
+    _judge_all(examination, cases)
     if boundaries and settings.vary:
         _run_altered(examination, examples)
     if cases:
@@ -149,9 +151,12 @@ def _runnable(
 
 def _run_altered(examination: Examination, examples: int) -> None:
     """Judge altered values, as long as the candidate refuses all malformed input."""
-    for sourced in altered(examination.operation, examination.candidate, examples):
-        if examination.accepts_malformed:
-            return
+    cases = altered(examination.operation, examination.candidate, examples)
+    _judge_all(examination, takewhile(lambda _: not examination.accepts_malformed, cases))
+
+
+def _judge_all(examination: Examination, cases: Iterable[Sourced]) -> None:
+    for sourced in examination.one_ahead(cases):
         _judge(examination, sourced)
 
 

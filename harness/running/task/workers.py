@@ -9,7 +9,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -79,6 +79,14 @@ _KINDS = {
 _NO_CHECKS = tuple(int(name == PROCESS) for name in ORACLES)
 
 
+class Following(NamedTuple):
+    """Arguments of the next `Worker.judge`."""
+
+    case: Case
+    repeated: bool
+    poisoned: bool
+
+
 class InvalidCaseError(InfrastructureError):
     """The harness could not judge a case."""
 
@@ -141,6 +149,10 @@ class Worker:
         """True if the process had children after the last case."""
         self.slowest_s = 0.0
         """Longest time of a reply so far, first calls apart."""
+        self.following: Following | None = None
+        """What `judge` is to be called with next, if the caller knows."""
+        self._ahead = b""
+        """The message that was sent while the last report was judged."""
         self._operations = operations
         self._memory_bytes = memory_bytes
         self._fitting: Fitting | None = None
@@ -176,6 +188,7 @@ class Worker:
     def start(self) -> None:
         """Fork a fresh process and wait until it has imported the candidate."""
         self.ended_cases, self.cases = self.cases, deque(maxlen=_MOST_CASES)
+        self._ahead = b""
         import_s = _IMPORT_S
         if self._deadline is not None:
             import_s = max(0.0, self._deadline - time.monotonic())
@@ -345,6 +358,7 @@ class Worker:
     def _verdict(
         self, kind: bytes, case: Case, judged: Callable[[ObservedTrial], Verdict]
     ) -> Verdict:
+        following, self.following = self.following, None
         trial = self._trial(case)
         trial.poisons = kind not in (JUDGE_UNPOISONED, JUDGE_FIRST)
         reply = self._asked_about(kind, trial)
@@ -360,6 +374,7 @@ class Worker:
             return Verdict((self._replaced(reply),), _NO_CHECKS)
         try:
             trial.add(reply, self._launching.memory)
+            self._send_ahead(following)
             verdict = judged(trial)
         except ForgedReportError:
             self._process.forged()
@@ -422,15 +437,38 @@ class Worker:
             reference_s = trial.compute_expected(poisoned=kind in (JUDGE, JUDGE_UNREPEATED))
             return self._least_timeout(reference_s) if self._deadline is None else 0.0
 
-        self.cases.append(case)
+        message = kind + encode(case)
+        if message != self._ahead:
+            self._settle_ahead()
+            self.cases.append(case)
+        self._ahead = b""
         begun = time.monotonic()
-        reply = self._process.ask(kind + encode(case), timeout_s, call_reference)
+        reply = self._process.ask(message, timeout_s, call_reference)
         if isinstance(reply, Observed):
             if self._called:
                 self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
             self._called |= not case.fault
             self.has_children = reply.has_children
         return reply
+
+    def _send_ahead(self, following: Following | None) -> None:
+        """Let the process run the next case while the report on this one is judged."""
+        if following is None or following.case.before:
+            return
+        self._ahead = _KINDS[following.repeated, following.poisoned] + encode(following.case)
+        self.cases.append(following.case)
+        self._process.send_ahead(self._ahead)
+
+    def _settle_ahead(self) -> None:
+        """Wait for the reply to what was sent ahead: another case goes first.
+
+        A process that does not reply is replaced; it is blamed when that case is judged.
+        """
+        message, self._ahead = self._ahead, b""
+        if message:
+            reply = self._process.ask(message, self.timeout_s)
+            if not isinstance(reply, Observed | Invalid):
+                self._replaced(reply)
 
     def _least_timeout(self, reference_s: float) -> float:
         """Return the least timeout of a case for which the reference takes that long."""

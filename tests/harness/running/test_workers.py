@@ -10,7 +10,7 @@ from attnproof.harness.model.candidate import Candidate
 from attnproof.harness.model.case import Batch, Case
 from attnproof.harness.operations import ALL
 from attnproof.harness.running.exchange.observed import ObservedTrial
-from attnproof.harness.running.task.workers import Worker
+from attnproof.harness.running.task.workers import Following, Worker
 
 SPLIT = "split_decodes_and_prefills"
 CASE = Case(
@@ -27,6 +27,17 @@ def {SPLIT}(*args, **kwargs):
     if len(calls) > 1:
         raise RuntimeError("called twice")
     return reference.{SPLIT}(*args, **kwargs)
+"""
+
+
+DEADLY = f"""
+import os
+from attnproof import reference
+def {SPLIT}(batch, decode_threshold=1, *args, **kwargs):
+    os.write(2, b"%d " % decode_threshold)
+    if decode_threshold == 3:
+        os._exit(5)
+    return reference.{SPLIT}(batch, decode_threshold, *args, **kwargs)
 """
 
 
@@ -138,3 +149,38 @@ def test_late_reply_is_a_hang(impatient):
         [failure] = impatient.judge(CASE).failures
         assert failure.diagnosis == "does not answer within 0 s"
         assert impatient.deaths == deaths
+
+
+@pytest.fixture
+def deadly(tmp_path):
+    path = tmp_path / "deadly.py"
+    path.write_text(DEADLY, encoding="utf-8")
+    candidate = Candidate("deadly", str(path))
+    worker = Worker(candidate, {SPLIT: ALL[SPLIT]}, timeout_s=60, memory_bytes=4 << 30)
+    yield worker
+    worker.stop()
+
+
+def with_threshold(threshold):
+    return Case(SPLIT, CASE.batch, {"decode_threshold": threshold, "require_uniform": False})
+
+
+def test_the_next_case_runs_while_the_one_before_is_judged(deadly):
+    first, second = with_threshold(1), with_threshold(2)
+    deadly.following = Following(second, repeated=False, poisoned=False)
+    assert deadly.judge(first, repeated=False, poisoned=False).failures == ()
+    assert deadly.calls_before(second) == [first]
+    assert deadly.judge(second, repeated=False, poisoned=False).failures == ()
+    assert [*deadly.cases] == [first, second]
+    assert deadly._process._log() == "1 2 "
+
+
+@pytest.mark.parametrize("between", [[], [2], [2, 1]])
+def test_a_death_is_blamed_on_the_case_that_was_sent_ahead(deadly, between):
+    deadly.following = Following(with_threshold(3), repeated=True, poisoned=True)
+    for threshold in (1, *between):
+        assert deadly.judge(with_threshold(threshold)).failures == ()
+    [failure] = deadly.judge(with_threshold(3)).failures
+    assert failure.diagnosis == "ends the process with status 5"
+    assert deadly.deaths == 1 + bool(between)
+    assert deadly.judge(with_threshold(1)).failures == ()
