@@ -346,7 +346,9 @@ class Worker:
         self._deadline = time.monotonic() + seconds
 
     def end_process(self) -> None:
-        """Kill the process and those that it started."""
+        """Kill the process and those that it started, not in the middle of a call."""
+        if not self.is_hurried:
+            self._settle_ahead()
         self._process.end()
 
     def stop(self) -> None:
@@ -460,7 +462,7 @@ class Worker:
         self._process.send_ahead(self._ahead)
 
     def _settle_ahead(self) -> None:
-        """Wait for the reply to what was sent ahead: another case goes first.
+        """Wait for the reply to what was sent ahead and is judged later.
 
         A process that does not reply is replaced; it is blamed when that case is judged.
         """

@@ -91,7 +91,7 @@ def test_every_case_is_in_the_ledger_before_its_verdict(examine_candidate, tmp_p
         if event["event"] == "case":
             announced.append(event["id"])
         elif event["event"] == "verdict":
-            assert event["id"] == announced[-1]
+            assert event["id"] in announced[-2:]  # the next case may be announced ahead
     fatal = next(e for e in events if e["event"] == "verdict" and e["failures"])
     assert fatal["failures"][0][0] == "process"
 
