@@ -6,6 +6,7 @@ oracles that object then: for most mutations the consumer, for some the invarian
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ REPOSITORY = Path(__file__).parents[3]
 def _prepared_process():
     """Load and compile once what every worker needs; workers are forks of this process."""
     warm_up(BUILT_IN)
+    gc.freeze()  # no collection visits what numba's import made
 
 
 @pytest.mark.parametrize("mutation", all_mutations(), ids=lambda mutation: mutation.id)
