@@ -45,6 +45,9 @@ class Mutation(NamedTuple):
     """All oracles that object if both sides have it; None if the reference fails with it."""
     examined: Side | None = "one"
     """Side of the examination; None if it takes too long: then only the boundary is judged."""
+    examples: int = 36
+    """Cases drawn for the examination: as few as a run of all operations draws, more for a mistake
+    that few cases show."""
     boundary: str = ""
     """Name of a boundary case, judged on every side without an examination; "" for none."""
     requests: int = 3

@@ -17,8 +17,6 @@ from attnproof.harness.running.task.task import Outcome, examine
 from attnproof.harness.running.task.workers import Worker
 from attnproof.harness.strength.mutation import SIDES, Mutation, Side
 
-_EXAMPLES = {"one": 90, "both": 100}
-"""Cases drawn for an examination, by side."""
 _SHRINK_SECONDS = 300.0
 """Time limit that shrinking does not reach: the catalogue names the size of shrunk cases."""
 _PLANTED = {"one": "planted in the candidate", "both": "planted on both sides"}
@@ -128,7 +126,10 @@ def run(mutation: Mutation, ledger: Path) -> Result:
 def _examine(mutation: Mutation, side: Side, ledger: Path) -> Outcome:
     # Without critical sizes: the mutation names the diagnosis and the size of plain cases.
     settings = Settings(
-        examples_db="", examples=_EXAMPLES[side], vary=False, shrink_seconds=_SHRINK_SECONDS
+        examples_db="",
+        examples=mutation.examples,
+        vary=False,
+        shrink_seconds=_SHRINK_SECONDS,
     )
     with planted(mutation, side) as candidate:
         return examine(ALL[mutation.operation], candidate, settings, [], [], ledger)

@@ -177,6 +177,7 @@ def schedule_taken_in_its_own_order(
     diagnoses=("grows in the caller's buffer",),
     one=("invariants",),
     both=("invariants",),
+    examples=90,
 )
 def padding_in_the_callers_buffer(metadata: Any) -> Any:
     """Slots grow in the caller's own buffer if the entries behind them are -1 already."""

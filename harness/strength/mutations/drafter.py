@@ -150,7 +150,7 @@ def int32_product_of_new_slots(compute: Any, *args: Any) -> Any:
     return slots.copy_(slots.to(torch.int32))
 
 
-@mutation("prepare_inputs_padded", diagnoses=("off by", "wrong"), both=())
+@mutation("prepare_inputs_padded", diagnoses=("off by", "wrong"), both=(), examples=90)
 def derived_field_of_the_given_batch(prepare: Any, md: Any, *args: Any) -> Any:
     """The child is a copy with other fields: what its class derives stays that of the batch."""
     child, *others = prepare(md, *args)

@@ -77,6 +77,7 @@ def padded_rows(batch: Any) -> Any:
     diagnoses=("a valid slot where none is due",),
     one=("sequences",),
     both=("consumer",),
+    examples=90,
 )
 def slot_zero(batch: Any) -> Any:
     """The slot buffer starts at 0, a valid slot, and a dummy run does not reset it."""

@@ -57,7 +57,12 @@ def computed_tokens_forgotten(
     return fill(out, ranges, query_start_loc_cpu, query_start_loc_cpu.diff())
 
 
-@mutation("fill_mm_prefix_query_ranges", diagnoses=("out too small",), both=("invariants",))
+@mutation(
+    "fill_mm_prefix_query_ranges",
+    diagnoses=("out too small",),
+    both=("invariants",),
+    examples=90,
+)
 def rows_cleared_in_the_order_of_the_ranges(
     fill: Any, out: Any, ranges: Any, query_start_loc_cpu: Any, seq_lens_cpu: Any
 ) -> Any:

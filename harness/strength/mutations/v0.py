@@ -100,6 +100,7 @@ _asked: list[Any] = []
     diagnoses=("depends on the call before",),
     one=("determinism",),
     both=(),
+    examples=90,
 )
 def answer_kept_for_an_object(is_set: Any, attn_metadata: Any) -> Any:
     """The answer is kept for further calls with the same object, whose fields may change."""
