@@ -12,7 +12,13 @@ import pytest
 
 from attnproof.harness.campaign.ledger import read_ledger
 from attnproof.harness.cases.traces.reading import TraceError, read_trace
-from attnproof.harness.model.files import MOST_BYTES, DamagedError, is_of_another, read_json
+from attnproof.harness.model.files import (
+    MOST_BYTES,
+    DamagedError,
+    is_of_another,
+    read_json,
+    read_regular,
+)
 from attnproof.harness.report.shared.comparison import read_run
 from attnproof.harness.running.candidates import resolve
 from attnproof.harness.running.cases import CaseError, find_case, read_case
@@ -74,6 +80,11 @@ def test_only_regular_files_of_bounded_size_are_read(read, make, tmp_path):
     with pytest.raises(ERRORS) as caught:
         read(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_says_no_size_is_read_to_its_limit():
+    with pytest.raises(OSError, match="larger than 10 bytes"):
+        read_regular("/proc/self/maps", 10)
 
 
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
