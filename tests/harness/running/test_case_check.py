@@ -168,7 +168,7 @@ def change(data, lot):
         holder[key] = lot.choice((True, False, None, "", "float16", 0, 1, [], {}))
     elif isinstance(value, int | float):
         near = (value + 1, value - 1, -value, 2 * value, 0, 1)
-        holder[key] = lot.choice((*near, 2, 3, 7, 100, 2**20, 2**31 - 1, 2**40, "1", None, 0.5))
+        holder[key] = lot.choice((*near, 2, 3, 7, 100, 2**17, 2**31 - 1, 2**40, "1", None, 0.5))
     else:
         holder[key] = lot.choice((None, 0, "", []))
 
