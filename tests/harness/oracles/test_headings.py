@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 
 import msgspec
@@ -122,8 +123,10 @@ _DRAWN, _MOST_TOKENS, _MOST_ATTENDED = 20, 3000, 200
 _ATTENTION = ("paged_attention", "decode_attention", "XFormersAttentionImpl")
 
 
-def cases_of(operation):
+@cache
+def cases_of(name):
     """Return small cases of the operation that an engine makes, always the same ones."""
+    operation = ALL[name]
     cases = [case for _, case in operation.inputs.boundaries()]
     if operation.inputs.machine is None:
 
@@ -157,7 +160,7 @@ def heading_of(name, candidate):
     operation = ALL[name]
     right, own = offered_by(reference, operation), offered_by(candidate, operation)
     tallies, smallest = {}, {}
-    for case in cases_of(operation):
+    for case in cases_of(name):
         trial = Trial(operation, case, own, right, "cpu")
         if trial.first.error is not None or trial.first.malformed:
             continue

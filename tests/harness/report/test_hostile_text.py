@@ -86,12 +86,25 @@ class Tags(HTMLParser):
         self.attributes += [name for name, _ in attributes]
 
 
+@pytest.fixture(scope="module")
+def plain_reports(tmp_path_factory):
+    """Return the folder of the report of each run with harmless text, written once."""
+    folders = {}
+
+    def report(name, run, oracles):
+        if name not in folders:
+            folders[name] = tmp_path_factory.mktemp("plain")
+            assert write_report(infected(run, "x"), folders[name], oracles=oracles) == []
+        return folders[name]
+
+    return report
+
+
 @hostile
-def test_every_file_of_the_report(text, run, tmp_path, oracles):
-    plain, poisoned = tmp_path / "plain", tmp_path / "poisoned"
-    for folder, written in ((plain, infected(run, "x")), (poisoned, infected(run, text))):
-        folder.mkdir()
-        assert write_report(written, folder, oracles=oracles) == []
+def test_every_file_of_the_report(text, run, plain_reports, tmp_path, oracles, request):
+    plain = plain_reports(request.node.callspec.params["run"], run, oracles)
+    poisoned = tmp_path
+    assert write_report(infected(run, text), poisoned, oracles=oracles) == []
     page = (poisoned / "index.html").read_text(encoding="utf-8")
     style, script = page.index("</style>"), page.index("<script>")
     assert_safe(page[style:script])

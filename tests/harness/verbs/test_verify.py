@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,15 @@ from attnproof.harness.verbs.replay import replay
 from attnproof.harness.verbs.verify import verify
 
 CANDIDATES = Path(__file__).parents[1] / "candidates"
+TWO_BUGS = str(CANDIDATES / "two_bugs.py")
+QUICK = {
+    "ops": "is_block_tables_empty,split_decodes_and_prefills",
+    "candidates": ["reference"],
+    "examples": 20,
+    "steps": 6,
+    "seed": 1,
+    "jobs": 2,
+}
 FILES = {
     "results.jsonl",
     "cases.jsonl.xz",
@@ -40,18 +50,25 @@ def options(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def make(**changes):
-        quick = {
-            "ops": "is_block_tables_empty,split_decodes_and_prefills",
-            "candidates": ["reference"],
-            "examples": 20,
-            "steps": 6,
-            "seed": 1,
-            "out": tmp_path / "out",
-            "jobs": 2,
-        }
-        return VerifyOptions(**quick | changes)
+        return VerifyOptions(**QUICK | {"out": tmp_path / "out"} | changes)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def failed_once(tmp_path_factory):
+    """Verify a candidate with two mistakes; return the folder of the run, and its exit code."""
+    folder = tmp_path_factory.mktemp("failed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        settings = QUICK | {"candidates": [TWO_BUGS], "examples": 200, "seed": 4}
+        return folder, verify(VerifyOptions(**settings, out=folder / "out"))
+
+
+@pytest.fixture
+def failed(failed_once, tmp_path):
+    """Copy what a failing run has left into the folder of this test."""
+    shutil.copytree(failed_once[0], tmp_path, dirs_exist_ok=True)
 
 
 def summary_of(folder):
@@ -80,10 +97,10 @@ def test_verified_run_writes_every_file(options, capfd):
     assert str(out / "index.html") in printed
 
 
-def test_failing_run_saves_its_cases_and_prints_replay_commands(options, capfd):
-    candidate = str(CANDIDATES / "two_bugs.py")
-    assert verify(options(candidates=[candidate], examples=200, seed=4)) == MISMATCH
-    out = options().out
+def test_failing_run_saves_its_cases_and_prints_replay_commands(failed_once, capfd):
+    folder, code = failed_once
+    assert code == MISMATCH
+    out = folder / "out"
     summary = summary_of(out)
     assert {finding["field"] for finding in summary["findings"]} == {
         "num_decodes",
@@ -93,7 +110,7 @@ def test_failing_run_saves_its_cases_and_prints_replay_commands(options, capfd):
         case_path = out / finding["case_path"]
         assert case_path.exists()
         assert str(case_path) in finding["command"]
-        by = ReplayOptions(case=str(case_path), candidates=[candidate], out=out)
+        by = ReplayOptions(case=str(case_path), candidates=[TWO_BUGS], out=out)
         assert replay(by) == MISMATCH
         shown = capfd.readouterr().out
         assert "expected" in shown
@@ -114,10 +131,9 @@ def test_case_of_the_last_run_is_replayed_by_its_id(options, capfd):
 
 
 def test_same_seed_gives_the_same_cases_and_findings(options):
-    candidate = str(CANDIDATES / "two_bugs.py")
     summaries, ids = [], []
     for jobs in (1, 2):
-        made = options(candidates=[candidate], jobs=jobs, seed=9)
+        made = options(candidates=[TWO_BUGS], jobs=jobs, seed=9)
         verify(made)
         summary = summary_of(made.out)
         summaries.append([(f["id"], f["case_id"], f["diagnosis"]) for f in summary["findings"]])
@@ -127,11 +143,8 @@ def test_same_seed_gives_the_same_cases_and_findings(options):
     assert ids[0] == ids[1]
 
 
-def test_failing_cases_are_remembered_until_they_pass(options):
-    candidate = str(CANDIDATES / "two_bugs.py")
-    first = options(candidates=[candidate], examples=200, seed=4)
-    verify(first)
-    origins = _origins_of_second_run(options(candidates=[candidate], examples=1, steps=0, seed=77))
+def test_failing_cases_are_remembered_until_they_pass(failed, options):
+    origins = _origins_of_second_run(options(candidates=[TWO_BUGS], examples=1, steps=0, seed=77))
     assert origins.get("corpus", 0) >= 1
 
 
@@ -140,9 +153,7 @@ def _origins_of_second_run(made):
     return Counter(result["origin"] for result in results_of(made.out))
 
 
-def test_corpus_of_an_earlier_run_is_run_again(options, tmp_path):
-    candidate = str(CANDIDATES / "two_bugs.py")
-    verify(options(candidates=[candidate], examples=200, seed=4, remember=False))
+def test_corpus_of_an_earlier_run_is_run_again(failed, options, tmp_path):
     corpus = tmp_path / "corpus"
     (options().out / "cases").rename(corpus)
     assert verify(options(corpus=corpus, remember=False)) == VERIFIED
@@ -152,13 +163,13 @@ def test_corpus_of_an_earlier_run_is_run_again(options, tmp_path):
 def test_operation_that_is_not_offered_is_incomplete(options):
     made = options(
         ops="build_slot_mapping,split_decodes_and_prefills",
-        candidates=[str(CANDIDATES / "two_bugs.py")],
+        candidates=[TWO_BUGS],
     )
     verify(made)
     results = {o["name"]: o["verdict"] for o in summary_of(made.out)["operations"]}
     assert results["build_slot_mapping"] == "UNVERIFIED"
     with pytest.raises(UsageError, match="offers none of the operations"):
-        verify(options(ops="build_slot_mapping", candidates=[str(CANDIDATES / "two_bugs.py")]))
+        verify(options(ops="build_slot_mapping", candidates=[TWO_BUGS]))
 
 
 def test_gpu_lane_without_a_gpu_is_incomplete(options):
