@@ -36,17 +36,17 @@ def sampled_batches() -> list[Batch]:
     return [item.batch for item in batches_from_sampler(12, 5).batches]
 
 
-@pytest.fixture
-def examine_candidate(tmp_path: Path) -> Examine:
+@pytest.fixture(scope="session")
+def examine_candidate(tmp_path_factory: pytest.TempPathFactory) -> Examine:
     """Examine one operation of a candidate file or module with nothing remembered."""
     warm_up(BUILT_IN)
 
-    def run(name: str, operation: str, **settings: object) -> Outcome:
+    def run(name: str, operation: str, ledger: Path | None = None, **settings: object) -> Outcome:
         path = CANDIDATES / f"{name}.py"
         target = str(path) if path.exists() else name
-        usual = {"examples_db": "", "examples": 60, "timeout_s": 5.0, "vary": False}
+        usual = {"examples_db": "", "examples": 20, "timeout_s": 5.0, "vary": False, "sparse": True}
         chosen = Settings(**usual | settings)
-        ledger = tmp_path / "ledger.jsonl"
+        ledger = ledger or tmp_path_factory.mktemp("examined") / "ledger.jsonl"
         return examine(
             ALL[operation], Candidate(name, target, interface="vllm-0.11"), chosen, [], [], ledger
         )

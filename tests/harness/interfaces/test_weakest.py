@@ -60,7 +60,7 @@ def candidate_of(source, folder, interface, *, declared=True):
 def examined(source, folder, interface, operation=REORDER, *, declared=True):
     warm_up()
     candidate = candidate_of(source, folder, interface, declared=declared)
-    settings = Settings(examples=60, examples_db="", vary=False)
+    settings = Settings(examples=60, examples_db="", vary=False, sparse=True)
     return examine(ALL[operation], candidate, settings, [], [], folder / "ledger")
 
 

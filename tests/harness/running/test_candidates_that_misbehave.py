@@ -8,8 +8,16 @@ import pytest
 SPLIT = "split_decodes_and_prefills"
 
 
-def test_segmentation_fault_is_a_finding_with_its_input(examine_candidate):
-    outcome = examine_candidate("segfaults", SPLIT, examples=207)
+@pytest.fixture(scope="module")
+def segfaulted(examine_candidate, tmp_path_factory):
+    """Return the outcome of a candidate that crashes, and the events of its ledger."""
+    ledger = tmp_path_factory.mktemp("segfaulted") / "ledger.jsonl"
+    outcome = examine_candidate("segfaults", SPLIT, ledger, examples=207)
+    return outcome, [msgspec.json.decode(line) for line in ledger.read_bytes().splitlines()]
+
+
+def test_segmentation_fault_is_a_finding_with_its_input(segfaulted):
+    outcome, _ = segfaulted
     [finding] = outcome.findings
     assert outcome.result.verdict == "FAIL"
     assert finding.diagnosis == "crashes with SIGSEGV"
@@ -82,10 +90,8 @@ def test_absent_operation_is_not_offered(examine_candidate):
     assert outcome.result.verdict == "NOT OFFERED"
 
 
-def test_every_case_is_in_the_ledger_before_its_verdict(examine_candidate, tmp_path):
-    examine_candidate("segfaults", SPLIT, examples=207)
-    lines = (tmp_path / "ledger.jsonl").read_bytes().splitlines()
-    events = [msgspec.json.decode(line) for line in lines]
+def test_every_case_is_in_the_ledger_before_its_verdict(segfaulted):
+    _, events = segfaulted
     announced: list[str] = []
     for event in events:
         if event["event"] == "case":

@@ -82,7 +82,7 @@ def test_a_call_that_is_late_once_and_slow_is_no_finding(examined):
 
 
 def test_a_death_after_the_same_earlier_calls_is_a_finding(examined):
-    outcome = examined("if CALLS == 30: os._exit(5)", examples=30)
+    outcome = examined("if CALLS == 30: os._exit(5)", examples=30, sparse=False)
     [finding] = outcome.findings
     assert outcome.result.verdict == "FAIL"
     assert "other calls in the same process" in finding.message

@@ -44,7 +44,9 @@ def examined(tmp_path):
         path = tmp_path / "mine.py"
         path.write_text(source, encoding="utf-8")
         candidate = Candidate("mine", str(path), interface="vllm-0.11", judged=judged)
-        chosen = Settings(**{"examples": 60, "examples_db": ""} | settings)
+        chosen = Settings(
+            **{"examples": 20, "examples_db": "", "vary": False, "sparse": True} | settings
+        )
         return examine(ALL[operation], candidate, chosen, [], [*corpus], tmp_path / "ledger.jsonl")
 
     return run
@@ -96,9 +98,9 @@ def test_unrefused_input_fails_under_the_strict_contract(examined):
     ],
 )
 def test_a_finding_has_a_class(examined, operation, statement, kind):
-    strict = examined(statement, STRICT, operation)
+    strict = examined(statement, STRICT, operation, examples=40, boundaries=False)
     assert [finding.kind for finding in strict.findings] == [kind]
-    engine = examined(statement, ENGINE, operation)
+    engine = examined(statement, ENGINE, operation, examples=40, boundaries=False)
     listed = engine.findings if kind in ENGINE else engine.advice
     assert [finding.kind for finding in listed] == [kind]
     assert engine.result.verdict == ("FAIL" if kind in ENGINE else "PASS")
@@ -136,7 +138,9 @@ def test_a_fresh_process_is_judged_on_cases_of_an_engine_first(examined, monkeyp
         return Verdict((), (), "after other calls" if case.before else "alone")
 
     monkeypatch.setattr(Worker, "call_once", call_once)
-    found = [f for seed in range(4) for f in examined("", ENGINE, examples=20, seed=seed).findings]
+    found = [
+        f for seed in range(4) for f in examined("", ENGINE, boundaries=False, seed=seed).findings
+    ]
     assert [finding.oracle for finding in found] == ["determinism"] * 4
     assert {finding.unreal for finding in found} == {""}
 
@@ -167,7 +171,7 @@ def test_larger_cases_decide_between_diagnoses_that_are_alike_in_the_smallest(
 
 def test_lost_fields_are_one_finding_with_all_their_names(examined):
     statements = "result.dcp_local_seq_lens = result.logits_indices_padded = None"
-    outcome = examined(statements, ENGINE, SLICE, examples=200)
+    outcome = examined(statements, ENGINE, SLICE)
     [finding] = outcome.findings
     assert finding.diagnosis == "lost field"
     assert finding.fields == ("dcp_local_seq_lens", "logits_indices_padded")
@@ -247,7 +251,7 @@ def compute_slot_mapping(profile, slots, seq_id, seq_len, context_len, start_idx
 
 def test_an_altered_value_that_is_accepted_is_a_finding_and_runs_again_from_a_corpus(examined):
     name = "compute_slot_mapping"
-    [finding] = examined("", STRICT, name, CONVERTS, examples=200).findings
+    [finding] = examined("", STRICT, name, CONVERTS, vary=True, examples=200).findings
     assert (finding.kind, finding.diagnosis) == (Kind.CONTRACT, "accepts malformed input")
     assert "start_idx" in finding.message
     assert "int64" in finding.message
@@ -270,5 +274,5 @@ def test_altered_values_end_where_malformed_input_is_accepted(
             yield sourced
 
     monkeypatch.setattr("attnproof.harness.running.task.run_cases.altered", noted)
-    examined("", STRICT, body=body)
+    examined("", STRICT, body=body, vary=True)
     assert fewest <= len(tried) <= most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import msgspec
 import pytest
@@ -43,7 +44,7 @@ def split_decodes_and_prefills(common_attn_metadata, *args, **kwargs):
     STATE += {step}
     return (decodes, prefills + wrong, *tokens)
 """
-COUNTER = STATEFUL.format(wrong="STATE >= 40", step="1")
+COUNTER = STATEFUL.format(wrong="STATE >= 12", step="1")
 EMPTY_ROW = "0 in common_attn_metadata.query_start_loc_cpu.diff().tolist()"
 FLAG = STATEFUL.format(wrong="STATE > 0 and decodes > 0", step=EMPTY_ROW)
 CANDIDATES = {
@@ -69,13 +70,25 @@ def replayed(tmp_path):
     return run
 
 
+@pytest.fixture(scope="module")
+def examined(examine_candidate, tmp_path_factory):
+    """Examine a candidate of this file once; return its path, its failures and the outcome."""
+
+    @cache
+    def run(name):
+        operation, source = CANDIDATES[name]
+        folder = tmp_path_factory.mktemp("earlier")
+        (folder / "mine.py").write_text(source)
+        saved = str(folder / "examples")
+        path = str(folder / "mine.py")
+        return path, saved, examine_candidate(path, operation, examples=20, examples_db=saved)
+
+    return run
+
+
 @pytest.mark.parametrize("name", CANDIDATES)
-def test_a_finding_replays_with_the_calls_that_it_needs(
-    examine_candidate, replayed, tmp_path, name, capfd
-):
-    operation, source = CANDIDATES[name]
-    (tmp_path / "mine.py").write_text(source)
-    outcome = examine_candidate(str(tmp_path / "mine.py"), operation, examples=20)
+def test_a_finding_replays_with_the_calls_that_it_needs(examined, replayed, name, capfd):
+    path, _, outcome = examined(name)
     assert outcome.result.verdict == "FAIL"
     needing = [finding for finding in outcome.findings if finding.case.before]
     assert needing
@@ -84,14 +97,13 @@ def test_a_finding_replays_with_the_calls_that_it_needs(
         assert "in the same process" in finding.message
         assert decode(encode(finding.case)) == finding.case
     for finding in outcome.findings:
-        assert replayed(finding.case, tmp_path / "mine.py") == MISMATCH
+        assert replayed(finding.case, path) == MISMATCH
     assert replayed(needing[0].case, "reference") == VERIFIED
-    assert f"{operation} [mine]: {DEPENDS}" in capfd.readouterr().out
+    assert f"{CANDIDATES[name][0]} [mine]: {DEPENDS}" in capfd.readouterr().out
 
 
-def test_only_the_calls_that_matter_are_kept(examine_candidate, tmp_path):
-    (tmp_path / "mine.py").write_text(FLAG)
-    outcome = examine_candidate(str(tmp_path / "mine.py"), SPLIT, examples=20)
+def test_only_the_calls_that_matter_are_kept(examined):
+    _, _, outcome = examined("flag of an empty row")
     needed = [finding.case.before for finding in outcome.findings if finding.case.before]
     assert needed
     for before in needed:
@@ -117,14 +129,10 @@ def test_a_finding_that_shows_alone_needs_no_call(examine_candidate):
         assert finding.diagnosis != DEPENDS
 
 
-def test_a_saved_case_runs_after_its_calls(examine_candidate, tmp_path):
-    (tmp_path / "mine.py").write_text(FLAG)
-    folder = str(tmp_path / "examples")
-    first = examine_candidate(str(tmp_path / "mine.py"), SPLIT, examples_db=folder, examples=20)
+def test_a_saved_case_runs_after_its_calls(examine_candidate, examined):
+    path, folder, first = examined("flag of an empty row")
     needing = {finding.case.id for finding in first.findings if finding.case.before}
-    again = examine_candidate(
-        str(tmp_path / "mine.py"), SPLIT, examples_db=folder, examples=0, boundaries=False
-    )
+    again = examine_candidate(path, SPLIT, examples_db=folder, examples=0, boundaries=False)
     assert set(again.result.origins) == {"corpus"}
     assert needing & {finding.case.id for finding in again.findings}
 

@@ -51,7 +51,10 @@ def examined(tmp_path):
         path.write_text(toml(entries), encoding="utf-8")
         source = str(CANDIDATES / f"{name}.py")
         candidate = Candidate(name, source, interface="vllm-0.11", deviations=(str(path),))
-        chosen = Settings(**{"examples": 100, "examples_db": "", "timeout_s": 5.0} | settings)
+        chosen = Settings(
+            **{"examples": 60, "examples_db": "", "timeout_s": 5.0, "vary": False, "sparse": True}
+            | settings
+        )
         ledger = tmp_path / "ledger.jsonl"
         return examine(ALL[SPLIT], candidate, chosen, [], [TWO_DECODES, SEVEN_TOKENS], ledger)
 

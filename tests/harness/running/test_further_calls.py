@@ -59,7 +59,7 @@ def test_cases_of_a_run_take_turns_at_further_calls():
 
 
 def test_a_sparse_run_repeats_or_poisons_a_case(examine_candidate):
-    whole = examine_candidate("attnproof.reference", SLICE, examples=18).result
+    whole = examine_candidate("attnproof.reference", SLICE, examples=18, sparse=False).result
     sparse = examine_candidate("attnproof.reference", SLICE, examples=18, sparse=True).result
     for result in (whole, sparse):
         assert (result.verdict, result.reason) == ("PASS", "")
