@@ -38,8 +38,9 @@ class Fault:
     """True if a TypeError and a MetadataError are both right, as several values are malformed."""
     is_real: bool = False
     """True if an engine makes such input, as where pages run out: to accept it is unsafe then."""
-    detail: str = ""
-    """Place, old and new value of an altered value, such as "start_idx 0 -> 0.0"; "" for others."""
+    detail: Callable[[], str] = lambda: ""
+    """Function to place, old and new value of an altered value, such as "start_idx 0 -> 0.0"; ""
+    for others."""
 
     @property
     def named(self) -> str:

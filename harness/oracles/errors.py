@@ -114,7 +114,7 @@ def _failure(
         # One finding for all faults with this diagnosis: their cause is one missing check.
         field=diagnosis,
         diagnosis=diagnosis,
-        message=f"{fault.detail or name}: {got}, expected {expected}",
+        message=f"{fault.detail() or name}: {got}, expected {expected}",
         expected=expected,
         got=got,
         place=Place(fault.named),

@@ -8,7 +8,7 @@ A call that it accepts is no test, as the specification may leave its result ope
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
@@ -62,11 +62,12 @@ def fault_of(operation: Operation, case: Case) -> Fault:
     found = _NAMES.fullmatch(case.fault)
     if found is None:
         return operation.inputs.faults[case.fault]
-    # A case is asked about several times in a row, and the reference is slow.
-    last = _Last.asked
-    if last is None or last[0] is not operation or last[1] != case:
-        last = _Last.asked = operation, case, _altered_value(operation, case, int(found[1]))
-    return last[2]
+    # A case is asked about several times, in turns with the next one, and the reference is slow.
+    for known, case_id, fault in _LAST:
+        if known is operation and case_id == case.id:
+            return fault
+    _LAST.append((operation, case.id, _altered_value(operation, case, int(found[1]))))
+    return _LAST[-1][2]
 
 
 def alteration_of(operation: Operation, case: Case) -> Fault:
@@ -78,10 +79,8 @@ def alteration_of(operation: Operation, case: Case) -> Fault:
     return _alteration(call, int(found[1])) or _NONE
 
 
-class _Last:
-    """The last operation and case of `fault_of`, with the fault."""
-
-    asked: tuple[Operation, Case, Fault] | None = None
+_LAST: deque[tuple[Operation, str, Fault]] = deque(maxlen=3)
+"""The last operations and ids of cases of `fault_of`, with the faults."""
 
 
 def _altered_value(operation: Operation, case: Case, number: int) -> Fault:
@@ -170,7 +169,10 @@ def _alteration(call: Call, number: int) -> Fault | None:
             second = lot.choice(more)
             changes.append(_Alteration(second[0], second[1:], lot.random()))
     parameters = tuple(dict.fromkeys(one.parameter for one in changes))
-    detail = "; ".join(one.described(arguments) for one in changes)
+
+    def detail() -> str:
+        return "; ".join(one.described(arguments) for one in changes)
+
     several = len(changes) > 1
     change = partial(_with, changes, parameters)
     return Fault(parameters, change, any_error=several, detail=detail)

@@ -43,14 +43,14 @@ def test_altered_values_are_of_several_fields_and_kinds(refused):
     faults = [fault_of(SLOTS, case) for case in refused]
     assert len({fault.named for fault in faults}) >= 5
     assert {fault.error for fault in faults} == {MetadataError, TypeError}
-    assert len({fault.detail for fault in faults}) > 20
+    assert len({fault.detail() for fault in faults}) > 20
 
 
 def test_a_case_is_the_same_after_saving(refused):
     for case in refused:
         saved = decode(encode(case))
         assert saved == case
-        assert fault_of(SLOTS, saved).detail == fault_of(SLOTS, case).detail
+        assert fault_of(SLOTS, saved).detail() == fault_of(SLOTS, case).detail()
         assert problem_of(saved) == ""
 
 
@@ -82,14 +82,14 @@ def test_the_call_that_was_altered_shares_nothing_that_changes(refused):
 
 
 def test_two_values_or_all_tensors_of_a_dtype_are_altered_too(refused):
-    details = [fault_of(SLOTS, case).detail for case in refused]
+    details = [fault_of(SLOTS, case).detail() for case in refused]
     assert {detail.count(";") for detail in details} >= {0, 1, 2}
 
 
 def test_mappings_make_up_what_is_missing_in_some_calls():
     slots = ALL["compute_slot_mapping"]
     cases = altered_cases(slots, boundaries(slots)[:12], 450)
-    assert any("defaultdict" in fault_of(slots, case).detail for case in cases)
+    assert any("defaultdict" in fault_of(slots, case).detail() for case in cases)
 
 
 def test_an_error_may_name_another_field(refused):
@@ -108,4 +108,4 @@ def test_an_error_may_name_another_field(refused):
         assert judge(Trial(SLOTS, case, other_field, ours, "cpu")).failures == ()
         [failure] = judge(Trial(SLOTS, case, no_error, ours, "cpu")).failures
         assert failure.diagnosis == "accepts malformed input"
-        assert fault_of(SLOTS, case).detail in failure.message
+        assert fault_of(SLOTS, case).detail() in failure.message
