@@ -24,7 +24,7 @@ LARGE = {
 SEEDS = range(1, 1 + int(os.environ.get("ATTNPROOF_ATTACK_REPEATS", "1")))
 HANG_S = 3600.0
 """Seconds after which a run hangs: beside other programs it takes as long as it takes."""
-QUICK = ("--steps", "0", "--examples", "2", "--no-remember", "--out", "o")
+QUICK = ("--depth", "quick", "--steps", "0", "--no-remember", "--out", "o")
 
 
 @pytest.mark.parametrize("seed", SEEDS)

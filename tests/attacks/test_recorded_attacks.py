@@ -31,7 +31,7 @@ TODAY = (
     ),
     ("w._send", "w.send"),
     # That is above the limit too, and is sooner filled.
-    ("800<<20", "600<<20"),
+    ("800<<20", "300<<20"),
     # Replies come from the process that was started: the attacker claims to be it.
     ("send(c,reply)", "c._pid=os.getpid(); send(c,reply)"),
 )
@@ -79,7 +79,11 @@ GROUPS = {
         Recorded("stderr_flood1", "output takes little memory", PASS),
     ),
 }
-OPTIONS = {"memory": ("--memory", "1")}
+OPTIONS = {
+    # Every fortieth call of a process burns a time limit.
+    "hangs": ("--examples", "5", "--timeout", "1"),
+    "memory": ("--memory", "0.5", "--examples", "5"),
+}
 
 
 def adapted(name, folder):
@@ -177,7 +181,8 @@ def test_a_case_names_no_code(name, tmp_path):
 )
 def test_a_result_that_was_not_computed_is_not_called_faster(name, words, tmp_path):
     file = adapted(name, tmp_path)
-    options = ("--against", "reference", "--candidate", file, "--out", "o", "--seconds", "4")
+    quick = ("--seconds", "1", "--steps", "0", "--out", "o")
+    options = ("--against", "reference", "--candidate", file, *quick)
     run = command("bench", "--ops", "slice_query_start_locs", *options, folder=tmp_path)
     ended = run.end()
     ended.assert_orderly(1)
