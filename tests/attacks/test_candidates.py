@@ -29,7 +29,10 @@ CHEAPEST = "is_block_tables_empty"
 """Operation with eight cases: enough where the process is attacked and not the judge."""
 OF_TENSORS = {"judge", "tensors", "values", "errors", "duration"}
 TIMEOUT_S, STARTED_S = 2.0, 3.0
-OPTIONS = {"memory": ("--memory", "1"), "duration": ("--jobs", "9")}
+FEW = ("--examples", "9")
+"""As many cases as Hypothesis draws for one seed."""
+OPTIONS = {"memory": (*FEW, "--memory", "1"), "duration": ("--jobs", "9")}
+"""Options by group; the sixtieth call must exist where time is attacked."""
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -39,7 +42,7 @@ def test_every_candidate_gets_its_verdict(group, tmp_path):
     for attack in attacks:
         (tmp_path / f"{attack.name}.py").write_text(attack.source(operation), encoding="utf-8")
     chosen = [word for attack in attacks for word in ("--candidate", f"{attack.name}.py")]
-    ended = verify(tmp_path, *chosen, *OPTIONS.get(group, ()), operations=operation).end()
+    ended = verify(tmp_path, *chosen, *OPTIONS.get(group, FEW), operations=operation).end()
     ended.assert_orderly(1)
     ended.assert_report()
     assert not [found for attack in attacks for found in problems(attack, ended)]
