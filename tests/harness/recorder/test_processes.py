@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -19,11 +20,27 @@ SERVE = str(FAKE / "serve.py")
 
 def run(*words, **variables):
     paths = [str(ROOT), str(FAKE), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **variables}
+    path = os.pathsep.join(filter(None, paths))
+    # More threads of torch wait for each other in small tensors: a step takes 8 ms, not 0.5 ms.
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables}
     command = [sys.executable, *map(str, words)]
     return subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=120
     )
+
+
+@pytest.fixture
+def serve(forked):
+    """Run the stand-in for an engine in a process that has imported torch already."""
+
+    def run_forked(*words, **variables):
+        def main():
+            sys.argv = [SERVE, *map(str, words)]
+            runpy.run_path(SERVE, run_name="__main__")
+
+        return forked(main, PYTHONPATH=str(FAKE), **variables)
+
+    return run_forked
 
 
 def record(folder, *words, **variables):
@@ -60,8 +77,8 @@ def test_the_engine_is_not_imported_before_it_wants_to_be(tmp_path):
 
 
 @pytest.mark.parametrize("variable", ["ATTNPROOF_RECORD_SAMPLE", "ATTNPROOF_RECORD_LIMIT"])
-def test_a_bad_variable_is_one_line_and_the_engine_runs(tmp_path, variable):
-    done = run(SERVE, 2, "0", **{FOLDER: str(tmp_path), variable: "many"})
+def test_a_bad_variable_is_one_line_and_the_engine_runs(serve, tmp_path, variable):
+    done = serve(2, "0", **{FOLDER: str(tmp_path), variable: "many"})
     assert (done.returncode, done.stdout) == (0, "2 steps served\n")
     assert done.stderr.startswith("attnproof record: not armed: ValueError: ")
     assert done.stderr.count("\n") == 1
@@ -78,16 +95,16 @@ def test_without_zstandard_the_engine_runs_and_one_line_says_so(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_process_that_is_killed_leaves_what_was_flushed(tmp_path):
-    done = run(SERVE, 30, "killed", **{FOLDER: str(tmp_path)})
+def test_a_process_that_is_killed_leaves_what_was_flushed(serve, tmp_path):
+    done = serve(30, "killed", **{FOLDER: str(tmp_path)})
     assert done.returncode == -9
     steps, [remark, _] = read(tmp_path)
     assert len(steps) == 30
     assert remark.startswith("cut off, killed or still being written: 30 whole steps read, 0 bytes")
 
 
-def test_a_full_disk_ends_the_recording_and_not_the_engine(tmp_path):
-    done = run(SERVE, 1000, "full", **{FOLDER: str(tmp_path)})
+def test_a_full_disk_ends_the_recording_and_not_the_engine(serve, tmp_path):
+    done = serve(1000, "full", **{FOLDER: str(tmp_path)})
     assert (done.returncode, done.stdout) == (0, "1000 steps served\n")
     assert done.stderr == (
         "attnproof record: stopped, the engine goes on: OSError: [Errno 27] File too large\n"
@@ -97,9 +114,9 @@ def test_a_full_disk_ends_the_recording_and_not_the_engine(tmp_path):
     assert remark.startswith("cut off")
 
 
-def test_a_folder_that_cannot_be_written_ends_the_recording_and_not_the_engine(tmp_path):
+def test_a_folder_that_cannot_be_written_ends_the_recording_and_not_the_engine(serve, tmp_path):
     (tmp_path / "file").touch()
-    done = run(SERVE, 3, "0", **{FOLDER: str(tmp_path / "file")})
+    done = serve(3, "0", **{FOLDER: str(tmp_path / "file")})
     assert (done.returncode, done.stdout) == (0, "3 steps served\n")
     assert done.stderr.startswith("attnproof record: stopped, the engine goes on: FileExistsError")
     assert done.stderr.count("\n") == 1

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from attnproof.harness.model.timing import Noise
 from attnproof.harness.timing.analysis.noise import MINIMUM_EFFECT, beyond, noise_of
@@ -22,8 +21,16 @@ def lasting(median: float, n: int, seed: int) -> list[float]:
     return list(median * (1 + 0.01 * random.standard_normal(n) + 0.2 * (random.random(n) < 0.1)))
 
 
+@pytest.fixture(scope="module")
+def stats():
+    """Module `scipy.stats`, whose import takes two seconds."""
+    from scipy import stats
+
+    return stats
+
+
 @given(SIDES, SIDES)
-def test_p_values_with_ties_are_those_of_scipy(a, b):
+def test_p_values_with_ties_are_those_of_scipy(stats, a, b):
     tied = len({*a, *b}) < len(a) + len(b)
     expected = stats.mannwhitneyu(a, b, method="asymptotic" if tied else "auto").pvalue
     got = mann_whitney(a, b)
@@ -32,14 +39,14 @@ def test_p_values_with_ties_are_those_of_scipy(a, b):
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 4), (8, 8), (8, 40), (9, 9), (60, 200)])
 @pytest.mark.parametrize("shift", [0.0, 0.7, 5.0])
-def test_p_values_without_ties_are_those_of_scipy(n, m, shift):
+def test_p_values_without_ties_are_those_of_scipy(stats, n, m, shift):
     random = np.random.default_rng(n * m)
     a, b = random.standard_normal(n), random.standard_normal(m) + shift
     assert mann_whitney(a, b) == pytest.approx(stats.mannwhitneyu(a, b).pvalue, abs=1e-9)
 
 
 @pytest.mark.parametrize("n", [7, 20, 101])
-def test_the_interval_is_that_of_scipys_bootstrap(n):
+def test_the_interval_is_that_of_scipys_bootstrap(stats, n):
     samples = lasting(1000, n, seed=n)
     found = interval(samples)
     expected = stats.bootstrap(

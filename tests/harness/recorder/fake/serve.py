@@ -10,7 +10,7 @@ from attnproof.harness.recorder.plugin import arm
 
 steps, ending = int(sys.argv[1]), sys.argv[2]
 if ending == "full":  # a write beyond this size fails as on a full disk
-    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, resource.RLIM_INFINITY))
 arm()
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # noqa: E402
 
