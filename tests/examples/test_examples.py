@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-FEW = ("--examples", "30", "--steps", "0", "--no-remember", "--seed", "1", "--out", "out")
+FEW = ("--examples=30", "--no-vary", "--steps=0", "--no-remember", "--seed=1", "--out=out")
 
 
 def summary(folder: Path) -> dict[str, Any]:

@@ -207,20 +207,17 @@ def split_decodes_and_prefills(
 
 def test_a_plugins_function_is_judged_in_the_engines_own_classes(tmp_path):
     warm_up()
+    settings = Settings(examples=60, examples_db="", vary=False, sparse=True)
     path = tmp_path / "plugin.py"
     path.write_text(SOURCE, encoding="utf-8")
     candidate = Candidate(
         "plugin", str(path), interface="vllm-0.32", judged=frozenset(("wrong-result",))
     )
-    outcome = examine(
-        ALL[SPLIT], candidate, Settings(examples=60, examples_db=""), [], [], tmp_path / "ledger"
-    )
+    outcome = examine(ALL[SPLIT], candidate, settings, [], [], tmp_path / "ledger")
     assert outcome.findings == []
     assert outcome.result.cases > 60
     path.write_text(SOURCE.replace("and not flags[n]", ""), encoding="utf-8")
-    outcome = examine(
-        ALL[SPLIT], candidate, Settings(examples=60, examples_db=""), [], [], tmp_path / "ledger2"
-    )
+    outcome = examine(ALL[SPLIT], candidate, settings, [], [], tmp_path / "ledger2")
     assert {finding.kind for finding in outcome.findings} == {"wrong-result"}
 
 

@@ -23,7 +23,7 @@ from attnproof.harness.verbs.options import BenchOptions
 from tests.harness.adapters.conftest import RELEASES
 
 SPLIT = "split_decodes_and_prefills"
-QUICK = ("--ops", SPLIT, "--examples", 10, "--steps", 0, "--no-remember", "--out", "o")
+QUICK = ("--ops", SPLIT, "--depth=quick", "--no-vary", "--steps=0", "--no-remember", "--out=o")
 LATEST = "vllm.v1.attention.backend"
 EARLIER = "vllm.v1.attention.backends.utils"
 BATCH = """
@@ -147,7 +147,7 @@ def test_the_class_of_an_earlier_engine_is_given_as_it_is(chosen, tmp_path):
 def examined(candidate, folder, operation=SPLIT):
     warm_up()
     kinds = frozenset(("wrong-result", "unsafe"))
-    settings = Settings(examples=30, examples_db="", vary=False)
+    settings = Settings(examples=30, examples_db="", vary=False, sparse=True)
     candidate = Candidate(
         "plugin",
         candidate.target,

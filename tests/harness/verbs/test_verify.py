@@ -32,6 +32,7 @@ QUICK = {
     "steps": 6,
     "seed": 1,
     "jobs": 2,
+    "vary": False,
 }
 FILES = {
     "results.jsonl",
