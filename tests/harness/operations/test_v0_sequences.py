@@ -44,7 +44,7 @@ def test_exactly_the_lines_marked_as_malformed_raise(name, sampled_batches):
 def test_data_that_an_earlier_step_left_is_found(
     examine_candidate, candidate, operation, diagnosis
 ):
-    found = examine_candidate(candidate, operation, examples=200).findings
+    found = examine_candidate(candidate, operation).findings
     named = [finding for finding in found if finding.diagnosis == diagnosis]
     assert named
     if ALL[operation].inputs.machine:
