@@ -165,7 +165,7 @@ def test_larger_cases_decide_between_diagnoses_that_are_alike_in_the_smallest(
     examined, operation, statement, diagnosis
 ):
     lens = "lens = result.seq_lens\n" if operation == SLICE else ""
-    outcome = examined(lens + statement, ENGINE, operation, examples=200)
+    outcome = examined(lens + statement, ENGINE, operation, examples=60)
     assert [finding.diagnosis for finding in outcome.findings] == [diagnosis]
 
 
