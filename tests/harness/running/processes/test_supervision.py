@@ -109,15 +109,20 @@ def run():
 supervise(run)
 """
 PRINT_SIGNALS = """
-import os, signal
+import os, select, signal
 from attnproof.harness.running.processes.supervision import supervise
 def name(number, _):
     os.write(1, f"{signal.Signals(number).name}\\n".encode())  # print may be interrupted itself
 def run():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, name)
+    # A signal just before a read would wait for its end: the handler runs between two statements.
+    receiver, sender = os.pipe()
+    os.set_blocking(sender, False)
+    signal.set_wakeup_fd(sender)
     print("ready", flush=True)
-    input()
+    while 0 not in select.select([0, receiver], [], [])[0]:
+        os.read(receiver, 9)
     return 7
 supervise(run)
 """
