@@ -202,21 +202,28 @@ def test_an_import_is_late_only_without_work(is_runnable, monkeypatch):
     launcher.stop()
 
 
-def test_a_signal_to_the_whole_group_does_not_end_the_launcher():
+@pytest.fixture
+def new_children():
+    """Return the children that this process has had since the begin of the test."""
+    others = children_of(os.getpid())
+    return lambda: [pid for pid in children_of(os.getpid()) if pid not in others]
+
+
+def test_a_signal_to_the_whole_group_does_not_end_the_launcher(new_children):
     launcher = Launcher(serve)
     launcher.prepare(b"")
-    (pid,) = children_of(os.getpid())
+    (pid,) = new_children()
     os.kill(pid, signal.SIGTERM)
     launcher.prepare(b"")
-    assert children_of(os.getpid()) == [pid]
+    assert new_children() == [pid]
     launcher.stop()
 
 
-def test_a_killed_launcher_is_replaced():
+def test_a_killed_launcher_is_replaced(new_children):
     launcher = Launcher(serve)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     first = launcher.start(b"", nowhere, nowhere)
-    (pid,) = children_of(os.getpid())
+    (pid,) = new_children()
     os.kill(pid, signal.SIGKILL)
     while Path(f"/proc/{first.pid}").exists():
         time.sleep(0.01)
