@@ -80,7 +80,7 @@ class Child:
         self._collect = collect
         self._ended = False
         self._ahead: Exchange | None = None
-        """The message that was sent ahead, whose reply the next `ask` returns."""
+        """Message that was sent early, whose reply the next `ask` returns; None without."""
         self._seen: End | None = None
         """Reason for the last missing reply, as far as it is known before the process ends."""
 

@@ -93,7 +93,7 @@ class Examination:
     """First case after which the candidate's process had children."""
     _last: Sourced | None = None
     _following: Sourced | None = None
-    """The case that `check` is to be called on next, if that is known."""
+    """Case of the next `check`, None if it is not known."""
     _unreal_deaths: int = 0
     """Worker deaths by cases of no engine, where those fail no candidate."""
     notes: list[str] = field(default_factory=list)
@@ -134,7 +134,7 @@ class Examination:
         return sourced if case is sourced.case else msgspec.structs.replace(sourced, case=case)
 
     def one_ahead(self, cases: Iterable[Sourced]) -> Iterator[Sourced]:
-        """Yield the fitted cases; `check` of one sends the next, to run while it is judged."""
+        """Yield the fitted cases; the candidate runs the next one while `check` judges one."""
         fitted = map(self.fitted, cases)
         current = next(fitted, None)
         while current is not None:

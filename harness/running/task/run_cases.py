@@ -156,6 +156,7 @@ def _run_altered(examination: Examination, examples: int) -> None:
 
 
 def _judge_all(examination: Examination, cases: Iterable[Sourced]) -> None:
+    """Judge cases that Hypothesis did not draw, each while the candidate runs the next."""
     for sourced in examination.one_ahead(cases):
         _judge(examination, sourced)
 

@@ -150,9 +150,9 @@ class Worker:
         self.slowest_s = 0.0
         """Longest time of a reply so far, first calls apart."""
         self.following: Following | None = None
-        """What `judge` is to be called with next, if the caller knows."""
+        """Arguments of the next `judge`, whose case is sent early; None if they are not known."""
         self._ahead = b""
-        """The message that was sent while the last report was judged."""
+        """Message that was sent early and has no reply yet, b"" without."""
         self._operations = operations
         self._memory_bytes = memory_bytes
         self._fitting: Fitting | None = None
