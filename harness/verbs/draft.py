@@ -216,33 +216,28 @@ def _head(run: _Run, folder: Path) -> Iterator[str]:
 
 
 def _toml(entry: _Entry, folder: Path) -> str:
-    oracles = sorted({oracle for oracle, _ in entry.shown})
-    fields = sorted({name for _, name in entry.shown if name})
     others = sorted(entry.diagnoses - {entry.title})
     lines = [f"# {escape_line(comment)}" for comment in entry.comments]
     lines += [f"# also: {escape_line(', '.join(others))}"] if others else []
     source = f"{folder / entry.source}" if entry.source else f"{folder}"
     lines += [f"# attnproof replay {escape_line(source)}"] if entry.source else []
-    lines += [
-        "[[deviation]]",
-        f"id = {_quoted(entry.id)}",
-        f"title = {_quoted(entry.title)}",
-        f"operations = [{_quoted(entry.operation)}]",
-        'versions = "*"',
-        f"reference = {_quoted(f'to be explained, see {source}')}",
-        f"when = {_quoted(condition_of(entry.cases))}",
-    ]
-    if entry.shown:
-        lines += [f"oracles = {_listed(oracles)}"]
-    if fields and all(name for _, name in entry.shown):
-        lines += [f"fields = {_listed(fields)}"]
-    return "\n".join([*lines, f"lanes = {_listed([entry.lane])}", ""])
+    fields = sorted({name for _, name in entry.shown})
+    values: dict[str, str | list[str]] = {
+        "id": entry.id,
+        "title": entry.title,
+        "operations": [entry.operation],
+        "versions": "*",
+        "reference": f"to be explained, see {source}",
+        "when": condition_of(entry.cases),
+        "oracles": sorted({oracle for oracle, _ in entry.shown}),
+        "fields": fields if all(fields) else [],
+        "lanes": [entry.lane],
+    }
+    assignments = [f"{name} = {_quoted(value)}" for name, value in values.items() if value != []]
+    return "\n".join([*lines, "[[deviation]]", *assignments, ""])
 
 
-def _listed(names: list[str]) -> str:
-    return f"[{', '.join(map(_quoted, names))}]"
-
-
-def _quoted(text: str) -> str:
-    """Return a basic string of TOML, whose escapes are those of JSON except for DEL."""
-    return json.dumps(escape_line(text), ensure_ascii=False).replace("\x7f", "\\u007f")
+def _quoted(value: str | list[str]) -> str:
+    """Return a string or an array of TOML; those of printable text are written as in JSON."""
+    printable = escape_line(value) if isinstance(value, str) else [*map(escape_line, value)]
+    return json.dumps(printable, ensure_ascii=False)
